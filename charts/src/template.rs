@@ -1,7 +1,8 @@
 //! The part of Helm's template language that the chart uses.
 //!
 //! `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name` and `.Chart.AppVersion`, optionally with
-//! `| quote` or `| toJson`; `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, or `eq X "text"`;
+//! `| quote` or `| toJson`; `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, `or X Y`, or
+//! `eq X "text"`;
 //! comments; and `{{-`, `-}}`, which remove the white space before and after. Anything else is an error, so
 //! that a template cannot mean one thing to Helm and another here.
 
@@ -97,6 +98,10 @@ fn truth(condition: &str, names: &Value) -> Result<bool, String> {
     if let Some(inner) = condition.strip_prefix("not ") {
         return truth(inner.trim(), names).map(|truth| !truth);
     }
+    if let Some(any) = condition.strip_prefix("or ") {
+        let mut truths = any.split_whitespace().map(|path| truth(path, names));
+        return truths.try_fold(false, |known, one| one.map(|one| known || one));
+    }
     if let Some(both) = condition.strip_prefix("eq ") {
         let (path, text) = both.trim().split_once(' ').ok_or("`eq` wants a value and a text")?;
         let text: String =
@@ -161,6 +166,8 @@ mod tests {
             ("a\n{{- if .Values.no }}\nb\n{{- end }}\nc\n", "a\nc\n"),
             ("a\n{{- if .Values.no }}\nb\n{{- else }}\nd\n{{- end }}\nc\n", "a\nd\nc\n"),
             ("{{ if not .Values.none }}y{{ end }}", "y"),
+            ("{{ if or .Values.no .Values.a.b }}y{{ end }}", "y"),
+            ("{{ if or .Values.no .Values.no }}y{{ else }}n{{ end }}", "n"),
             (r#"{{ if eq .Values.a.b "c" }}y{{ else }}n{{ end }}"#, "y"),
             (
                 "{{ if .Values.no }}{{ if .Values.list }}y{{ else }}x{{ end }}{{ else }}z{{ end }}",

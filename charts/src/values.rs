@@ -116,6 +116,12 @@ pub struct Controller {
     pub cert_lifetime: String,
     /// The Secret with an issuer; without one the mesh has a root of its own.
     pub issuer_secret: String,
+    /// Other trust domains whose workloads are accepted as clients, as the control plane's `--federate` has them.
+    pub federate: String,
+    /// The `ConfigMap` with trust bundles, which is mounted for `federate`.
+    pub federation_config_map: String,
+    /// Where other trust domains fetch the trust bundle of this one.
+    pub bundle_endpoint: BundleEndpoint,
     /// How long each phase of a rotation of the root lasts at least.
     pub phase_hold: String,
     /// How long a proxy stays connected to one replica, plus or minus a quarter.
@@ -139,6 +145,32 @@ pub struct Controller {
 pub struct Node {
     /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
+}
+
+/// Where other trust domains fetch the trust bundle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BundleEndpoint {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// The Secret with its certificate; without one it has the control plane's SPIFFE ID.
+    pub certificate_secret: String,
+    /// How often other trust domains should fetch the bundle.
+    pub refresh: String,
+    /// The type of its Service.
+    pub service_type: ServiceType,
+    /// The annotations of its Service.
+    pub annotations: Map<String, Value>,
+}
+
+/// The type of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum ServiceType {
+    ClusterIP,
+    NodePort,
+    LoadBalancer,
 }
 
 /// The agents of the nodes.

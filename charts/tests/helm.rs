@@ -12,10 +12,17 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 6] = [
+const SETTINGS: [&[&str]; 7] = [
     &[],
     &["ha=true"],
     &["ha=true", "controller.issuerSecret=mesh-issuer"],
+    &[
+        "controller.federate=a.example=https://bundle.a.example/",
+        "controller.federationConfigMap=bundles",
+        "controller.bundleEndpoint.enabled=true",
+        "controller.bundleEndpoint.certificateSecret=bundle-endpoint",
+        "controller.bundleEndpoint.serviceType=LoadBalancer",
+    ],
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
     &[

@@ -7,6 +7,12 @@
 //	spiffe-peer serve ADDRESS   answers its client's identity over mTLS
 //	spiffe-peer call ADDRESS ID what the server answers that has this identity
 //
+//	spiffe-peer fetch DOMAIN URL [ID FILE]
+//	                            the roots of the bundle at an endpoint whose server is known by its name, or by its ID and
+//	                            the roots in FILE (PEM), and how often the bundle is to be fetched
+//	spiffe-peer publish ID FILE the bundle of the ID's trust domain over HTTPS by that ID, and in FILE; its first line is the
+//	                            address; SIGHUP moves the roots
+//
 //	spiffe-peer issue DIRECTORY LIFETIME NAME=ID...
 //	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP moves the roots
 //
@@ -66,6 +72,10 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return issue(ctx, args[1], lifetime, args[3:])
+	case args[0] == "fetch" && (len(args) == 3 || len(args) == 5):
+		return fetch(ctx, args[1], args[2], args[3:])
+	case args[0] == "publish" && len(args) == 3:
+		return publish(ctx, args[1], args[2])
 	case args[0] == "call" && len(args) == 3:
 		return call(ctx, args[1], args[2])
 	}

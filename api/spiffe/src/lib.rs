@@ -7,7 +7,8 @@
 //! The server finds out by the kernel which process calls, so that a call has no secret. A stream ends with an error and is
 //! opened again by its caller, which decides how long it waits.
 //!
-//! [`roots_of_bundle`] reads a trust bundle as SPIFFE's federation exchanges it, or as PEM.
+//! A [`Bundle`] is a trust bundle as SPIFFE's federation exchanges it. A [`ServerIdVerifier`] verifies a server by its SPIFFE
+//! ID.
 //!
 //! The crate does not choose among certificates, and keeps none. Read first: [`Svids`], [`Bundles`].
 
@@ -23,7 +24,9 @@
 
 mod bundle;
 mod certificates;
+mod server_id;
 mod streams;
 
-pub use bundle::{BundleError, roots_of_bundle};
+pub use bundle::{Bundle, BundleError, UnwritableRoot};
+pub use server_id::ServerIdVerifier;
 pub use streams::{Bundles, Svid, Svids, WorkloadApiError};

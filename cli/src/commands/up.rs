@@ -117,8 +117,10 @@ pub(crate) struct Up {
     spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
     /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
-    /// bundle or PEM that is read again when it changes, or DOMAIN=workload-api, that of --spiffe-endpoint-socket; repeat
-    /// for several
+    /// bundle or PEM that is read again when it changes; DOMAIN=https://URL, the bundle endpoint of the domain, whose server
+    /// is authenticated by its name (https_web) or, with ;spiffe-id=ID;bundle=FILE after the URL, by its SPIFFE ID
+    /// (https_spiffe), FILE being a bundle for the first connection; or DOMAIN=workload-api, that of
+    /// --spiffe-endpoint-socket; repeat for several
     #[arg(long, value_name = "DOMAIN=SOURCE", value_parser = federation)]
     federate: Vec<String>,
 
@@ -278,21 +280,33 @@ fn traces(text: &str) -> Result<String, TraceSettingsError> {
 
 /// A trust domain and its source; a file by its whole path, since the control plane runs elsewhere.
 fn federation(text: &str) -> Result<String, String> {
-    let form = || format!("{text:?} is not DOMAIN=FILE or DOMAIN=workload-api");
+    let form = || format!("{text:?} is not DOMAIN=FILE, DOMAIN=https://URL or DOMAIN=workload-api");
     let (domain, source) = text.split_once('=').ok_or_else(form)?;
     if source == "workload-api" {
         return Ok(text.to_owned());
     }
     if source.contains(',') {
         return Err(format!(
-            "{source:?}: a comma separates trust domains; give the file another name"
+            "{source:?}: a comma separates trust domains; give the file another name, and write %2C in a URL"
         ));
     }
-    let unreadable = |error: std::io::Error| format!("{source:?}: {error}");
-    std::fs::metadata(source).map_err(unreadable)?;
-    // A link stays one: it may be replaced to have another bundle taken.
-    let whole = std::path::absolute(source).map_err(unreadable)?;
-    Ok(format!("{domain}={}", whole.display()))
+    if !source.starts_with("https://") {
+        return Ok(format!("{domain}={}", bundle_file(source)?));
+    }
+    let parts = source.split(';').map(|part| match part.strip_prefix("bundle=") {
+        Some(file) => Ok(format!("bundle={}", bundle_file(file)?)),
+        None => Ok(part.to_owned()),
+    });
+    let parts: Vec<String> = parts.collect::<Result<_, String>>()?;
+    Ok(format!("{domain}={}", parts.join(";")))
+}
+
+/// The whole path of a trust bundle, which has to be there. A link stays one: it may be replaced to have another bundle
+/// taken.
+fn bundle_file(file: &str) -> Result<String, String> {
+    let unreadable = |error: std::io::Error| format!("{file:?}: {error}");
+    std::fs::metadata(file).map_err(unreadable)?;
+    Ok(std::path::absolute(file).map_err(unreadable)?.display().to_string())
 }
 
 /// An address, with port 53 where it names none.

@@ -147,10 +147,32 @@ pub(crate) struct Flags {
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
     /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
-    /// bundle or PEM that is read again when it changes, or DOMAIN=workload-api, that of --spiffe-endpoint-socket; repeat
-    /// for several
+    /// bundle or PEM that is read again when it changes; DOMAIN=https://URL, the bundle endpoint of the domain, whose server
+    /// is authenticated by its name (https_web) or, with ;spiffe-id=ID;bundle=FILE after the URL, by its SPIFFE ID
+    /// (https_spiffe), FILE being a bundle for the first connection; or DOMAIN=workload-api, that of
+    /// --spiffe-endpoint-socket; repeat for several
     #[arg(long, env = "LENO_FEDERATE", value_name = "DOMAIN=SOURCE", value_delimiter = ',')]
     pub(crate) federate: Vec<Federation>,
+
+    /// Where other trust domains fetch the trust bundle of this one, over HTTPS at the path /; nowhere without it. The server
+    /// is authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane (https_spiffe)
+    #[arg(long, env = "LENO_BUNDLE_ENDPOINT", value_name = "ADDRESS")]
+    pub(crate) bundle_endpoint: Option<SocketAddr>,
+
+    /// Directory with a certificate and its key for the bundle endpoint, tls.crt and tls.key, which are read again when they
+    /// change: the server is authenticated by its name (https_web)
+    #[arg(
+        long,
+        env = "LENO_BUNDLE_ENDPOINT_CERTIFICATE",
+        value_name = "DIR",
+        requires = "bundle_endpoint"
+    )]
+    pub(crate) bundle_endpoint_certificate: Option<PathBuf>,
+
+    /// How often other trust domains should fetch the trust bundle: 1s to 1h. Each phase of a rotation of the root lasts
+    /// three times as long at least where there is a bundle endpoint
+    #[arg(long, env = "LENO_BUNDLE_REFRESH", value_name = "DURATION", default_value = "1m", value_parser = bundle_refresh)]
+    pub(crate) bundle_refresh: Duration,
 
     /// The trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
@@ -195,11 +217,23 @@ pub(crate) struct Config {
     /// Where another authority's trust bundle comes from.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) federate: Vec<Federation>,
+    /// Where the own trust bundle is served.
+    pub(crate) bundle_endpoint: Option<BundleEndpoint>,
     pub(crate) cert_lifetime: Duration,
     pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
     pub(crate) default_egress: Egress,
     pub(crate) admin: Option<SocketAddr>,
+}
+
+/// Where other trust domains fetch the trust bundle.
+#[derive(Clone, Debug)]
+pub(crate) struct BundleEndpoint {
+    pub(crate) address: SocketAddr,
+    /// The directory of its certificate; without it that is the control plane's.
+    pub(crate) certificate: Option<PathBuf>,
+    /// How often they should.
+    pub(crate) refresh: Duration,
 }
 
 /// Where objects, the authority and tokens are.
@@ -235,10 +269,24 @@ pub(crate) struct Cluster {
     pub(crate) proxies: Box<Proxies>,
 }
 
+impl Flags {
+    /// Checks where bundles of other trust domains come from; where they fetch that of this one.
+    fn bundles(&self, own: &TrustDomain) -> anyhow::Result<Option<BundleEndpoint>> {
+        federation::check(&self.federate, own, self.spiffe_endpoint_socket.is_some())
+            .context("--federate")?;
+        Ok(self.bundle_endpoint.map(|address| BundleEndpoint {
+            address,
+            certificate: self.bundle_endpoint_certificate.clone(),
+            refresh: self.bundle_refresh,
+        }))
+    }
+}
+
 impl Config {
     /// Reads the flags as one.
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
+        let bundle_endpoint = flags.bundles(&trust_domain)?;
         let source = if flags.kubernetes {
             let proxies = proxies(&flags)?;
             MeshSource::Cluster(Cluster {
@@ -261,10 +309,9 @@ impl Config {
                 workload_api: flags.workload_api,
             })
         };
-        federation::check(&flags.federate, &trust_domain, flags.spiffe_endpoint_socket.is_some())
-            .context("--federate")?;
         Ok(Self {
             federate: flags.federate,
+            bundle_endpoint,
             source,
             listen: flags.listen,
             trust_domain,
@@ -315,12 +362,27 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
     Ok(proxies)
 }
 
+/// How many times other trust domains should have fetched the bundle before a phase of a rotation ends (SPIFFE
+/// Federation, section 4.1).
+const FETCHES_OF_A_PHASE: u32 = 3;
+
+impl BundleEndpoint {
+    /// How long each phase of a rotation lasts at least, so that other trust domains have its bundle.
+    pub(crate) fn phase_hold(&self) -> Duration {
+        self.refresh * FETCHES_OF_A_PHASE
+    }
+}
+
 fn lifetime(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))
 }
 
 fn phase_hold(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
+}
+
+fn bundle_refresh(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(1)))
 }
 
 fn stream_age(text: &str) -> Result<Duration, String> {

@@ -9,10 +9,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use leno_identity::Authority;
+use leno_spiffe::Bundle;
 use leno_types::TrustDomain;
 use leno_wire::trust::MAX_FEDERATED;
 
+use crate::admin::Render;
 use crate::workload_bundles;
+
+mod endpoint;
+
+use endpoint::{Endpoint, Follower};
 
 /// How often a file is read: bundles change long before their roots do.
 const LOOK: Duration = Duration::from_secs(2);
@@ -31,6 +37,7 @@ pub(crate) struct Federation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BundleSource {
     File(PathBuf),
+    Endpoint(Endpoint),
     WorkloadApi,
 }
 
@@ -38,12 +45,14 @@ impl FromStr for Federation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("{text:?} is not DOMAIN=FILE or DOMAIN={WORKLOAD_API}");
+        let form =
+            || format!("{text:?} is not DOMAIN=FILE, DOMAIN=https://URL or DOMAIN={WORKLOAD_API}");
         let (domain, source) = text.split_once('=').ok_or_else(form)?;
         let domain = TrustDomain::new(domain).map_err(|error| error.to_string())?;
         let source = match source {
             "" => return Err(form()),
             WORKLOAD_API => BundleSource::WorkloadApi,
+            url if url.starts_with("https://") => BundleSource::Endpoint(url.parse()?),
             file => BundleSource::File(file.into()),
         };
         Ok(Self { domain, source })
@@ -64,6 +73,11 @@ pub(crate) fn check(
         ensure!(!is_again, "{domain} is named twice");
         let is_there = has_workload_api || *source != BundleSource::WorkloadApi;
         ensure!(is_there, "{domain}={WORKLOAD_API} needs --spiffe-endpoint-socket");
+        if let BundleSource::Endpoint(endpoint) = source {
+            let is_known =
+                |other: &TrustDomain| other == own || all.iter().any(|one| one.domain == *other);
+            endpoint.check(domain, is_known)?;
+        }
     }
     Ok(())
 }
@@ -74,28 +88,48 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     of_api.map(|one| one.domain.clone()).collect()
 }
 
-/// Reads all files now, and follows them until the process ends. A domain whose file is not good has no clients until
-/// it is: nothing else waits for a partner.
-pub(crate) fn begin(all: &[Federation], authority: &Arc<Authority>) {
+/// Reads all files now, and follows them and the endpoints until the process ends. A domain whose bundle is not good has no
+/// clients until it is: nothing else waits for a partner. `store` is the directory in which bundles of endpoints are kept for
+/// the next start. Returns what appends the metrics, if there is an endpoint.
+pub(crate) fn begin(
+    all: &[Federation],
+    authority: &Arc<Authority>,
+    store: Option<&Path>,
+) -> anyhow::Result<Option<Render>> {
+    let mut counts = Vec::new();
     for Federation { domain, source } in all {
-        let BundleSource::File(file) = source else { continue };
-        let mut said = String::new();
-        take(domain, file, authority, &mut said);
-        let (domain, file, authority) = (domain.clone(), file.clone(), Arc::clone(authority));
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                take(&domain, &file, &authority, &mut said);
+        match source {
+            BundleSource::File(file) => follow_file(domain.clone(), file.clone(), authority),
+            BundleSource::Endpoint(endpoint) => {
+                let of = (domain.clone(), endpoint.clone());
+                let follower = Follower::new(of, Arc::clone(authority), store)?;
+                counts.push(follower.counts());
+                tokio::spawn(follower.run());
             }
-        });
+            BundleSource::WorkloadApi => {}
+        }
     }
+    let has_endpoints = !counts.is_empty();
+    Ok(has_endpoints.then(|| -> Render { Box::new(move |text| endpoint::render(&counts, text)) }))
+}
+
+fn follow_file(domain: TrustDomain, file: PathBuf, authority: &Arc<Authority>) {
+    let mut said = String::new();
+    take(&domain, &file, authority, &mut said);
+    let authority = Arc::clone(authority);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            take(&domain, &file, &authority, &mut said);
+        }
+    });
 }
 
 /// Takes the content of a file if it is good; the last good one stays. `said` is the last error.
 fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut String) {
     match read(file) {
-        Ok(roots) => {
-            authority.federate(domain, roots);
+        Ok(bundle) => {
+            authority.federate(domain, bundle.roots_der);
             said.clear();
         }
         Err(error) => {
@@ -108,16 +142,16 @@ fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut Str
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+fn read(file: &Path) -> anyhow::Result<Bundle> {
     let mut text = String::new();
     let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
     let read = opened.take(MAX_FILE + 1).read_to_string(&mut text);
     let bytes = read.with_context(|| format!("reading {}", file.display()))?;
     ensure!(bytes as u64 <= MAX_FILE, "{} has more than {MAX_FILE} bytes", file.display());
-    let roots = leno_spiffe::roots_of_bundle(&text)
-        .with_context(|| format!("{} is no trust bundle", file.display()))?;
-    workload_bundles::check(&roots).with_context(|| file.display().to_string())?;
-    Ok(roots)
+    let bundle =
+        Bundle::read(&text).with_context(|| format!("{} is no trust bundle", file.display()))?;
+    workload_bundles::check(&bundle.roots_der).with_context(|| file.display().to_string())?;
+    Ok(bundle)
 }
 
 #[cfg(test)]
@@ -139,8 +173,27 @@ mod tests {
         let twice = ["a.example=/a", "a.example=/b"];
         assert!(checked(&twice, false).unwrap_err().contains("twice"));
         assert!(checked(&["cluster.local=/a"], false).unwrap_err().contains("of this mesh"));
-        for wrong in ["", "a.example", "a.example=", "A=/a"] {
+        for wrong in ["", "a.example", "a.example=", "A=/a", "a.example=https://"] {
             assert!(checked(&[wrong], false).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_endpoint_is_authenticated_by_its_name_or_by_a_spiffe_id_whose_roots_are_known() {
+        let endpoint = |more: &str| format!("a.example=https://bundle.a.example:8443/b.json{more}");
+        let of = |all: &[&str]| checked(all, false).map(drop);
+        assert_eq!(of(&[&endpoint("")]), Ok(()));
+        let own = endpoint(";spiffe-id=spiffe://a.example/server;bundle=/etc/a.json");
+        assert_eq!(of(&[&own]), Ok(()));
+        let without = endpoint(";spiffe-id=spiffe://a.example/server");
+        assert!(of(&[&without]).unwrap_err().contains(";bundle=FILE"));
+        let of_another = endpoint(";spiffe-id=spiffe://b.example/server");
+        assert!(of(&[&of_another]).unwrap_err().contains("b.example"));
+        assert_eq!(of(&[&of_another, "b.example=/etc/b.json"]), Ok(()));
+        assert_eq!(of(&[&endpoint(";spiffe-id=spiffe://cluster.local/server")]), Ok(()));
+        for wrong in [";spiffe-id=a.example", ";bundle=/a", ";other=1", ";spiffe-id=spiffe://A/b"] {
+            assert!(of(&[&endpoint(wrong)]).is_err(), "{wrong}");
+        }
+        assert!(of(&["a.example=https://user@a.example/"]).is_err());
     }
 }

@@ -9,6 +9,7 @@
 //! by SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
 
 mod admin;
+mod bundle_endpoint;
 mod config;
 mod federation;
 mod plane;

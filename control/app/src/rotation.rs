@@ -46,6 +46,8 @@ pub(crate) struct Rotation {
     issuer: Option<PathBuf>,
     /// How long workloads' certificates hold.
     lifetime: Duration,
+    /// How long a phase lasts at least: other trust domains fetch the bundle meanwhile.
+    phase_hold: Duration,
     started: Instant,
 }
 
@@ -179,12 +181,18 @@ impl Rotation {
     pub(crate) fn new(shown: Arc<Shown>, directory: &Path, lifetime: Duration) -> Self {
         let (roots_file, written, issuer) = (None, String::new(), None);
         let (store, started) = (Store::new(directory), Instant::now());
-        Self { shown, store, roots_file, written, issuer, lifetime, started }
+        let phase_hold = Duration::ZERO;
+        Self { shown, store, roots_file, written, issuer, lifetime, phase_hold, started }
     }
 
     /// Takes issuers from this directory.
     pub(crate) fn with_issuer(self, issuer: Option<PathBuf>) -> Self {
         Self { issuer, ..self }
+    }
+
+    /// Has each phase last for this time at least.
+    pub(crate) fn with_phase_hold(self, phase_hold: Duration) -> Self {
+        Self { phase_hold, ..self }
     }
 
     /// Writes the roots to this file.
@@ -217,8 +225,13 @@ impl Rotation {
         if let Some(next) = self.operator().given(&self.shown)? {
             return self.take(next);
         }
-        let phase = self.shown.authority.trust().state().phase;
-        if phase == Phase::Stable || self.started.elapsed() < SETTLE {
+        let trust = self.shown.authority.trust();
+        let held = held(trust.state(), self.phase_hold);
+        let wait =
+            held.map(|left| format!("{left} s, until other trust domains have fetched the roots"));
+        let may_end = wait.is_none() && self.started.elapsed() >= SETTLE;
+        *locked(&self.shown.waits) = wait.into_iter().collect();
+        if trust.state().phase == Phase::Stable || !may_end {
             return Ok(());
         }
         match self.shown.acknowledged() {
@@ -253,6 +266,13 @@ impl Rotation {
         trust.roots_pem().clone_into(&mut self.written);
         Ok(())
     }
+}
+
+/// For how many seconds the phase of a rotation still lasts at least.
+fn held(state: &AuthorityState, hold: Duration) -> Option<u64> {
+    let lasted = now().saturating_sub(state.since_unix_s);
+    let left = hold.as_secs().saturating_sub(lasted);
+    (state.phase != Phase::Stable && left > 0).then_some(left)
 }
 
 /// What comes from the operator, wherever the authority is kept.

@@ -19,7 +19,7 @@ use crate::config::{Config, Files, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, Shown};
-use crate::{federation, webhook, workload_bundles};
+use crate::{bundle_endpoint, federation, webhook, workload_bundles};
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
 /// that this replica goes, and no pod fails to be made for it.
@@ -53,6 +53,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
         plane;
+    metrics.extend(exchange_bundles(&config, &authority).await?);
     tokio::select! {
         () = trust_others(&config, &authority) => {}
         () = signals.any() => return Ok(()),
@@ -98,9 +99,28 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     ended
 }
 
+/// Serves the own trust bundle, and follows those of other trust domains. Returns what appends the metrics.
+async fn exchange_bundles(
+    config: &Config,
+    authority: &Arc<Authority>,
+) -> anyhow::Result<Vec<Render>> {
+    // Where bundles are kept for the next start.
+    let store = match &config.source {
+        MeshSource::Files(files) => Some(files.ca_dir.join("federation")),
+        MeshSource::Cluster(_) => None,
+    };
+    let followed = federation::begin(&config.federate, authority, store.as_deref())?;
+    let served = match &config.bundle_endpoint {
+        Some(endpoint) => {
+            Some(bundle_endpoint::serve(endpoint, authority, config.cert_lifetime).await?)
+        }
+        None => None,
+    };
+    Ok(followed.into_iter().chain(served).collect())
+}
+
 /// Follows what is trusted besides the own roots. Comes back once it is known.
 async fn trust_others(config: &Config, authority: &Arc<Authority>) {
-    federation::begin(&config.federate, authority);
     if let Some(address) = &config.spiffe_endpoint_socket {
         let federated = federation::of_workload_api(&config.federate);
         workload_bundles::follow(address.clone(), Arc::clone(authority), federated).await;
@@ -134,6 +154,10 @@ fn begin_rotation(
         let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
             .with_issuer(config.issuer.clone())
             .with_roots_file(files.roots_file.clone());
+        let rotation = match &config.bundle_endpoint {
+            Some(endpoint) => rotation.with_phase_hold(endpoint.phase_hold()),
+            None => rotation,
+        };
         rotation.start()?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! One fetch of a set of keys.
+//! One fetch of a set of keys, or of another document of JSON, over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,6 +11,7 @@ use hyper::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use leno_resources::MAX_KEY_SET_BYTES;
+use rustls::client::Resumption;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,6 +34,12 @@ const MAX_ADDRESSES: usize = 4;
 #[derive(Clone)]
 pub(crate) struct Fetcher {
     permitted: Arc<RwLock<Vec<Origin>>>,
+    transport: Transport,
+}
+
+/// How documents are fetched: bounded, with the redirects of their own origin.
+#[derive(Clone)]
+pub(crate) struct Transport {
     tls: TlsConnector,
     /// Which addresses are not connected to, whatever name has led to them.
     is_reserved: fn(IpAddr) -> bool,
@@ -83,30 +90,15 @@ impl Fetcher {
     /// A fetcher from these origins, which can be replaced. The authorities that the machine trusts vouch for servers of https.
     #[must_use]
     pub(crate) fn new(permitted: Vec<Origin>) -> Self {
-        let mut roots = RootCertStore::empty();
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            tracing::warn!(%error, "authorities of this machine cannot be read");
-        }
-        roots.add_parsable_certificates(found.certs);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider has suites of TLS 1.2 and 1.3")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let tls = TlsConnector::from(Arc::new(tls));
-        Self {
-            permitted: Arc::new(RwLock::new(permitted)),
-            tls,
-            is_reserved: leno_index::is_reserved,
-        }
+        let transport = Transport { tls: web_pki(), is_reserved: leno_index::is_reserved };
+        Self { permitted: Arc::new(RwLock::new(permitted)), transport }
     }
 
     /// The same, for servers of tests.
     #[cfg(test)]
     pub(crate) fn connecting_to_loopback(self) -> Self {
-        Self { is_reserved: |_| false, ..self }
+        let transport = Transport { is_reserved: |_| false, ..self.transport };
+        Self { transport, ..self }
     }
 
     /// Replaces the origins, for all clones. Returns whether they are other ones.
@@ -137,18 +129,34 @@ impl Fetcher {
     /// # Errors
     /// Why there is none.
     pub(crate) async fn fetch(&self, url: &str) -> Result<String, FetchError> {
-        let text = timeout(TIMEOUT, self.follow(url)).await.map_err(|_| FetchError::Timeout)??;
+        let url = url.parse().map_err(|_| FetchError::Url)?;
+        let origin = self.origin(&url)?;
+        let text = self.transport.fetch(&origin, url).await?;
         leno_resources::check_key_set(&text).map_err(FetchError::Set)?;
         Ok(text)
     }
+}
 
-    async fn follow(&self, url: &str) -> Result<String, FetchError> {
-        let mut url: Uri = url.parse().map_err(|_| FetchError::Url)?;
-        let origin = self.origin(&url)?;
+impl Transport {
+    /// With this TLS, to any address.
+    pub(crate) fn unrestricted(tls: TlsConnector) -> Self {
+        Self { tls, is_reserved: |_| false }
+    }
+
+    /// Fetches the document at a URL of an origin.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn fetch(&self, origin: &Origin, url: Uri) -> Result<String, FetchError> {
+        let followed = timeout(TIMEOUT, self.follow(origin, url));
+        followed.await.map_err(|_| FetchError::Timeout)?
+    }
+
+    async fn follow(&self, origin: &Origin, mut url: Uri) -> Result<String, FetchError> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.request(&origin, &url).await?;
+            let response = self.request(origin, &url).await?;
             if response.status().is_redirection() {
-                url = redirected(&origin, &response)?;
+                url = redirected(origin, &response)?;
                 continue;
             }
             if response.status() != StatusCode::OK {
@@ -192,6 +200,25 @@ impl Fetcher {
     }
 }
 
+/// TLS to servers that the authorities of this machine vouch for.
+pub(crate) fn web_pki() -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "authorities of this machine cannot be read");
+    }
+    roots.add_parsable_certificates(found.certs);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites of TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // Each fetch verifies the certificate that the server has now: a resumed session shows none.
+    tls.resumption = Resumption::disabled();
+    TlsConnector::from(Arc::new(tls))
+}
+
 /// Where a response sends the client, if it is within its origin.
 fn redirected<B>(origin: &Origin, response: &Response<B>) -> Result<Uri, FetchError> {
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
@@ -214,7 +241,7 @@ async fn exchange(
     // Ends with the exchange: the sender and the body keep the connection.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to an issuer of tokens ended");
+            tracing::debug!(%error, "a connection for a fetch ended");
         }
     });
     let path = url.path_and_query().map_or("/", |path| path.as_str());

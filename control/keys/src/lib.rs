@@ -1,4 +1,5 @@
-//! The public keys of issuers of tokens, fetched from where the issuers publish them, or read from `ConfigMap`s.
+//! The public keys of others: of issuers of tokens, fetched from where the issuers publish them or read from `ConfigMap`s,
+//! and of other trust domains.
 //!
 //! Authorization policies name a URL, or a `ConfigMap` of their own namespace. Any tenant can write a URL, and the
 //! control plane reaches addresses that tenants do not. So it fetches from no other origins than those that its
@@ -12,12 +13,16 @@
 //!        one task for each URL ─ Fetcher ─► KeySets::refreshed ─► policies with other keys ─► index
 //! ```
 //!
+//! Trust bundles of other trust domains come over the same transport, from a [`BundleEndpoint`].
+//!
 //! It knows neither proxies nor tokens. Read first: [`KeySets`], then [`Origin`] and `fetch`.
 
+mod bundle_endpoint;
 mod fetch;
 mod origin;
 mod sets;
 mod store;
 
+pub use bundle_endpoint::{BundleEndpoint, EndpointError, EndpointServer};
 pub use sets::KeySets;
 pub use store::Store;

@@ -50,7 +50,10 @@ pub struct Credentials {
 
 impl Credentials {
     /// The control plane's identity.
-    pub(crate) fn new(authority: Arc<Authority>, lifetime: Duration) -> Result<Self, TlsError> {
+    ///
+    /// # Errors
+    /// [`TlsError::Issue`] where the authority signs nothing.
+    pub fn new(authority: Arc<Authority>, lifetime: Duration) -> Result<Self, TlsError> {
         Self::with_names(authority, lifetime, Vec::new())
     }
 

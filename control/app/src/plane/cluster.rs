@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Hook, Plane, Source};
 use crate::admin::Render;
-use crate::config::{Cluster, Config};
+use crate::config::{BundleEndpoint, Cluster, Config};
 use crate::refused::RefusedLog;
 use crate::rotation::{ClusterParts, Published, trust_annotation};
 use crate::stored::AdmissionObjects;
@@ -121,7 +121,8 @@ fn rotation(
     let replicas = Arc::new(Replicas::default());
     tokio::spawn(Arc::clone(&replicas).run(client.clone(), cluster.namespace.clone()));
     let (issuer, lifetime) = (config.issuer.clone(), config.cert_lifetime);
-    let phase_hold = cluster.phase_hold;
+    let of_endpoint = config.bundle_endpoint.as_ref().map(BundleEndpoint::phase_hold);
+    let phase_hold = cluster.phase_hold.max(of_endpoint.unwrap_or_default());
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::interval;
 
 use super::progress::Progress;
-use super::{Operator, SETTLE, Shown, TICK, locked, now};
+use super::{Operator, SETTLE, Shown, TICK, held, locked};
 
 /// What a rotation in a cluster needs.
 pub(crate) struct ClusterParts {
@@ -110,9 +110,9 @@ impl ClusterParts {
                 "the API server does not verify the webhooks by these roots yet (caBundle)";
             waits.push(reason.to_owned());
         }
-        let lasted = now().saturating_sub(state.since_unix_s);
-        if let Some(left) = self.phase_hold.as_secs().checked_sub(lasted).filter(|left| *left > 0) {
-            waits.push(format!("{left} s, until kubelets have put the roots into pods"));
+        if let Some(left) = held(state, self.phase_hold) {
+            let meanwhile = "until kubelets have put the roots into pods, and other trust domains have fetched them";
+            waits.push(format!("{left} s, {meanwhile}"));
         }
         waits
     }

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use leno_testkit_api::{Bed, LIMIT, binary};
+use leno_identity::Authority;
+use leno_keys::{BundleEndpoint, EndpointServer};
+use leno_spiffe::Bundle;
+use leno_testkit_api::{Bed, LIMIT, binary, until};
+use leno_types::TrustDomain;
 use serde_json::{Value, json};
 
 use crate::kinds::own_pod;
@@ -130,5 +134,61 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     crate::one_leads(&replicas).await;
     for replica in &replicas {
         assert_eq!(identity(replica).await["request"]["id"], "fifth");
+    }
+}
+
+/// The roots that another trust domain gets of a replica, which proves the control plane's SPIFFE ID by those of new proxies.
+async fn published(bed: &Bed, replica: &Replica) -> Option<Vec<Vec<u8>>> {
+    let line = replica.line("serving the trust bundle").await;
+    let address = line.split("address=").nth(1).unwrap().trim();
+    let roots_der = Bundle::read(&proxy::roots(bed).await).unwrap().roots_der;
+    let id = "spiffe://cluster.local/leno/control-plane";
+    let server = EndpointServer::Identified { id, roots_der: &roots_der };
+    let fetched = BundleEndpoint::new(&format!("https://{address}/")).unwrap().fetch(server).await;
+    // While the replicas and the roots of new proxies change, one may be ahead.
+    fetched.ok().map(|bundle| bundle.roots_der)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_domains() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    // As a mounted ConfigMap has it.
+    let file = kubeconfig.with_file_name("partner.pem");
+    let partner = TrustDomain::new("partner.example").unwrap();
+    std::fs::write(&file, Authority::new_root(&partner).unwrap().roots).unwrap();
+    let federate = format!("partner.example={}", file.display());
+    let serve = ["--bundle-endpoint", "127.0.0.1:0", "--bundle-refresh", "5s"];
+    let flags = [&FLAGS[..], &serve, &["--federate", &federate]].concat();
+    let mut replicas = Vec::new();
+    for name in ["controller-0", "controller-1"] {
+        bed.apply(own_pod(name)).await;
+        bed.set_status(own_pod(name)).await;
+        let replica = Replica::start_with(name, &kubeconfig, &flags);
+        replica.line("serving discovery and identity").await;
+        replicas.push(replica);
+    }
+    crate::one_leads(&replicas).await;
+    let mut first = Vec::new();
+    for replica in &replicas {
+        let report = identity(replica).await;
+        assert_eq!(report["federated"]["partner.example"].as_array().unwrap().len(), 1, "{report}");
+        first = until("the root", async || published(&bed, replica).await).await;
+        assert_eq!(first.len(), 1);
+    }
+    ask(&bed, "first", json!("begin")).await;
+    let both = async |replica: &Replica| {
+        let both = async || published(&bed, replica).await.filter(|roots| roots.len() == 2);
+        until("both roots", both).await
+    };
+    // Together: phases end.
+    tokio::join!(both(&replicas[0]), both(&replicas[1]));
+    for replica in &replicas {
+        is(replica, "the end", |report| report["phase"] == "stable").await;
+        let next = async || {
+            let roots = published(&bed, replica).await?;
+            (roots.len() == 1 && roots != first).then_some(())
+        };
+        until("the next root alone", next).await;
     }
 }

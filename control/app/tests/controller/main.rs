@@ -1,6 +1,8 @@
 //! The binary as `leno up` runs it: exit codes, reloads, the admin server, its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod federation;
+
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -54,12 +56,17 @@ impl Controller {
 
     /// Status and body of an admin page.
     fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.admin).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        page(&self.admin, path)
     }
+}
+
+/// Status and body of a page.
+fn page(admin: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 impl Drop for Controller {

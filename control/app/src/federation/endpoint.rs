@@ -1,0 +1,314 @@
+//! Follows the bundle endpoint of another trust domain (SPIFFE Federation, sections 4 and 5).
+//!
+//! ```text
+//!  the last bundle, stored or given ──► who the server must be ──► fetch ──► bundle ──► Authority
+//!              ▲                                                               │
+//!              └─────────────── stored, for the next fetch and start ◄─────────┘
+//! ```
+
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use leno_identity::{Authority, write_public};
+use leno_keys::{BundleEndpoint, EndpointServer};
+use leno_program::Family;
+use leno_spiffe::Bundle;
+use leno_types::TrustDomain;
+use tokio::time::sleep;
+
+use super::read;
+use crate::workload_bundles;
+
+/// How often a bundle is fetched that does not say (SPIFFE Federation, section 4.1).
+const REFRESH: Duration = Duration::from_mins(5);
+/// The bounds of what a bundle says. A day would be too long for the removal of a root.
+const REFRESH_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
+/// The first wait after a failure; it doubles up to the time of the next fetch.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest wait after a failure.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// Where a trust domain publishes its bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    url: String,
+    server: Option<EndpointId>,
+}
+
+/// The server of an endpoint that is known by its SPIFFE ID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct EndpointId {
+    id: String,
+    domain: TrustDomain,
+    /// The bundle with which its first certificate is verified, if it is of the trust domain whose bundle it has.
+    bundle: Option<PathBuf>,
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(';');
+        let url = parts.next().unwrap_or_default().to_owned();
+        BundleEndpoint::new(&url).map_err(|error| format!("{url:?}: {error}"))?;
+        let (mut id, mut bundle) = (None, None);
+        for part in parts {
+            match part.split_once('=') {
+                Some(("spiffe-id", value)) => id = Some(value.to_owned()),
+                Some(("bundle", file)) => bundle = Some(PathBuf::from(file)),
+                _ => return Err(format!("{part:?} is neither spiffe-id=ID nor bundle=FILE")),
+            }
+        }
+        let Some(id) = id else {
+            return match bundle {
+                None => Ok(Self { url, server: None }),
+                Some(_) => {
+                    Err("bundle=FILE is for servers with a SPIFFE ID: name it by spiffe-id=ID"
+                        .to_owned())
+                }
+            };
+        };
+        let form = || format!("{id:?} is not spiffe://TRUST-DOMAIN/PATH");
+        let (domain, _path) =
+            id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).ok_or_else(form)?;
+        let domain = TrustDomain::new(domain).map_err(|error| format!("{id:?}: {error}"))?;
+        Ok(Self { url, server: Some(EndpointId { id, domain, bundle }) })
+    }
+}
+
+impl Endpoint {
+    /// Whether its server can be authenticated. `is_known`: trust domains whose bundles there are.
+    pub(super) fn check(
+        &self,
+        of: &TrustDomain,
+        is_known: impl Fn(&TrustDomain) -> bool,
+    ) -> anyhow::Result<()> {
+        let Some(EndpointId { id, domain, bundle }) = &self.server else { return Ok(()) };
+        if domain == of {
+            ensure!(
+                bundle.is_some(),
+                "{id} needs ;bundle=FILE, a bundle of {of} with which its first certificate is verified"
+            );
+        } else {
+            ensure!(is_known(domain), "{id} cannot be verified: {domain} is not federated");
+            ensure!(
+                bundle.is_none(),
+                "{id} is verified by the bundle of {domain}: leave out ;bundle=FILE"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Follows one endpoint.
+pub(super) struct Follower {
+    domain: TrustDomain,
+    endpoint: BundleEndpoint,
+    server: Option<EndpointId>,
+    authority: Arc<Authority>,
+    /// Where the last bundle is kept.
+    file: Option<PathBuf>,
+    /// The bundle that is in use.
+    held: Option<Bundle>,
+    /// When the given bundle that is in use, or was before a fetched one, was written.
+    given: Option<SystemTime>,
+    counts: Arc<Counts>,
+}
+
+/// What became of fetches.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    fetched: AtomicU64,
+    failed: AtomicU64,
+    last_unix_s: AtomicU64,
+}
+
+impl Follower {
+    /// Takes the bundle that was stored or given, if there is one. Nothing is fetched yet.
+    pub(super) fn new(
+        (domain, endpoint): (TrustDomain, Endpoint),
+        authority: Arc<Authority>,
+        store: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let file = match store {
+            Some(directory) => {
+                let made = fs::create_dir_all(directory);
+                made.with_context(|| format!("making {}", directory.display()))?;
+                Some(directory.join(format!("{domain}.json")))
+            }
+            None => None,
+        };
+        let Endpoint { url, server } = endpoint;
+        let endpoint = BundleEndpoint::new(&url)?;
+        let (held, given, counts) = (None, None, Arc::default());
+        let mut follower = Self { domain, endpoint, server, authority, file, held, given, counts };
+        follower.take_stored();
+        Ok(follower)
+    }
+
+    /// What it counts, of its trust domain.
+    pub(super) fn counts(&self) -> (TrustDomain, Arc<Counts>) {
+        (self.domain.clone(), Arc::clone(&self.counts))
+    }
+
+    /// Fetches again and again.
+    pub(super) async fn run(mut self) -> Infallible {
+        let (mut said, mut retry) = (String::new(), RETRY);
+        loop {
+            self.take_given();
+            let next = self.held.as_ref().and_then(|bundle| bundle.refresh_hint);
+            let next = next.unwrap_or(REFRESH).clamp(REFRESH_BOUNDS.0, REFRESH_BOUNDS.1);
+            match self.fetch().await {
+                Ok(refresh) => {
+                    (said, retry) = (String::new(), RETRY);
+                    self.counts.fetched.fetch_add(1, Ordering::Relaxed);
+                    self.counts.last_unix_s.store(now_unix_s(), Ordering::Relaxed);
+                    sleep(refresh).await;
+                }
+                Err(error) => {
+                    self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                    let error = format!("{error:#}");
+                    if error != said {
+                        let (domain, held) = (&self.domain, self.held.is_some());
+                        tracing::error!(%domain, error, held, "a trust bundle cannot be fetched; the last one stays, if there is one");
+                        said = error;
+                    }
+                    let wait = retry.min(next);
+                    retry = (retry * 2).min(LONGEST_RETRY);
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// Uses the bundle of the endpoint; how long it may be used before the next fetch.
+    async fn fetch(&mut self) -> anyhow::Result<Duration> {
+        let roots;
+        let server = match &self.server {
+            None => EndpointServer::Named,
+            Some(EndpointId { id, domain, .. }) => {
+                roots = self.roots_of(domain)?;
+                EndpointServer::Identified { id, roots_der: &roots }
+            }
+        };
+        let bundle = self.endpoint.fetch(server).await?;
+        workload_bundles::check(&bundle.roots_der)?;
+        let held = self.held.as_ref().and_then(|held| held.sequence);
+        if let (Some(sequence), Some(held)) = (bundle.sequence, held)
+            && sequence < held
+        {
+            bail!(
+                "the endpoint has an older bundle, of sequence {sequence}, than the one of {held}"
+            );
+        }
+        let refresh = bundle.refresh_hint.unwrap_or(REFRESH);
+        if self.held.as_ref() != Some(&bundle) {
+            self.store(&bundle);
+            tracing::info!(domain = %self.domain, roots = bundle.roots_der.len(), "trust bundle fetched");
+            self.hold(bundle);
+        }
+        Ok(refresh.clamp(REFRESH_BOUNDS.0, REFRESH_BOUNDS.1))
+    }
+
+    /// The roots with which the endpoint's server is verified.
+    fn roots_of(&self, domain: &TrustDomain) -> anyhow::Result<Vec<Vec<u8>>> {
+        let trust = self.authority.trust();
+        if domain == self.authority.trust_domain() {
+            return Ok(trust.bundle_der());
+        }
+        let roots = trust.federated_der().get(domain).cloned();
+        roots.with_context(|| format!("there is no trust bundle of {domain} yet"))
+    }
+
+    fn hold(&mut self, bundle: Bundle) {
+        self.authority.federate(&self.domain, bundle.roots_der.clone());
+        self.held = Some(bundle);
+    }
+
+    /// Takes the bundle of the last run, unless the operator has given another one since.
+    fn take_stored(&mut self) {
+        let stored = self.file.as_deref().and_then(written);
+        let given = self.given_file().and_then(written);
+        if let (Some(file), true) = (&self.file, stored.is_some() && given <= stored) {
+            match read(file) {
+                Ok(bundle) => {
+                    self.given = given;
+                    self.hold(bundle);
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(domain = %self.domain, error, "the stored trust bundle is left out");
+                }
+            }
+        }
+        self.take_given();
+    }
+
+    /// Takes the bundle that the operator has given, when it is another one: the endpoint's may have changed while it could
+    /// not be fetched.
+    fn take_given(&mut self) {
+        let Some(file) = self.given_file() else { return };
+        let given = written(file);
+        if given.is_none() || given == self.given {
+            return;
+        }
+        match read(file) {
+            Ok(bundle) => {
+                tracing::info!(domain = %self.domain, file = %file.display(), "the given trust bundle is used");
+                self.hold(bundle);
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(domain = %self.domain, error, "the given trust bundle is left out");
+            }
+        }
+        self.given = given;
+    }
+
+    fn given_file(&self) -> Option<&Path> {
+        self.server.as_ref()?.bundle.as_deref()
+    }
+
+    fn store(&self, bundle: &Bundle) {
+        let Some(file) = &self.file else { return };
+        let json = bundle.to_json().map_err(anyhow::Error::from);
+        let stored = json.and_then(|json| Ok(write_public(file, json.as_bytes())?));
+        if let Err(error) = stored {
+            let error = format!("{error:#}");
+            tracing::warn!(domain = %self.domain, error, "a trust bundle cannot be stored for the next start");
+        }
+    }
+}
+
+/// Appends what all followers have counted, as Prometheus text.
+pub(super) fn render(all: &[(TrustDomain, Arc<Counts>)], text: &mut String) {
+    let help = "Fetches of trust bundles of other trust domains, by result.";
+    let mut family = Family::counter(text, "leno_control_bundle_fetches_total", help);
+    for (domain, counts) in all {
+        for (result, count) in [("fetched", &counts.fetched), ("failed", &counts.failed)] {
+            let labels = [("trust_domain", domain.as_str()), ("result", result)];
+            family.sample(&labels, count.load(Ordering::Relaxed));
+        }
+    }
+    let help = "When the trust bundle of another trust domain was fetched last; 0 if it was not.";
+    let mut family = Family::gauge(text, "leno_control_bundle_fetched_timestamp_seconds", help);
+    for (domain, counts) in all {
+        let last = counts.last_unix_s.load(Ordering::Relaxed);
+        family.sample(&[("trust_domain", domain.as_str())], last);
+    }
+}
+
+/// When a file was written; `None` where there is none.
+fn written(file: &Path) -> Option<SystemTime> {
+    fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
+}
+
+fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
