@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity shares images docs dist supply drill)
+steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -34,6 +34,10 @@ run() { # step
       ;;
     images) make --no-print-directory images images-test ;;
     drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
+    spire)
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+        scripts/apart.sh scripts/spire-test.sh
+      ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
     *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
   esac
@@ -63,6 +67,7 @@ row() { # step: what it is
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
     drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
+    spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;
   esac
 }

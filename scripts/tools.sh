@@ -8,6 +8,7 @@
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
 #   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, of SPIFFE's Go module
+#   scripts/tools.sh spire          SPIRE's server and agent, a Go module that takes 10 minutes of a processor; for scripts/spire-test.sh
 #   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
 #   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
@@ -26,6 +27,7 @@ envoy=1.40.0
 h2spec=v0.0.0-20200804131034-70ac22940108 # v2.6.0; a tag that Go modules cannot name
 grpc_go=v1.85.0
 fortio=v1.63.7 # later ones need a module that proxies refuse to serve
+spire=v1.13.3
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
@@ -80,6 +82,13 @@ from_go() { # package@version..., directory
   GOBIN=${*: -1} GOFLAGS= go install "${@:1:$#-1}" >&2
 }
 
+from_sources() { # module@version, package..., directory; what `go install` refuses to build by its version
+  command -v go >/dev/null || missing go golang
+  local sources
+  sources=$(go mod download -json "$1" | awk -F'"' '$2 == "Dir" {print $4}')
+  (cd "$sources" && GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "${*: -1}/" "${@:2:$#-2}") >&2
+}
+
 of_module() { # folder of this repository, directory
   command -v go >/dev/null || missing go golang
   (cd "$1" && GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "$2/" .) >&2
@@ -100,6 +109,7 @@ for tool in "$@"; do
     spiffe)
       install spiffe "$(cat testkit/spiffe/*.go testkit/spiffe/go.* | sha256sum)" \
         of_module testkit/spiffe ;;
+    spire) install spire "$spire" from_sources "github.com/spiffe/spire@$spire" ./cmd/spire-server ./cmd/spire-agent ;;
     collector)
       install collector "$(cat testkit/collector/main.go testkit/collector/go.* | sha256sum)" \
         of_module testkit/collector ;;
