@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use leno_handover::{Channel, Member, Offer, Order, Role};
+use leno_handover::{Channel, KubeletProbes, Member, Offer, Order, Role};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 /// A process without members; killed when this is dropped.
@@ -80,6 +80,7 @@ impl NodeProxy {
             workload: None,
             token: self.token.clone(),
             pod_uid: Some(uid.to_owned()),
+            kubelet: KubeletProbes::default(),
         };
         self.orders.send(&Order::Join(member), &[far.as_fd()]).unwrap();
         Served { admin: address, _broker: broker }
