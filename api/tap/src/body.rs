@@ -1,27 +1,30 @@
 //! The beginning of a body, copied while a proxy passes it on.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 /// Most bytes that are copied of a body.
 pub const MAX_BODY_BYTES: usize = 4096;
 
-/// What is copied of one body. It belongs to one thread.
+/// What is copied of one body. One thread writes at a time; exchanges can be sent to another one.
 #[derive(Debug, Default)]
-pub struct BodyCopy {
-    first: RefCell<Vec<u8>>,
-    all: Cell<u64>,
+pub struct BodyCopy(Mutex<Copied>);
+
+/// The first bytes, and how many there were.
+#[derive(Debug, Default)]
+struct Copied {
+    first: Vec<u8>,
+    all: u64,
 }
 
 /// What is copied of a request and of its response.
 #[derive(Clone, Debug, Default)]
 pub struct BodyCopies {
     /// Of the request.
-    pub request: Rc<BodyCopy>,
+    pub request: Arc<BodyCopy>,
     /// Of the response.
-    pub response: Rc<BodyCopy>,
+    pub response: Arc<BodyCopy>,
 }
 
 /// A body as a tap shows it.
@@ -38,26 +41,32 @@ pub struct Body {
 impl BodyCopy {
     /// The message is sent for the first time, or again.
     pub fn begin(&self) {
-        self.first.borrow_mut().clear();
-        self.all.set(0);
+        let mut copied = self.copied();
+        copied.first.clear();
+        copied.all = 0;
     }
 
     /// The next bytes of content, without framing.
     pub fn add(&self, bytes: &[u8]) {
-        let mut first = self.first.borrow_mut();
-        let room = MAX_BODY_BYTES.saturating_sub(first.len()).min(bytes.len());
-        first.extend_from_slice(bytes.get(..room).unwrap_or_default());
-        self.all.set(self.all.get().saturating_add(bytes.len() as u64));
+        let mut copied = self.copied();
+        let room = MAX_BODY_BYTES.saturating_sub(copied.first.len()).min(bytes.len());
+        copied.first.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        copied.all = copied.all.saturating_add(bytes.len() as u64);
     }
 
     /// What a tap shows of it. `None` if there was no body.
     #[must_use]
     pub fn shown(&self) -> Option<Body> {
-        let first = self.first.borrow();
-        let bytes = self.all.get();
-        let is_cut = bytes > first.len() as u64;
-        let text = String::from_utf8_lossy(&first).into();
+        let copied = self.copied();
+        let bytes = copied.all;
+        let is_cut = bytes > copied.first.len() as u64;
+        let text = String::from_utf8_lossy(&copied.first).into();
         (bytes > 0).then_some(Body { text, bytes, is_cut })
+    }
+
+    /// No holder panics.
+    fn copied(&self) -> MutexGuard<'_, Copied> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

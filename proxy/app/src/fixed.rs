@@ -1,6 +1,7 @@
 //! Running without a control plane, from YAML documents.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,13 +46,8 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     }
     let index = index(&documents);
     let fixed = destination(proxy, &index, &instance)?;
-    if let Some(inbound) = &spec.inbound
-        && inbound.application == Some(inbound.listen)
-    {
-        bail!(
-            "spec.inbound: application {} is where the proxy itself listens; write the application's address",
-            inbound.listen
-        );
+    if let Some(inbound) = &spec.inbound {
+        check_application(inbound.application, inbound.listen)?;
     }
     check_targets(&documents, &index)?;
     let policy = ServerPolicy {
@@ -97,6 +93,15 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })
+}
+
+fn check_application(application: Option<SocketAddr>, listen: SocketAddr) -> anyhow::Result<()> {
+    if application == Some(listen) {
+        bail!(
+            "spec.inbound: application {listen} is where the proxy itself listens; write the application's address"
+        );
+    }
+    Ok(())
 }
 
 fn documents(file: &Path) -> anyhow::Result<Documents> {

@@ -7,7 +7,7 @@
 mod chunked;
 
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use leno_tap::BodyCopy;
 
@@ -91,7 +91,7 @@ impl BodyError {
 pub struct BodyWalker {
     state: State,
     /// Where the content is copied to, for a tap.
-    copy: Option<Rc<BodyCopy>>,
+    copy: Option<Arc<BodyCopy>>,
 }
 
 #[derive(Debug, Clone)]
@@ -133,7 +133,7 @@ impl BodyWalker {
     }
 
     /// Has it copy the content that it walks over.
-    pub(crate) fn copying_to(self, copy: Option<Rc<BodyCopy>>) -> Self {
+    pub(crate) fn copying_to(self, copy: Option<Arc<BodyCopy>>) -> Self {
         copy.iter().for_each(|copy| copy.begin());
         Self { copy, ..self }
     }

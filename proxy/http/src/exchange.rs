@@ -30,7 +30,7 @@ pub use h1_to_h2::h1_to_h2;
 pub use h2_to_h1::h2_to_h1;
 pub use h2_to_h2::h2_to_h2;
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -147,13 +147,13 @@ impl<J> Order<'_, J> {
     }
 
     /// Where the request's body is copied to, if it is.
-    fn request_copy(&self) -> Option<Rc<BodyCopy>> {
-        self.copies.as_ref().map(|copies| Rc::clone(&copies.request))
+    fn request_copy(&self) -> Option<Arc<BodyCopy>> {
+        self.copies.as_ref().map(|copies| Arc::clone(&copies.request))
     }
 
     /// The same of the response.
-    fn response_copy(&self) -> Option<Rc<BodyCopy>> {
-        self.copies.as_ref().map(|copies| Rc::clone(&copies.response))
+    fn response_copy(&self) -> Option<Arc<BodyCopy>> {
+        self.copies.as_ref().map(|copies| Arc::clone(&copies.response))
     }
 
     /// When an exchange must be over, or a response must have begun. `silent`: none has.

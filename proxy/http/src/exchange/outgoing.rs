@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use leno_h2::Piece;
@@ -49,14 +49,14 @@ pub(super) struct Outgoing {
     done: usize,
     unflushed: bool,
     /// Where the content is copied to, for a tap.
-    copy: Option<Rc<BodyCopy>>,
+    copy: Option<Arc<BodyCopy>>,
     /// Over all batches.
     pub(super) moved: Moved,
 }
 
 impl Outgoing {
     /// An empty batch. Content is copied to `copy`.
-    pub(super) fn new(copy: Option<Rc<BodyCopy>>) -> Self {
+    pub(super) fn new(copy: Option<Arc<BodyCopy>>) -> Self {
         copy.iter().for_each(|copy| copy.begin());
         Self {
             framing: Framing::None,
