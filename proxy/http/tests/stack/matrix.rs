@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leno_h2::Code;
 use leno_http::{Cause, Limits, Place};
+use leno_tap::BodyCopies;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::h2::support::{Settings, run};
@@ -49,6 +50,42 @@ async fn called_off_at_once(pair: Pair, app: &mut App, since: Instant) {
     let ending = ending.unwrap_or_else(|_| panic!("{pair:?}: the server works on"));
     assert!(is_called_off(pair, ending), "{pair:?}: {ending:?}");
     assert!(since.elapsed() <= AT_ONCE, "{pair:?}: {:?}", since.elapsed());
+}
+
+#[test]
+fn the_beginnings_of_bodies_are_copied_unless_streams_are_linked() {
+    let copies = BodyCopies::default();
+    let settings = || Settings {
+        copies: Some(copies.clone()),
+        tries: 2,
+        retry_on: Some(503),
+        ..Settings::default()
+    };
+    in_all_pairs(settings, async |pair, mut bed| {
+        bed.user.ask(Some(6), "abc").await;
+        bed.user.body("def", true).await;
+        let mut first = bed.app().await;
+        first.answer(503, Some(5), "later").await;
+        bed.done().await;
+        let mut app = bed.app().await;
+        app.answer(200, Some(8192), &"x".repeat(4096)).await;
+        app.body(&"y".repeat(4096), true).await;
+        let seen = bed.user.response().await;
+        assert_eq!((seen.body.len(), seen.ending), (8192, Ending::Whole), "{pair:?}");
+        bed.done().await;
+        let (request, response) = (copies.request.shown(), copies.response.shown());
+        if (pair.0, pair.1) == (Side::H2, Side::H2) {
+            assert_eq!((request, response), (None, None), "{pair:?}");
+            return;
+        }
+        // The request is sent twice, and shown once.
+        let (request, response) = (request.unwrap(), response.unwrap());
+        assert_eq!((&*request.text, request.bytes), ("abcdef", 6), "{pair:?}");
+        assert_eq!(*response.text, *"x".repeat(4096), "{pair:?}");
+        assert_eq!((response.bytes, response.is_cut), (8192, true), "{pair:?}");
+        copies.request.begin();
+        copies.response.begin();
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ use leno_http::{
     Call, Conn, Edits, Exchange, HeaderLine, Judgement, Limits, Order, ResponseView, h1_to_h2,
     h2_to_h1, h2_to_h2,
 };
+use leno_tap::BodyCopies;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
@@ -54,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) read_ahead: Option<usize>,
     /// How long the proxy waits between two tries.
     pub(crate) back_off: Duration,
+    /// Where the beginnings of bodies are copied to.
+    pub(crate) copies: Option<BodyCopies>,
 }
 
 impl Default for Settings {
@@ -77,6 +80,7 @@ impl Default for Settings {
             tries: 3,
             read_ahead: None,
             back_off: Duration::ZERO,
+            copies: None,
         }
     }
 }
@@ -97,6 +101,7 @@ impl Settings {
             upgraded_for: self.upgraded_for,
             mesh: self.mesh,
             connect: self.connect,
+            copies: self.copies.clone(),
             ..Order::new(&self.limits)
         }
         .judged_by(judge)
