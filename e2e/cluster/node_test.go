@@ -202,7 +202,7 @@ func (m mesh) brokerIsKilled() {
 	m.kill(brokers)
 	m.until("the service is back", func() error { return m.from("shared", "client", "http://server") })
 	m.until("the service is back", func() error { return m.from("alone", "client", "http://server") })
-	if ends := m.metric(1, `leno_agent_broker_ends_total`); ends != 4 || len(brokers) != 4 {
+	if ends := m.metric(1, `leno_agent_broker_ends_total`); ends < 4 || len(brokers) != 4 {
 		m.t.Errorf("%v brokers of %v have ended", ends, brokers)
 	}
 }

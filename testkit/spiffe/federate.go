@@ -136,6 +136,7 @@ func publish(ctx context.Context, text, file string) error {
 			if err := one.issuer.step(); err != nil {
 				return err
 			}
+			fmt.Println("the next step is taken")
 		}
 	}
 }

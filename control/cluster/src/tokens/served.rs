@@ -8,14 +8,12 @@
 //! The pod is read for every certificate, the first and each renewal. No answer is kept: once a pod has ended, is
 //! deleted or leaves node mode, its node proxy gets no further certificate.
 
-use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use leno_kube::{Api, Client};
-use leno_resources::MODE_ANNOTATION;
+use leno_resources::{INJECT_ANNOTATION, MODE_ANNOTATION, NamespaceMode, PodMode};
 use leno_serve::{AuthenticationError, Proven, ServedPod};
 use leno_types::{Identity, InstanceName};
 use tokio::sync::Semaphore;
@@ -29,8 +27,6 @@ pub const NODE_ACCOUNT: &str = "node";
 
 /// Pods that are read at once; each takes one to three small reads.
 const AT_ONCE: usize = 16;
-/// The mode of a workload that a node proxy serves.
-const NODE_MODE: &str = "node";
 /// The service account of a pod that names none.
 const DEFAULT_ACCOUNT: &str = "default";
 
@@ -129,8 +125,7 @@ impl ServedPods {
         let pod = self.pod(name).await?;
         let pod = pod.ok_or_else(|| Refusal::Denied(format!("there is no pod {name}")))?;
         check_place(&pod, served, &node).map_err(Refusal::Denied)?;
-        let mode = async || self.mode_of(&name.namespace).await;
-        check_mode(&pod, mode).await?;
+        check_mode(&pod, self.mode_of(&name.namespace).await?).map_err(Refusal::Denied)?;
         let account = pod.spec.and_then(|spec| spec.service_account_name);
         let account = account.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         Identity::new(own.trust_domain().clone(), &name.namespace, account)
@@ -156,11 +151,11 @@ impl ServedPods {
         Ok(api.get_opt(&name.name).await?)
     }
 
-    /// The mode of a namespace's pods that set none.
-    async fn mode_of(&self, namespace: &str) -> Result<Option<String>, Refusal> {
+    /// What a namespace sets for its pods that set nothing.
+    async fn mode_of(&self, namespace: &str) -> Result<NamespaceMode, Refusal> {
         let found = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
         let metadata = found.map(|namespace| namespace.metadata).unwrap_or_default();
-        Ok(mode([&metadata.labels, &metadata.annotations]).map(str::to_owned))
+        Ok(NamespaceMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref()))
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -195,27 +190,16 @@ fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether a pod is in node mode: by its own word, else by that of its namespace. A misspelt value is no node mode.
-async fn check_mode<F: Future<Output = Result<Option<String>, Refusal>>>(
-    pod: &Pod,
-    of_namespace: impl FnOnce() -> F,
-) -> Result<(), Refusal> {
-    let own = mode([&pod.metadata.labels, &pod.metadata.annotations]).map(str::to_owned);
-    let mode = match own {
-        Some(mode) => Some(mode),
-        None => of_namespace().await?,
-    };
-    if mode.as_deref() == Some(NODE_MODE) {
+/// Whether a pod is in the mesh and in node mode: by its own word, else by that of its namespace.
+fn check_mode(pod: &Pod, of_namespace: NamespaceMode) -> Result<(), String> {
+    let metadata = &pod.metadata;
+    let own = PodMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref());
+    if own.is_node(of_namespace) {
         return Ok(());
     }
-    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-    let name = [namespace, name].map(|part| part.as_deref().unwrap_or_default()).join("/");
-    Err(Refusal::Denied(format!("the pod {name} is not in node mode ({MODE_ANNOTATION}: node)")))
-}
-
-/// The mode in labels, else in annotations.
-fn mode(maps: [&Option<BTreeMap<String, String>>; 2]) -> Option<&str> {
-    maps.into_iter().flatten().find_map(|map| map.get(MODE_ANNOTATION)).map(String::as_str)
+    let name = [&metadata.namespace, &metadata.name];
+    let name = name.map(|part| part.as_deref().unwrap_or_default()).join("/");
+    Err(format!("the pod {name} is not in node mode ({MODE_ANNOTATION}: node, {INJECT_ANNOTATION}: enabled)"))
 }
 
 impl From<NoAnswer> for AuthenticationError {
@@ -263,22 +247,26 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_pod_is_in_node_mode_by_its_own_word_and_else_by_its_namespaces() {
+    #[test]
+    fn a_pod_is_in_node_mode_by_its_own_word_and_else_by_its_namespaces() {
+        let enabled = ("leno.dev/inject", "enabled");
         let rows = [
-            ("", None, false),
-            ("", Some("node"), true),
-            ("", Some("sidecar"), false),
-            (r#","labels":{"leno.dev/mode":"node"}"#, None, true),
-            (r#","annotations":{"leno.dev/mode":"node"}"#, Some("sidecar"), true),
-            (r#","annotations":{"leno.dev/mode":"sidecar"}"#, Some("node"), false),
-            (r#","annotations":{"leno.dev/mode":"Node"}"#, Some("node"), false),
-            ("", Some("nod"), false),
+            ("", &[enabled][..], false),
+            ("", &[enabled, ("leno.dev/mode", "node")], true),
+            ("", &[("leno.dev/mode", "node")], false),
+            ("", &[enabled, ("leno.dev/mode", "nod")], false),
+            (r#","labels":{"leno.dev/mode":"node"}"#, &[enabled], true),
+            (r#","labels":{"leno.dev/mode":"node"}"#, &[], false),
+            (r#","labels":{"leno.dev/mode":"node","leno.dev/inject":"enabled"}"#, &[], true),
+            (r#","annotations":{"leno.dev/inject":"disabled"}"#, &[enabled, ("leno.dev/mode", "node")], false),
+            (r#","annotations":{"leno.dev/mode":"sidecar"}"#, &[enabled, ("leno.dev/mode", "node")], false),
+            (r#","annotations":{"leno.dev/mode":"Node"}"#, &[enabled, ("leno.dev/mode", "node")], false),
         ];
         for (own, of_namespace, expected) in rows {
             let pod = pod(&[("\"uid\":\"u\"", &format!("\"uid\":\"u\"{own}"))]);
-            let of_namespace = async || Ok(of_namespace.map(str::to_owned));
-            let checked = check_mode(&pod, of_namespace).await;
+            let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            let labels = of_namespace.iter().map(text).collect();
+            let checked = check_mode(&pod, NamespaceMode::new(Some(&labels), None));
             assert_eq!(checked.is_ok(), expected, "{own} {checked:?}");
         }
     }
