@@ -245,6 +245,8 @@ pub struct Proxy {
     pub access_log: String,
     /// The meshes under whose names metrics are served too; nothing for none.
     pub metrics_compat: String,
+    /// Seconds for which containers without a `preStop` hook wait before SIGTERM; 0 for none.
+    pub pre_stop_sleep: u32,
     /// Whether `leno trace-request --bodies` may show the first 4 KiB of bodies.
     pub tap_bodies: bool,
 }

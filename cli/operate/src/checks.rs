@@ -217,12 +217,11 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
 
 async fn version(client: &Client) -> Result<Finding, Error> {
     let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
-    let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
-    let minor: u32 = digits.parse().unwrap_or(0);
+    let minor = leno_kube::minor_of(&version);
     let said = version.git_version;
-    Ok(if version.major == "1" && minor < OLDEST_MINOR {
+    Ok(if minor < OLDEST_MINOR {
         kubernetes().bad(said).remedy(format!("1.{OLDEST_MINOR} or newer is needed"))
-    } else if version.major == "1" && minor < NATIVE_SIDECARS {
+    } else if minor < NATIVE_SIDECARS {
         kubernetes().warning(format!(
             "{said}: without native sidecars (1.{NATIVE_SIDECARS}) Jobs need to end their proxy themselves"
         ))

@@ -68,6 +68,11 @@ pub(crate) struct Inject {
     #[arg(long, value_enum)]
     capture: Option<Capture>,
 
+    /// Seconds for which containers without a preStop hook wait before SIGTERM; 0 for none, as before Kubernetes 1.30
+    /// [default: 1]
+    #[arg(long, value_name = "SECONDS")]
+    pre_stop_sleep: Option<u32>,
+
     /// As what the proxy runs [default: sidecar]
     #[arg(long, value_enum)]
     shape: Option<ShapeName>,
@@ -202,6 +207,9 @@ impl Inject {
         if let Some(control) = &self.control {
             settings.control.clone_from(control);
         }
+        if let Some(seconds) = self.pre_stop_sleep {
+            settings.pre_stop_sleep = seconds;
+        }
         if let Some(shape) = self.shape {
             settings.shape = match shape {
                 ShapeName::Sidecar => Shape::Sidecar,
@@ -248,6 +256,7 @@ impl Inject {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,
             },
+            pre_stop_sleep: told.proxy.pre_stop_sleep,
             ..Settings::default()
         };
         Ok((settings, namespaces))

@@ -13,7 +13,7 @@ use crate::mode::{self, ModeOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports};
+use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports, pre_stop};
 
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
@@ -183,6 +183,7 @@ pub fn inject(
 
     let mut made = Vec::new();
     let first = default_container(spec);
+    made.extend(pre_stop::add(spec, &settings));
     let proxy = container(&settings, &probes);
     let (list, new) = match settings.shape {
         Shape::Sidecar => spec.list_in("initContainers"),

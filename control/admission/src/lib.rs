@@ -24,6 +24,7 @@ mod inject;
 mod judge;
 mod mode;
 mod ports;
+mod pre_stop;
 mod probes;
 mod review;
 mod settings;
@@ -38,8 +39,8 @@ pub use judge::{is_unjudged, judge};
 pub use mode::ModeOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
-    DEFAULT_CONTROL, Resources, Settings, Shape, access_log, exports, metrics_compat, pull_secrets,
-    traces,
+    DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, Resources, Settings, Shape, access_log, exports,
+    metrics_compat, pull_secrets, traces,
 };
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};

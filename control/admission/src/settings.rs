@@ -6,7 +6,7 @@ use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
-use crate::inject::InjectError;
+use crate::inject::{InjectError, said};
 use crate::value::Value;
 
 /// Where the control plane is in a cluster.
@@ -25,8 +25,14 @@ const METRICS_COMPAT: &str = "leno.dev/proxy-metrics-compat";
 const KNOWN: [&str; 8] =
     [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG, METRICS_COMPAT];
 
-/// The value of an annotation by which a pod takes part in no traces.
+/// How long containers of a pod wait before SIGTERM.
+pub(crate) const PRE_STOP_SLEEP: &str = "leno.dev/pre-stop-sleep";
+
+/// The value of an annotation by which a pod does without what all others have.
 const OFF: &str = "off";
+
+/// Seconds in which all proxies learn that a pod is being deleted, with room: it takes them some milliseconds.
+pub const DEFAULT_PRE_STOP_SLEEP: u32 = 1;
 
 /// Longest value of one of Leno's annotations: the fields of an access log take some lines.
 const MAX_VALUE: usize = 1024;
@@ -61,6 +67,9 @@ pub struct Settings {
     pub workload: Option<String>,
     /// As what it runs.
     pub shape: Shape,
+    /// Seconds for which a container of the application waits before SIGTERM when its pod is deleted, unless it has a
+    /// `preStop` hook; 0 for none, as before Kubernetes 1.30.
+    pub pre_stop_sleep: u32,
 }
 
 /// As what the proxy runs beside the application.
@@ -117,6 +126,7 @@ impl Default for Settings {
             tap_bodies: false,
             workload: None,
             shape: Shape::default(),
+            pre_stop_sleep: DEFAULT_PRE_STOP_SLEEP,
         }
     }
 }
@@ -133,6 +143,9 @@ impl Settings {
             let reason = "is for `leno up`: in a cluster the control plane issues certificates";
             let (name, reason) = (name.clone(), reason.to_owned());
             return Err(InjectError::Annotation { name, reason });
+        }
+        if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
+            settings.pre_stop_sleep = pre_stop_sleep(value)?;
         }
         for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(OWN)) {
             let wrong = |reason: String| InjectError::Annotation { name: name.clone(), reason };
@@ -185,6 +198,19 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// Seconds, as a pod says them.
+fn pre_stop_sleep(value: &Value) -> Result<u32, InjectError> {
+    let seconds = match value.text() {
+        Some(OFF) => Some(0),
+        Some(text) => text.strip_suffix('s').and_then(|seconds| seconds.parse().ok()),
+        None => None,
+    };
+    seconds.ok_or_else(|| InjectError::Annotation {
+        name: PRE_STOP_SLEEP.to_owned(),
+        reason: format!("{} is neither a number of seconds such as 5s nor off", said(value)),
+    })
 }
 
 impl Resources {

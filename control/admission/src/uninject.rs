@@ -7,7 +7,7 @@ use crate::inject::{
 };
 use crate::probes::{Probes, VARIABLE};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, TOKEN_VOLUME};
+use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, pre_stop};
 
 /// Why a proxy cannot be taken out. The pod is unchanged then.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,7 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
         probes.put_back(container);
         Ok(())
     });
+    pre_stop::remove(spec, &record);
 
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {

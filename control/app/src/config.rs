@@ -102,6 +102,12 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_TAP_BODIES")]
     pub(crate) proxy_tap_bodies: bool,
 
+    /// Seconds for which containers of a pod that is deleted wait before SIGTERM, in which their clients leave; of
+    /// containers without a preStop hook of their own, from Kubernetes 1.30 on; 0 for none; only with --kubernetes
+    #[arg(long, env = "LENO_PRE_STOP_SLEEP", value_name = "SECONDS",
+          default_value_t = leno_admission::DEFAULT_PRE_STOP_SLEEP)]
+    pub(crate) pre_stop_sleep: u32,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -351,6 +357,7 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
             "container" => Shape::Container,
             _ => Shape::Sidecar,
         },
+        pre_stop_sleep: flags.pre_stop_sleep,
         ..Proxies::default()
     };
     let exports = proxies.access_log.as_deref().is_some_and(leno_admission::exports);

@@ -6,6 +6,7 @@
 //!  Reflection  what a watch has reported, by key
 //!  apply       an object as a document says, by server-side apply
 //!  Elector     which replica leads, by a Lease
+//!  minor_of    which Kubernetes it is
 //!  unmet       which actions RBAC does not permit
 //! ```
 //!
@@ -19,6 +20,7 @@ mod connect;
 mod lease;
 mod reflection;
 mod rights;
+mod version;
 mod watch;
 
 pub use kube::{Api, Client, Error, Resource, ResourceExt, api, client, core};
@@ -28,4 +30,5 @@ pub use connect::{ConnectError, connect, connect_to, current_context};
 pub use lease::Elector;
 pub use reflection::Reflection;
 pub use rights::{Need, Right, unmet};
+pub use version::{minor_of, minor_version};
 pub use watch::{Event, Report, Selection, WatchError, watch};

@@ -13,7 +13,7 @@ use leno_cluster::{
 };
 use leno_identity::Authority;
 use leno_keys::KeySets;
-use leno_kube::{Client, Elector, connect};
+use leno_kube::{Client, Elector, connect, minor_version};
 use leno_program::Family;
 use leno_serve::{Credentials, State};
 use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind};
@@ -31,6 +31,8 @@ use crate::webhook::{ProvenPaths, Webhook};
 const RUN_BYTES: usize = 8;
 /// The control plane's Service, by which the API server calls it.
 const SERVICE: &str = "leno-controller";
+/// The first minor version of Kubernetes whose `preStop` hooks can sleep (KEP-3960).
+const PRE_STOP_SLEEPS: u32 = 30;
 /// The Lease of the replica that writes, in the control plane's namespace.
 const LEASE: &str = "leno-controller";
 
@@ -73,7 +75,8 @@ pub(super) async fn open(
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
     let led = led(&client, cluster, published, (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
-    let hook = hook(&authority, (cluster, config), &stored)?;
+    let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
+    let hook = hook(kubernetes, &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
     let keys = KeySets::new(&cluster.namespace, None);
@@ -126,14 +129,19 @@ fn rotation(
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
-/// What the API server calls.
+/// What the API server calls, whose minor version is given.
 fn hook(
+    kubernetes: u32,
     authority: &Arc<Authority>,
     (cluster, config): (&Cluster, &Config),
     stored: &Arc<AdmissionObjects>,
 ) -> anyhow::Result<Hook> {
     let secret = authority.webhook_secret();
-    let webhook = Webhook::new((*cluster.proxies).clone(), Arc::clone(stored), &secret);
+    let mut proxies = (*cluster.proxies).clone();
+    if kubernetes < PRE_STOP_SLEEPS {
+        proxies.pre_stop_sleep = 0;
+    }
+    let webhook = Webhook::new(proxies, Arc::clone(stored), &secret);
     let credentials = credentials(authority, cluster, config)?;
     Ok(Hook { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }

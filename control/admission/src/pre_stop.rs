@@ -1,0 +1,62 @@
+//! A `preStop` hook for the containers of an application, by which all proxies know of a pod's end before the application does.
+//!
+//! The kubelet signals containers when it learns that their pod was deleted, which is when the control plane learns it.
+//! A hook that sleeps runs in the kubelet, and takes no process in the container (KEP-3960).
+
+use crate::settings::{Settings, Shape};
+use crate::value::Value;
+
+/// In the record of an injection, before the name of a container that has the hook from it.
+const RECORDED: &str = "pre-stop=";
+/// The same for a container whose map `lifecycle` was made for it.
+const RECORDED_WITH_MAP: &str = "lifecycle=";
+/// Kubernetes' own default of `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE_S: i64 = 30;
+
+/// Adds the hook to containers without one, and returns what uninjection has to know. The pod's grace period, in which
+/// hooks run, has to be longer.
+pub(crate) fn add(spec: &mut Value, settings: &Settings) -> Vec<String> {
+    let seconds = settings.pre_stop_sleep;
+    let grace = spec.get("terminationGracePeriodSeconds").and_then(Value::number);
+    let fits = i64::from(seconds) < grace.unwrap_or(DEFAULT_GRACE_S);
+    // An ordinary container has no order of ends in which the hook would help.
+    if seconds == 0 || !fits || settings.shape == Shape::Container {
+        return Vec::new();
+    }
+    let mut recorded = Vec::new();
+    let Some(Value::List(containers)) = spec.get_mut("containers") else { return recorded };
+    for container in containers {
+        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        let hook = || Value::from([("sleep", Value::from([("seconds", seconds.into())]))]);
+        match container.get_mut("lifecycle") {
+            None => {
+                container.set("lifecycle", Value::from([("preStop", hook())]));
+                recorded.push(RECORDED_WITH_MAP.to_owned() + &name);
+            }
+            Some(lifecycle @ Value::Map(_)) if lifecycle.get("preStop").is_none() => {
+                lifecycle.set("preStop", hook());
+                recorded.push(RECORDED.to_owned() + &name);
+            }
+            Some(_) => {}
+        }
+    }
+    recorded
+}
+
+/// Removes the hooks that injection has recorded.
+pub(crate) fn remove(spec: &mut Value, record: &str) {
+    let is_recorded = |prefix: &str, name: &str| {
+        record.split(',').any(|one| one.strip_prefix(prefix) == Some(name))
+    };
+    let Some(Value::List(containers)) = spec.get_mut("containers") else { return };
+    for container in containers {
+        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        if is_recorded(RECORDED_WITH_MAP, &name) {
+            container.remove("lifecycle");
+        } else if is_recorded(RECORDED, &name)
+            && let Some(lifecycle) = container.get_mut("lifecycle")
+        {
+            lifecycle.remove("preStop");
+        }
+    }
+}
