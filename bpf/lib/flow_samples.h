@@ -77,7 +77,7 @@ __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key,
 	struct flow_sample *sample;
 	struct flow *flow;
 	bool is_turn;
-	__u64 wake;
+	__u64 last, wake;
 
 	if (!length)
 		return 0;
@@ -112,10 +112,13 @@ __attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key,
 	sample->sent = sequence & 1;
 	sample->turns = is_turn;
 	sample->length = length;
-	/* Keeps the bounds in the register that the verifier looks at. */
-	asm volatile("" : "+r"(length));
-	if (length < 1 || length > FLOW_SAMPLE_BYTES ||
-	    bpf_skb_load_bytes(skb, at, sample->bytes, length)) {
+	/* A length of 1 to FLOW_SAMPLE_BYTES in a form that every verifier follows: before Linux 6.8 none takes `length != 0`,
+	 * to which a comparison with 1 is compiled, for a lower bound.
+	 */
+	last = length - 1;
+	asm volatile("" : "+r"(last));
+	last &= FLOW_SAMPLE_BYTES - 1;
+	if (bpf_skb_load_bytes(skb, at, sample->bytes, last + 1)) {
 		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
 		return 0;
 	}
