@@ -113,10 +113,10 @@ impl Flows {
     /// # Errors
     /// If the kernel refuses.
     pub fn samples(&self) -> Result<SamplesAt, Error> {
-        let capacities = self.capacities()?;
-        if capacities.sample_bytes != RING {
+        if self.capacities()?.sample_bytes != RING {
             let _lock = self.lock_pins()?;
-            let capacities = super::sizes::Capacities { sample_bytes: RING, ..capacities };
+            // Another process may have given the table another size until it let go of the lock.
+            let capacities = super::sizes::Capacities { sample_bytes: RING, ..self.capacities()? };
             attach::put_in_place(&self.directory, None, capacities)?;
         }
         Ok(SamplesAt(self.directory.clone()))
