@@ -471,7 +471,7 @@ impl Accounts {
         let samples = self.flows.sample_counts()?;
         self.gauges = Gauges {
             entries,
-            samples: [samples.written, samples.lost + self.reading.refused()],
+            samples: [samples.written, samples.lost, self.reading.evicted()],
             rows_left_out: self.requests.left_out(),
             capacity: self.flows.capacity()?.into(),
             overflow: self.gauges.overflow.max(evicted + totals.unlisted),

@@ -11,7 +11,7 @@ mod sql;
 
 use dns::Dns;
 use http1::Http1;
-use http2::Http2;
+use http2::{Http2, Places};
 use kafka::Kafka;
 use mysql::Mysql;
 use postgresql::Postgresql;
@@ -110,10 +110,10 @@ pub(super) enum Parser {
 
 impl Parser {
     /// The parser for a connection on which a side begins to speak with these bytes; `None` if they show no protocol.
-    pub(super) fn detect(side: Side, bytes: &[u8]) -> Option<Self> {
+    pub(super) fn detect(side: Side, bytes: &[u8], places: &Places) -> Option<Self> {
         match side {
             Side::Client if http1::begins(bytes) => Some(Self::Http1(Http1)),
-            Side::Client if http2::begins(bytes) => Some(Self::Http2(Box::default())),
+            Side::Client if http2::begins(bytes) => Some(Self::Http2(Box::new(Http2::new(places)))),
             Side::Client if redis::begins(bytes) => Some(Self::Redis(Redis)),
             Side::Client if postgresql::begins(bytes) => {
                 Some(Self::Postgresql(Postgresql::default()))

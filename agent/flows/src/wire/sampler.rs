@@ -27,8 +27,8 @@ pub(crate) struct Reading {
 #[derive(Debug, Default)]
 struct Shared {
     rows: Mutex<Rows>,
-    /// Samples of connections for which there was no room.
-    refused: AtomicU64,
+    /// Connections that were given up for further ones.
+    evicted: AtomicU64,
     /// Processor time that the threads have taken.
     took_ns: AtomicU64,
 }
@@ -78,9 +78,9 @@ impl Reading {
         self.shared.lock()
     }
 
-    /// Samples of connections that were one too many.
-    pub(crate) fn refused(&self) -> u64 {
-        self.shared.refused.load(Ordering::Relaxed)
+    /// Connections that this process has given up for further ones.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.shared.evicted.load(Ordering::Relaxed)
     }
 
     /// The processor time that reading has taken so far.
@@ -145,9 +145,8 @@ fn read(samples: &SamplesAt, shared: &Shared, ends: &AtomicBool) -> Result<(), E
         let now = monotonic();
         let mut rows = shared.lock();
         for sample in &taken {
-            if !talks.take(sample, |pair, exchange| rows.count(pair, exchange)) {
-                shared.refused.fetch_add(1, Ordering::Relaxed);
-            }
+            let evicted = talks.take(sample, |pair, exchange| rows.count(pair, exchange));
+            shared.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
         }
         if now.saturating_sub(swept) >= SWEEP {
             swept = now;

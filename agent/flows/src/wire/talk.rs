@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use leno_bpf_abi::flow::{FlowRole, FlowSample};
 
+use super::protocol::http2::Places;
 use super::protocol::{Parsed, Parser, Protocol, Says, Side};
 
 /// Most requests of a connection that wait for their responses; the oldest one is given up for another.
@@ -41,6 +42,7 @@ pub(super) struct Talk {
     /// When its flow was begun: another connection may have the same key later.
     pub(super) opened_ns: u64,
     pub(super) last_ns: u64,
+    is_datagrams: bool,
     reads: Reads,
     client: Stream,
     server: Stream,
@@ -100,6 +102,7 @@ impl Talk {
         Self {
             opened_ns: sample.opened_ns,
             last_ns: sample.at_ns,
+            is_datagrams: sample.protocol == UDP,
             reads,
             client: Stream::default(),
             server: Stream::default(),
@@ -114,7 +117,12 @@ impl Talk {
     }
 
     /// Takes a sample of TCP in. Calls `each` with what is complete.
-    pub(super) fn take(&mut self, sample: &FlowSample, each: &mut impl FnMut(Exchange)) {
+    pub(super) fn take(
+        &mut self,
+        sample: &FlowSample,
+        places: &Places,
+        each: &mut impl FnMut(Exchange),
+    ) {
         self.last_ns = sample.at_ns;
         let side = side_of(sample);
         let bytes = sample.bytes.get(..usize::from(sample.length)).unwrap_or_default();
@@ -125,7 +133,7 @@ impl Talk {
             return;
         }
         stream.end = Some(end);
-        self.find_protocol(side, bytes, sample.turns != 0);
+        self.find_protocol(side, bytes, sample.turns != 0, places);
         if !matches!(self.reads, Reads::One(_)) {
             return;
         }
@@ -174,12 +182,22 @@ impl Talk {
         self.give_up(UNANSWERED, each);
     }
 
-    fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool) {
+    /// Follows the connection no more, although it goes on.
+    pub(super) fn abandon(&mut self, each: &mut impl FnMut(Exchange)) {
+        self.give_up(UNSEEN, each);
+    }
+
+    /// Whether nothing is known of it that what follows needs: datagrams stand for themselves.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_datagrams && self.pending.is_empty()
+    }
+
+    fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool, places: &Places) {
         let Reads::Anything(tries) = &mut self.reads else { return };
         if !turns {
             return;
         }
-        if let Some(parser) = Parser::detect(side, bytes) {
+        if let Some(parser) = Parser::detect(side, bytes, places) {
             self.reads = Reads::One(parser);
         } else if side == Side::Client {
             match tries.checked_sub(1) {

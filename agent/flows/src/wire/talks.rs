@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use leno_bpf_abi::flow::FlowSample;
 
+use super::protocol::http2::Places;
 use super::talk::{Exchange, Talk, UDP};
 
-/// Most connections that are read at a time, at about half a KiB each; samples of further ones are lost.
+/// Most connections that are read at a time, at about half a KiB each; and how many of those that have been quiet for longest
+/// are given up at once for further ones: each costs a look at 16 others.
 const MAX_TALKS: usize = 16_384;
+const EVICTED: usize = MAX_TALKS / 16;
 /// How long a request waits for its response, and how long a connection is remembered without payload.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(600);
@@ -18,6 +21,7 @@ const QUIET: Duration = Duration::from_secs(600);
 pub(super) struct Talks {
     /// By the key of their flow, with the workload and the other end.
     all: HashMap<u64, (Pair, Talk)>,
+    places: Places,
 }
 
 /// What exchanges are added up by.
@@ -29,16 +33,15 @@ pub(super) struct Pair {
 }
 
 impl Talks {
-    /// Takes a sample in; returns whether there was room for its connection.
+    /// Takes a sample in; returns how many connections were given up for its own.
     pub(super) fn take(
         &mut self,
         sample: &FlowSample,
         mut each: impl FnMut(Pair, Exchange),
-    ) -> bool {
+    ) -> usize {
         let now = Pair { workload: sample.workload, peer: sample.peer, role: sample.role };
-        if !self.all.contains_key(&sample.key) && self.all.len() >= MAX_TALKS {
-            return false;
-        }
+        let is_full = !self.all.contains_key(&sample.key) && self.all.len() >= MAX_TALKS;
+        let evicted = if is_full { self.evict(&mut each) } else { 0 };
         let (pair, talk) = self.all.entry(sample.key).or_insert_with(|| (now, Talk::new(sample)));
         if talk.opened_ns != sample.opened_ns {
             // The ports serve another connection now.
@@ -49,9 +52,30 @@ impl Talks {
         if sample.protocol == UDP {
             talk.take_datagram(sample, each);
         } else {
-            talk.take(sample, each);
+            talk.take(sample, &self.places, each);
         }
-        true
+        if talk.is_over() {
+            self.all.remove(&sample.key);
+        }
+        evicted
+    }
+
+    /// Gives those up that have been quiet for longest.
+    fn evict(&mut self, each: &mut impl FnMut(Pair, Exchange)) -> usize {
+        let before = self.all.len();
+        let mut times: Vec<u64> = self.all.values().map(|(_, talk)| talk.last_ns).collect();
+        let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
+        let mut left = EVICTED;
+        self.all.retain(|_, (pair, talk)| {
+            // Many may have the same time.
+            if talk.last_ns > *last || left == 0 {
+                return true;
+            }
+            left -= 1;
+            talk.abandon(&mut |exchange| each(*pair, exchange));
+            false
+        });
+        before - self.all.len()
     }
 
     /// Samples were lost, of whichever connections.
@@ -66,7 +90,61 @@ impl Talks {
         };
         self.all.retain(|_, (pair, talk)| {
             talk.expire(before(PATIENCE), &mut |exchange| each(*pair, exchange));
-            talk.last_ns >= before(QUIET)
+            talk.last_ns >= before(QUIET) && !talk.is_over()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(key: u64, at_ns: u64, sent: bool, bytes: &[u8]) -> FlowSample {
+        let mut sample = FlowSample::from_bytes(&[0; size_of::<FlowSample>()]).unwrap();
+        sample.bytes[..bytes.len()].copy_from_slice(bytes);
+        (sample.length, sample.payload) = (bytes.len() as u16, bytes.len() as u32);
+        (sample.key, sample.at_ns, sample.sent) = (key, at_ns, u8::from(sent));
+        (sample.turns, sample.remote_port) = (1, 80);
+        sample
+    }
+
+    #[test]
+    fn the_quietest_connections_make_room_and_what_waited_there_is_unseen() {
+        let (mut talks, mut results) = (Talks::default(), Vec::new());
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
+        for key in 0..MAX_TALKS as u64 {
+            assert_eq!(talks.take(&sample(key, key, true, request), &mut each), 0);
+        }
+        let now = MAX_TALKS as u64;
+        // The first one is not quiet any more.
+        assert_eq!(talks.take(&sample(0, now, false, b""), &mut each), 0);
+        assert_eq!(talks.take(&sample(now, now, true, request), &mut each), EVICTED);
+        assert_eq!(talks.take(&sample(now + 1, now, true, request), &mut each), 0);
+        assert!(talks.all.contains_key(&0) && !talks.all.contains_key(&1));
+        assert_eq!(talks.all.len(), MAX_TALKS - EVICTED + 2);
+        assert_eq!(results, [super::super::talk::UNSEEN; EVICTED]);
+    }
+
+    #[test]
+    fn sockets_of_datagrams_are_remembered_while_a_query_waits() {
+        let (mut talks, mut results) = (Talks::default(), Vec::new());
+        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
+        let mut datagram = |key, sent: bool, of: &mut Talks| {
+            let flags = if sent { [1, 0] } else { [0x81, 0x80] };
+            let bytes = [&[0, 7][..], &flags, &[0, 1, 0, 0, 0, 0, 0, 0, 1], b"a", &[0, 0, 1, 0, 1]];
+            let mut sample = sample(key, 1, sent, &bytes.concat());
+            (sample.protocol, sample.remote_port) = (UDP, 53);
+            of.take(&sample, &mut each);
+        };
+        datagram(1, true, &mut talks);
+        datagram(2, true, &mut talks);
+        assert_eq!(talks.all.len(), 2);
+        datagram(1, false, &mut talks);
+        assert_eq!(talks.all.len(), 1);
+        let later = u64::try_from(PATIENCE.as_nanos()).unwrap() + 2;
+        talks.sweep(later, &mut each);
+        assert!(talks.all.is_empty());
+        assert_eq!(results, ["NOERROR", super::super::talk::UNANSWERED]);
     }
 }

@@ -8,15 +8,19 @@
 //! followed, and once a section had no sample, only what needs no table: the methods and statuses of the static one. The status
 //! of a gRPC call is not known then.
 
+use std::rc::Rc;
+
 use leno_hpack::{Block, Decoder, Limits};
 
 use super::{Parsed, Says, Side, class_of, known};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME: usize = 9;
-/// The size of a table before a setting, and the largest one that is followed.
+/// The size of a table without a setting, and the largest one that is followed: a section announces a larger one, and cannot
+/// be read.
 const TABLE: usize = 4096;
-const MAX_TABLE: usize = 64 << 10;
+/// Most connections whose tables are followed, at about 30 KiB each; of further ones only the static table is read.
+const MAX_FOLLOWED: usize = 1024;
 /// Fields of a section within a sample.
 const LIMITS: Limits = Limits { list_bytes: 16 << 10, fields: 128 };
 /// Most bytes of a frame that is no DATA, as it is without a setting (RFC 9113 section 4.2).
@@ -40,18 +44,29 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const WITH_PRIORITY: u8 = 0x20;
-const ACK: u8 = 1;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Http2 {
-    /// Of what each side sends; `None` once a section had no sample.
+    /// Of what each side sends; `None` once a section had no sample, or could not be read.
     client: Option<Decoder>,
     server: Option<Decoder>,
     block: Block,
+    /// While there is any of the two.
+    place: Option<Places>,
     /// Whether the last request is a call of gRPC.
     is_grpc: bool,
     /// The highest stream that the client has begun: sections of earlier ones are trailers.
     last_stream: u32,
+}
+
+/// The places of connections whose tables are followed. Each that is taken is a clone.
+#[derive(Clone, Debug, Default)]
+pub(in crate::wire) struct Places(Rc<()>);
+
+impl Places {
+    fn take(&self) -> Option<Self> {
+        (Rc::strong_count(&self.0) <= MAX_FOLLOWED).then(|| self.clone())
+    }
 }
 
 /// Whether a client begins.
@@ -90,19 +105,20 @@ impl Frame {
     }
 }
 
-impl Default for Http2 {
-    fn default() -> Self {
+impl Http2 {
+    pub(in crate::wire) fn new(places: &Places) -> Self {
+        let place = places.take();
+        let decoder = || place.is_some().then(|| Decoder::new(TABLE));
         Self {
-            client: Some(Decoder::new(TABLE)),
-            server: Some(Decoder::new(TABLE)),
+            client: decoder(),
+            server: decoder(),
             block: Block::new(),
+            place,
             is_grpc: false,
             last_stream: 0,
         }
     }
-}
 
-impl Http2 {
     pub(in crate::wire) fn is_grpc(&self) -> bool {
         self.is_grpc
     }
@@ -110,6 +126,9 @@ impl Http2 {
     /// Bytes of a side had no sample.
     pub(in crate::wire) fn lose(&mut self, side: Side) {
         *self.decoder(side) = None;
+        if self.client.is_none() && self.server.is_none() {
+            (self.block, self.place) = (Block::new(), None);
+        }
     }
 
     pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
@@ -133,10 +152,6 @@ impl Http2 {
                 self.lose(side);
                 Says::Nothing
             }
-            SETTINGS if frame.flags & ACK == 0 => {
-                self.settings(side, body.unwrap_or_default());
-                Says::Nothing
-            }
             RST_STREAM => Says::Result { result: "reset", id: frame.stream },
             _ => Says::Nothing,
         };
@@ -145,25 +160,6 @@ impl Http2 {
 
     fn decoder(&mut self, side: Side) -> &mut Option<Decoder> {
         if side == Side::Client { &mut self.client } else { &mut self.server }
-    }
-
-    /// A side tells how large the table of the other one may be. A smaller one is announced in a section.
-    fn settings(&mut self, side: Side, body: &[u8]) {
-        const HEADER_TABLE_SIZE: [u8; 2] = [0, 1];
-        let other = if side == Side::Client { &mut self.server } else { &mut self.client };
-        for setting in body.chunks_exact(6) {
-            if let ([a, b, value @ ..], Some(decoder)) = (setting, &mut *other)
-                && [*a, *b] == HEADER_TABLE_SIZE
-                && let Ok(value) = value.try_into()
-            {
-                let size = u32::from_be_bytes(value) as usize;
-                if size > MAX_TABLE {
-                    *other = None;
-                } else if size > TABLE {
-                    decoder.set_max_table(size);
-                }
-            }
-        }
     }
 
     /// What a section of fields says. `body` is `None` if it is longer than what there is of it.
@@ -181,6 +177,7 @@ impl Http2 {
         };
         if !decoded {
             self.block.clear();
+            self.lose(side);
         }
         let first = section.and_then(|section| section.first()).copied().unwrap_or_default();
         match side {
@@ -295,7 +292,8 @@ mod tests {
 
     #[test]
     fn calls_of_grpc_have_the_status_of_their_trailers_also_from_the_table() {
-        let (mut client, mut server, mut parser) = (Peer::new(), Peer::new(), Http2::default());
+        let (mut client, mut server, mut parser) =
+            (Peer::new(), Peer::new(), Http2::new(&Places::default()));
         assert!(begins(PREFACE));
         assert_eq!(says(&mut parser, Side::Client, PREFACE), Says::Nothing);
         for stream in [1, 3, 5] {
@@ -322,7 +320,8 @@ mod tests {
 
     #[test]
     fn without_the_table_methods_and_statuses_of_the_static_one_are_known() {
-        let (mut client, mut server, mut parser) = (Peer::new(), Peer::new(), Http2::default());
+        let (mut client, mut server, mut parser) =
+            (Peer::new(), Peer::new(), Http2::new(&Places::default()));
         let request = [(":method", "GET"), (":scheme", "http"), (":path", "/a")];
         let first = client.headers(1, true, &request);
         // It is longer than its sample.
@@ -347,5 +346,26 @@ mod tests {
         {
             assert_eq!(parser.read(Side::Client, &other), Parsed::Foreign, "{other:?}");
         }
+    }
+
+    #[test]
+    fn tables_are_followed_within_bounds() {
+        let places = Places::default();
+        let mut all: Vec<_> = (0..=MAX_FOLLOWED).map(|_| Http2::new(&places)).collect();
+        let follows = |parser: &Http2| parser.client.is_some() && parser.server.is_some();
+        assert!(!follows(&all[MAX_FOLLOWED]) && all[..MAX_FOLLOWED].iter().all(follows));
+        // A client that may have a larger table, and has announced one.
+        let setting = frame(SETTINGS, 0, 0, &[0, 1, 0, 1, 0, 0]);
+        for side in [Side::Server, Side::Client] {
+            assert_eq!(says(&mut all[0], side, &setting), Says::Nothing);
+        }
+        let announces = frame(HEADERS, END_HEADERS, 1, &[0x3f, 0xe1, 0xff, 0x03, 0x82]);
+        let expected = Says::Request { kind: "other", id: 1 };
+        assert_eq!(says(&mut all[0], Side::Client, &announces), expected);
+        assert!(all[0].client.is_none() && all[0].place.is_some());
+        all[0].lose(Side::Server);
+        assert!(follows(&Http2::new(&places)));
+        all.truncate(1);
+        assert_eq!(Rc::strong_count(&places.0), 1);
     }
 }

@@ -30,7 +30,7 @@ impl Wire {
     fn take(&mut self, sample: &FlowSample) {
         let talk = self.talk.get_or_insert_with(|| Talk::new(sample));
         let each = &mut |one: Exchange| self.found.push((one.kind, one.result, one.took_ns));
-        talk.take(sample, each);
+        talk.take(sample, &Places::default(), each);
     }
 
     fn sample(&mut self, side: Side, payload: &[u8]) -> Option<FlowSample> {
