@@ -68,6 +68,8 @@ pub struct Accounts {
     flows: Flows,
     ids: BTreeMap<(String, String), u32>,
     members: BTreeMap<String, Enrolled>,
+    /// Whether every workload that is there has been enrolled, if it is accounted for.
+    knows_all: bool,
     /// Where the control plane is.
     peers: Vec<SocketAddr>,
     /// Addresses of workloads that are accounted for elsewhere.
@@ -142,6 +144,7 @@ impl Accounts {
             published_requests: requests::Published::default(),
             ids,
             members: BTreeMap::new(),
+            knows_all: false,
             peers: Vec::new(),
             elsewhere: BTreeSet::new(),
             strangers: BTreeSet::new(),
@@ -167,6 +170,7 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn withdraw_unknown(&mut self) -> Result<(), Error> {
         self.requests.know_all();
+        self.knows_all = true;
         self.sample(&self.ids.values().copied().collect::<Vec<_>>())?;
         let members = || self.members.values();
         self.flows.keep_ports(&members().filter_map(|one| one.port).collect())?;
@@ -466,6 +470,11 @@ impl Accounts {
         self.drops.take_in(&self.flows.drops()?, &names);
         self.requests.take_in(&self.flows, &self.places_of_proxies())?;
         self.published_requests.take_in(self.requests.rows());
+        if self.knows_all {
+            let members = || self.members.values();
+            let gone = self.reading.rows().forget(|id| members().any(|one| one.id == id));
+            self.published_wire.forget(&gone, &names);
+        }
         self.reading.keep(&self.flows)?;
         self.published_wire.take_in(&self.reading.rows(), &names);
         let samples = self.flows.sample_counts()?;

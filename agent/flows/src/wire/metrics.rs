@@ -7,7 +7,7 @@ use leno_requests::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::Protocol;
-use super::rows::{Rows, durations_of};
+use super::rows::{PEER_OTHER, Rows, durations_of};
 use crate::connection::{Names, Peer, name_of, peer_of};
 use crate::metrics::{Family, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
 use crate::requests::{add_histogram, quantile_ms};
@@ -66,6 +66,9 @@ pub(crate) struct Published {
     rows: BTreeMap<Row, u64>,
     /// Pairs with a histogram of their own: the first ones that were seen.
     shown: BTreeSet<Pair>,
+    /// Pairs without one, and the durations of such pairs that are forgotten: those of `other` never fall.
+    beyond: BTreeSet<Pair>,
+    forgotten: BTreeMap<Pair, Histogram>,
     durations: BTreeMap<Pair, Histogram>,
     folded: u64,
 }
@@ -73,7 +76,7 @@ pub(crate) struct Published {
 impl Published {
     pub(crate) fn take_in(&mut self, rows: &Rows, names: &Names) {
         self.rows.clear();
-        self.durations.clear();
+        self.durations.clone_from(&self.forgotten);
         self.folded = rows.folded();
         for (key, row) in rows.all() {
             let of = row_of(key, names);
@@ -92,17 +95,40 @@ impl Published {
         if self.shown.contains(&pair) {
             return pair;
         }
-        if pair.of.is_some() && self.shown.len() < MAX_PAIRS {
+        if pair.of.is_some() && self.shown.len() < MAX_PAIRS && !self.beyond.contains(&pair) {
             self.shown.insert(pair.clone());
             return pair;
         }
-        Pair { of: None, ..pair }
+        let other = Pair { of: None, ..pair.clone() };
+        self.beyond.insert(pair);
+        other
+    }
+
+    /// Rows are forgotten, with all others of their pairs.
+    pub(crate) fn forget(&mut self, rows: &[(FlowWireKey, FlowWireRequests)], names: &Names) {
+        let mut pairs = BTreeSet::new();
+        for (key, row) in rows {
+            let pair = row_of(key, names).pair;
+            if self.beyond.contains(&pair) {
+                let other = Pair { of: None, ..pair.clone() };
+                self.forgotten.entry(other).or_default().add(&durations_of(row));
+            }
+            pairs.insert(pair);
+        }
+        for pair in pairs {
+            self.shown.remove(&pair);
+            self.beyond.remove(&pair);
+        }
     }
 }
 
 fn row_of(key: &FlowWireKey, names: &Names) -> Row {
     let (namespace, workload) = name_of(names, key.workload);
-    let of = (namespace, workload, peer_of(names, key.peer));
+    let peer = match key.peer {
+        PEER_OTHER => Peer::Workload { namespace: String::new(), workload: "other".to_owned() },
+        peer => peer_of(names, peer),
+    };
+    let of = (namespace, workload, peer);
     let pair = Pair {
         of: (key.workload != 0).then_some(of),
         role: FlowRole::of(key.role).map_or("?", FlowRole::name),
@@ -176,4 +202,49 @@ fn labels(pair: &Pair) -> [(&'static str, &str); 6] {
         ("role", pair.role),
         ("protocol", pair.protocol),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::Protocol;
+    use super::super::talk::Exchange;
+    use super::super::talks;
+    use super::*;
+
+    #[test]
+    fn durations_of_other_never_fall_when_workloads_are_forgotten() {
+        let (mut rows, mut published) = (Rows::default(), Published::default());
+        let exchange =
+            Exchange { protocol: Protocol::Http1, kind: "GET", result: "2xx", took_ns: Some(1) };
+        let workloads = 3..20;
+        let names: Names =
+            workloads.clone().map(|id| (id, ("shop".to_owned(), format!("w{id}")))).collect();
+        for workload in workloads.clone() {
+            for peer in 0..200 {
+                let peer = if peer == 0 { 0 } else { peer + 2 };
+                rows.count(talks::Pair { workload, peer, role: 0 }, exchange);
+            }
+        }
+        let names: Names =
+            (20..203).map(|id| (id, ("shop".to_owned(), format!("p{id}")))).chain(names).collect();
+        published.take_in(&rows, &names);
+        let other = |published: &Published| -> u64 {
+            let others = published.durations.iter().filter(|(pair, _)| pair.of.is_none());
+            others.map(|(_, durations)| durations.count()).sum()
+        };
+        let before = other(&published);
+        assert_eq!(before, 17 * 200 - MAX_PAIRS as u64);
+        // Those of the first workload have histograms of their own, those of the last one have none.
+        let gone = rows.forget(|id| id != 3 && id != 19);
+        assert_eq!(gone.len(), 400);
+        published.forget(&gone, &names);
+        published.take_in(&rows, &names);
+        assert_eq!(other(&published), before);
+        assert_eq!(published.shown.len(), MAX_PAIRS - 200);
+        // What comes later takes the places.
+        let late = talks::Pair { workload: 20, peer: 0, role: 0 };
+        rows.count(late, exchange);
+        published.take_in(&rows, &names);
+        assert_eq!((other(&published), published.shown.len()), (before, MAX_PAIRS - 199));
+    }
 }

@@ -11,19 +11,34 @@ use super::talks::Pair;
 
 /// Rows that stay free for those of what finds no room: of each protocol and role.
 const RESERVED: usize = 32;
+const MAX_ROWS: usize = MAX_FLOW_WIRE_REQUESTS as usize - RESERVED;
+/// Most rows of one workload: its further requests are added up by protocol and role, with [`PEER_OTHER`].
+const MAX_OF_WORKLOAD: usize = 256;
+/// Rows from which on those of workloads that are gone are forgotten.
+const MANY: usize = MAX_ROWS / 4 * 3;
+/// Stands for the other ends for which a workload had no room. It is no id of a workload.
+pub(super) const PEER_OTHER: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     all: BTreeMap<FlowWireKey, FlowWireRequests>,
+    /// How many rows a workload has.
+    by_workload: BTreeMap<u32, usize>,
     changed: BTreeSet<FlowWireKey>,
+    /// Rows that are to be removed from the kernel's table.
+    gone: BTreeSet<FlowWireKey>,
     folded: u64,
 }
 
 impl Rows {
     /// Goes on with what an earlier process has counted.
     pub(super) fn resume(rows: Vec<(FlowWireKey, FlowWireRequests)>) -> Self {
-        Self { all: rows.into_iter().collect(), ..Self::default() }
+        let mut resumed = Self { all: rows.into_iter().collect(), ..Self::default() };
+        for key in resumed.all.keys() {
+            *resumed.by_workload.entry(key.workload).or_default() += 1;
+        }
+        resumed
     }
 
     pub(super) fn count(&mut self, pair: Pair, exchange: Exchange) {
@@ -37,17 +52,12 @@ impl Rows {
             kind: fixed(kind),
             result: fixed(result),
         };
-        if !self.all.contains_key(&key)
-            && self.all.len() >= MAX_FLOW_WIRE_REQUESTS as usize - RESERVED
-        {
-            (key.workload, key.peer) = (0, 0);
-            (key.kind, key.result) = (fixed("other"), fixed("other"));
-            self.folded += 1;
+        if !self.all.contains_key(&key) {
+            key = self.within_bounds(key);
         }
-        let row = self.all.entry(key).or_insert_with(|| FlowWireRequests {
-            requests: 0,
-            duration_us: 0,
-            durations: [0; 32],
+        let row = self.all.entry(key).or_insert_with(|| {
+            *self.by_workload.entry(key.workload).or_default() += 1;
+            FlowWireRequests { requests: 0, duration_us: 0, durations: [0; 32] }
         });
         row.requests = row.requests.wrapping_add(1);
         if let Some(took_ns) = took_ns {
@@ -55,17 +65,55 @@ impl Rows {
             durations.count_one(Duration::from_nanos(took_ns));
             (row.durations, row.duration_us) = (durations.counts, durations.sum_us);
         }
+        self.gone.remove(&key);
         self.changed.insert(key);
     }
 
-    /// Calls `keep` with what has changed since that succeeded last.
+    /// The key of a row that is not there yet, or that of the row in its place for which there is room.
+    fn within_bounds(&mut self, key: FlowWireKey) -> FlowWireKey {
+        let of_workload = self.by_workload.get(&key.workload).copied().unwrap_or_default();
+        if of_workload < MAX_OF_WORKLOAD && self.all.len() < MAX_ROWS {
+            return key;
+        }
+        self.folded += 1;
+        let other = fixed("other");
+        let of_workload = FlowWireKey { peer: PEER_OTHER, kind: other, result: other, ..key };
+        if self.all.contains_key(&of_workload) || self.all.len() < MAX_ROWS {
+            return of_workload;
+        }
+        FlowWireKey { workload: 0, peer: 0, ..of_workload }
+    }
+
+    /// Forgets the rows of workloads that are gone once there are many rows, and returns them.
+    pub(crate) fn forget(
+        &mut self,
+        is_there: impl Fn(u32) -> bool,
+    ) -> Vec<(FlowWireKey, FlowWireRequests)> {
+        if self.all.len() < MANY {
+            return Vec::new();
+        }
+        let is_gone = |key: &FlowWireKey| key.workload != 0 && !is_there(key.workload);
+        let gone: Vec<_> = self.all.extract_if(.., |key, _| is_gone(key)).collect();
+        for (key, _) in &gone {
+            self.by_workload.remove(&key.workload);
+            self.changed.remove(key);
+            self.gone.insert(*key);
+        }
+        gone
+    }
+
+    /// Calls `keep` with what has changed since that succeeded last; first, without a row, with what was forgotten.
     pub(super) fn keep<E>(
         &mut self,
-        mut keep: impl FnMut(&FlowWireKey, &FlowWireRequests) -> Result<(), E>,
+        mut keep: impl FnMut(&FlowWireKey, Option<&FlowWireRequests>) -> Result<(), E>,
     ) -> Result<(), E> {
+        while let Some(key) = self.gone.first().copied() {
+            keep(&key, None)?;
+            self.gone.remove(&key);
+        }
         while let Some(key) = self.changed.first().copied() {
             if let Some(row) = self.all.get(&key) {
-                keep(&key, row)?;
+                keep(&key, Some(row))?;
             }
             self.changed.remove(&key);
         }
@@ -105,14 +153,15 @@ mod tests {
         let mut rows = Rows::default();
         let exchange =
             |took_ns| Exchange { protocol: Protocol::Http1, kind: "GET", result: "2xx", took_ns };
-        let pair = |peer| Pair { workload: 3, peer, role: 0 };
+        let pair = |peer| Pair { workload: 3 + peer / 200, peer, role: 0 };
         for peer in 0..MAX_FLOW_WIRE_REQUESTS {
             rows.count(pair(peer), exchange(Some(1_000_000)));
         }
         assert_eq!(rows.folded(), RESERVED as u64);
         rows.count(pair(1), exchange(None));
         let mut kept = Vec::new();
-        let mut keep = |key: &FlowWireKey, row: &FlowWireRequests| {
+        let mut keep = |key: &FlowWireKey, row: Option<&FlowWireRequests>| {
+            let row = row.unwrap();
             kept.push((key.workload, row.requests, durations_of(row).count()));
             Ok::<_, ()>(())
         };
@@ -122,5 +171,43 @@ mod tests {
         assert!(kept.contains(&(0, 32, 32)) && kept.contains(&(3, 2, 1)));
         let resumed = Rows::resume(rows.all().map(|(key, row)| (*key, *row)).collect());
         assert_eq!(resumed.all().map(|(_, row)| row.requests).sum::<u64>(), 4097);
+        assert_eq!((&resumed.all, &resumed.by_workload), (&rows.all, &rows.by_workload));
+    }
+
+    #[test]
+    fn a_workload_has_a_bound_of_its_own_and_gone_ones_make_room() {
+        let mut rows = Rows::default();
+        let exchange =
+            |kind| Exchange { protocol: Protocol::Http1, kind, result: "2xx", took_ns: None };
+        let count = |rows: &mut Rows, workload, peer| {
+            rows.count(Pair { workload, peer, role: 0 }, exchange("GET"));
+        };
+        (0..1000).for_each(|peer| count(&mut rows, 3, peer));
+        count(&mut rows, 4, 0);
+        assert_eq!((rows.all.len(), rows.folded()), (MAX_OF_WORKLOAD + 2, 744));
+        let other = rows.all().find(|(key, _)| key.peer == PEER_OTHER).unwrap();
+        assert_eq!((other.0.workload, other.1.requests), (3, 744));
+        // Nothing is forgotten while there is room.
+        assert!(rows.forget(|_| false).is_empty());
+        for workload in 5..20 {
+            (0..256).for_each(|peer| count(&mut rows, workload, peer));
+        }
+        rows.keep(|_, _| Ok::<_, ()>(())).unwrap();
+        count(&mut rows, 3, 0);
+        let gone = rows.forget(|id| id != 3);
+        assert_eq!(gone.len(), MAX_OF_WORKLOAD + 1);
+        assert_eq!(gone.iter().map(|(_, row)| row.requests).sum::<u64>(), 1001);
+        // One of them is there again before the kernel knows.
+        count(&mut rows, 3, 0);
+        let (mut removed, mut kept) = (Vec::new(), Vec::new());
+        let keep = |key: &FlowWireKey, row: Option<&FlowWireRequests>| {
+            match row {
+                None => removed.push(*key),
+                Some(row) => kept.push((key.workload, key.peer, row.requests)),
+            }
+            Ok::<_, ()>(())
+        };
+        rows.keep(keep).unwrap();
+        assert_eq!((removed.len(), kept), (MAX_OF_WORKLOAD, vec![(3, 0, 1)]));
     }
 }

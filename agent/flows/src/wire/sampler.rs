@@ -66,7 +66,10 @@ impl Reading {
 
     /// Keeps in the kernel what was counted since the last call; starts a thread that has failed again.
     pub(crate) fn keep(&mut self, flows: &Flows) -> Result<(), Error> {
-        self.rows().keep(|key, row| flows.set_wire_requests(key, row))?;
+        self.rows().keep(|key, row| match row {
+            Some(row) => flows.set_wire_requests(key, row),
+            None => flows.forget_wire_requests(key),
+        })?;
         let failed = self.sampler.as_mut().and_then(Sampler::failure);
         let Some(error) = failed else { return Ok(()) };
         self.sampler = None;

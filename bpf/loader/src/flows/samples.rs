@@ -9,7 +9,7 @@ use leno_bpf_abi::flow::{FLOW_SAMPLE_COUNTS, FlowSample, FlowWireKey, FlowWireRe
 use libbpf_rs::ErrorKind::{Interrupted, WouldBlock};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
-use super::{Flows, Maps, attach, update};
+use super::{Flows, Maps, attach, delete, update};
 use crate::error::Error;
 use crate::{batch, pins};
 
@@ -160,6 +160,14 @@ impl Flows {
     ) -> Result<(), Error> {
         let action = "keep the requests of samples";
         update(&rows(&self.directory)?, &key.to_bytes(), &row.to_bytes(), action)
+    }
+
+    /// Removes the row of requests with this key, if there is one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn forget_wire_requests(&self, key: &FlowWireKey) -> Result<(), Error> {
+        delete(&rows(&self.directory)?, &key.to_bytes(), "forget the requests of samples")
     }
 }
 
