@@ -35,6 +35,8 @@ use crate::config::Supervise;
 
 /// The pause before the agent's socket is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait for an agent that does not read what it is told.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a pod that ends may have its requests finished. Its application has ended by then.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
 /// Variables with this prefix are the proxies' settings.
@@ -118,15 +120,15 @@ async fn follow(served: &Shared, socket: &Path) {
 /// One agent, until it ends.
 async fn meet(served: &Shared, socket: &Path) -> io::Result<()> {
     let agent = Rc::new(AsyncChannel::new(Channel::connect(socket)?)?);
-    {
-        let mut served = served.borrow_mut();
-        for held in served.pods.values() {
-            agent.send(&PlacementReport::Held(held.pod.clone()), &[held.orders.as_fd()])?;
-        }
-        agent.send(&PlacementReport::Complete, &[])?;
-        served.agent = Some(Rc::clone(&agent));
-        tracing::info!(pods = served.pods.len(), "connected to the agent");
+    // Pods come and go below alone, so that none is missed.
+    let held = served.borrow().held()?;
+    for (pod, orders) in &held {
+        agent.send_within(PATIENCE, pod, &[orders.as_fd()]).await?;
     }
+    agent.send_within(PATIENCE, &PlacementReport::Complete, &[]).await?;
+    served.borrow_mut().agent = Some(Rc::clone(&agent));
+    tracing::info!(pods = held.len(), "connected to the agent");
+    drop(held);
     while let Some((placement, descriptors)) = agent.receive::<Placement>().await? {
         match placement {
             Placement::Serve(pod) => {
@@ -194,8 +196,11 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
             tracing::info!(%name, ?happened, "node proxy");
             let agent = served.borrow().agent.clone();
             if let (Happened::Joined, Some(agent)) = (happened, agent) {
-                // An agent that has ended learns it when it is back.
-                let _ended = agent.send(&PlacementReport::Served { uid: uid.clone() }, &[]);
+                let report = PlacementReport::Served { uid: uid.clone() };
+                if agent.send_within(PATIENCE, &report, &[]).await.is_err() {
+                    // The next connection tells it.
+                    agent.shut_down();
+                }
             }
         }
     });
@@ -214,9 +219,11 @@ fn release(served: &Shared, uid: &str) {
     } else {
         served.borrow_mut().groups.remove(&pod.group);
     }
+    // At once: a pod of this name may join next.
+    let left = group.leave(&pod.name);
     tokio::task::spawn_local(async move {
         // The broker ends when its channel is dropped.
-        let _orders = tokio::time::timeout(LEAVE_BOUND, group.leave(&pod.name)).await;
+        let _orders = tokio::time::timeout(LEAVE_BOUND, left).await;
         drop(pod.orders);
         end(group).await;
     });
@@ -230,6 +237,14 @@ async fn end(group: Rc<Group>) {
 }
 
 impl Served {
+    /// What is said of each pod to an agent, with the orders for its broker.
+    fn held(&self) -> io::Result<Vec<(PlacementReport, Channel)>> {
+        let report = |held: &ServedPod| {
+            Ok((PlacementReport::Held(held.pod.clone()), held.orders.try_clone()?))
+        };
+        self.pods.values().map(report).collect()
+    }
+
     /// The key of the group that a pod of this share joins: a process has a bound of members, so that there may be
     /// several groups of one name.
     fn enter(&mut self, name: &str) -> String {

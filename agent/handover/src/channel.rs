@@ -11,16 +11,20 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
-    socketpair,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen,
+    shutdown, socket, socketpair,
 };
+use nix::sys::stat::fstat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 
 /// Most descriptors of one message; the kernel takes 253.
 pub const MAX_DESCRIPTORS: usize = 32;
@@ -28,6 +32,8 @@ pub const MAX_DESCRIPTORS: usize = 32;
 const WAITING: i32 = 4;
 /// Longest message in bytes: some addresses, or a path.
 const MAX_MESSAGE: usize = 16 * 1024;
+/// The pause before a message is sent again to an end that has not read the last ones.
+const FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
@@ -92,6 +98,25 @@ impl Channel {
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let Some((bytes, descriptors)) = receive(self.0.as_fd())? else { return Ok(None) };
         Ok(Some((serde_json::from_slice(&bytes)?, descriptors)))
+    }
+
+    /// Whether the other is the same end of the same connection.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn is_same(&self, other: &Self) -> io::Result<bool> {
+        let (own, other) = (fstat(&self.0)?, fstat(&other.0)?);
+        Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
+    }
+
+    /// Whether the other end is closed.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn is_closed(&self) -> io::Result<bool> {
+        let mut asked = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
+        poll(&mut asked, PollTimeout::ZERO)?;
+        Ok(asked.iter().any(|end| end.any().unwrap_or(true)))
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
@@ -181,6 +206,36 @@ impl AsyncChannel {
     /// As there.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.0.get_ref().send(message, descriptors)
+    }
+
+    /// As [`Self::send`], but waits for an end that reads more slowly than this one sends.
+    ///
+    /// # Errors
+    /// As there; `WouldBlock` if it has read nothing within `longest`.
+    pub async fn send_within(
+        &self,
+        longest: Duration,
+        message: &(impl Serialize + Sync),
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.send(message, descriptors) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if began.elapsed() >= longest {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(FULL_PAUSE).await;
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Ends the connection for both ends, however many owners they have.
+    pub fn shut_down(&self) {
+        // One that is not connected has ended.
+        let _ended = shutdown(self.0.get_ref().as_raw_fd(), Shutdown::Both);
     }
 
     /// As [`Channel::receive`], but waits. Cancelling it loses no message.
@@ -324,6 +379,43 @@ mod tests {
         assert!(far.receive::<Want>().unwrap().is_some());
         drop(also_near);
         assert!(far.receive::<Want>().unwrap().is_none());
+    }
+
+    #[test]
+    fn an_end_knows_itself_and_whether_the_other_one_is_closed() {
+        let (one, other) = Channel::pair().unwrap();
+        assert!(one.is_same(&one.try_clone().unwrap()).unwrap());
+        assert!(!one.is_same(&other).unwrap());
+        one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
+        assert!(!one.is_closed().unwrap() && !other.is_closed().unwrap());
+        drop(one);
+        assert!(other.is_closed().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_message_waits_for_an_end_that_is_slow_and_ends_with_the_connection() {
+        let (one, other) = Channel::pair().unwrap();
+        let (one, other) = (AsyncChannel::new(one).unwrap(), AsyncChannel::new(other).unwrap());
+        let (text, count) = ("x".repeat(MAX_MESSAGE / 2), 100);
+        let longest = Duration::from_secs(60);
+        let send = async {
+            for _ in 0..count {
+                one.send_within(longest, &text, &[]).await.unwrap();
+            }
+            let full = (0..).find_map(|_| one.send(&text, &[]).err()).unwrap();
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+            one.shut_down();
+        };
+        let receive = async {
+            let mut received = 0;
+            while other.receive::<String>().await.unwrap().is_some() {
+                received += 1;
+            }
+            received
+        };
+        let ((), received) = tokio::join!(send, receive);
+        assert!(received > count, "{received}");
+        assert!(one.receive::<String>().await.unwrap().is_none(), "for both ends");
     }
 
     #[test]

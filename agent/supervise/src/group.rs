@@ -11,6 +11,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use crate::process::{Running, after, describe};
 
 /// The longest a process may take to end. It has no members by then.
 const END_BOUND: Duration = Duration::from_secs(5);
-/// Between a member that is served no more, although its broker lives, and the next attempt.
+/// Between a member that is not served, although its broker lives, and the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Where the process of a group runs, and what is printed of it.
@@ -110,13 +111,13 @@ impl Group {
         let _ended = self.orders.send(Order::Join(name.clone(), joining));
     }
 
-    /// Has the process finish what is under way for a workload, and waits for that. Returns the channel to its
-    /// broker, which ends with it.
-    pub async fn leave(&self, name: &InstanceName) -> Option<Channel> {
+    /// Has the process finish what is under way for a workload; the future waits for that. It yields the channel to its
+    /// broker, which ends with it. The order is given at once, so that a later [`Self::join`] of this name stays.
+    pub fn leave(&self, name: &InstanceName) -> impl Future<Output = Option<Channel>> + use<> {
         let (answer, answered) = oneshot::channel();
         let _ended = self.orders.send(Order::Leave(name.clone(), answer));
         // A sender that is dropped is an answer, too: it was no member.
-        answered.await.ok().map(|joining| joining.broker)
+        async move { answered.await.ok().map(|joining| joining.broker) }
     }
 
     /// Ends the process, and waits for that.
@@ -201,6 +202,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 // The workload has an end of its own.
                 let _ending = joined.events.send(Happened::Joined);
             }
+            // So many joined at once that the process has yet to read of them.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.try_again(name.clone(), joined.number);
+            }
             // Either the process or the broker has ended, and is started again.
             Err(error) => {
                 self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
@@ -248,7 +253,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
         let Some(member) = self.members.get(&name) else { return };
         let _ending = member.events.send(Happened::Lost);
-        let (orders, number) = (self.orders.clone(), member.number);
+        self.try_again(name, member.number);
+    }
+
+    fn try_again(&self, name: InstanceName, number: u64) {
+        let orders = self.orders.clone();
         tokio::task::spawn_local(async move {
             tokio::time::sleep(AGAIN).await;
             let _ended = orders.send(Order::Again(name, number));
@@ -291,5 +300,65 @@ async fn hear(process: Option<&AsyncChannel>) -> Option<WorkloadReleased> {
             process.receive::<WorkloadReleased>().await.ok().flatten().map(|(left, _)| left)
         }
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    /// A machine on which no process can be started.
+    struct Full;
+
+    impl NodeProxyHost for Full {
+        type Error = Error;
+
+        fn start(&self, _orders: Channel) -> Result<Running, Error> {
+            let source = io::ErrorKind::OutOfMemory.into();
+            Err(Error::Os { what: "cannot start".to_owned(), source })
+        }
+
+        fn say(&self, _text: &str) {}
+    }
+
+    fn joining(number: u64) -> (Joining, Channel, mpsc::UnboundedReceiver<Happened>) {
+        let (broker, far) = Channel::pair().unwrap();
+        let (events, happened) = mpsc::unbounded_channel();
+        let member = Member {
+            namespace: "shop".to_owned(),
+            name: "web-0".to_owned(),
+            workload: None,
+            token: "token".into(),
+            pod_uid: None,
+            kubelet: leno_handover::KubeletProbes::default(),
+        };
+        (Joining { member, broker, events, number }, far, happened)
+    }
+
+    #[tokio::test]
+    async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
+        let name = InstanceName::new("shop", "web-0").unwrap();
+        let of_group = async {
+            let group = Group::start("web", Full);
+            let (first, first_far, _) = joining(1);
+            let (second, _second_far, mut happened) = joining(2);
+            group.join(&name, first);
+            let left = group.leave(&name);
+            group.join(&name, second);
+            let broker = left.await.unwrap();
+            broker.send(&Serve {}, &[]).unwrap();
+            assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
+            // An order that was given after both is obeyed after them.
+            let other = InstanceName::new("shop", "web-1").unwrap();
+            assert!(group.leave(&other).await.is_none());
+            let gone = mpsc::error::TryRecvError::Disconnected;
+            assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
+            group.end(Stop::All).await;
+        };
+        LocalSet::new().run_until(of_group).await;
     }
 }
