@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leno_handover::{
@@ -23,7 +23,7 @@ use leno_handover::{
 };
 use leno_supervise::Backoff;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::metrics::lock;
@@ -37,6 +37,13 @@ pub(crate) const SOCKET: &str = "node/supervisor.sock";
 const SERVED_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long running pods wait, after the start of this agent, for a supervisor that may hold their brokers already.
+const HELD_LIMIT: Duration = Duration::from_secs(3);
+/// Messages that wait for a supervisor: two for each pod of a node, which has some hundreds at most. One that falls
+/// behind is to connect again.
+const MAX_TOLD: usize = 4096;
+/// Longest wait for a supervisor that does not read what it is told.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Ends of brokers that wait to be handled. One that does not fit is found in the next round.
 pub(crate) const MAX_ENDED: usize = 64;
 
@@ -51,19 +58,35 @@ pub(crate) struct Brokers {
     runtime: Handle,
     state: Mutex<State>,
     /// Notified when a pod is served, and when it no longer is one of node mode.
-    changed: Condvar,
+    changed: Notify,
+    started: Instant,
     /// The uids of pods whose broker has ended, and may be started again.
     ended: mpsc::Sender<String>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    supervisor: Option<Arc<AsyncChannel>>,
+    supervisor: Option<Supervisor>,
+    /// A supervisor has said which brokers it holds.
+    met: bool,
     brokers: BTreeMap<String, Broker>,
-    /// By uid, the waits of brokers that ended by themselves.
+    /// By uid, the waits of brokers that ended by themselves. A pod has one until it is released.
     waits: BTreeMap<String, Backoff>,
     started: u64,
     ended: u64,
+}
+
+#[derive(Debug)]
+struct Supervisor {
+    channel: Arc<AsyncChannel>,
+    told: mpsc::Sender<Told>,
+}
+
+/// What a supervisor is told next of a pod.
+#[derive(Debug)]
+enum Told {
+    Serve(String),
+    Release(String),
 }
 
 #[derive(Debug)]
@@ -73,6 +96,8 @@ struct Broker {
     /// Tells it from an earlier one of the same pod.
     number: u64,
     served: bool,
+    /// Made for a new sandbox of the pod, so that an earlier one of the pod is of no use.
+    is_new: bool,
     watch: AbortHandle,
 }
 
@@ -84,6 +109,8 @@ pub(crate) struct PodPlace<'a> {
     pub(crate) cgroup: Option<PathBuf>,
     /// Of version 1, by which the runtime and the kubelet find processes of the pod.
     pub(crate) others: Vec<PathBuf>,
+    /// The pod's sandbox was just made, so that no supervisor holds a broker for it.
+    pub(crate) is_new: bool,
 }
 
 impl Brokers {
@@ -95,7 +122,8 @@ impl Brokers {
     ) -> (Arc<Self>, mpsc::Receiver<String>) {
         let (ended, has_ended) = mpsc::channel(MAX_ENDED);
         let state = Mutex::default();
-        let own = Self { program, log, runtime, state, changed: Condvar::new(), ended };
+        let (changed, started) = (Notify::new(), Instant::now());
+        let own = Self { program, log, runtime, state, changed, started, ended };
         (Arc::new(own), has_ended)
     }
 
@@ -126,19 +154,26 @@ impl Brokers {
         Ok(())
     }
 
-    /// Has a captured pod served: starts its broker if there is none, and offers it to the supervisor.
+    /// Whether a pod has a broker.
+    pub(crate) fn has(&self, uid: &str) -> bool {
+        lock(&self.state).brokers.contains_key(uid)
+    }
+
+    /// Has a captured pod served: starts its broker if there is none, and offers it to the supervisor. Just after the
+    /// start of this agent a running pod waits for the broker that a supervisor may hold.
     ///
     /// # Errors
     /// The broker cannot be started.
     pub(crate) fn serve(self: &Arc<Self>, pod: PlacedPod, place: &PodPlace<'_>) -> io::Result<()> {
         let mut state = lock(&self.state);
-        if state.brokers.contains_key(&pod.uid) {
+        let waits = !place.is_new && !state.met && self.started.elapsed() < HELD_LIMIT;
+        if waits || state.brokers.contains_key(&pod.uid) {
             return Ok(());
         }
         let _context = self.runtime.enter();
         let orders = spawn::broker(&self.program, &self.log, place)?;
         let uid = pod.uid.clone();
-        self.insert(&mut state, pod, orders, false)?;
+        self.insert(&mut state, pod, orders, (false, place.is_new))?;
         state.offer(&uid);
         Ok(())
     }
@@ -158,28 +193,34 @@ impl Brokers {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn until_served(&self, uid: &str) -> Result<(), String> {
-        let deadline = Instant::now() + SERVED_LIMIT;
-        let waits = |state: &mut State| state.brokers.get(uid).is_some_and(|broker| !broker.served);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(lock(&self.state), left, waits);
-        drop(waited);
+    pub(crate) async fn until_served(&self, uid: &str) -> Result<(), String> {
+        let served = async {
+            loop {
+                let changed = self.changed.notified();
+                if lock(&self.state).brokers.get(uid).is_none_or(|broker| broker.served) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _late = tokio::time::timeout(SERVED_LIMIT, served).await;
         self.check_served(uid)
     }
 
-    /// Ends the broker of a pod, and its service.
+    /// Ends the broker of a pod, and its service. The supervisor may know a pod whose broker has ended.
     pub(crate) fn release(&self, uid: &str) {
         let mut state = lock(&self.state);
         state.waits.remove(uid);
-        let Some(broker) = state.brokers.remove(uid) else { return };
-        broker.watch.abort();
-        state.send(&Placement::Release { uid: uid.to_owned() }, None);
-        self.changed.notify_all();
+        if let Some(broker) = state.brokers.remove(uid) {
+            broker.watch.abort();
+        }
+        state.tell(Told::Release(uid.to_owned()));
+        self.changed.notify_waiters();
     }
 
-    /// The uids of all pods with a broker.
+    /// The uids of all pods with a broker, and of those whose broker has ended and is to be started again.
     pub(crate) fn uids(&self) -> Vec<String> {
-        lock(&self.state).brokers.keys().cloned().collect()
+        lock(&self.state).waits.keys().cloned().collect()
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -220,7 +261,7 @@ impl Brokers {
         state: &mut State,
         pod: PlacedPod,
         orders: Channel,
-        served: bool,
+        (served, is_new): (bool, bool),
     ) -> io::Result<()> {
         state.started = state.started.wrapping_add(1);
         let (uid, number) = (pod.uid.clone(), state.started);
@@ -239,7 +280,7 @@ impl Brokers {
             brokers.has_ended(of, number).await;
         });
         let watch = watch.abort_handle();
-        state.brokers.insert(uid, Broker { pod, orders, number, served, watch });
+        state.brokers.insert(uid, Broker { pod, orders, number, served, is_new, watch });
         Ok(())
     }
 
@@ -269,28 +310,15 @@ impl Brokers {
             let mut state = lock(&self.state);
             match report {
                 PlacementReport::Held(pod) => {
-                    held.insert(pod.uid.clone());
-                    if let Some(broker) = state.brokers.get_mut(&pod.uid) {
-                        broker.served = true;
-                    } else if let Ok([orders]) = <[_; 1]>::try_from(descriptors) {
-                        let uid = pod.uid.clone();
-                        if let Err(error) =
-                            self.insert(&mut state, pod, Channel::from(orders), true)
-                        {
-                            tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
-                        }
+                    let uid = pod.uid.clone();
+                    let orders = <[_; 1]>::try_from(descriptors).ok().map(|[orders]| orders.into());
+                    if orders.is_some_and(|orders| self.take_over(&mut state, pod, orders)) {
+                        held.insert(uid);
                     }
                 }
                 PlacementReport::Complete => {
                     tracing::info!("the supervisor of node proxies is connected");
-                    let waiting = state.brokers.keys().filter(|uid| !held.contains(*uid));
-                    let waiting: Vec<String> = waiting.cloned().collect();
-                    // In an update of the DaemonSet the earlier supervisor is still there.
-                    for uid in &waiting {
-                        state.send(&Placement::Release { uid: uid.clone() }, None);
-                    }
-                    state.supervisor = Some(Arc::clone(&channel));
-                    waiting.iter().for_each(|uid| state.offer(uid));
+                    self.supervise(&mut state, &channel, &held);
                 }
                 PlacementReport::Served { uid } => {
                     if let Some(broker) = state.brokers.get_mut(&uid) {
@@ -298,10 +326,12 @@ impl Brokers {
                     }
                 }
             }
-            self.changed.notify_all();
+            drop(state);
+            self.changed.notify_waiters();
         }
         let mut state = lock(&self.state);
-        if state.supervisor.as_ref().is_some_and(|current| Arc::ptr_eq(current, &channel)) {
+        let current = state.supervisor.as_ref().map(|supervisor| &supervisor.channel);
+        if current.is_some_and(|current| Arc::ptr_eq(current, &channel)) {
             state.supervisor = None;
             state.brokers.values_mut().for_each(|broker| broker.served = false);
             tracing::warn!(
@@ -309,28 +339,104 @@ impl Brokers {
             );
         }
     }
+
+    /// Takes the broker that a supervisor serves a pod by; false if that is of no use, so that the supervisor needs
+    /// another one. One that this agent has started for a running pod ends: two cannot have the same listeners.
+    fn take_over(self: &Arc<Self>, state: &mut State, pod: PlacedPod, orders: Channel) -> bool {
+        let uid = pod.uid.clone();
+        if let Some(broker) = state.brokers.get_mut(&uid) {
+            if broker.orders.is_same(&orders).unwrap_or(false) {
+                broker.served = true;
+                return true;
+            }
+            if broker.is_new || orders.is_closed().unwrap_or(true) {
+                return false;
+            }
+            broker.watch.abort();
+        }
+        let inserted = self.insert(state, pod, orders, (true, false));
+        inserted
+            .inspect_err(|error| {
+                tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
+            })
+            .is_ok()
+    }
+
+    /// A supervisor that serves the pods `held` gets all others.
+    fn supervise(
+        self: &Arc<Self>,
+        state: &mut State,
+        channel: &Arc<AsyncChannel>,
+        held: &BTreeSet<String>,
+    ) {
+        let (told, tells) = mpsc::channel(MAX_TOLD);
+        self.runtime.spawn(Arc::clone(self).tell(Arc::clone(channel), tells));
+        state.supervisor = Some(Supervisor { channel: Arc::clone(channel), told });
+        state.met = true;
+        // Released since it was named.
+        let gone = held.iter().filter(|uid| !state.waits.contains_key(*uid));
+        let waiting = state.brokers.keys().filter(|uid| !held.contains(*uid));
+        let waiting: Vec<String> = waiting.cloned().collect();
+        // In an update of the DaemonSet the earlier supervisor is still there.
+        let released: Vec<String> = gone.chain(&waiting).cloned().collect();
+        released.into_iter().for_each(|uid| state.tell(Told::Release(uid)));
+        waiting.iter().for_each(|uid| state.offer(uid));
+    }
+
+    /// Tells a supervisor what it is to do, in order, until there is another one.
+    async fn tell(self: Arc<Self>, channel: Arc<AsyncChannel>, mut tells: mpsc::Receiver<Told>) {
+        while let Some(told) = tells.recv().await {
+            let (uid, placement, orders) = match told {
+                Told::Release(uid) => (uid.clone(), Placement::Release { uid }, None),
+                Told::Serve(uid) => match self.offered(&uid) {
+                    Some((pod, orders)) => (uid, Placement::Serve(pod), Some(orders)),
+                    None => continue,
+                },
+            };
+            let descriptors: Vec<_> = orders.iter().map(|orders| orders.as_fd()).collect();
+            match channel.send_within(PATIENCE, &placement, &descriptors).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    tracing::error!(uid, %error, "a pod cannot be handed to its node proxy");
+                }
+                Err(error) => {
+                    // It connects again, and then gets everything.
+                    tracing::warn!(%error, "the supervisor of node proxies cannot be told");
+                    return channel.shut_down();
+                }
+            }
+        }
+    }
+
+    /// A pod and the orders for its broker, unless that has ended by now.
+    fn offered(&self, uid: &str) -> Option<(PlacedPod, Channel)> {
+        let state = lock(&self.state);
+        let broker = state.brokers.get(uid)?;
+        let orders = broker.orders.try_clone().inspect_err(|error| {
+            tracing::warn!(uid, %error, "the broker of a pod cannot be offered");
+        });
+        Some((broker.pod.clone(), orders.ok()?))
+    }
 }
 
 impl State {
     /// Offers the broker of a pod to the supervisor, if there is one; the next one gets all of them.
     fn offer(&mut self, uid: &str) {
-        let Some(broker) = self.brokers.get_mut(uid) else { return };
-        broker.served = false;
-        let placement = Placement::Serve(broker.pod.clone());
-        match broker.orders.try_clone() {
-            Ok(orders) => self.send(&placement, Some(&orders)),
-            Err(error) => tracing::warn!(uid, %error, "the broker of a pod cannot be offered"),
+        if let Some(broker) = self.brokers.get_mut(uid) {
+            broker.served = false;
+            self.tell(Told::Serve(uid.to_owned()));
         }
     }
 
-    fn send(&mut self, placement: &Placement, orders: Option<&Channel>) {
-        let Some(supervisor) = &self.supervisor else { return };
-        let descriptors: Vec<_> = orders.iter().map(|orders| orders.as_fd()).collect();
-        if let Err(error) = supervisor.send(placement, &descriptors) {
+    fn tell(&mut self, told: Told) {
+        if let Some(supervisor) = &self.supervisor
+            && supervisor.told.try_send(told).is_err()
+        {
             // It connects again, and then gets everything.
-            tracing::warn!(%error, "the supervisor of node proxies cannot be told");
-            self.supervisor = None;
-            self.brokers.values_mut().for_each(|broker| broker.served = false);
+            supervisor.channel.shut_down();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,7 +131,18 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     });
-    addresses.filter(|address| !address.is_loopback()).take(MAX_ADDRESSES).collect()
+    towards_pods(addresses)
+}
+
+/// Each interface has an address that counts on its link alone, which no pod is called from.
+fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let on_link = |address: &IpAddr| match address {
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
+    };
+    let mut seen = HashSet::new();
+    let others = addresses.filter(|address| !address.is_loopback() && !on_link(address));
+    others.filter(|address| seen.insert(*address)).take(MAX_ADDRESSES).collect()
 }
 
 /// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).
@@ -243,6 +254,15 @@ mod tests {
         let (file, id) = host.netns_of(UID).unwrap();
         assert_eq!((Some(id), NetnsId::of(&file)), (pod, pod));
         assert!(file.starts_with(folder.path().join("proc")), "{file:?}");
+    }
+
+    #[test]
+    fn the_addresses_of_a_node_are_those_that_a_pod_is_called_from() {
+        let of = |texts: &[&str]| towards_pods(texts.iter().map(|text| text.parse().unwrap()));
+        let found = of(&["127.0.0.1", "10.0.0.1", "fe80::1", "::1", "10.0.0.1", "fd00::1"]);
+        assert_eq!(found, of(&["10.0.0.1", "fd00::1"]));
+        let many: Vec<String> = (0..=255).map(|i| format!("10.0.0.{i}")).collect();
+        assert_eq!(towards_pods(many.iter().map(|a| a.parse().unwrap())).len(), MAX_ADDRESSES);
     }
 
     #[test]

@@ -84,10 +84,19 @@ impl Keeper {
 
     /// Captures a pod whose sandbox was just made; repeats the capture if an earlier attempt was made.
     pub(crate) fn add(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
-        let done = self.add_captured(pod, netns, container).and_then(|backend| {
-            // Not under the pod's lock: the supervisor may be replaced at this time.
-            self.served(pod, Brokers::until_served).map(|()| backend)
-        });
+        let done = self.add_captured(pod, netns, container);
+        // In node mode the last step is that the pod is served.
+        if done.is_err() || pod.group.is_none() {
+            self.note(&pod.uid, &done);
+        }
+        done
+    }
+
+    /// Waits until a captured pod is served, if it is in node mode: the supervisor may be replaced at this time. Does not
+    /// block, as many pods may wait.
+    pub(crate) async fn until_served(&self, pod: &Pod) -> Result<(), Failed> {
+        let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) else { return Ok(()) };
+        let done = self.unserved(brokers.until_served(&pod.uid).await);
         self.note(&pod.uid, &done);
         done
     }
@@ -103,7 +112,7 @@ impl Keeper {
         let id = done?;
         let started = (netns.to_owned(), id, Some(container.to_owned()));
         let backend = self.capture(&mut place, pod, started, Origin::Cni)?;
-        self.offer(&place, pod)?;
+        self.offer(&place, pod, true)?;
         Ok(backend)
     }
 
@@ -136,38 +145,33 @@ impl Keeper {
             let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
             self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled)?;
         }
-        self.offer(&place, pod)?;
+        self.offer(&place, pod, false)?;
         drop(place);
-        self.served(pod, Brokers::check_served).map(|()| true)
+        if let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) {
+            self.unserved(brokers.check_served(&pod.uid))?;
+        }
+        Ok(true)
     }
 
     /// Has the supervisor of node proxies serve a captured pod, if it is in node mode. Its listeners are made after the
     /// capture, which notices them then.
-    fn offer(&self, place: &CaptureSlot, pod: &Pod) -> Result<(), Failed> {
-        let (Some(brokers), Some(mut placed), Some(kept)) = (&self.brokers, pod.placed(), &place.0)
-        else {
+    fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), Failed> {
+        let (Some(brokers), Some(kept)) = (&self.brokers, &place.0) else { return Ok(()) };
+        if brokers.has(&pod.uid) {
             return Ok(());
-        };
+        }
+        let Some(mut placed) = pod.placed() else { return Ok(()) };
         placed.kubelet.addresses = host::addresses();
         let (cgroup, others) = self.host.groups_of(&pod.uid);
-        let at = PodPlace { netns: &kept.record.netns, cgroup, others };
+        let at = PodPlace { netns: &kept.record.netns, cgroup, others, is_new };
         brokers.serve(placed, &at).map_err(|error| {
             Failed::new(Reason::Unserved, format!("its broker cannot be started: {error}"))
         })
     }
 
-    /// Whether a pod in node mode is served.
-    fn served(
-        &self,
-        pod: &Pod,
-        check: impl FnOnce(&Brokers, &str) -> Result<(), String>,
-    ) -> Result<(), Failed> {
-        match &self.brokers {
-            Some(brokers) if pod.group.is_some() => check(brokers, &pod.uid)
-                .map_err(|why| Failed::new(Reason::Unserved, why))
-                .inspect_err(|failed| self.count(failed)),
-            _ => Ok(()),
-        }
+    fn unserved(&self, served: Result<(), String>) -> Result<(), Failed> {
+        let failed = served.map_err(|why| Failed::new(Reason::Unserved, why));
+        failed.inspect_err(|failed| self.count(failed))
     }
 
     /// Whether a pod is captured.

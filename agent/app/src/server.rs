@@ -127,6 +127,7 @@ async fn decide(
         return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
     }
     let netns = request.netns.ok_or("the runtime names no network namespace")?;
+    let (of_pod, added_to) = (pod.clone(), Arc::clone(&keeper));
     let add = move || {
         let added = keeper.add(&pod, &netns, &request.container);
         // Before its containers start, so that their first connections are accounted for.
@@ -134,8 +135,9 @@ async fn decide(
         flows.follow(&pod, place, || keeper.cgroup_of(&pod.uid));
         added
     };
-    let added = blocking(add).await;
-    added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
+    let backend = blocking(add).await.map_err(|failed| failed.to_string())?;
+    added_to.until_served(&of_pod).await.map_err(|failed| failed.to_string())?;
+    Ok(Some(backend.to_string()))
 }
 
 /// A pod that the API server has not reported. From its volumes the plugin knows that it has a proxy; the

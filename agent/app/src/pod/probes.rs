@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-/// The longest text that is handed over: a message to the supervisor has a bound.
+/// The longest text that is handed over, as a message to the supervisor has it: that has a bound.
 const MAX_LENGTH: usize = 8 * 1024;
 
 /// The probes, as JSON in the form of the proxy's `--probes`; empty without probes. Those over TLS and of gRPC are left
@@ -30,12 +30,9 @@ pub(super) fn of(spec: Option<&PodSpec>) -> String {
         }
     }
     let text = if all.is_empty() { String::new() } else { json!(all).to_string() };
-    if text.len() > MAX_LENGTH {
-        tracing::warn!(
-            bytes = text.len(),
-            MAX_LENGTH,
-            "the probes of a pod are too long to be answered"
-        );
+    let bytes = Value::from(text.as_str()).to_string().len();
+    if bytes > MAX_LENGTH {
+        tracing::warn!(bytes, MAX_LENGTH, "the probes of a pod are too long to be answered");
         return String::new();
     }
     text
@@ -85,5 +82,17 @@ mod tests {
             "httpGet": {"path": "/live", "httpHeaders": []}, "port": 8080, "timeoutSeconds": 3}});
         assert_eq!(probes, expected);
         assert_eq!(of(None), "");
+    }
+
+    #[test]
+    fn the_bound_of_the_probes_counts_what_is_escaped() {
+        let length = |character: &str, count: usize| {
+            let path = character.repeat(count);
+            let probe = json!({"httpGet": {"path": path, "port": 80}});
+            let spec = json!({"containers": [{"name": "web", "livenessProbe": probe}]});
+            of(Some(&serde_json::from_value(spec).unwrap())).len()
+        };
+        assert!(length("x", MAX_LENGTH / 2) > MAX_LENGTH / 2);
+        assert_eq!(length("\"", MAX_LENGTH / 3), 0);
     }
 }
