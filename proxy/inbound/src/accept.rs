@@ -30,11 +30,13 @@ use crate::Shared;
 use crate::application::Application;
 use crate::authorize::{Access, Silence};
 use crate::own_tls::own_tls;
-use crate::probe::ProbeAnswers;
+use crate::probe::{ProbeAnswers, ProbeMatch};
 use crate::race::{FirstSpeaker, race};
 
 /// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest wait for the rest of a probe's head, which a kubelet sends at once.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection that may go on to the application.
 #[derive(Debug)]
@@ -115,16 +117,20 @@ pub(crate) async fn accept(
     match detected {
         Ok(Verdict::Tls(Some(hello))) if offers_mesh(&hello) => {
             registry.count(Counter::InboundDetectedMesh);
-            handshake(shared, client, rules.mtls).await
+            return handshake(shared, client, rules.mtls).await;
         }
-        Ok(_) if let Some((answers, probe)) = kubelet_probe(shared, application, from, &client) => {
+        Ok(_) => {}
+        Err(error) => return broke_off(client, &error),
+    }
+    match kubelet_probe(shared, application, from, &mut client).await {
+        Ok(Some((answers, probe))) => {
             answers.answer(probe, application.dialled(), client).await;
             None
         }
-        Ok(_) if rules.mtls != MtlsMode::Strict => {
+        Ok(None) if rules.mtls != MtlsMode::Strict => {
             plaintext(shared, client, server, application, rules).await
         }
-        Ok(_) => {
+        Ok(None) => {
             registry.count(Counter::InboundPlaintextRefused);
             tracing::info!(client = %from.address().ip(), "refused: no mesh identity, and mTLS is strict");
             client.reset();
@@ -135,15 +141,24 @@ pub(crate) async fn accept(
 }
 
 /// What answers the probe that a kubelet has sent to the workload itself. It has no certificate, and no policy permits it.
-fn kubelet_probe<'s>(
+async fn kubelet_probe<'s>(
     shared: &'s Shared,
     application: &Application,
     from: &Access,
-    client: &Peeked<TcpStream>,
-) -> Option<(&'s Rc<dyn ProbeAnswers>, String)> {
-    let answers = shared.probes.get()?;
-    let probe = answers.find(from.address().ip(), application.dialled().port(), client.bytes())?;
-    Some((answers, probe))
+    client: &mut Peeked<TcpStream>,
+) -> io::Result<Option<(&'s Rc<dyn ProbeAnswers>, String)>> {
+    let Some(answers) = shared.probes.get() else { return Ok(None) };
+    let (address, port) = (from.address().ip(), application.dialled().port());
+    let whole = async {
+        loop {
+            match answers.find(address, port, client.bytes()) {
+                ProbeMatch::Probe(probe) => return Ok(Some((answers, probe))),
+                ProbeMatch::Begun if client.peek().await? > 0 => {}
+                ProbeMatch::Begun | ProbeMatch::Other => return Ok(None),
+            }
+        }
+    };
+    timeout(PROBE_TIMEOUT, whole).await.unwrap_or(Ok(None))
 }
 
 fn broke_off<T>(client: Peeked<TcpStream>, error: &io::Error) -> Option<T> {

@@ -73,7 +73,7 @@ use peer::{Instance, Peer};
 
 pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
-pub use probe::ProbeAnswers;
+pub use probe::{ProbeAnswers, ProbeMatch};
 
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
 /// are a handful, and client, where it sees the client's address. Further clients have no idle

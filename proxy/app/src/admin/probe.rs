@@ -161,14 +161,15 @@ impl Probes {
         told
     }
 
-    /// The plain HTTP probe of this port and path, by its name.
-    fn http(&self, port: u16, wanted: &str) -> Option<&str> {
-        let is_it = |probe: &Probe| match &probe.handler {
-            Handler::Http { path, tls: None, .. } => probe.port == port && path == wanted,
-            _ => false,
-        };
-        let mut all = self.0.probes.iter();
-        all.find(|(_, probe)| is_it(probe)).map(|(name, _)| name.as_str())
+    /// The plain HTTP probes of this port: their names, paths and headers.
+    fn http(&self, port: u16) -> impl Iterator<Item = (&str, &str, &[(String, String)])> {
+        let of_port = self.0.probes.iter().filter(move |(_, probe)| probe.port == port);
+        of_port.filter_map(|(name, probe)| match &probe.handler {
+            Handler::Http { path, headers, tls: None } => {
+                Some((name.as_str(), path.as_str(), headers.as_slice()))
+            }
+            _ => None,
+        })
     }
 
     fn is_empty(&self) -> bool {

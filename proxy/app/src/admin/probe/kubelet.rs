@@ -1,17 +1,19 @@
 //! Probes that a kubelet sends to the workload itself, because its pod is in node mode and was not changed.
 //!
 //! A connection from the node whose first bytes are the request of a probe ends here: the application is asked as for
-//! `/probe/...`, and nothing of what the client has sent reaches it.
+//! `/probe/...`, and nothing of what the client has sent reaches it. Other clients may have the address of the node, so
+//! that the name of the client (`User-Agent`) decides, too.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 
-use leno_inbound::ProbeAnswers;
+use hyper::header::USER_AGENT;
+use leno_inbound::{ProbeAnswers, ProbeMatch};
 use leno_transport::Peeked;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::Probes;
+use super::{KUBELET, Probes};
 
 /// What a kubelet asks, and where it asks from.
 #[derive(Clone, Debug)]
@@ -28,11 +30,24 @@ impl KubeletCalls {
 }
 
 impl ProbeAnswers for KubeletCalls {
-    fn find(&self, client: IpAddr, port: u16, bytes: &[u8]) -> Option<String> {
-        if !self.addresses.contains(&client) {
-            return None;
+    fn find(&self, client: IpAddr, port: u16, bytes: &[u8]) -> ProbeMatch {
+        if !self.addresses.contains(&client) || self.probes.http(port).next().is_none() {
+            return ProbeMatch::Other;
         }
-        self.probes.http(port, target(bytes)?).map(str::to_owned)
+        let (target, head) = match target(bytes) {
+            Target::Begun => return ProbeMatch::Begun,
+            Target::Other => return ProbeMatch::Other,
+            Target::Of(target, head) => (target, head),
+        };
+        let mut probes = self.probes.http(port).filter(|(_, path, _)| *path == target).peekable();
+        if probes.peek().is_none() {
+            return ProbeMatch::Other;
+        }
+        let Some(agent) = agent(head) else { return ProbeMatch::Begun };
+        match probes.find(|(_, _, headers)| is_kubelet(agent, headers)) {
+            Some((name, ..)) => ProbeMatch::Probe(name.to_owned()),
+            None => ProbeMatch::Other,
+        }
     }
 
     fn answer(
@@ -56,16 +71,63 @@ impl ProbeAnswers for KubeletCalls {
     }
 }
 
-/// The target of a GET. The kubelet sends its request at once.
-fn target(bytes: &[u8]) -> Option<&str> {
-    let rest = bytes.strip_prefix(b"GET ")?;
-    let end = rest.iter().position(|byte| *byte == b' ')?;
-    std::str::from_utf8(rest.get(..end)?).ok()
+/// What a request line asks for.
+enum Target<'b> {
+    /// With what follows it.
+    Of(&'b str, &'b [u8]),
+    /// The line is not complete.
+    Begun,
+    /// No GET.
+    Other,
+}
+
+fn target(bytes: &[u8]) -> Target<'_> {
+    const GET: &[u8] = b"GET ";
+    let Some(rest) = bytes.strip_prefix(GET) else {
+        let begun = !bytes.is_empty() && GET.starts_with(bytes);
+        return if begun { Target::Begun } else { Target::Other };
+    };
+    let is_end = |byte: &u8| matches!(byte, b' ' | b'\r' | b'\n');
+    let Some(end) = rest.iter().position(is_end) else { return Target::Begun };
+    let (target, head) = rest.split_at(end);
+    std::str::from_utf8(target).map_or(Target::Other, |target| Target::Of(target, head))
+}
+
+/// The name of the client in a head, empty without one; `None` if the head is not complete.
+fn agent(head: &[u8]) -> Option<&[u8]> {
+    let end = head.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let lines = head.get(..end)?.split(|byte| *byte == b'\n');
+    let mut values = lines.filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = line.split_at(colon);
+        let is_agent = name.eq_ignore_ascii_case(USER_AGENT.as_str().as_bytes());
+        is_agent.then(|| value.strip_prefix(b":").unwrap_or(value).trim_ascii())
+    });
+    Some(values.next().unwrap_or_default())
+}
+
+/// Whether a client of this name is a kubelet that sends a probe with these headers, in which the pod may name it.
+fn is_kubelet(agent: &[u8], headers: &[(String, String)]) -> bool {
+    let is_agent = |name: &str| name.eq_ignore_ascii_case(USER_AGENT.as_str());
+    match headers.iter().find(|(name, _)| is_agent(name)) {
+        Some((_, value)) => agent == value.trim().as_bytes(),
+        None => agent.starts_with(KUBELET),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn calls(probes: &str, node: IpAddr) -> KubeletCalls {
+        KubeletCalls::new(probes.parse().unwrap(), vec![node]).unwrap()
+    }
+
+    fn get(target: &str, agent: &str) -> String {
+        format!("GET {target} HTTP/1.1\r\nHost: a\r\n{agent}Connection: close\r\n\r\n")
+    }
+
+    const AGENT: &str = "User-Agent: kube-probe/1.36\r\n";
 
     #[test]
     fn only_the_probe_of_a_port_is_answered_and_only_for_the_node() {
@@ -73,24 +135,57 @@ mod tests {
         let probes = r#"{"web/readiness": {"httpGet": {"path": "/healthz?full"}, "port": 8080},
             "web/liveness": {"tcpSocket": {}, "port": 9090},
             "tls/liveness": {"httpGet": {"path": "/healthz", "scheme": "HTTPS"}, "port": 8443}}"#;
-        let calls = KubeletCalls::new(probes.parse().unwrap(), vec![node]).unwrap();
+        let calls = calls(probes, node);
         let find =
             |client: IpAddr, port: u16, bytes: &str| calls.find(client, port, bytes.as_bytes());
-        let request = "GET /healthz?full HTTP/1.1\r\nHost: a\r\n\r\n";
-        assert_eq!(find(node, 8080, request).as_deref(), Some("web/readiness"));
-        assert_eq!(find("10.244.1.9".parse().unwrap(), 8080, request), None, "another client");
-        assert_eq!(find(node, 8081, request), None, "another port");
+        let request = get("/healthz?full", AGENT);
+        let found = ProbeMatch::Probe("web/readiness".to_owned());
+        assert_eq!(find(node, 8080, &request), found);
+        let other: IpAddr = "10.244.1.9".parse().unwrap();
+        assert_eq!(find(other, 8080, &request), ProbeMatch::Other, "another client");
+        assert_eq!(find(node, 8081, &request), ProbeMatch::Other, "another port");
         for bytes in [
-            "GET /healthz HTTP/1.1\r\n\r\n",
-            "GET /healthz?full/admin HTTP/1.1\r\n\r\n",
-            "POST /healthz?full HTTP/1.1\r\n\r\n",
-            "GET /healthz?full",
+            &get("/healthz", AGENT),
+            &get("/healthz?full/admin", AGENT),
+            &request.replacen("GET", "POST", 1),
+            "GETS",
             "",
         ] {
-            assert_eq!(find(node, 8080, bytes), None, "{bytes}");
+            assert_eq!(find(node, 8080, bytes), ProbeMatch::Other, "{bytes}");
         }
-        assert_eq!(find(node, 8443, "GET /healthz HTTP/1.1\r\n\r\n"), None, "it speaks TLS");
+        let tls = find(node, 8443, &get("/healthz", AGENT));
+        assert_eq!(tls, ProbeMatch::Other, "it speaks TLS");
         assert!(KubeletCalls::new(Probes::default(), vec![node]).is_none());
         assert!(KubeletCalls::new(probes.parse().unwrap(), Vec::new()).is_none());
+        for length in 1..request.len() {
+            let part = &request[..length];
+            assert_eq!(find(node, 8080, part), ProbeMatch::Begun, "{part}");
+        }
+    }
+
+    #[test]
+    fn a_client_behind_the_address_of_the_node_that_is_no_kubelet_is_not_answered() {
+        let node: IpAddr = "10.244.1.1".parse().unwrap();
+        let probes = r#"{"web/liveness": {"httpGet": {"path": "/"}, "port": 80},
+            "named/liveness": {"httpGet": {"path": "/", "httpHeaders":
+                [{"name": "user-agent", "value": "check 1"}]}, "port": 81},
+            "silent/liveness": {"httpGet": {"path": "/", "httpHeaders":
+                [{"name": "User-Agent", "value": ""}]}, "port": 82}}"#;
+        let calls = calls(probes, node);
+        let browser = "User-Agent: Mozilla/5.0 kube-probe/1.36\r\n";
+        let (check, none) = ("USER-AGENT:check 1\r\n", "X-User-Agent: kube-probe/1.36\r\n");
+        for (agent, expected) in [
+            (AGENT, [true, false, false]),
+            (browser, [false, false, false]),
+            (check, [false, true, false]),
+            (none, [false, false, true]),
+        ] {
+            for (port, expected) in (80..).zip(expected) {
+                let found = calls.find(node, port, get("/", agent).as_bytes());
+                assert_eq!(found != ProbeMatch::Other, expected, "{port} {agent}");
+            }
+        }
+        let body = format!("{}{AGENT}\r\n", get("/", ""));
+        assert_eq!(calls.find(node, 80, body.as_bytes()), ProbeMatch::Other, "not of the head");
     }
 }
