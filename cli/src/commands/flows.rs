@@ -483,6 +483,8 @@ fn owner(one: &Connection) -> String {
 
 fn peer(peer: &Peer) -> String {
     match peer {
+        // Those for which there was no room (`other`) have no namespace.
+        Peer::Workload { namespace, workload } if namespace.is_empty() => workload.clone(),
         Peer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
         Peer::Itself => "itself".to_owned(),
         Peer::ControlPlane => "control-plane".to_owned(),
