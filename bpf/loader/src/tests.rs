@@ -144,8 +144,8 @@ fn the_kernel_verifies_every_program() {
 }
 
 /// The most instructions that the verifier may follow of a program: it stops at a million, and the paths that it follows
-/// differ from kernel to kernel. The programs on the path of every frame are the longest ones, with about 5,000.
-const MAX_VERIFIED: u32 = 12_000;
+/// differ from kernel to kernel. The programs on the path of every frame are the longest ones, with 13,237 on Linux 6.1.
+const MAX_VERIFIED: u32 = 20_000;
 
 #[test]
 fn the_verifier_follows_few_instructions_of_each_program() {
