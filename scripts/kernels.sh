@@ -62,9 +62,9 @@ know_packages() {
 
 unpack_kernel() { # suite: prints the folder with vmlinuz and modules
   local suite=$1 version image release folder one
-  version=$(apt apt-cache madison $package | awk -F'|' -v at=" $suite/" 'index($3, at) {gsub(/ /, "", $2); print $2; exit}')
+  version=$(apt apt-cache madison $package | awk -F'|' -v at=" $suite/" 'index($3, at) && !found++ {gsub(/ /, "", $2); print $2}')
   [ -n "$version" ] || { echo "$suite has no $package" >&2; return 1; }
-  image=$(apt apt-cache show "$package=$version" | sed -n 's/^Depends:.*\(linux-image-[0-9][^ ]*\) .*/\1/p' | head -1)
+  image=$(apt apt-cache show "$package=$version" | sed -n 's/^Depends:.*\(linux-image-[0-9][^ ]*\) .*/\1/p' | awk '!found++')
   release=${image#linux-image-}
   folder=$work/$suite
   if [ "$(cat "$folder/release" 2>/dev/null)" != "$release $version" ]; then
@@ -92,6 +92,20 @@ copy_program() { # root, file: with the libraries that it loads
   done || true
 }
 
+copy_python() { # root: the one of Debian, without what no test needs; some of its modules load libraries
+  local root=$1 library at one
+  [ -x /usr/bin/python3 ] || return 0
+  copy_program "$root" /usr/bin/python3
+  library=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+  mkdir -p "$root$library" "$root/usr/share"
+  (cd "$library" && tar -c --exclude=__pycache__ --exclude='config-*' --exclude=test --exclude=lib2to3 --exclude=idlelib \
+    --exclude=pydoc_data --exclude=ensurepip .) | tar -x -C "$root$library"
+  for one in "$root$library"/lib-dynload/*.so; do
+    at=${one#"$root"}
+    copy_program "$root" "$at"
+  done
+}
+
 # The programs, once for all kernels.
 make_programs() {
   local root=$work/programs one name
@@ -104,11 +118,12 @@ make_programs() {
     ln -s busybox "$root/bin/$one"
   done
   ln -s ../bin/busybox "$root/sbin/modprobe" # the kernel's own path
-  for one in ip tc ss nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore}; do
+  for one in ip tc ss nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore} curl redis-server redis-cli; do
     ! command -v "$one" >/dev/null || copy_program "$root" "$(command -v "$one")"
   done
   mkdir -p "$root/usr/lib/x86_64-linux-gnu"
   [ ! -d /usr/lib/x86_64-linux-gnu/xtables ] || cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
+  copy_python "$root"
   cp -L /etc/protocols /etc/services "$root/etc/" # nft names protocols by them
   # The unit tests of the loader, and the tests named kernel.
   python3 - "$work/built.json" <<'END' | while read -r name one; do
