@@ -15,6 +15,8 @@ const REDUCED: &str = "leno_flow_reduced_total";
 
 /// Most rounds until a level changes: a return waits for at most 120 of them.
 const MOST_ROUNDS: usize = 1000;
+/// Most changes until every level is back.
+const MOST_STEPS: usize = 20;
 
 /// Rounds with some connections in each, until the level changes; returns how many connections were made.
 fn until_step(lab: &mut Lab, connections: u64) -> (Step, u64) {
@@ -61,11 +63,15 @@ fn over_its_budget_less_is_accounted_for_and_what_is_left_out_is_counted() {
     assert_eq!(lab.view().price().unwrap().level, FlowLevel::Off, "any process can read it");
 
     // Without connections the programs cost nothing, and each level comes back. Nothing is read meanwhile: that is
-    // done by a program too.
-    let (step, _) = until_step(&mut lab, 0);
-    assert_eq!((step.level, step.down), (FlowLevel::Aggregated, false));
-    let (step, _) = until_step(&mut lab, 0);
-    assert_eq!((step.level, step.down), (FlowLevel::Full, false));
+    // done by a program too. What the kernel drops of other programs' packets is counted as well, and a level may be left
+    // again for it.
+    let mut steps = vec![until_step(&mut lab, 0).0];
+    while steps.len() < MOST_STEPS && steps.last().is_some_and(|step| step.level != FlowLevel::Full)
+    {
+        steps.push(until_step(&mut lab, 0).0);
+    }
+    assert_eq!((steps[0].level, steps[0].down), (FlowLevel::Aggregated, false));
+    assert_eq!(steps.last().map(|step| step.level), Some(FlowLevel::Full), "{steps:?}");
     let missing = lab.view().list().unwrap().1;
     assert_eq!(missing, 0, "the table was never full");
 }
