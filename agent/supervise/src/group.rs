@@ -216,6 +216,14 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Join(name, joining) => {
+                // Of this name the process reports the end of the newest one alone. An earlier one has its broker for as
+                // long as it is waited for.
+                if let Some((earlier, mut answer)) = self.leaving.remove(&name) {
+                    tokio::task::spawn_local(async move {
+                        answer.closed().await;
+                        drop(earlier);
+                    });
+                }
                 self.members.insert(name.clone(), joining);
                 self.serve(&name);
             }
@@ -358,6 +366,38 @@ mod tests {
             let gone = mpsc::error::TryRecvError::Disconnected;
             assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
             group.end(Stop::All).await;
+        };
+        LocalSet::new().run_until(of_group).await;
+    }
+
+    #[tokio::test]
+    async fn an_end_that_is_reported_is_that_of_the_newest_member_of_a_name() {
+        let name = InstanceName::new("shop", "web-0").unwrap();
+        let of_group = async {
+            let (process, _process_far) = Channel::pair().unwrap();
+            let (orders, _received) = mpsc::unbounded_channel();
+            let mut task = NodeProxyTask {
+                host: Rc::new(Full),
+                name: "web".to_owned(),
+                orders,
+                members: BTreeMap::new(),
+                leaving: BTreeMap::new(),
+                process: Some(Rc::new(AsyncChannel::new(process).unwrap())),
+            };
+            let (first, first_far, _) = joining(1);
+            let (second, _second_far, mut happened) = joining(2);
+            let (answer, waited_for) = oneshot::channel();
+            task.obey(Order::Join(name.clone(), first));
+            task.obey(Order::Leave(name.clone(), answer));
+            task.obey(Order::Join(name.clone(), second));
+            assert_eq!(happened.recv().await, Some(Happened::Joined));
+            let (namespace, of) = (name.namespace.to_string(), name.name.to_string());
+            task.left(Some(WorkloadReleased { namespace, name: of }));
+            assert_eq!(happened.recv().await, Some(Happened::Lost));
+            let broker = AsyncChannel::new(first_far).unwrap();
+            assert!(broker.receive::<Serve>().await.unwrap().is_some(), "it lives on");
+            drop(waited_for);
+            assert!(broker.receive::<Serve>().await.unwrap().is_none(), "and is let go");
         };
         LocalSet::new().run_until(of_group).await;
     }
