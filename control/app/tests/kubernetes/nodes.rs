@@ -16,7 +16,8 @@ use process::NodeProxy;
 /// A pod of the shop on a node.
 fn on_node(name: &str, node: &str, annotations: Value) -> Value {
     let labels = json!({"leno.dev/inject": "enabled"});
-    let metadata = json!({"name": name, "namespace": "shop", "labels": labels, "annotations": annotations});
+    let metadata =
+        json!({"name": name, "namespace": "shop", "labels": labels, "annotations": annotations});
     let containers = json!([{"name": "web", "image": "web"}]);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
         "spec": {"serviceAccountName": "web", "nodeName": node, "containers": containers}})

@@ -199,7 +199,9 @@ fn check_mode(pod: &Pod, of_namespace: NamespaceMode) -> Result<(), String> {
     }
     let name = [&metadata.namespace, &metadata.name];
     let name = name.map(|part| part.as_deref().unwrap_or_default()).join("/");
-    Err(format!("the pod {name} is not in node mode ({MODE_ANNOTATION}: node, {INJECT_ANNOTATION}: enabled)"))
+    Err(format!(
+        "the pod {name} is not in node mode ({MODE_ANNOTATION}: node, {INJECT_ANNOTATION}: enabled)"
+    ))
 }
 
 impl From<NoAnswer> for AuthenticationError {
@@ -258,9 +260,21 @@ mod tests {
             (r#","labels":{"leno.dev/mode":"node"}"#, &[enabled], true),
             (r#","labels":{"leno.dev/mode":"node"}"#, &[], false),
             (r#","labels":{"leno.dev/mode":"node","leno.dev/inject":"enabled"}"#, &[], true),
-            (r#","annotations":{"leno.dev/inject":"disabled"}"#, &[enabled, ("leno.dev/mode", "node")], false),
-            (r#","annotations":{"leno.dev/mode":"sidecar"}"#, &[enabled, ("leno.dev/mode", "node")], false),
-            (r#","annotations":{"leno.dev/mode":"Node"}"#, &[enabled, ("leno.dev/mode", "node")], false),
+            (
+                r#","annotations":{"leno.dev/inject":"disabled"}"#,
+                &[enabled, ("leno.dev/mode", "node")],
+                false,
+            ),
+            (
+                r#","annotations":{"leno.dev/mode":"sidecar"}"#,
+                &[enabled, ("leno.dev/mode", "node")],
+                false,
+            ),
+            (
+                r#","annotations":{"leno.dev/mode":"Node"}"#,
+                &[enabled, ("leno.dev/mode", "node")],
+                false,
+            ),
         ];
         for (own, of_namespace, expected) in rows {
             let pod = pod(&[("\"uid\":\"u\"", &format!("\"uid\":\"u\"{own}"))]);
