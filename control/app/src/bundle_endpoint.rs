@@ -78,7 +78,7 @@ pub(crate) async fn serve(
             }));
         }
     });
-    Ok(Box::new(move |text| of_metrics.render(text)))
+    Ok(Box::new(move |text| render(of_metrics.requests.load(Ordering::Relaxed), text)))
 }
 
 fn tls(
@@ -124,12 +124,12 @@ impl Served {
             }
         }
     }
+}
 
-    fn render(&self, text: &mut String) {
-        let help = "Requests for the trust bundle of this mesh by other trust domains.";
-        Family::counter(text, "leno_control_bundle_requests_total", help)
-            .sample(&[], self.requests.load(Ordering::Relaxed));
-    }
+/// Appends how many requests were answered, as Prometheus text.
+pub(crate) fn render(requests: u64, text: &mut String) {
+    let help = "Requests for the trust bundle of this mesh by other trust domains.";
+    Family::counter(text, "leno_control_bundle_requests_total", help).sample(&[], requests);
 }
 
 /// The files `tls.crt` and `tls.key` of a directory, as a mounted Secret has them.

@@ -90,12 +90,12 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
 
 /// Reads all files now, and follows them and the endpoints until the process ends. A domain whose bundle is not good has no
 /// clients until it is: nothing else waits for a partner. `store` is the directory in which bundles of endpoints are kept for
-/// the next start. Returns what appends the metrics, if there is an endpoint.
+/// the next start. Returns what appends the metrics.
 pub(crate) fn begin(
     all: &[Federation],
     authority: &Arc<Authority>,
     store: Option<&Path>,
-) -> anyhow::Result<Option<Render>> {
+) -> anyhow::Result<Render> {
     let mut counts = Vec::new();
     for Federation { domain, source } in all {
         match source {
@@ -109,8 +109,7 @@ pub(crate) fn begin(
             BundleSource::WorkloadApi => {}
         }
     }
-    let has_endpoints = !counts.is_empty();
-    Ok(has_endpoints.then(|| -> Render { Box::new(move |text| endpoint::render(&counts, text)) }))
+    Ok(Box::new(move |text| endpoint::render(&counts, text)))
 }
 
 fn follow_file(domain: TrustDomain, file: PathBuf, authority: &Arc<Authority>) {

@@ -110,13 +110,11 @@ async fn exchange_bundles(
         MeshSource::Cluster(_) => None,
     };
     let followed = federation::begin(&config.federate, authority, store.as_deref())?;
-    let served = match &config.bundle_endpoint {
-        Some(endpoint) => {
-            Some(bundle_endpoint::serve(endpoint, authority, config.cert_lifetime).await?)
-        }
-        None => None,
+    let served: Render = match &config.bundle_endpoint {
+        Some(endpoint) => bundle_endpoint::serve(endpoint, authority, config.cert_lifetime).await?,
+        None => Box::new(|text| bundle_endpoint::render(0, text)),
     };
-    Ok(followed.into_iter().chain(served).collect())
+    Ok(vec![followed, served])
 }
 
 /// Follows what is trusted besides the own roots. Comes back once it is known.
