@@ -64,14 +64,18 @@ async fn page(body: &'static str) -> SocketAddr {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let mut stream = BufReader::new(stream);
-            let mut line = String::new();
-            while stream.read_line(&mut line).await.unwrap() > 2 {
-                line.clear();
-            }
-            let length = body.len();
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
-            stream.write_all(answer.as_bytes()).await.unwrap();
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).await.unwrap() > 2 {
+                    line.clear();
+                }
+                let length = body.len();
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                // A relay in between may end with this connection before it has passed on what came: the client ends it.
+                let _reset = stream.read_line(&mut line).await;
+            });
         }
     });
     address
