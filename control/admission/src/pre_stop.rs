@@ -43,17 +43,14 @@ pub(crate) fn add(spec: &mut Value, settings: &Settings) -> Vec<String> {
     recorded
 }
 
-/// Removes the hooks that injection has recorded.
-pub(crate) fn remove(spec: &mut Value, record: &str) {
-    let is_recorded = |prefix: &str, name: &str| {
-        record.split(',').any(|one| one.strip_prefix(prefix) == Some(name))
-    };
+/// Removes the hooks that injection has made, as its record says.
+pub(crate) fn remove(spec: &mut Value, made: impl Fn(&str) -> bool) {
     let Some(Value::List(containers)) = spec.get_mut("containers") else { return };
     for container in containers {
         let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
-        if is_recorded(RECORDED_WITH_MAP, &name) {
+        if made(&(RECORDED_WITH_MAP.to_owned() + &name)) {
             container.remove("lifecycle");
-        } else if is_recorded(RECORDED, &name)
+        } else if made(&(RECORDED.to_owned() + &name))
             && let Some(lifecycle) = container.get_mut("lifecycle")
         {
             lifecycle.remove("preStop");

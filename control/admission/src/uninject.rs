@@ -41,7 +41,7 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
         probes.put_back(container);
         Ok(())
     });
-    pre_stop::remove(spec, &record);
+    pre_stop::remove(spec, made);
 
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
