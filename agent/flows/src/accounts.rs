@@ -207,10 +207,17 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_budget(&mut self, budget: Option<Budget>) -> Result<(), Error> {
-        self.governor = budget.map(Governor::new);
         self.measurement = None;
-        let budget_millionths = budget.map_or(0, Budget::millionths);
-        self.flows.set_price(Price { budget_millionths, ..NO_BOUND })
+        match (&mut self.governor, budget) {
+            (Some(governor), Some(budget)) => governor.set_budget(budget),
+            _ => self.governor = budget.map(Governor::new),
+        }
+        let price = |governor: &Governor| Price {
+            level: governor.level(),
+            budget_millionths: governor.budget().millionths(),
+            cost_millionths: 0,
+        };
+        self.flows.set_price(self.governor.as_ref().map_or(NO_BOUND, price))
     }
 
     /// Accounts for connections that begin from now on at this level, without a bound on the cost.

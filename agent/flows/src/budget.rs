@@ -194,6 +194,12 @@ impl Governor {
         self.budget
     }
 
+    /// Keeps the level: what the next rounds cost decides.
+    pub(crate) fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+        self.calm = 0;
+    }
+
     /// Takes one measurement in.
     pub(crate) fn judge(&mut self, cost: f64) -> Option<Step> {
         self.since_return = self.since_return.map(|rounds| rounds + 1);
