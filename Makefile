@@ -12,7 +12,7 @@ MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-te
 	--bin leno --bin leno-proxy --bin leno-controller --bin shop --bin leno-load
 
 help: ## print the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Before a build of minutes: whether what is built can be run.
 root-check:
@@ -98,7 +98,7 @@ proto: ## api/wire/src/generated, written from the proto files
 	@scripts/deps.sh build proto
 	LENO_UPDATE=1 $(CARGO) test -p leno-wire --test generated
 
-nightly: ## what takes hours: e2e, conformance, fuzz, scale, images, docs, dist; writes docs/status.md (needs root and Go)
+nightly: ## what takes hours (scripts/nightly.sh has the steps): clusters, conformance, fuzz, scale, images, dist; writes docs/status.md (needs root and Go)
 	@scripts/nightly.sh
 
 cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)

@@ -142,11 +142,14 @@ mapfile -t needed < <(missing_of <<<"$build")
 
 have=$(cargo --version 2>/dev/null | awk '{print $2}') || true
 if [ -z "$have" ] || [ "$(printf '%s\n' "$rust_min" "$have" | sort -V | head -1)" != "$rust_min" ]; then
-  cat >&2 <<END
-Rust $rust_min or newer is needed (found: ${have:-none}). Install it as rustup.rs says, or type:
-
-  rustup update stable
-
-END
+  echo "Rust $rust_min or newer is needed (found: ${have:-none})." >&2
+  if [ -n "${SUDO_USER-}" ] && [ -x "$(getent passwd "$SUDO_USER" | cut -d: -f6)/.cargo/bin/cargo" ]; then
+    printf 'That of %s is not in the PATH of sudo. Type:\n\n  sudo env PATH=$PATH make %s\n\n' "$SUDO_USER" "${2:-$purpose}" >&2
+  elif command -v rustup >/dev/null; then
+    printf 'Type:\n\n  rustup update stable\n\n' >&2
+  else
+    printf 'Install it as rustup.rs says, which is to type this and to open a new shell:\n\n  %s\n\n' \
+      "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
+  fi
   exit 1
 fi
