@@ -45,7 +45,13 @@ kernels="$build
   dpkg-deb dpkg dpkg
   xz xz-utils xz
   zstd zstd zstd
-  python3 python3 python3"
+  /usr/bin/pydoc3 python3 python3
+  tc iproute2 iproute-tc
+  nft nftables nftables
+  iptables-restore iptables iptables-nft
+  curl curl curl
+  redis-server redis-server redis
+  redis-cli redis-tools redis"
 bench="$demo
   nginx nginx-light nginx-core
   haproxy haproxy haproxy

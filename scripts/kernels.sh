@@ -94,7 +94,6 @@ copy_program() { # root, file: with the libraries that it loads
 
 copy_python() { # root: the one of Debian, without what no test needs; some of its modules load libraries
   local root=$1 library at one
-  [ -x /usr/bin/python3 ] || return 0
   copy_program "$root" /usr/bin/python3
   library=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
   mkdir -p "$root$library" "$root/usr/share"
@@ -119,7 +118,8 @@ make_programs() {
   done
   ln -s ../bin/busybox "$root/sbin/modprobe" # the kernel's own path
   for one in ip tc ss nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore} curl redis-server redis-cli; do
-    ! command -v "$one" >/dev/null || copy_program "$root" "$(command -v "$one")"
+    command -v "$one" >/dev/null || { echo "$one is missing: scripts/deps.sh kernels" >&2; exit 1; }
+    copy_program "$root" "$(command -v "$one")"
   done
   mkdir -p "$root/usr/lib/x86_64-linux-gnu"
   [ ! -d /usr/lib/x86_64-linux-gnu/xtables ] || cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
@@ -146,7 +146,7 @@ END
   cat >"$root/init" <<'END'
 #!/bin/sh
 # The first process of the guest: runs the tests, one group after another, and ends the guest.
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/root LENO_REQUIRE=root RUST_BACKTRACE=0
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/root LENO_REQUIRE=root,servers RUST_BACKTRACE=0
 ulimit -n 65536
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
