@@ -182,9 +182,15 @@ fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
         let address = lab.status()?.address("web-0", false)?;
         // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
         lab.kill(Piece::Controller, Signal::SIGSTOP)?;
-        for proxy in ["client-0", "web-0"] {
+        let killed = ["client-0", "web-0"];
+        for proxy in killed {
             lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
         }
+        let started_again = |s: &Status| {
+            killed.iter().all(|name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0))
+        };
+        // A process that a signal ends still accepts connections until the kernel has closed its listeners.
+        lab.wait_for("the end of both proxies", started_again)?;
         let curl = |url: &str| ["curl", "-sS", "--max-time", "20", url].map(str::to_owned);
         let from_client = |url: &str| -> Result<Option<i32>> {
             let command = curl(url);
@@ -205,10 +211,7 @@ fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
             ensure!(exited == COULD_NOT_CONNECT, "{who}: {exited:?}");
         }
         lab.kill(Piece::Controller, Signal::SIGCONT)?;
-        lab.wait_for("both proxies again", |s| {
-            let again = |name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0);
-            s.ready() && again("client-0") && again("web-0")
-        })?;
+        lab.wait_for("both proxies again", Status::ready)?;
         lab.reach("client", "web:8080").map(|_| ())
     };
     lab.explain(refused())
