@@ -193,7 +193,7 @@ fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
         let all = bed.seen(&mesh::UNEVEN)?.len() - all;
         println!("{slow} of {all} went to the slow endpoint; {report:?}");
         // What the generator could not send, because a busy machine kept its four connections waiting, never reached a proxy.
-        let unsent = report.errors_by_kind.get("unsent").copied().unwrap_or_default();
+        let unsent = report.unsent();
         ensure!(report.errors == unsent && all as u64 + unsent >= 600, "{report:?}");
         Ok((unsent == 0 && slow * 100 <= all).then_some(()))
     })
