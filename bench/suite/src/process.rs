@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +16,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a program may take to listen.
 const LISTEN: Duration = Duration::from_secs(20);
+/// How many of the last bytes of a program's output an error shows.
+const SHOWN: usize = 2000;
 
 /// This program, which also serves and generates load inside workloads.
 pub(crate) fn own_program() -> Result<PathBuf> {
@@ -74,8 +76,8 @@ impl Running {
         let begin = Instant::now();
         while TcpStream::connect(at).is_err() {
             if !self.is_running()? || begin.elapsed() > LISTEN {
-                let (name, errors) = (&self.name, read(&mut self.errors)?);
-                bail!("{name} does not listen: {}", String::from_utf8_lossy(&errors).trim());
+                let errors = self.errors()?;
+                bail!("{} does not listen: {errors}", self.name);
             }
             interrupt.sleep(LOOK)?;
         }
@@ -90,19 +92,50 @@ impl Running {
     /// Closes the command's standard input, waits until it ends or the run is interrupted, and
     /// returns its output.
     pub(crate) fn end(mut self, interrupt: &Interrupt) -> Result<Vec<u8>> {
+        let ended = self.wait(Duration::MAX, interrupt)?.context("it has no limit")?;
+        self.output(ended)
+    }
+
+    /// Closes the command's standard input and waits until it ends; `None` if it has not within this time.
+    ///
+    /// # Errors
+    /// After an interrupt.
+    pub(crate) fn wait(
+        &mut self,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Option<ExitStatus>> {
         drop(self.child.stdin.take());
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
+        let begin = Instant::now();
+        loop {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || begin.elapsed() > limit {
+                return Ok(ended);
             }
             interrupt.check()?;
             std::thread::sleep(LOOK);
-        };
-        if !status.success() {
-            let (name, errors) = (&self.name, read(&mut self.errors)?);
-            bail!("{name} ended with {status}: {}", String::from_utf8_lossy(&errors).trim());
+        }
+    }
+
+    /// The output of a command that has ended.
+    ///
+    /// # Errors
+    /// If it has failed; the error has the end of what it wrote to standard error.
+    pub(crate) fn output(mut self, ended: ExitStatus) -> Result<Vec<u8>> {
+        if !ended.success() {
+            let errors = self.errors()?;
+            bail!("{} ended with {ended}: {errors}", self.name);
         }
         read(&mut self.out)
+    }
+
+    /// The end of what it has written to standard error so far, as one line, which fits into a line of progress and of a
+    /// report.
+    pub(crate) fn errors(&mut self) -> Result<String> {
+        let text = read(&mut self.errors)?;
+        let text = String::from_utf8_lossy(&text);
+        let start = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+        Ok(text[start..].split_whitespace().collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -128,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_until_its_input_ends_runs_until_then_and_is_heard() {
+    fn a_command_ends_with_its_input_and_its_output_is_returned() {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; echo $line; cat; echo ended"]);
         let mut running = Running::start(&mut command, "begun\n").unwrap();

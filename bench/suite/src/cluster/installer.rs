@@ -1,26 +1,22 @@
 //! The programs of other projects that install and remove their meshes.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use leno_operate::Target;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::interrupt::Interrupt;
+use crate::process::Running;
 
 /// The time limit of one call: an installation waits for images and pods.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often the program's state is polled.
-const LOOK: Duration = Duration::from_millis(100);
-/// How many of the last bytes of its output an error shows.
-const SHOWN: usize = 2000;
 
 /// Runs a program against a cluster and returns its output.
 ///
@@ -41,60 +37,27 @@ pub(super) fn run(
     if let Some(context) = &target.context {
         command.args(["--context", context]);
     }
-    let name = format!("{} {}", program.display(), words.join(" "));
-    let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let mut child = command
-        // Ctrl-C must only reach the bench.
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(out.try_clone()?)
-        .stderr(errors.try_clone()?)
-        .spawn()
-        .with_context(|| format!("cannot run {name}"))?;
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        let late = begin.elapsed() > LIMIT;
-        let interrupted = interrupt.check();
-        if late || interrupted.is_err() {
-            end(&mut child);
-            interrupted?;
-            bail!("{name} did not end within {} s: {}", LIMIT.as_secs(), read(errors)?.trim());
-        }
-        std::thread::sleep(LOOK);
-    };
-    if !status.success() {
-        let said = read(errors)?;
-        let said = said.trim();
-        let shown = said.char_indices().rev().nth(SHOWN).map_or(said, |(at, _)| &said[at..]);
-        // One line, because it becomes part of a line of progress and of a report.
-        let shown: Vec<&str> = shown.split_whitespace().collect();
-        bail!("{name} ended with {status}: {}", shown.join(" "));
+    // Ctrl-C must only reach the bench.
+    command.process_group(0);
+    let mut running = Running::start(&mut command, "")?;
+    let ended = running.wait(LIMIT, interrupt);
+    if let Ok(Some(status)) = ended {
+        return Ok(String::from_utf8_lossy(&running.output(status)?).into_owned());
     }
-    read(out)
+    end_group(&mut running);
+    ended?;
+    let (limit, errors) = (LIMIT.as_secs(), running.errors()?);
+    bail!("{command:?} did not end within {limit} s: {errors}")
 }
 
 /// Ends a program with all its children, such as kubectl: first with SIGTERM, then with SIGKILL.
-fn end(child: &mut Child) {
+fn end_group(running: &mut Running) {
     // The process group has the program's ID and exists as long as one of its members. A signal to
     // a group that is gone fails.
-    let group = Pid::from_raw(child.id().cast_signed());
-    let begin = Instant::now();
+    let group = Pid::from_raw(running.pid().cast_signed());
     let _gone = killpg(group, Signal::SIGTERM);
-    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < GRACE {
-        std::thread::sleep(LOOK);
-    }
+    let _ended = running.wait(GRACE, &Interrupt::default());
     let _gone = killpg(group, Signal::SIGKILL);
-    let _gone = child.wait();
-}
-
-fn read(mut file: std::fs::File) -> Result<String> {
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -102,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_told_which_cluster_and_its_failure_has_its_own_words() {
+    fn an_installer_gets_the_cluster_and_its_failure_shows_its_output() {
         let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
         let interrupt = Interrupt::default();
         let said = run(Path::new("echo"), &["install", "-y"], &target, &interrupt).unwrap();
@@ -114,8 +77,9 @@ mod tests {
         let error = run(Path::new("sleep"), &["600"], &Target::default(), &interrupt).unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>());
     }
+
     #[test]
-    fn what_a_tool_has_started_ends_with_it() {
+    fn children_of_an_installer_end_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         // The child ignores SIGTERM.
@@ -132,7 +96,7 @@ mod tests {
                     raised.raise();
                     return pid;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::yield_now();
             }
         });
         run(Path::new("sh"), &["-c", &script], &Target::default(), &interrupt).unwrap_err();
@@ -142,7 +106,7 @@ mod tests {
             if text.contains(") Z ") {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::yield_now();
         }
     }
 }

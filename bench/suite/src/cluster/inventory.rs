@@ -11,7 +11,7 @@ use leno_operate::{Error, ObjectReference, is_absent, paged};
 
 use super::install;
 use super::mesh::Mesh;
-use super::wait::{PollResult, Wait};
+use super::wait::{PollResult, repeated};
 use crate::interrupt::Interrupt;
 
 /// Cluster-scoped kinds that meshes create. A kind that the cluster does not serve has no objects.
@@ -133,8 +133,7 @@ pub(super) async fn restore(
     // Not interruptible: an interrupted removal would leave objects behind.
     let interrupt = Interrupt::default();
     let what = format!("remove what is left of {}", mesh.name());
-    let wait = Wait { what: &what, limit: LEFT, interrupt: &interrupt, say: &mut |_| {} };
-    let now = wait.until(async || {
+    let now = repeated((&what, LEFT), &interrupt, async || {
         let now = Inventory::take(client).await?;
         let left: Vec<ExistingObject> =
             now.besides(before).into_iter().filter(|one| mesh.owns(&one.named)).cloned().collect();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_written_before_and_forgotten_after() {
+    fn the_ledger_is_read_as_written_until_it_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(Ledger::read(directory.path()).unwrap(), None);
         let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };

@@ -7,7 +7,7 @@ use leno_measure::load::{Plan, Report};
 use leno_operate::{PodName, Reach};
 
 use super::environment::ClusterEnvironment;
-use super::wait::pass;
+use super::wait::{PollResult, pass, repeated};
 use super::watcher_client::unique_id;
 use crate::interrupt::Interrupt;
 use crate::load_server::{self, LoadState, Probe};
@@ -40,41 +40,55 @@ impl ClusterEnvironment<'_> {
         plans: &[Plan],
         interrupt: &Interrupt,
     ) -> Result<(String, Instant)> {
-        let (reach, pod) = self.load_server(workload);
         let text = serde_json::to_string(plans)?;
-        let begin = Instant::now();
         let id = unique_id();
-        let path = format!("/load/{id}");
-        loop {
-            match reach.send_to(&pod, load_server::PORT, ("POST", &path), &text).await {
+        let ((reach, pod), path) = (self.load_server(workload), load(&id));
+        let begun = repeated(("load begins", LATE), interrupt, async || {
+            Ok(match reach.send_to(&pod, load_server::PORT, ("POST", &path), &text).await {
                 Ok(reply) if reply.status == 202 => {
                     let since = reply.body.parse().map(Duration::from_millis);
-                    let since = since.with_context(|| {
+                    PollResult::There(begun(since.with_context(|| {
                         format!("pod {workload} does not say since when it makes load: is --image another version?")
-                    })?;
-                    return Ok((id, begun(since)));
+                    })?))
                 }
                 Ok(reply) => bail!("pod {workload} makes no load: {} {}", reply.status, reply.body),
-                Err(error) if error.is_forbidden() || begin.elapsed() > LATE => {
-                    return Err(error.into());
-                }
-                Err(_) => pass(Duration::from_secs(1), interrupt).await?,
-            }
-        }
+                Err(error) if error.is_forbidden() => return Err(error.into()),
+                Err(error) => PollResult::NotYet(error.said()),
+            })
+        });
+        let begun = begun.await?;
+        Ok((id, begun))
     }
 
     /// The report of load that should have ended.
-    pub(super) async fn report(&self, of: (&str, &str), interrupt: &Interrupt) -> Result<Report> {
-        self.state(of, interrupt, false).await?.context("it is waited for")
+    pub(super) async fn report(
+        &self,
+        (workload, id): (&str, &str),
+        interrupt: &Interrupt,
+    ) -> Result<Report> {
+        let what = format!("pod {workload} reports its load");
+        repeated((&what, LATE), interrupt, async || {
+            let state = self.state((workload, id)).await?;
+            Ok(state.map_or_else(PollResult::NotYet, |done| match done {
+                Some(report) => PollResult::There(report),
+                None => PollResult::NotYet("it has not ended".to_owned()),
+            }))
+        })
+        .await
     }
 
     /// The report of load that has ended too early; `None` if it is still running.
     pub(super) async fn ended(
         &self,
-        of: (&str, &str),
+        (workload, id): (&str, &str),
         interrupt: &Interrupt,
     ) -> Result<Option<Report>> {
-        self.state(of, interrupt, true).await
+        let what = format!("pod {workload} says whether it makes load");
+        repeated((&what, LATE), interrupt, async || {
+            let state = self.state((workload, id)).await?;
+            Ok(state.map_or_else(PollResult::NotYet, PollResult::There))
+        })
+        .await
     }
 
     /// Stops load that has no end of its own, and returns its report.
@@ -83,59 +97,34 @@ impl ClusterEnvironment<'_> {
         (workload, id): (&str, &str),
         interrupt: &Interrupt,
     ) -> Result<Report> {
-        let (reach, pod) = self.load_server(workload);
-        let begin = Instant::now();
-        let path = format!("/load/{id}");
-        loop {
-            match reach.send_to(&pod, load_server::PORT, ("DELETE", &path), "").await {
+        let ((reach, pod), path) = (self.load_server(workload), load(id));
+        let stopped = repeated(("load ends", LATE), interrupt, async || {
+            Ok(match reach.send_to(&pod, load_server::PORT, ("DELETE", &path), "").await {
                 // 404: the load has ended already, and the answer to an earlier request was lost.
-                Ok(reply) if matches!(reply.status, 202 | 404) => break,
+                Ok(reply) if matches!(reply.status, 202 | 404) => PollResult::There(()),
                 Ok(reply) => bail!("pod {workload} ends no load: {} {}", reply.status, reply.body),
-                Err(error) if begin.elapsed() > LATE => return Err(error.into()),
-                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
-            }
-        }
+                Err(error) => PollResult::NotYet(error.said()),
+            })
+        });
+        stopped.await?;
         self.report((workload, id), interrupt).await
     }
 
-    /// The report of load. If the load still runs, this returns `None` if it `may_run`, and
-    /// otherwise waits.
-    async fn state(
-        &self,
-        (workload, id): (&str, &str),
-        interrupt: &Interrupt,
-        may_run: bool,
-    ) -> Result<Option<Report>> {
+    /// The report of load, `None` if it still runs; the inner error is why there was no answer. Then the request is
+    /// repeated: a lost connection does not affect the load.
+    async fn state(&self, (workload, id): (&str, &str)) -> Result<Result<Option<Report>, String>> {
         let (reach, pod) = self.load_server(workload);
-        let begin = Instant::now();
-        let path = format!("/load/{id}");
-        loop {
-            let why = match reach.send_to(&pod, load_server::PORT, ("GET", &path), "").await {
-                Ok(reply) => match serde_json::from_str(&reply.body) {
-                    Ok(LoadState::Done(report)) => return Ok(Some(*report)),
-                    Ok(LoadState::Failed(why)) => bail!("pod {workload} made no load: {why}"),
-                    Ok(LoadState::Idle) => bail!("pod {workload} was restarted while it made load"),
-                    Ok(LoadState::Running) if may_run => return Ok(None),
-                    Ok(LoadState::Running) => "it has not ended".to_owned(),
-                    Err(error) => error.to_string(),
-                },
-                // After a lost connection the request is repeated. The load itself is not affected,
-                // so nothing is lost.
-                Err(error) => error.said(),
-            };
-            if begin.elapsed() > LATE {
-                bail!(
-                    "no report of the load from pod {workload} within {} s: {why}",
-                    LATE.as_secs()
-                );
-            }
-            pass(Duration::from_millis(500), interrupt).await?;
-        }
-    }
-
-    fn load_server(&self, workload: &str) -> (Reach, PodName) {
-        let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
-        (Reach::new(self.ground.client.clone()), PodName { namespace, name })
+        let reply = match reach.send_to(&pod, load_server::PORT, ("GET", &load(id)), "").await {
+            Ok(reply) => reply,
+            Err(error) => return Ok(Err(error.said())),
+        };
+        Ok(match serde_json::from_str(&reply.body) {
+            Ok(LoadState::Done(report)) => Ok(Some(*report)),
+            Ok(LoadState::Running) => Ok(None),
+            Ok(LoadState::Failed(why)) => bail!("pod {workload} made no load: {why}"),
+            Ok(LoadState::Idle) => bail!("pod {workload} was restarted while it made load"),
+            Err(error) => Err(error.to_string()),
+        })
     }
 
     /// Starts a probe of the client, and waits until it has come `far` enough. The probe continues
@@ -147,30 +136,23 @@ impl ClusterEnvironment<'_> {
         interrupt: &Interrupt,
     ) -> Result<()> {
         let text = serde_json::to_string(plan)?;
-        let begin = Instant::now();
-        loop {
-            let why = match self.ask_probe("POST", &text).await {
-                Ok(probe) if far(&probe) => return Ok(()),
-                Ok(probe) => format!("{probe:?}"),
-                Err(why) => why,
-            };
-            if begin.elapsed() > LATE {
-                bail!("the client's requests got no further within {} s: {why}", LATE.as_secs());
-            }
-            pass(Duration::from_millis(200), interrupt).await?;
-        }
+        repeated(("the client's requests are answered", LATE), interrupt, async || {
+            Ok(match self.ask_probe("POST", &text).await {
+                Ok(probe) if far(&probe) => PollResult::There(()),
+                Ok(probe) => PollResult::NotYet(format!("{probe:?}")),
+                Err(why) => PollResult::NotYet(why),
+            })
+        })
+        .await
     }
 
     /// Stops the probe and returns its state.
     pub(super) async fn end_probe(&self, interrupt: &Interrupt) -> Result<Probe> {
-        let begin = Instant::now();
-        loop {
-            match self.ask_probe("DELETE", "").await {
-                Ok(probe) => return Ok(probe),
-                Err(why) if begin.elapsed() > LATE => bail!("the client does not end: {why}"),
-                Err(_) => pass(Duration::from_millis(500), interrupt).await?,
-            }
-        }
+        repeated(("the client's probe ends", LATE), interrupt, async || {
+            let probe = self.ask_probe("DELETE", "").await;
+            Ok(probe.map_or_else(PollResult::NotYet, PollResult::There))
+        })
+        .await
     }
 
     async fn ask_probe(&self, method: &str, body: &str) -> Result<Probe, String> {
@@ -179,6 +161,16 @@ impl ClusterEnvironment<'_> {
         let reply = reply.map_err(|error| error.said())?;
         serde_json::from_str(&reply.body).map_err(|_| format!("{} {}", reply.status, reply.body))
     }
+
+    fn load_server(&self, workload: &str) -> (Reach, PodName) {
+        let (namespace, name) = (self.ground.namespace.clone(), workload.to_owned());
+        (Reach::new(self.ground.client.clone()), PodName { namespace, name })
+    }
+}
+
+/// The path of load.
+fn load(id: &str) -> String {
+    format!("/load/{id}")
 }
 
 /// The time that long ago.

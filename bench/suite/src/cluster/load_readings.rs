@@ -155,7 +155,7 @@ mod tests {
     use crate::measurement::usage::Role;
 
     #[test]
-    fn who_could_not_be_listed_under_load_is_said_and_how_often() {
+    fn failed_listings_under_load_are_a_mark() {
         let mut seen = LoadReadings::default();
         seen.add(Duration::from_secs(1), Answers::default());
         seen.unmet("it is away".into());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_that_says_nothing_under_load_is_a_mark() {
+    fn a_silent_watcher_under_load_is_a_mark() {
         let mut seen = LoadReadings::default();
         let good = after(Answers::default());
         seen.add(Duration::from_secs(1), Answers::default());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_came_late_after_the_load_is_a_mark() {
+    fn a_late_reading_after_the_load_is_a_mark() {
         let mut seen = LoadReadings::default();
         seen.add(Duration::from_secs(1), Answers::default());
         let mut after = after(Answers::default());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_are_known_are_looked_at_before_anybody_is_listed() {
+    async fn known_containers_are_read_before_new_ones_are_listed() {
         let container = |id: &str| Component {
             role: Role::Control,
             name: format!("leno-system/{id}/controller"),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_nobody_saw_are_missing_and_so_is_who_ran() {
+    fn a_measurement_without_complete_samples_has_missing_figures() {
         let seen = LoadReadings { unlisted: Some("it is away".into()), ..LoadReadings::default() };
         let marks = seen.marks(&after(Answers::default()));
         let why = "who ran at the end: it is away; memory under load, and connections";

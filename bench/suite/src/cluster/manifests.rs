@@ -23,7 +23,7 @@ pub(super) mod tests {
     use crate::cluster::mesh::Mesh;
     use crate::cluster::nodes::Placement;
     use crate::cluster::nodes::tests::two_nodes;
-    use crate::real_application::images::Images;
+    use crate::real_application::images::{self, Images};
 
     /// All objects of a small scenario with calls, under a mesh.
     fn objects(mesh: Mesh, scenario: &str) -> Vec<Value> {
@@ -57,17 +57,33 @@ pub(super) mod tests {
         all
     }
 
+    /// One object of each form: those of the suite's own services, and of services of a real application, with the rights
+    /// of their image.
     #[test]
-    fn the_objects_are_those_of_the_golden_file() {
-        let text = serde_json::to_string_pretty(&objects(Mesh::Leno, "faces")).unwrap() + "\n";
-        if std::env::var_os("LENO_GOLDEN").is_some() {
-            std::fs::write("src/cluster/faces.json", &text).unwrap();
+    fn one_object_of_each_form_is_that_of_the_golden_file() {
+        let images = images::printed("teastore").unwrap();
+        let images: Images = serde_saphyr::from_str(images).unwrap();
+        let mut all = objects(Mesh::Leno, "faces");
+        all.retain(|one| match one["metadata"]["name"].as_str().unwrap() {
+            "watch-0" | "client" => one["kind"] == "Pod",
+            name => ["leno-bench-1a2b3", "face", "watchers"].contains(&name),
+        });
+        let real = objects_of(Mesh::Leno, "teastore", Some(&images)).into_iter();
+        all.extend(real.filter(|one| {
+            let name = one["metadata"]["name"].as_str().unwrap();
+            ["persistence", "db"].contains(&name) && one["kind"] != "ServiceAccount"
+        }));
+        let documents: Vec<String> =
+            all.iter().map(|one| serde_saphyr::to_string(one).unwrap()).collect();
+        let text = documents.join("---\n");
+        if std::env::var_os("LENO_UPDATE").is_some() {
+            std::fs::write("src/cluster/manifests/golden.yaml", &text).unwrap();
         }
-        assert_eq!(text, include_str!("faces.json"), "LENO_GOLDEN=1 writes it again");
+        assert_eq!(text, include_str!("manifests/golden.yaml"), "LENO_UPDATE=1 writes it again");
     }
 
     #[test]
-    fn every_mesh_is_told_in_its_own_way_and_nothing_else_differs() {
+    fn objects_of_meshes_differ_only_in_the_label_that_enables_them() {
         let none = objects(Mesh::None, "http-1k");
         for (mesh, place, key, value) in [
             (Mesh::Leno, "labels", "leno.dev/inject", "enabled"),

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mesh_without_proxies_is_not_measured_as_if_it_cost_nothing() {
+    fn a_mesh_whose_proxies_are_not_found_is_not_measured() {
         assert!(are_counted(Mesh::None, 0).is_ok() && are_counted(Mesh::Leno, 2).is_ok());
         let ambient = are_counted(Mesh::IstioAmbient, 0).unwrap_err().to_string();
         assert!(

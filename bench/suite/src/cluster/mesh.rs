@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mesh_is_there_under_its_name_and_others_are_told_apart() {
+    fn every_mesh_is_found_by_its_name() {
         for mesh in Mesh::ALL {
             assert_eq!(Mesh::named(mesh.name()).unwrap(), mesh);
             assert!(
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mesh_made_is_known_and_what_others_made_is_not() {
+    fn objects_of_a_mesh_are_told_from_those_of_others() {
         for (mesh, kind, name) in [
             (Mesh::Leno, "ClusterRole", "leno-agent"),
             (Mesh::Leno, "Namespace", "leno-system"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mesh_cannot_be_given_is_said() {
+    fn scenarios_that_a_mesh_cannot_carry_are_refused() {
         let unable = |mesh: Mesh| -> Vec<String> {
             let all = crate::scenario::all().unwrap().into_iter();
             all.filter(|one| mesh.unable(one).is_some()).map(|one| one.name).collect()

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_record_installs_nothing_again() {
+    fn a_mesh_whose_measurements_have_records_is_not_installed_again() {
         let run = a_run(&[Mesh::Leno], &["http-1k"]);
         let able = [Mesh::None, Mesh::Leno].map(|mesh| (mesh.name(), None));
         let old =

@@ -172,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_client_is_alone_where_that_can_be_and_the_others_take_turns() {
+    fn the_client_has_a_node_of_its_own_if_there_are_several() {
         let scenario = crate::scenario::find("faces").unwrap();
         let mut nodes = two_nodes();
         let hosts = |nodes: &[Usable]| {
@@ -191,7 +191,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_node_is_used_where_any_pod_may_be() {
+    fn a_node_is_usable_if_it_accepts_any_pod() {
         let node = |more: &str| -> Object {
             let text = format!(
                 r#"{{"metadata": {{"name": "n"}}, "status": {{

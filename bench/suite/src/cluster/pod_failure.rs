@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_never_will_be_ready_says_why_at_once() {
+    fn a_permanent_failure_of_a_pod_is_reported_at_once() {
         let why = permanent_failure(&waiting(CONTAINER, "ErrImagePull")).unwrap();
         assert!(
             why.starts_with("container bench of pod s0, image i: ErrImagePull: no such host"),
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_one_line_without_colours() {
+    fn the_last_output_is_one_line_without_colours() {
         let said = "\u{1b}[1;31mError\u{1b}[0m: no db\n\tat A.b(A.java:1)\r\n\tat é\u{7}\n\u{1b}";
         assert_eq!(plain(said), "Error: no db at A.b(A.java:1) at é");
         assert_eq!((plain("\n"), plain("\u{1b}[31")), (String::new(), String::new()));
     }
 
     #[test]
-    fn a_pod_that_its_kubelet_has_refused_says_why_and_what_to_do() {
+    fn a_pod_that_its_kubelet_refused_is_reported_with_the_remedy() {
         let pod = |phase: &str| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {"name": "watch-0"},
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_begin_is_said_at_once_and_what_ends_after_a_while() {
+    fn a_container_that_cannot_start_is_reported_at_once_and_one_that_keeps_ending_later() {
         let mut patience = Patience::default();
         let begin = Instant::now();
         let mut look = |reason: &str, after: Duration| {

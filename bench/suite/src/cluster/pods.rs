@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_plane_is_watched_where_it_runs_and_its_node_answers() {
+    fn a_control_plane_is_watched_on_ready_nodes() {
         let pod = |node: &str, state: &str, goes: bool| -> Pod {
             let mut pod = json!({"metadata": {"name": "istiod"}, "spec": {"nodeName": node, "containers": []},
                 "status": {"containerStatuses": [{"name": "discovery", "image": "", "imageID": "",
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_of_a_pod_is_the_one_that_its_node_has() {
+    fn the_image_of_a_pod_is_the_one_on_its_node() {
         let of = |id: &str| -> Pod {
             let status = |name: &str, id: &str| json!({"name": name, "image": "a:1", "imageID": id, "ready": true, "restartCount": 0});
             let all = [status("leno-proxy", "b@sha256:2"), status(CONTAINER, id)];

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_and_the_control_plane_are_killed_and_nobody_else() {
+    fn only_proxies_and_the_control_plane_are_killed() {
         let all = [
             watched(Role::Proxy, "leno-bench-1/s0/leno-proxy"),
             watched(Role::Application, "leno-bench-1/s0/bench"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_on_is_a_mark() {
+    fn an_incomplete_kill_is_a_mark() {
         let all = [watched(Role::Proxy, "leno-bench-1/s0/leno-proxy")];
         let failed = KillResult::of(&all, Err(anyhow::anyhow!("n1 is silent")), LATE * 2);
         let mark = failed.mark().unwrap();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_come_to_work_is_a_mark() {
+    fn revisions_without_effect_are_a_mark() {
         let of = |arrived| RevisionResults { revisions: 40, arrived, ..RevisionResults::default() };
         assert_eq!((of(None).mark(), of(Some(Ok(1))).mark()), (None, None));
         assert_eq!(of(Some(Ok(38))).arrived(), Some(38));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_for_meshes_and_endpoints_for_everybody() {
+    fn routes_change_under_meshes_and_endpoints_also_without_one() {
         let of = |mesh, scenario: &str| {
             let scenario = crate::scenario::find(scenario).unwrap();
             Revisions::of(mesh, &scenario, "x").map(|one| one.object(3)["kind"].clone())

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_had_by_one_at_a_time() {
+    fn a_directory_is_locked_by_one_run() {
         let out = tempfile::tempdir().unwrap();
         let held = directory(out.path()).unwrap();
         let refused = directory(out.path()).unwrap_err().to_string();

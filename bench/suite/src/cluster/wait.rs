@@ -65,6 +65,18 @@ impl Wait<'_> {
     }
 }
 
+/// Repeats a request until it has the expected answer, as [`Wait::until`] does, without reports of progress.
+///
+/// # Errors
+/// As [`Wait::until`].
+pub(super) async fn repeated<T>(
+    (what, limit): (&str, Duration),
+    interrupt: &Interrupt,
+    ask: impl AsyncFnMut() -> Result<PollResult<T>>,
+) -> Result<T> {
+    Wait { what, limit, interrupt, say: &mut |_| {} }.until(ask).await
+}
+
 /// Sleeps, but returns early after an interrupt.
 pub(super) async fn pass(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let end = Instant::now() + time;
@@ -110,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_does_not_come_is_waited_for_with_a_bound_and_told_of() {
+    async fn a_wait_has_a_limit_and_reports_progress() {
         let interrupt = Interrupt::default();
         let wait = |limit| Wait {
             what: "pods",
@@ -137,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interrupt_ends_a_look_that_never_ends_and_so_does_a_bound() {
+    async fn an_interrupt_or_the_limit_ends_a_poll_that_hangs() {
         let (interrupt, limit) = (Interrupt::default(), Duration::from_secs(10));
         let never = || std::future::pending::<Result<()>>();
         let late = within(limit, never(), &interrupt).await.unwrap_err().to_string();

@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use futures_util::future::join_all;
 use leno_operate::{PodName, Reach};
 use tokio::time::{Instant, timeout};
 
-use super::wait::{PollResult, Wait, pass};
+use super::wait::{PollResult, Wait, pass, repeated};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::kernel_counters::NodeCounters;
 use crate::measurement::usage::{Component, Reading};
@@ -239,30 +239,27 @@ impl<W: WatcherTransport> Watchers<W> {
         let ids = |all: &[Component]| -> Vec<String> {
             all.iter().filter(|one| one.node == node).map(|one| one.id.clone()).collect()
         };
-        let begin = Instant::now();
+        let what = format!("the watcher of node {node} confirms the kill");
         let (mut doomed, mut path) = (ids(doomed), format!("/kill/{}", unique_id()));
-        loop {
+        repeated((&what, ANSWER_UNDER_LOAD), interrupt, async || {
             let body = serde_json::to_string(&doomed)?;
-            let why = match self.send(node, ("POST", &path), &body).await {
-                Ok(_) => return Ok(()),
+            Ok(match self.send(node, ("POST", &path), &body).await {
+                Ok(_) => PollResult::There(()),
                 Err(refusal) if refusal.is_missing => match again().await {
                     Err(error) if error.is::<Interrupted>() => return Err(error),
-                    Err(error) => format!("{}; {error:#}", refusal.why),
+                    Err(error) => PollResult::NotYet(format!("{}; {error:#}", refusal.why)),
                     Ok(now_there) => {
                         let now_there = ids(&now_there);
                         if !now_there.is_empty() {
                             (doomed, path) = (now_there, format!("/kill/{}", unique_id()));
                         }
-                        refusal.why
+                        PollResult::NotYet(refusal.why)
                     }
                 },
-                Err(refusal) => refusal.why,
-            };
-            if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} has not confirmed the kill: {why}");
-            }
-            pass(AGAIN, interrupt).await?;
-        }
+                Err(refusal) => PollResult::NotYet(refusal.why),
+            })
+        })
+        .await
     }
 
     /// Kills a container and returns the path for querying when its program ran again.
@@ -272,14 +269,14 @@ impl<W: WatcherTransport> Watchers<W> {
     pub(super) async fn restart(&self, one: &Component, interrupt: &Interrupt) -> Result<String> {
         let (node, path) = (&one.node, format!("/start/{}", unique_id()));
         let body = serde_json::to_string(&one.id)?;
-        let begin = Instant::now();
+        let what = format!("the watcher of node {node} confirms the kill");
         // The request has an ID, so repeating it does not repeat the kill.
-        while let Err(WatcherRefusal { why, .. }) = self.send(node, ("POST", &path), &body).await {
-            if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} has not confirmed the kill: {why}");
-            }
-            pass(AGAIN, interrupt).await?;
-        }
+        repeated((&what, ANSWER_UNDER_LOAD), interrupt, async || {
+            let confirmed = self.send(node, ("POST", &path), &body).await;
+            Ok(confirmed
+                .map_or_else(|refusal| PollResult::NotYet(refusal.why), |_| PollResult::There(())))
+        })
+        .await?;
         Ok(path)
     }
 
@@ -292,21 +289,18 @@ impl<W: WatcherTransport> Watchers<W> {
         (node, path): (&str, &str),
         interrupt: &Interrupt,
     ) -> Result<Start> {
-        let begin = Instant::now();
-        loop {
+        let what = format!("the watcher of node {node} reports when a proxy ran again");
+        repeated((&what, ANSWERED), interrupt, async || {
             let body = self.send(node, ("GET", path), "").await.map_err(|one| one.why);
             let state =
                 body.and_then(|body| serde_json::from_str(&body).map_err(|e| e.to_string()));
-            let why = match state {
-                Ok(Start::Waiting) => "it does not run again yet".to_owned(),
-                Ok(state) => return Ok(state),
-                Err(why) => why,
-            };
-            if begin.elapsed() > ANSWERED {
-                bail!("the watcher of node {node} has not reported when a proxy ran again: {why}");
-            }
-            pass(AGAIN, interrupt).await?;
-        }
+            Ok(match state {
+                Ok(Start::Waiting) => PollResult::NotYet("it does not run again yet".to_owned()),
+                Ok(state) => PollResult::There(state),
+                Err(why) => PollResult::NotYet(why),
+            })
+        })
+        .await
     }
 
     async fn send(

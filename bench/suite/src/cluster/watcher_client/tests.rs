@@ -53,7 +53,7 @@ fn nodes() -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watchers_that_say_nothing_under_load_or_after_it_are_said_and_are_no_error() {
+async fn silent_watchers_are_reported_and_no_error() {
     let refusing = Refusing::default();
     let (watchers, asked) = (refusing.watchers(), refusing.0);
     let answers = watchers.under_load(&[]).await;
@@ -66,7 +66,7 @@ async fn watchers_that_say_nothing_under_load_or_after_it_are_said_and_are_no_er
 }
 
 #[tokio::test]
-async fn an_interrupt_ends_the_wait_for_a_look() {
+async fn an_interrupt_ends_the_wait_for_a_reading() {
     let interrupt = Interrupt::default();
     interrupt.raise();
     let watchers = Refusing::default().watchers();
@@ -81,7 +81,7 @@ async fn an_interrupt_ends_the_wait_for_a_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_nothing_to_look_at_is_not_asked_after_the_load() {
+async fn watchers_with_nothing_to_read_are_not_queried_after_the_load() {
     let refusing = Refusing::default();
     let what = CounterQuery { watched: &[container("n2", Role::Control)], whole: &BTreeSet::new() };
     let answers = refusing.watchers().after(what, &Interrupt::default()).await.unwrap();
@@ -89,7 +89,7 @@ async fn who_has_nothing_to_look_at_is_not_asked_after_the_load() {
 }
 
 #[test]
-fn each_node_is_asked_for_its_own_and_for_its_kernel_where_that_is_measured() {
+fn each_node_is_queried_for_its_own_containers_and_kernel() {
     let watched = [container("n1", Role::Generator), container("n2", Role::Control)];
     let whole = BTreeSet::from(["n1".to_owned()]);
     let what = CounterQuery { watched: &watched, whole: &whole };
@@ -165,7 +165,7 @@ fn look(id: Option<&str>) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_load_everybody_is_listed_anew_until_each_is_seen() {
+async fn before_the_load_containers_are_listed_until_each_has_a_process() {
     let watchers = script([
         ("n1", vec![look(Some("a")), look(Some("a")), look(Some("a"))]),
         ("n2", vec![Err("away".to_owned()), look(None), look(Some("c"))]),
@@ -187,7 +187,7 @@ async fn before_the_load_everybody_is_listed_anew_until_each_is_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_seen_before_the_load_says_what_cannot_be() {
+async fn a_container_without_a_process_is_named_before_the_load() {
     let watchers = script([("n1", vec![look(None); 200]), ("n2", vec![look(None); 200])]);
     let listed = async || Ok(vec![proxy("n1", "a")]);
     let interrupt = Interrupt::default();
@@ -201,7 +201,7 @@ async fn what_is_not_seen_before_the_load_says_what_cannot_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_whose_answer_is_lost_is_told_again_under_its_own_id_and_of_one_node_alone() {
+async fn a_kill_without_an_answer_is_repeated_under_its_id_on_its_node() {
     let watchers = script([
         ("n1", vec![said(200, "")]),
         ("n2", vec![Err("cut off".to_owned()), said(200, "")]),
@@ -216,7 +216,7 @@ async fn a_kill_whose_answer_is_lost_is_told_again_under_its_own_id_and_of_one_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_one_was_missing_who_runs_is_listed_again_and_killed_under_another_id() {
+async fn after_a_missing_container_the_new_list_is_killed_under_another_id() {
     let watchers = script([
         ("n1", vec![said(200, "")]),
         ("n2", vec![said(404, "no process of container b is here"), said(200, "")]),
@@ -231,7 +231,7 @@ async fn where_one_was_missing_who_runs_is_listed_again_and_killed_under_another
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_that_nobody_confirms_has_a_bound_and_says_why() {
+async fn an_unconfirmed_kill_ends_with_an_error() {
     let watchers = script([("n1", vec![said(200, "")])]);
     let again = async || panic!("no container was missing");
     let doomed = [proxy("n1", "a"), proxy("n2", "b")];
@@ -242,7 +242,7 @@ async fn a_kill_that_nobody_confirms_has_a_bound_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_is_asked_for_until_it_is_known() {
+async fn a_start_is_queried_until_it_is_known() {
     let state = |start: &Start| said(200, &serde_json::to_string(start).unwrap());
     let watchers = script([(
         "n1",
