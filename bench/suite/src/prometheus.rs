@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::Uri;
+use http::uri::Scheme;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
 
@@ -168,26 +169,17 @@ struct QueryError {
 async fn get(url: &str, query: &str) -> std::result::Result<Reply, Failure> {
     let wrong =
         || Failure::Final(format!("{url:?} is no address of a Prometheus: use http://host:port"));
-    let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
-    let (authority, prefix) =
-        rest.trim_end_matches('/').split_once('/').unwrap_or((rest.trim_end_matches('/'), ""));
-    let address =
-        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
-    let passing =
-        |what: &str, why: &dyn std::fmt::Display| Failure::Passing(format!("{url}: {what}: {why}"));
-    let stream = TcpStream::connect(&address).await.map_err(|e| passing("cannot connect", &e))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|e| passing("no HTTP", &e))?;
-    // The task ends with the connection; the request reports its error.
-    tokio::spawn(async move { drop(connection.await) });
-    let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
     let encoded =
         form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
-    let path = format!("{prefix}/api/v1/query?{encoded}");
-    let request = Request::get(path).header("host", authority).body(Empty::<Bytes>::new());
-    let request = request.map_err(|_| wrong())?;
-    let response = sender.send_request(request).await.map_err(|e| passing("no answer", &e))?;
+    let address = format!("{}/api/v1/query?{encoded}", url.trim_end_matches('/'));
+    let is_http = |uri: &Uri| uri.scheme() == Some(&Scheme::HTTP);
+    let address = address.parse().ok().filter(is_http).ok_or_else(wrong)?;
+    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let passing =
+        |what: &str, why: &dyn std::fmt::Display| Failure::Passing(format!("{url}: {what}: {why}"));
+    let response = client.get(address).await;
+    let causes = |error| format!("{:#}", anyhow::Error::new(error));
+    let response = response.map_err(|error| passing("no answer", &causes(error)))?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
     let body = body.map_err(|e| passing("broken answer", &e))?.to_bytes();
@@ -235,7 +227,7 @@ mod tests {
         {\"status\":\"error\",\"errorType\":\"bad_data\",\"error\":\"parse error at char 3\"}";
 
     #[tokio::test]
-    async fn what_fails_for_a_moment_is_asked_again() {
+    async fn a_query_that_fails_temporarily_is_repeated() {
         let url = server(vec![BUSY, BUSY, ONE]);
         assert_eq!(value(&url, "up", "up").await.unwrap(), 0.25);
     }
