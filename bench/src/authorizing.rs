@@ -3,7 +3,6 @@
 //! cost nothing whatever their number.
 
 mod handshakes;
-mod timing;
 mod tokens;
 
 use std::hint::black_box;
@@ -19,8 +18,8 @@ use leno_resources::parse;
 use leno_types::authorization::Authorization;
 use leno_types::{Identity, InstanceName};
 
-pub(crate) use timing::Args;
-use timing::median;
+pub(crate) use crate::rounds::DecisionRounds as Args;
+use crate::rounds::median_of;
 
 /// Numbers of policies of one workload.
 const POLICIES: [usize; 4] = [1, 10, 100, 1_000];
@@ -104,7 +103,7 @@ fn cost(authorization: &Authorization, count: usize, args: Args) -> f64 {
         Get(format!("/api/things{}/all", if denies(at) { 0 } else { at }))
     };
     let requests: Vec<Get> = (0..1_000).map(request).collect();
-    median(args, || {
+    median_of(args.rounds, || {
         let started = Instant::now();
         for number in 0..args.requests {
             let request = &requests[number % requests.len()];

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use leno_suite::statistics::median;
 use leno_testkit::binaries;
 use leno_testkit::lab::{Capture, Lab, Options};
 
 use crate::connecting::{Cost, Costs};
+use crate::rounds::{self, Figure};
 
 /// The port of the application.
 const PORT: u16 = 9000;
@@ -24,6 +24,12 @@ kind: Workload
 metadata: {name: web, namespace: bench}
 spec: {command: [\"@BIN@/leno-peer\", echo, --listen, \"0.0.0.0:9000\"], ports: [{name: echo, port: 9000, appProtocol: tcp}]}
 ";
+
+/// What the table shows.
+const FIGURES: [Figure<Cost>; 2] = [
+    ("CPU of a connection, us", |cost| Some(cost.cpu_us)),
+    ("until the first answer, us", |cost| Some(cost.answer_us)),
+];
 
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -43,7 +49,8 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     }
     let lab = Lab::start(&Options::new(Capture::Ebpf), MESH, |_| Ok(()))?;
     let costs = lab.explain(measure(&lab, args))?;
-    print!("{}", table(&costs));
+    let rows: Vec<_> = costs.iter().map(|(way, rounds)| (way.as_str(), &rounds[..])).collect();
+    print!("{}", rounds::table("the application sees", &FIGURES, &rows));
     Ok(true)
 }
 
@@ -63,46 +70,4 @@ fn measure(lab: &Lab, args: Args) -> Result<Costs> {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-fn table(costs: &Costs) -> String {
-    let mut text = String::from(
-        "| the application sees | CPU of a connection, us | ratio | until the first answer, us | ratio |\n\
-         |---|---|---|---|---|\n",
-    );
-    // Ratios are made round by round, since what disturbs a round disturbs all in it.
-    let base = costs.first().map_or(&[][..], |(_, rounds)| rounds);
-    for (way, rounds) in costs {
-        let of = |figure: fn(&Cost) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
-        let ratio = |figure: fn(&Cost) -> f64| {
-            let ratios = rounds.iter().zip(base).map(|(one, base)| figure(one) / figure(base));
-            median(&ratios.collect::<Vec<_>>())
-        };
-        let (cpu, answer) = (|one: &Cost| one.cpu_us, |one: &Cost| one.answer_us);
-        text += &format!(
-            "| {way} | {:.1} | {:.2} | {:.1} | {:.2} |\n",
-            of(cpu),
-            ratio(cpu),
-            of(answer),
-            ratio(answer)
-        );
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ratios_are_made_within_a_round() {
-        let rounds = |cpu: [f64; 3]| cpu.map(|cpu_us| Cost { cpu_us, answer_us: 2.0 }).to_vec();
-        let costs = vec![
-            ("own".into(), rounds([1.0, 10.0, 2.0])),
-            ("client".into(), rounds([2.0, 11.0, 4.0])),
-        ];
-        let table = table(&costs);
-        assert!(table.contains("| own | 2.0 | 1.00 | 2.0 | 1.00 |\n"), "{table}");
-        assert!(table.ends_with("| client | 4.0 | 2.00 | 2.0 | 1.00 |\n"), "{table}");
-    }
 }

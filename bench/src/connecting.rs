@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::rounds::in_turns;
+
 /// The client on whose behalf connections are made: no host has this address (RFC 5737).
 const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 40_000);
 
@@ -53,20 +55,12 @@ fn costs(plan: &Plan) -> Result<Costs> {
     setgid(Gid::from_raw(PROXY_UID))?;
     setuid(Uid::from_raw(PROXY_UID))?;
     ensure!(Shown::now() == Shown::Client, "nothing shows clients' addresses in this namespace");
-    let mut costs: Costs = Vec::new();
     let ways = [Shown::Own, Shown::StandIn, Shown::Client];
-    for way in ways {
-        costs.push((way.name().to_owned(), Vec::new()));
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for round in 0..plan.rounds as usize {
-        for turn in 0..ways.len() {
-            let nth = (round + turn) % ways.len();
-            let addresses = ClientAddress::always(ways[nth]);
-            costs[nth].1.push(runtime.block_on(connect(&addresses, plan))?);
-        }
-    }
-    Ok(costs)
+    let costs = in_turns(ways.len(), plan.rounds, |nth| {
+        runtime.block_on(connect(&ClientAddress::always(ways[nth]), plan))
+    })?;
+    Ok(ways.iter().map(|way| way.name().to_owned()).zip(costs).collect())
 }
 
 async fn connect(addresses: &ClientAddress, plan: &Plan) -> Result<Cost> {

@@ -4,16 +4,16 @@
 //!   round:  none ─► sockets ─► packets   (the next round begins with another one)
 //!             └─ a mesh of its own without proxies: client ─► HTTP server, client ─► Redis
 //! ```
-//! Ratios are made within a round, since what disturbs a round disturbs all in it; the median of them counts.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use leno_suite::statistics::median;
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::usage;
 use leno_testkit::wait;
+
+use crate::rounds::{self, Figure, in_turns};
 
 /// How long a server may take until it answers.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -72,10 +72,8 @@ struct Cost {
     redis_us: Option<f64>,
 }
 
-type Figure = (&'static str, fn(&Cost) -> Option<f64>);
-
 /// What the table shows.
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure<Cost>; 5] = [
     ("HTTP: CPU of a request, us", |cost| Some(cost.kept_cpu_us)),
     ("p99, ms", |cost| Some(cost.kept_p99_ms)),
     ("new connection: CPU of a request, us", |cost| Some(cost.new_cpu_us)),
@@ -96,17 +94,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             ..of(name, "off")
         }),
     );
-    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); all.len()];
-    for round in 0..args.rounds as usize {
-        for turn in 0..all.len() {
-            let nth = (round + turn) % all.len();
-            let cost = measure(&all[nth], args);
-            costs[nth].push(cost.with_context(|| format!("accounting by {}", all[nth].name))?);
-        }
-        eprintln!("round {} of {}", round + 1, args.rounds);
-    }
-    let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
-    print!("{}", table(&names, &costs));
+    let costs = in_turns(all.len(), args.rounds, |nth| {
+        let cost = measure(&all[nth], args);
+        let cost = cost.with_context(|| format!("accounting by {}", all[nth].name))?;
+        eprintln!("{}: {cost:.2?}", all[nth].name);
+        Ok(cost)
+    })?;
+    let rows: Vec<_> =
+        all.iter().map(|one| &*one.name).zip(costs.iter().map(|one| &one[..])).collect();
+    print!("{}", rounds::table("accounting", &FIGURES, &rows));
     Ok(true)
 }
 
@@ -219,46 +215,9 @@ fn documents(accounting: &Accounting, has_redis: bool) -> String {
     text
 }
 
-fn table(names: &[&str], costs: &[Vec<Cost>]) -> String {
-    let mut text = String::from("| accounting |");
-    for (figure, _) in FIGURES {
-        text += &format!(" {figure} | ratio |");
-    }
-    text += &format!("\n|---{}|\n", "|---|---".repeat(FIGURES.len()));
-    let base = costs.first().map_or(&[][..], Vec::as_slice);
-    for (name, rounds) in names.iter().zip(costs) {
-        text += &format!("| {name} |");
-        for (_, figure) in FIGURES {
-            let values: Vec<f64> = rounds.iter().filter_map(figure).collect();
-            let pairs = rounds.iter().zip(base);
-            let ratios: Vec<f64> =
-                pairs.filter_map(|(one, base)| Some(figure(one)? / figure(base)?)).collect();
-            text += &match values.is_empty() {
-                true => " - | - |".to_owned(),
-                false => format!(" {:.2} | {:.3} |", median(&values), median(&ratios)),
-            };
-        }
-        text += "\n";
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ratios_are_made_within_a_round_and_redis_may_be_missing() {
-        let rounds = |cpu: [f64; 3]| {
-            cpu.map(|kept_cpu_us| Cost { kept_cpu_us, kept_p99_ms: 2.0, ..Cost::default() })
-                .to_vec()
-        };
-        let table =
-            table(&["none", "sockets"], &[rounds([1.0, 10.0, 2.0]), rounds([2.0, 11.0, 4.0])]);
-        let row = table.lines().last().unwrap();
-        assert!(row.starts_with("| sockets | 4.00 | 2.000 | 2.00 | 1.000 |"), "{table}");
-        assert!(row.ends_with("| - | - |"), "{table}");
-    }
 
     #[test]
     fn the_rate_of_redis_is_read_from_its_table() {

@@ -14,6 +14,7 @@ mod flows;
 mod matching;
 mod memory;
 mod one_proxy;
+mod rounds;
 mod routes;
 mod suite;
 mod tables;

@@ -12,6 +12,8 @@ use std::time::Instant;
 use leno_policy::{Request, RouteTable};
 use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
 
+use crate::rounds::median_of;
+
 /// Numbers of routes of one service, each ten times the one before it.
 const ROUTES: [usize; 4] = [5, 50, 500, 5_000];
 /// Floor for the time of a lookup: a call, a hash or two and a comparison take up to this long with
@@ -101,17 +103,14 @@ fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
     let all: Vec<_> = (0..routes).map(|number| Arc::new(route(shape, number))).collect();
     let table = RouteTable::compile(&all, 80).expect("there are routes");
     let requests: Vec<Get> = (0..1_000).map(|number| request(shape, number, routes)).collect();
-    let round = |_| {
+    median_of(args.rounds, || {
         let started = Instant::now();
         for number in 0..args.lookups {
             let found = table.find(&requests[number % requests.len()]);
             assert!(black_box(found).is_some());
         }
         started.elapsed().as_nanos() as f64 / args.lookups as f64
-    };
-    let mut rounds: Vec<f64> = (0..args.rounds.max(1)).map(round).collect();
-    rounds.sort_by(f64::total_cmp);
-    rounds[rounds.len() / 2]
+    })
 }
 
 fn route(shape: Shape, number: usize) -> Route {

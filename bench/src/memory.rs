@@ -11,6 +11,7 @@ use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::one_hop::{Listening, proxy, server};
 use leno_suite::scenario;
+use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::http1::ResponseReader;
 use leno_testkit::usage::Memory;
 use serde::{Deserialize, Serialize};
@@ -171,17 +172,29 @@ fn write(path: &Path, records: &[Record]) -> Result<()> {
 
 /// The table of these records, as Markdown.
 pub(crate) fn table(records: &[Record]) -> String {
-    let mut text = "\n**Memory, KiB** (private: shared with no other process; proportional: shared pages divided among \
-         their processes)\n\n| proxies | connections each | kind | idle | connections open | after they closed |\n\
-         |---|---|---|---|---|---|\n"
-        .to_owned();
-    for Record { copies, proxy, connections, private_kib, pss_kib, rss_kib, .. } in records {
-        let kinds = [("private", private_kib), ("proportional", pss_kib), ("resident", rss_kib)];
-        for (kind, Moments { idle, connections_open, connections_closed }) in kinds {
-            text += &format!(
-                "| {copies} {proxy} | {connections} | {kind} | {idle} | {connections_open} | {connections_closed} |\n"
-            );
-        }
-    }
-    text
+    type Row<'r> = (&'r Record, &'static str, Moments);
+    let all: Vec<Row<'_>> = records
+        .iter()
+        .flat_map(|one| {
+            let kinds = [
+                ("private", one.private_kib),
+                ("proportional", one.pss_kib),
+                ("resident", one.rss_kib),
+            ];
+            kinds.map(|(kind, kib)| (one, kind, kib))
+        })
+        .collect();
+    let columns: [Column<'_, Row<'_>>; 6] = [
+        ("proxies", &|(one, ..)| format!("{} {}", one.copies, one.proxy)),
+        ("connections each", &|(one, ..)| one.connections.to_string()),
+        ("kind", &|(_, kind, _)| (*kind).to_owned()),
+        ("idle", &|(.., kib)| kib.idle.to_string()),
+        ("connections open", &|(.., kib)| kib.connections_open.to_string()),
+        ("after they closed", &|(.., kib)| kib.connections_closed.to_string()),
+    ];
+    format!(
+        "\n**Memory, KiB** (private: shared with no other process; proportional: shared pages divided among \
+         their processes)\n{}",
+        markdown(&rows(&all, &columns))
+    )
 }

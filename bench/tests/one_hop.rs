@@ -62,7 +62,7 @@ fn memory_is_recorded_and_its_table_made_again() -> Result<()> {
     let mut run = Command::new(&bench);
     run.args(["memory", "--proxies", "leno", "--connections", "3", "--copies", "2", "--out"]);
     let said = command::text(run.arg(&file), LIMIT)?;
-    ensure!(said.contains("| 2 leno | 3 | private |"), "{said}");
+    ensure!(said.contains("| 2 leno ") && said.contains("| private "), "{said}");
     let again = command::text(Command::new(&bench).arg("tables").arg(&file), LIMIT)?;
     ensure!(said.contains(again.trim()), "another table from the same records:\n{again}\n{said}");
     Ok(())

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::timing::{Args, median};
+use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 /// rustls verifies names of servers.
@@ -38,7 +38,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     for (name, resumes) in [("full", false), ("resumed", true)] {
         let mut failed = None;
         let mut timed = |of: &HandshakePair| {
-            median(args, || match runtime.block_on(of.round(count, resumes)) {
+            median_of(args.rounds, || match runtime.block_on(of.round(count, resumes)) {
                 Ok(us) => us,
                 Err(error) => {
                     failed = Some(error);

@@ -13,7 +13,7 @@ use data_encoding::BASE64URL_NOPAD;
 use leno_tokens::{TokenCache, TokenUse, verify};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 
-use super::timing::{Args, median};
+use crate::rounds::{DecisionRounds as Args, median_of};
 
 /// The longest check of a token that is known.
 const MOST_KNOWN_NS: f64 = 1_000.0;
@@ -37,15 +37,15 @@ pub(super) fn run(args: Args) -> Result<bool> {
     let claims = [ClaimMatch { name: "groups".into(), values: vec!["ops".into()] }];
     let once = (args.requests / LESS_OFTEN).max(1);
     let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.public_key().as_ref());
-    let alone = median(args, || {
+    let alone = median_of(args.rounds, || {
         each(once, || public.verify(black_box(signed.as_bytes()), &signature).is_ok())
     });
-    let first = median(args, || {
+    let first = median_of(args.rounds, || {
         each(once, || verify(black_box(token), &issuers, NOW).is_ok_and(|one| one.fulfil(&claims)))
     });
     let cache = TokenCache::default();
     let of = (TokenUse { policy: 0, header: 0 }, &issuers[..]);
-    let known = median(args, || {
+    let known = median_of(args.rounds, || {
         each(args.requests, || {
             cache.verify(black_box(token), of, NOW).is_ok_and(|one| one.fulfil(&claims))
         })

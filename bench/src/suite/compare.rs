@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use leno_console::{Output, print, print_json};
-use leno_suite::{compare, record};
-
-use leno_suite::tabular::aligned;
+use leno_suite::compare::{self, ComparisonRow};
+use leno_suite::record;
+use leno_suite::tabular::{Column, aligned, rows};
 
 /// Compares two runs, and first reports where machines or versions differ
 ///
@@ -38,27 +38,22 @@ pub(super) fn run(args: &Compare) -> Result<bool> {
     if !compared.caveats.is_empty() {
         text += "The ratios below may come from that.\n\n";
     }
-    let heading = ["SCENARIO", "MESH", "FIGURE", "BEFORE", "AFTER", "RATIO", "95 %"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    for row in &compared.rows {
-        let ratio = &row.ratio;
-        rows.push(vec![
-            row.scenario.clone(),
-            row.mesh.clone(),
-            row.figure.to_owned(),
-            format!("{:.1}", row.before),
-            format!("{:.1}", row.after),
-            format!("{:.3}", ratio.value),
-            match row.rounds {
-                1 => "- (one round)".to_owned(),
-                _ => format!("{:.3} to {:.3}", ratio.low, ratio.high),
-            },
-        ]);
-    }
+    let columns: [Column<'_, ComparisonRow>; 7] = [
+        ("SCENARIO", &|row| row.scenario.clone()),
+        ("MESH", &|row| row.mesh.clone()),
+        ("FIGURE", &|row| row.figure.to_owned()),
+        ("BEFORE", &|row| format!("{:.1}", row.before)),
+        ("AFTER", &|row| format!("{:.1}", row.after)),
+        ("RATIO", &|row| format!("{:.3}", row.ratio.value)),
+        ("95 %", &|row| match row.rounds {
+            1 => "- (one round)".to_owned(),
+            _ => format!("{:.3} to {:.3}", row.ratio.low, row.ratio.high),
+        }),
+    ];
     if compared.rows.is_empty() {
         text += "There is no scenario with the same mesh in both.\n";
     } else {
-        text += &aligned(&rows);
+        text += &aligned(&rows(&compared.rows, &columns));
     }
     print(&text).map(|()| true)
 }

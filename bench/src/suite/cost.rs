@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use leno_console::{Output, print, print_json};
+use leno_suite::tabular::{Column, aligned, rows};
 use leno_suite::{cost, record};
-
-use leno_suite::tabular::aligned;
 
 use super::output::caveats;
 
@@ -61,18 +60,14 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
         eprint!("{said}");
         return print_json(&costs).map(|()| true);
     }
-    let heading = ["SCENARIO", "MESH", "MACHINE", "CPUS", "MB", "$ A YEAR, 100", "SAVED $"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    for cost in &costs {
-        rows.push(vec![
-            cost.scenario.clone(),
-            cost.mesh.clone(),
-            cost.machine.clone(),
-            format!("{:.4}", cost.used.cpus),
-            format!("{:.1}", cost.used.rss_kib * 1024.0 / 1e6),
-            format!("{:.0}", cost.dollars_per_100_sidecars_year),
-            format!("{:.0}", cost.saved_dollars),
-        ]);
-    }
-    print(&(said + &aligned(&rows))).map(|()| true)
+    let columns: [Column<'_, cost::Cost>; 7] = [
+        ("SCENARIO", &|cost| cost.scenario.clone()),
+        ("MESH", &|cost| cost.mesh.clone()),
+        ("MACHINE", &|cost| cost.machine.clone()),
+        ("CPUS", &|cost| format!("{:.4}", cost.used.cpus)),
+        ("MB", &|cost| format!("{:.1}", cost.used.rss_kib * 1024.0 / 1e6)),
+        ("$ A YEAR, 100", &|cost| format!("{:.0}", cost.dollars_per_100_sidecars_year)),
+        ("SAVED $", &|cost| format!("{:.0}", cost.saved_dollars)),
+    ];
+    print(&(said + &aligned(&rows(&costs, &columns)))).map(|()| true)
 }

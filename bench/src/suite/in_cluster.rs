@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leno_is_told_is_refused_where_nobody_installs_it() {
+    fn values_of_an_installation_are_refused_if_leno_is_not_installed() {
         let place = ClusterOptions {
             cluster: true,
             which: Cluster { kubeconfig: None, context: None },
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn lenos_own_images_are_those_beside_the_benchs() {
+    fn images_of_leno_have_the_registry_and_tag_of_the_bench() {
         assert_eq!(
             beside("registry.example:5000/mesh/leno:1"),
             Some(("registry.example:5000/mesh", "1"))

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
         }
     }
     if let (Some(file), Some(column)) = (&args.plot, shown.first()) {
-        picture::write(&analysis.chart(column)?.svg(), file)?;
+        picture::write(&chart::as_preferred(&analysis.chart(column)?.svg()), file)?;
     }
     match args.output {
         Output::Json => print_json(&analysis)?,

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_twice_is_measured_once() {
+    fn a_mesh_or_scenario_named_twice_is_measured_once() {
         let names = ["none", "leno", "envoy", "leno"].map(str::to_owned);
         assert_eq!(once(&names), ["none", "leno", "envoy"]);
         let names = ["faces@60,600", "http-1k"].map(str::to_owned);

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::mesh_names::NONE;
 use crate::real_application::images::Images;
-use crate::record::{Record, cluster, of_one_generator};
+use crate::record::{Record, cluster, of_one_generator, title};
 use crate::statistics::{Interval, ratio};
 
 /// The name of a figure and the function that reads it from a record.
@@ -148,66 +148,106 @@ fn others(one: &Record, two: &Record) -> Option<(String, String)> {
     Some(words.into())
 }
 
+/// What differs between two records in one respect, in words; empty if nothing does.
+type Differences = fn(&Record, &Record) -> Vec<String>;
+
+/// Where, and by which version, two records were measured.
+fn of_places(one: &Record, two: &Record) -> Vec<String> {
+    let machines = one.machine.differences(&two.machine).into_iter();
+    let machines = machines.map(|text| format!("measured on different machines ({text})"));
+    let places = cluster::differences(one.cluster.as_ref(), two.cluster.as_ref()).into_iter();
+    let places = places.map(|text| format!("measured in different places ({text})"));
+    let versions = [one, two].map(|record| &record.suite_version);
+    let versions = (versions[0] != versions[1]).then(|| {
+        format!("measured by different versions of leno ({} and {})", versions[0], versions[1])
+    });
+    machines.chain(places).chain(versions).collect()
+}
+
+/// The versions, settings and origins of a mesh.
+fn of_mesh(one: &Record, two: &Record) -> Vec<String> {
+    let words = |record: &Record| {
+        let (version, origin) = (record.mesh_version.clone(), came(record).to_owned());
+        [("versions", version), ("settings", told(record)), ("origins", origin)]
+    };
+    unequal(words(one), words(two), &one.mesh)
+}
+
+/// What makes the load of a mesh, and how it is captured.
+fn of_load(one: &Record, two: &Record) -> Vec<String> {
+    let words = |record: &Record| {
+        let rate = record.rate_per_s.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
+        let (capture, generator) = (record.capture.clone(), record.generator.clone());
+        [("captures", capture), ("generators", generator), ("rates", rate)]
+    };
+    unequal(words(one), words(two), &one.mesh)
+}
+
+fn unequal<const N: usize>(
+    one: [(&str, String); N],
+    two: [(&str, String); N],
+    of: &str,
+) -> Vec<String> {
+    let both = one.into_iter().zip(two).filter(|(one, two)| one != two);
+    both.map(|((what, one), (_, two))| format!("different {what} of {of} ({one} and {two})"))
+        .collect()
+}
+
+/// The applications of a scenario.
+fn of_application(one: &Record, two: &Record) -> Vec<String> {
+    let words = |(first, second)| {
+        format!("{} with different applications ({first} and {second})", one.scenario)
+    };
+    applications(one, two).map(words).into_iter().collect()
+}
+
+/// How long a scenario was measured. Two runs of the same requested duration differ by less than a tenth.
+fn of_time(one: &Record, two: &Record) -> Vec<String> {
+    let (first, second) = (one.duration_s, two.duration_s);
+    let differ = (first - second).abs() > first.max(second) * 0.1;
+    let words = || format!("{} for {first:.0} s and {second:.0} s", one.scenario);
+    differ.then(words).into_iter().collect()
+}
+
+/// The factors for the rates of a scenario.
+fn of_scale(one: &Record, two: &Record) -> Vec<String> {
+    let words =
+        || format!("{} with different scales ({} and {})", one.scenario, one.scale, two.scale);
+    (one.scale != two.scale).then(words).into_iter().collect()
+}
+
 /// Reasons not to compare the records of one run with each other: a resumed run may have moved to
 /// another machine.
 #[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
+    // Each record is compared with the first of its kind, in what all of that kind should share.
+    let kinds = |record: &Record| -> [(Differences, String); 5] {
+        let case = title(&record.scenario, record.step);
+        let by = format!("{case} {:?}", record.other_generator());
+        [
+            (of_places, String::new()),
+            (of_mesh, record.mesh.clone()),
+            (of_application, record.scenario.clone()),
+            (of_scale, case),
+            (of_time, by),
+        ]
+    };
     let measured = measured(records);
-    let Some((first, others)) = measured.split_first() else { return Vec::new() };
+    let mut firsts: BTreeMap<(usize, String), &Record> = BTreeMap::new();
     let mut found = Vec::new();
-    for record in others {
-        for text in first.machine.differences(&record.machine) {
-            found.push(format!("measured on different machines ({text})"));
-        }
-        for text in cluster::differences(first.cluster.as_ref(), record.cluster.as_ref()) {
-            found.push(format!("measured in different places ({text})"));
-        }
-        if record.suite_version != first.suite_version {
-            let (one, two) = (&first.suite_version, &record.suite_version);
-            found.push(format!("measured by different versions of leno ({one} and {two})"));
-        }
-    }
-    let mut versions: BTreeMap<&str, &Record> = BTreeMap::new();
     for record in &measured {
-        let known = *versions.entry(&record.mesh).or_insert(record);
-        let mesh = &record.mesh;
-        let mut look = |what: &str, known: &str, other: &str| {
-            if known != other {
-                found.push(format!("different {what} of {mesh} ({known} and {other})"));
-            }
-        };
-        look("versions", &known.mesh_version, &record.mesh_version);
-        look("settings", &told(known), &told(record));
-        look("origins", came(known), came(record));
-    }
-    for record in versions.values().filter(|record| came(record) == FOUND) {
-        let mesh = &record.mesh;
-        found.push(format!("{mesh} {FOUND}: its settings are not in the records"));
-    }
-    let mut scenarios: BTreeMap<&str, &Record> = BTreeMap::new();
-    for record in &measured {
-        let scenario = &record.scenario;
-        let known = *scenarios.entry(scenario).or_insert(record);
-        if let Some((one, two)) = applications(known, record) {
-            found.push(format!("{scenario} with different applications ({one} and {two})"));
+        for (nth, (differences, kind)) in kinds(record).into_iter().enumerate() {
+            let first = *firsts.entry((nth, kind)).or_insert(record);
+            found.extend(differences(first, record));
+        }
+        if came(record) == FOUND {
+            found.push(format!("{} {FOUND}: its settings are not in the records", record.mesh));
         }
     }
-    let mut rates: BTreeMap<String, f64> = BTreeMap::new();
-    let mut times: BTreeMap<String, f64> = BTreeMap::new();
-    for record in &measured {
-        let by = record.other_generator();
-        let case = format!("{}{:?}", record.scenario, record.step);
-        let how = record.scale;
-        let time = *times.entry(format!("{case}{by:?}")).or_insert(record.duration_s);
-        if differ(time, record.duration_s) {
-            let (scenario, other) = (&record.scenario, record.duration_s);
-            found.push(format!("{scenario} for {time:.0} s and {other:.0} s"));
-        }
-        let known = rates.entry(case).or_insert(how);
-        if *known != how {
-            found.push(format!("{} with different scales", record.scenario));
-        }
-    }
+    each_once(found)
+}
+
+fn each_once(mut found: Vec<String>) -> Vec<String> {
     found.sort();
     found.dedup();
     found
@@ -220,15 +260,7 @@ pub fn real_applications(records: &[Record]) -> Vec<String> {
     let line = |record: &Record| {
         Some(format!("{} is the real application ({})", record.scenario, real(record)?))
     };
-    let mut found: Vec<String> = measured(records).into_iter().filter_map(line).collect();
-    found.sort();
-    found.dedup();
-    found
-}
-
-/// Whether two measured durations differ by more than two runs of the same requested duration do.
-fn differ(one: f64, two: f64) -> bool {
-    (one - two).abs() > one.max(two) * 0.1
+    each_once(measured(records).into_iter().filter_map(line).collect())
 }
 
 /// The records with figures; the others are not compared.
@@ -236,51 +268,18 @@ fn measured(records: &[Record]) -> Vec<&Record> {
     records.iter().filter(|record| record.left_out.is_none()).collect()
 }
 
+/// Reasons not to compare the records of two runs.
 fn between(before: &[Record], after: &[Record]) -> Vec<String> {
     let (olds, news) = (measured(before), measured(after));
     let (Some(old), Some(new)) = (olds.first(), news.first()) else { return Vec::new() };
-    let mut found: Vec<String> = old
-        .machine
-        .differences(&new.machine)
-        .into_iter()
-        .map(|text| format!("different machines: {text}"))
-        .collect();
-    let places = cluster::differences(old.cluster.as_ref(), new.cluster.as_ref());
-    found.extend(places.into_iter().map(|text| format!("different places: {text}")));
-    if old.suite_version != new.suite_version {
-        let (one, two) = (&old.suite_version, &new.suite_version);
-        found.push(format!("different versions of leno bench: {one} and {two}"));
-    }
+    let mut found = of_places(old, new);
     let new_cases = by_case(after);
     for (case, olds) in by_case(before) {
         let Some(news) = new_cases.get(&case) else { continue };
-        let (old, new) = (olds[0], news[0]);
-        let mut differ = |what: &str, one: String, two: String| {
-            if one != two {
-                found.push(format!("{} of {} differs: {one} and {two}", what, case.1));
-            }
-        };
-        differ("version", old.mesh_version.clone(), new.mesh_version.clone());
-        if let Some((one, two)) = applications(old, new) {
-            differ("application", one, two);
-        }
-        differ("what was told", told(old), told(new));
-        differ("how it came into the cluster", came(old).to_owned(), came(new).to_owned());
-        differ("capture", old.capture.clone(), new.capture.clone());
-        differ("generator", old.generator.clone(), new.generator.clone());
-        differ("scale", old.scale.to_string(), new.scale.to_string());
-        if self::differ(old.duration_s, new.duration_s) {
-            differ(
-                "measured time",
-                format!("{:.0} s", old.duration_s),
-                format!("{:.0} s", new.duration_s),
-            );
-        }
-        differ("rate", format!("{:?}", old.rate_per_s), format!("{:?}", new.rate_per_s));
+        let of_case: [Differences; 5] = [of_mesh, of_load, of_application, of_time, of_scale];
+        found.extend(of_case.iter().flat_map(|differences| differences(olds[0], news[0])));
     }
-    found.sort();
-    found.dedup();
-    found
+    each_once(found)
 }
 
 /// Valid records by scenario (with its step) and mesh.
@@ -327,7 +326,7 @@ mod tests {
         other.cluster = Some(cluster::Cluster { context: "prod".into(), ..Default::default() });
         let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
         assert!(
-            said.contains("different places: the lab of one machine and cluster prod"),
+            said.contains("measured in different places (the lab of one machine and cluster prod"),
             "{said}"
         );
         let said = within(&[record(0, 100), other]).join("\n");
@@ -341,8 +340,7 @@ mod tests {
             Record { cluster, mesh: mesh.into(), ..record(0, 100) }
         };
         let said = compare(&[of(false, "leno")], &[of(true, "leno")]).caveats.join("\n");
-        let how =
-            "how it came into the cluster of leno differs: was installed for the run and was there";
+        let how = "different origins of leno (was installed for the run and was there";
         assert!(said.contains(how), "{said}");
         let said = within(&[of(false, "leno"), of(true, "leno")]).join("\n");
         assert!(said.contains("different origins of leno"), "{said}");
@@ -381,18 +379,21 @@ mod tests {
         ] {
             let said =
                 compare(std::slice::from_ref(one), std::slice::from_ref(two)).caveats.join("\n");
-            assert!(said.contains("application of leno differs") && said.contains(words), "{said}");
+            assert!(
+                said.contains("http-1k with different applications (") && said.contains(words),
+                "{said}"
+            );
             let said = within(&[one.clone(), two.clone()]).join("\n");
             assert!(said.contains("http-1k with different applications ("), "{said}");
             assert!(said.contains(words), "{said}");
         }
         let moved = Record { application: Some("/other.yaml".into()), ..same.clone() };
         let said = compare(&[same], &[moved]).caveats.join("\n");
-        assert!(!said.contains("differ"), "the file has the same content: {said}");
+        assert!(!said.contains("different"), "the file has the same content: {said}");
     }
 
     #[test]
-    fn what_ran_under_the_same_name_is_told_apart_by_its_digest() {
+    fn applications_of_the_same_name_are_distinguished_by_digest() {
         let of = |folder: &str, face: &str| {
             let digests = [("face", face), ("color", "sha256:0")];
             let application_digests =
@@ -405,9 +406,12 @@ mod tests {
         };
         let before = of("/faces", "sha256:1");
         let differs = said(&before, &of("/faces", "sha256:2"));
-        let words = "application of leno differs: face sha256:1 and face sha256:2";
+        let words = "http-1k with different applications (face sha256:1 and face sha256:2)";
         assert!(differs.contains(words) && !differs.contains("color"), "{differs}");
-        assert!(!said(&before, &of("/moved", "sha256:1")).contains("differs"), "they are the same");
+        assert!(
+            !said(&before, &of("/moved", "sha256:1")).contains("different"),
+            "they are the same"
+        );
         let in_cluster = |digest: &str| {
             let cluster = Some(cluster::Cluster::default());
             Record { cluster, ..of("/images.yaml", digest) }
@@ -417,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_makes_nothing_hard_to_compare() {
+    fn records_without_figures_add_no_caveats() {
         let mut out = record(0, 0);
         out.left_out = Some("linkerd is missing".into());
         out.machine.cpus = 64;
@@ -432,7 +436,7 @@ mod tests {
     fn short_and_long_measurements_are_told_apart() {
         let of = |duration_s| Record { duration_s, ..record(0, 100) };
         let said = compare(&[of(10.0)], &[of(1.0)]).caveats.join("\n");
-        assert!(said.contains("measured time of leno differs: 10 s and 1 s"), "{said}");
+        assert!(said.contains("http-1k for 10 s and 1 s"), "{said}");
         let said = within(&[of(10.0), of(1.0)]).join("\n");
         assert!(said.contains("http-1k for 10 s and 1 s"), "{said}");
         let compared = compare(&[of(10.0)], &[of(10.4)]);
@@ -446,7 +450,7 @@ mod tests {
         other.mesh_version = "2".into();
         let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
         assert!(said.contains("processors: 2 and 64"), "{said}");
-        assert!(said.contains("version of leno differs: 1 and 2"), "{said}");
+        assert!(said.contains("different versions of leno (1 and 2)"), "{said}");
         let said = within(&[record(0, 100), other]).join("\n");
         assert!(said.contains("different machines") && said.contains("versions of leno"), "{said}");
     }

@@ -79,6 +79,15 @@ pub struct Interval {
     pub high: f64,
 }
 
+impl Interval {
+    /// `1.50 (1.40 to 1.60)`, with so many digits after the point.
+    #[must_use]
+    pub fn in_words(self, digits: usize) -> String {
+        let Self { value, low, high } = self;
+        format!("{value:.digits$} ({low:.digits$} to {high:.digits$})")
+    }
+}
+
 /// The ratio of two means, `over` divided by `under`, with its bootstrap interval. Both slices have
 /// one value per round, in the same order. Rounds are drawn in pairs, because a disturbance in a
 /// round affects both values. `None` without a round, or if `under` is 0.
@@ -173,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disturbs_both_of_a_round_does_not_widen_the_interval() {
+    fn a_disturbance_of_a_whole_round_does_not_widen_the_interval() {
         let paired = ratio(&[2.0, 20.0, 4.0], &[1.0, 10.0, 2.0]).unwrap();
         assert_eq!((paired.low, paired.high), (2.0, 2.0));
         let added = difference(&[2.0, 11.0, 5.0], &[1.0, 10.0, 4.0]).unwrap();

@@ -3,6 +3,20 @@
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table, TableStyle};
 
+/// A column: its heading, and its text for an item.
+pub type Column<'a, T> = (&'static str, &'a dyn Fn(&T) -> String);
+
+/// The headings, and a row for each item.
+#[must_use]
+pub fn rows<'i, T: 'i>(
+    items: impl IntoIterator<Item = &'i T>,
+    columns: &[Column<'_, T>],
+) -> Vec<Vec<String>> {
+    let headings = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let row = |item: &T| columns.iter().map(|(_, text)| text(item)).collect();
+    std::iter::once(headings).chain(items.into_iter().map(row)).collect()
+}
+
 /// Aligned columns: the first to the left, the others to the right.
 #[must_use]
 pub fn aligned(rows: &[Vec<String>]) -> String {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_for_a_rate_is_not_compared_with_another() {
+    fn generators_that_search_for_a_rate_are_not_compared() {
         let of = |generator: &str| Record {
             scenario: "saturation".into(),
             rate_per_s: (generator == "leno").then_some(700.0),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_generator_could_not_do_is_in_the_table() {
+    fn the_table_says_why_a_generator_has_no_figures() {
         let mut unable = by("wrk", 0, 0);
         unable.left_out = Some("wrk is driven for HTTP/1.1 in a closed loop only".into());
         let mut limited = by("fortio", 0, 9000);

@@ -291,7 +291,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_mesh_adds_is_taken_round_by_round() {
+    fn added_latency_is_computed_within_each_round() {
         let records = [
             record("none", 0, 1000),
             record("leno", 0, 2000),
@@ -324,7 +324,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_said() {
+    fn a_mesh_that_was_left_out_is_listed_with_the_reason() {
         let mut missing = record("envoy", 0, 0);
         missing.left_out = Some("envoy is missing: scripts/tools.sh envoy".into());
         let summary = Summary::of(&[missing]);

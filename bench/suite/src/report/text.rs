@@ -8,151 +8,92 @@ use super::generators::Agreement;
 use super::summary::{Cell, Summary};
 use crate::error::{Error, Result};
 use crate::record::Record;
-use crate::statistics::Interval;
-use crate::tabular::markdown as table;
-
-/// The headings of [`rows`].
-const HEADINGS: [&str; 13] = [
-    "MESH",
-    "REQ/S",
-    "ERRORS",
-    "P50 MS",
-    "P95 MS",
-    "P99 MS",
-    "P99.9 MS",
-    "+P50",
-    "+P99",
-    "CPU US/REQ",
-    "IDLE MB",
-    "PEAK MB",
-    "MARKS",
-];
+use crate::tabular::{self, Column, markdown as table};
 
 /// The table of one scenario, heading first; latencies in milliseconds, memory of one proxy.
 #[must_use]
 pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
-    let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
-    rows.extend(cells.iter().map(|cell| row(cell)));
-    rows
-}
-
-fn row(cell: &Cell) -> Vec<String> {
+    let ms = |nth: usize| move |cell: &Cell| format!("{:.2}", cell.latency_ms[nth]);
     let added = |nth: usize| {
-        cell.added_ms.map_or_else(|| "-".into(), |ms| format!("{:+.2}", ms[nth].value))
+        move |cell: &Cell| or_dash(cell.added_ms.map(|ms| format!("{:+.2}", ms[nth].value)))
     };
-    let proxies = |text: String| if cell.rss_mb[0] > 0.0 { text } else { "-".to_owned() };
-    let [p50, p95, p99, p99_9] = cell.latency_ms;
-    let cpu = format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]);
-    vec![
-        if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
-        format!("{:.0}", cell.requests_per_s),
-        cell.errors.to_string(),
-        format!("{p50:.2}"),
-        format!("{p95:.2}"),
-        format!("{p99:.2}"),
-        format!("{p99_9:.2}"),
-        added(0),
-        added(1),
-        proxies(cpu),
-        proxies(format!("{:.1}", cell.rss_mb[0])),
-        proxies(format!("{:.1}", cell.rss_mb[2])),
-        if cell.marks.is_empty() { "-".into() } else { cell.marks.join(", ") },
-    ]
+    let of_proxies = |cell: &Cell, text: String| or_dash((cell.rss_mb[0] > 0.0).then_some(text));
+    let columns: [Column<'_, Cell>; 13] = [
+        ("MESH", &|cell| match cell.valid {
+            true => cell.mesh.clone(),
+            false => format!("{} (invalid)", cell.mesh),
+        }),
+        ("REQ/S", &|cell| format!("{:.0}", cell.requests_per_s)),
+        ("ERRORS", &|cell| cell.errors.to_string()),
+        ("P50 MS", &ms(0)),
+        ("P95 MS", &ms(1)),
+        ("P99 MS", &ms(2)),
+        ("P99.9 MS", &ms(3)),
+        ("+P50", &added(0)),
+        ("+P99", &added(1)),
+        ("CPU US/REQ", &|cell| {
+            of_proxies(cell, format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]))
+        }),
+        ("IDLE MB", &|cell| of_proxies(cell, format!("{:.1}", cell.rss_mb[0]))),
+        ("PEAK MB", &|cell| of_proxies(cell, format!("{:.1}", cell.rss_mb[2]))),
+        ("MARKS", &|cell| or_dash((!cell.marks.is_empty()).then(|| cell.marks.join(", ")))),
+    ];
+    tabular::rows(cells.iter().copied(), &columns)
 }
 
 /// The table of one scenario, heading first; columns without figures are left out.
 #[must_use]
 pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
-    let known = |figure: f64, text: String| if figure > 0.0 { text } else { "-".to_owned() };
-    let ratio = |cell: &Cell, nth: usize| {
-        let text =
-            |ratio: Interval| format!("{:.2} ({:.2} to {:.2})", ratio.value, ratio.low, ratio.high);
-        cell.cpu_ratios[nth].map_or_else(|| "-".into(), text)
-    };
-    let columns: [(&str, OtherColumn); 11] = [
-        ("CPU / BEFORE", &|cell| ratio(cell, 0)),
-        ("CPU / HAPROXY", &|cell| ratio(cell, 1)),
-        ("CPU / ENVOY", &|cell| ratio(cell, 2)),
-        ("CONNECTIONS", &|cell| {
-            known(cell.beside.connections, format!("{:.0}", cell.beside.connections))
-        }),
-        ("PROGRAMS US/REQ", &|cell| {
-            known(cell.beside.programs_us, format!("{:.2}", cell.beside.programs_us))
-        }),
-        ("SWITCHES/REQ", &|cell| {
-            known(cell.beside.switches, format!("{:.2}", cell.beside.switches))
-        }),
-        ("START-UP MS", &|cell| {
-            cell.start_up_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.0}"))
-        }),
-        ("CONTROL MB", &|cell| {
-            known(cell.beside.control_mb, format!("{:.1}", cell.beside.control_mb))
-        }),
-        ("NEIGHBOUR REQ/S", &|cell| {
-            cell.beside
-                .neighbour_requests_per_s
-                .map_or_else(|| "-".into(), |rate| format!("{rate:.0}"))
-        }),
-        ("REVISIONS", &|cell| {
-            known(cell.beside.revisions, format!("{:.0}", cell.beside.revisions))
-        }),
-        ("ARRIVED", &|cell| {
-            cell.beside.arrived.map_or_else(|| "-".into(), |count| format!("{count:.0}"))
-        }),
+    let ratio =
+        |nth: usize| move |cell: &Cell| or_dash(cell.cpu_ratios[nth].map(|one| one.in_words(2)));
+    let known =
+        |figure: f64, digits: usize| or_dash((figure > 0.0).then(|| format!("{figure:.digits$}")));
+    let whole = |figure: Option<f64>| or_dash(figure.map(|figure| format!("{figure:.0}")));
+    let columns: [Column<'_, Cell>; 12] = [
+        ("MESH", &|cell| cell.mesh.clone()),
+        ("CPU / BEFORE", &ratio(0)),
+        ("CPU / HAPROXY", &ratio(1)),
+        ("CPU / ENVOY", &ratio(2)),
+        ("CONNECTIONS", &|cell| known(cell.beside.connections, 0)),
+        ("PROGRAMS US/REQ", &|cell| known(cell.beside.programs_us, 2)),
+        ("SWITCHES/REQ", &|cell| known(cell.beside.switches, 2)),
+        ("START-UP MS", &|cell| whole(cell.start_up_ms)),
+        ("CONTROL MB", &|cell| known(cell.beside.control_mb, 1)),
+        ("NEIGHBOUR REQ/S", &|cell| whole(cell.beside.neighbour_requests_per_s)),
+        ("REVISIONS", &|cell| known(cell.beside.revisions, 0)),
+        ("ARRIVED", &|cell| whole(cell.beside.arrived)),
     ];
-    let mut rows = vec![vec!["MESH".to_owned()]];
-    rows.extend(cells.iter().map(|cell| vec![cell.mesh.clone()]));
-    for (heading, value) in columns {
-        let values: Vec<String> = cells.iter().map(|cell| value(cell)).collect();
-        if values.iter().any(|value| value != "-") {
-            let column = std::iter::once(heading.to_owned()).chain(values);
-            rows.iter_mut().zip(column).for_each(|(row, value)| row.push(value));
-        }
-    }
-    rows
+    let has_figures = |(_, text): &Column<'_, Cell>| cells.iter().any(|cell| text(cell) != "-");
+    let columns: Vec<_> = columns.into_iter().filter(has_figures).collect();
+    tabular::rows(cells.iter().copied(), &columns)
 }
-
-/// Returns the text of a cell in a column.
-type OtherColumn<'a> = &'a dyn Fn(&Cell) -> String;
 
 /// The table, heading first; the ratio is the report's generator divided by the other.
 #[must_use]
 pub fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
-    let headings = [
-        "SCENARIO",
-        "MESH",
-        "GENERATOR",
-        "REQ/S",
-        "P50 MS",
-        "P99 MS",
-        "P50 RATIO",
-        "WITHIN 10 %",
-        "MARKS",
+    let figure = |one: &Agreement, text: String| or_dash((one.rounds > 0).then_some(text));
+    let columns: [Column<'_, Agreement>; 9] = [
+        ("SCENARIO", &|one| one.title.clone()),
+        ("MESH", &|one| one.mesh.clone()),
+        ("GENERATOR", &|one| one.generator.clone()),
+        ("REQ/S", &|one| figure(one, format!("{:.0}", one.requests_per_s))),
+        ("P50 MS", &|one| figure(one, format!("{:.2}", one.latency_ms[0]))),
+        ("P99 MS", &|one| figure(one, format!("{:.2}", one.latency_ms[1]))),
+        ("P50 RATIO", &|one| or_dash(one.p50_ratio.map(|ratio| ratio.in_words(3)))),
+        ("WITHIN 10 %", &|one| {
+            or_dash(one.is_close().map(|close| if close { "yes" } else { "NO" }.to_owned()))
+        }),
+        ("MARKS", &|one| {
+            let marks: Vec<&str> = one.marks.iter().copied().chain(one.apart.as_deref()).collect();
+            let marks = (!marks.is_empty()).then(|| marks.join(", "));
+            or_dash(one.left_out.clone().or(marks))
+        }),
     ];
-    let mut rows = vec![headings.map(str::to_owned).to_vec()];
-    for one in all {
-        let figure = |text: String| if one.rounds > 0 { text } else { "-".to_owned() };
-        let ratio = one.p50_ratio.map_or_else(
-            || "-".to_owned(),
-            |ratio| format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
-        );
-        let close = one.is_close().map_or("-", |close| if close { "yes" } else { "NO" });
-        let said = one.marks.iter().copied().chain(one.apart.as_deref());
-        let said = said.collect::<Vec<_>>().join(", ");
-        let marks = if said.is_empty() { "-".to_owned() } else { said };
-        rows.push(vec![
-            one.title.clone(),
-            one.mesh.clone(),
-            one.generator.clone(),
-            figure(format!("{:.0}", one.requests_per_s)),
-            figure(format!("{:.2}", one.latency_ms[0])),
-            figure(format!("{:.2}", one.latency_ms[1])),
-            ratio,
-            close.to_owned(),
-            one.left_out.clone().unwrap_or(marks),
-        ]);
-    }
-    rows
+    tabular::rows(all, &columns)
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 /// The report as Markdown.
