@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_since_is_no_more_than_the_sum_has_grown() {
+    fn usage_since_a_reading_is_no_more_than_the_sum_has_grown() {
         let at = |user_us, system_us| Cpu { user_us, system_us };
         // User time advances by a clock tick, and system time shrinks: 2 ms were used.
         assert_eq!(at(110_000, 45_200) - at(100_000, 53_200), at(2000, 0));

@@ -1,12 +1,12 @@
 //! `leno bench report`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use leno_console::print;
-use leno_suite::report::{self, Summary};
+use leno_suite::report::{self, Brief, Summary};
 use leno_suite::{cost, picture, record};
 
 use leno_suite::tabular::aligned;
@@ -18,7 +18,8 @@ use leno_suite::tabular::aligned;
 /// alone.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,"
+    after_help = "Examples:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,\n  \
+                  leno bench report bench --brief docs/figures"
 )]
 pub(crate) struct Report {
     /// The directory of a run
@@ -35,6 +36,11 @@ pub(crate) struct Report {
     /// Prints the report, and writes no file
     #[arg(long)]
     no_files: bool,
+
+    /// Writes what a README shows of a run of one scenario into this folder instead: a chart for light and one for dark
+    /// pages, and overhead.md, which has both, a small table, and the command that measured it
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "no_files", "prices"])]
+    brief: Option<PathBuf>,
 }
 
 /// The forms of a report.
@@ -53,6 +59,9 @@ enum Form {
 
 pub(super) fn run(args: &Report) -> Result<bool> {
     let records = record::read(&args.directory)?;
+    if let Some(folder) = &args.brief {
+        return brief(&records, folder);
+    }
     let summary = Summary::of(&records);
     let mut files = Vec::new();
     if !args.no_files {
@@ -65,6 +74,20 @@ pub(super) fn run(args: &Report) -> Result<bool> {
         Form::Table => print(&(tables(&summary) + &files.join("\n") + "\n"))?,
     }
     Ok(true)
+}
+
+/// Writes the brief report, and prints the page of it.
+fn brief(records: &[record::Record], folder: &Path) -> Result<bool> {
+    let brief = Brief::of(records, &folder.display().to_string())?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let [light, dark] = Brief::CHARTS;
+    for (name, text) in
+        [(light, &brief.light), (dark, &brief.dark), ("overhead.md", &brief.markdown)]
+    {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print(&brief.markdown).map(|()| true)
 }
 
 /// The tables of a report.

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_answers_when_those_it_calls_have() {
+    fn an_application_answers_after_the_services_that_it_calls() {
         let behind = application(false, Vec::new()).to_string();
         let calls = [false, true].map(|grpc| Callee::parse(&behind, grpc)).to_vec();
         let address = application(false, calls);

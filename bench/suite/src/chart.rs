@@ -49,12 +49,14 @@ const BASELINE: RGBColor = RGBColor(0x8a, 0x8a, 0x8a);
 const TEXT: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
 const RULE: RGBColor = RGBColor(0x77, 0x77, 0x77);
-/// Replacements for the colours of the frame if the reader's browser prefers a dark scheme. Curves
-/// and bars keep their colours, which have enough contrast on both backgrounds.
-const DARK: &str = "<style>@media (prefers-color-scheme: dark) {\
-    svg rect[fill='#FFFFFF'] { fill: #14181d } svg text[fill='#333333'] { fill: #d3dae1 } \
-    svg [stroke='#333333'] { stroke: #d3dae1 } \
-    svg [stroke='#E6E6E6'] { stroke: #2c343c } svg [stroke='#777777'] { stroke: #8d97a1 } }</style>\n";
+/// The colours of the frame, and what they are on a dark page. Curves and bars keep their colours, which have enough contrast
+/// on both.
+const DARK: [(&str, &str); 4] = [
+    ("#FFFFFF", "#14181D"),
+    ("#333333", "#D3DAE1"),
+    ("#E6E6E6", "#2C343C"),
+    ("#777777", "#8D97A1"),
+];
 
 /// The colour of a name, the same in every chart; `nth` is its position among the names of a
 /// report.
@@ -107,8 +109,6 @@ pub struct Series {
 pub struct Bars {
     /// The title.
     pub title: String,
-    /// The unit of all bars.
-    pub unit: String,
     /// The bars; those of one group are adjacent.
     pub bars: Vec<Bar>,
 }
@@ -122,8 +122,10 @@ pub struct Bar {
     pub name: String,
     /// Its colour.
     pub colour: RGBColor,
-    /// Its length; a negative value is drawn as 0, with its number.
+    /// Its length; a negative value is drawn as 0, with its number. Bars of the same unit have the same scale.
     pub value: f64,
+    /// The unit of its value.
+    pub unit: &'static str,
     /// The bounds of its interval.
     pub interval: Option<(f64, f64)>,
 }
@@ -239,10 +241,12 @@ impl Bars {
     /// The chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
-        let most = self.bars.iter().map(|bar| bar.interval.map_or(bar.value, |(_, high)| high));
-        let most = most.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+        let most = |unit: &str| {
+            let bars = self.bars.iter().filter(|bar| bar.unit == unit);
+            let ends = bars.map(|bar| bar.interval.map_or(bar.value, |(_, high)| high));
+            ends.fold(f64::MIN_POSITIVE, f64::max)
+        };
         let wide = f64::from(WIDTH as i32 - BEFORE - BEHIND);
-        let along = |value: f64| BEFORE + (value.max(0.0) / most * wide).round() as i32;
         let mut groups: Vec<&str> = self.bars.iter().map(|bar| bar.group.as_str()).collect();
         groups.dedup();
         let height = self.bars.len() as i32 * BAR + groups.len() as i32 * GROUP + 48;
@@ -255,7 +259,8 @@ impl Bars {
                     area.draw(&Text::new(bar.group.as_str(), (BEFORE, y + 8), bold))?;
                     (y, group) = (y + GROUP, Some(&bar.group));
                 }
-                let middle = y + 9;
+                let (middle, most) = (y + 9, most(bar.unit));
+                let along = |value: f64| BEFORE + (value.max(0.0) / most * wide).round() as i32;
                 area.draw(&Text::new(bar.name.as_str(), (BEFORE - 8, middle), at(HPos::Right)))?;
                 let corners = [(BEFORE, y), (along(bar.value), y + 18)];
                 area.draw(&Rectangle::new(corners, bar.colour.filled()))?;
@@ -268,7 +273,7 @@ impl Bars {
                     }
                     end = end.max(high);
                 }
-                let value = format!("{} {}", precise(bar.value), self.unit);
+                let value = format!("{} {}", precise(bar.value), bar.unit);
                 area.draw(&Text::new(
                     value.trim_end().to_owned(),
                     (end + 8, middle),
@@ -297,7 +302,24 @@ fn draw(
     painted.expect("text in memory takes everything");
     drop(root);
     let start = format!("<svg role=\"img\" aria-label=\"{}\" ", escape(title));
-    svg.replacen("<svg ", &start, 1).replacen(">\n", &format!(">\n{DARK}"), 1)
+    svg.replacen("<svg ", &start, 1)
+}
+
+/// A chart that is light or dark as the reader's browser prefers.
+#[must_use]
+pub fn as_preferred(svg: &str) -> String {
+    let rules = DARK.map(|(light, dark)| {
+        format!("[fill='{light}'] {{ fill: {dark} }} [stroke='{light}'] {{ stroke: {dark} }} ")
+    });
+    let style =
+        format!("<style>@media (prefers-color-scheme: dark) {{ {}}}</style>\n", rules.concat());
+    svg.replacen(">\n", &format!(">\n{style}"), 1)
+}
+
+/// A chart for dark pages.
+#[must_use]
+pub fn dark(svg: &str) -> String {
+    DARK.iter().fold(svg.to_owned(), |svg, (light, dark)| svg.replace(light, dark))
 }
 
 /// Whether a part of a chart was drawn.
@@ -310,8 +332,7 @@ fn text(size: u32, style: FontStyle) -> TextStyle<'static> {
 }
 
 /// Escapes text for use in markup.
-#[must_use]
-pub fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -369,7 +390,19 @@ mod tests {
     }
 
     fn bars(bars: Vec<Bar>) -> Bars {
-        Bars { title: "t".into(), unit: "ms".into(), bars }
+        Bars { title: "t".into(), bars }
+    }
+
+    fn bar(group: &str, value: f64, unit: &'static str) -> Bar {
+        let interval = Some((value * 0.75, value * 1.25));
+        Bar {
+            group: group.into(),
+            name: "leno".into(),
+            colour: colour("leno", 0),
+            value,
+            unit,
+            interval,
+        }
     }
 
     #[test]
@@ -396,14 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn every_colour_of_the_frame_has_one_for_the_dark() {
+    fn every_colour_of_the_frame_has_one_for_dark_pages() {
         let svg = chart(Scale::Linear, 1).svg();
-        for frame in ["fill='#FFFFFF'", "fill='#333333'", "stroke='#E6E6E6'", "stroke='#777777'"] {
-            assert!(
-                DARK.contains(frame) && svg.contains(&frame.replace('\'', "\"")),
-                "{frame}: {svg}"
-            );
+        let (preferred, dark) = (as_preferred(&svg), dark(&svg));
+        for (light, other) in DARK {
+            let is_there = |svg: &str, colour: &str| svg.contains(&format!("=\"{colour}\""));
+            assert!(is_there(&svg, light) && !is_there(&svg, other), "{light}: {svg}");
+            assert!(is_there(&dark, other) && !dark.contains(light), "{light}: {dark}");
+            assert!(preferred.contains(&format!("[fill='{light}'] {{ fill: {other} }}")));
         }
+        assert_eq!(preferred.matches("<style>").count(), 1);
     }
 
     #[test]
@@ -419,11 +454,22 @@ mod tests {
 
     #[test]
     fn bars_show_value_and_interval() {
-        let (group, name) = ("http-1k".into(), "leno".into());
-        let bar =
-            Bar { group, name, colour: colour("leno", 0), value: 2.0, interval: Some((1.5, 2.5)) };
-        let svg = bars(vec![bar]).svg();
+        let svg = bars(vec![bar("http-1k", 2.0, "ms")]).svg();
         assert!(svg.contains("2.00 ms") && svg.contains("http-1k"), "{svg}");
         assert_eq!(svg.matches("<polyline").count(), 3, "an interval and its ends");
+    }
+
+    #[test]
+    fn bars_of_the_same_unit_have_the_same_scale() {
+        let svg =
+            bars(vec![bar("p99", 2.0, "ms"), bar("p50", 1.0, "ms"), bar("peak", 900.0, "MB")])
+                .svg();
+        let widths = svg.split("<rect ").skip(2).map(|rect| {
+            let (_, width) = rect.split_once(" width=\"").unwrap();
+            width.split_once('"').unwrap().0.parse::<f64>().unwrap()
+        });
+        let widths: Vec<f64> = widths.collect();
+        assert!((widths[0] / widths[1] - 2.0).abs() < 0.02, "{widths:?}");
+        assert_eq!(widths[0], widths[2], "another unit");
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_generator_cannot_do_is_known_before_it_is_asked() {
+    fn a_generator_refuses_plans_that_it_cannot_carry_out() {
         let mut plan = Plan::new("http://127.0.0.1/", 100.0, Duration::from_secs(1));
         let keep = |plan: &Plan| Generator::ALL.map(|one| one.keeps_rates(plan));
         assert_eq!(keep(&plan), [true, true, false, false], "HTTP/1.1 at a rate");

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_to_others_are_counted_and_those_to_itself_are_not() {
+    fn connections_that_leave_the_namespace_are_counted() {
         let lines = [
             ("0300590A:9C40", "0400590A:1F90", "01"),
             ("0100007F:9C40", "0100007F:3A99", "01"),

@@ -121,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_can_reach_is_not_listened_on() {
+    fn addresses_outside_of_loopback_are_refused() {
         let empty = |_: Request<Incoming>| async { (StatusCode::OK, String::new()) };
         let refused = serve("0.0.0.0:0".parse().unwrap(), empty).unwrap_err().to_string();
         assert!(refused.contains("listen on 127.0.0.1"), "{refused}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_says_half_of_a_request_keeps_nobody_else_out() {
+    async fn clients_that_send_half_a_request_do_not_block_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(accept(listener, |request: Request<Incoming>| async {

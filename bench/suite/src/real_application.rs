@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_real_application_is_refused_with_those_that_have() {
+    fn scenarios_without_a_real_application_are_refused_and_the_others_named() {
         let refused = printed("http-1k").unwrap_err().to_string();
         assert!(refused.contains("http-1k is not the shape of a real application"), "{refused}");
         assert!(refused.contains("faces and teastore"), "{refused}");

@@ -1,5 +1,6 @@
 //! Reports, made from records alone: a table, CSV, Markdown, and one page of HTML with charts.
 
+mod brief;
 mod charts;
 mod generators;
 mod html;
@@ -7,6 +8,7 @@ mod other_figures;
 mod summary;
 mod text;
 
+pub use brief::Brief;
 pub use charts::{Figure, figures};
 pub use generators::Agreement;
 pub use html::page;

@@ -127,7 +127,7 @@ fn the_command_that_brings_a_record_has_all_that_it_needs() {
 }
 
 #[test]
-fn what_a_mesh_adds_is_over_no_mesh_in_the_same_scenario() {
+fn added_latency_is_relative_to_no_mesh_in_the_same_scenario() {
     let check = "{kind: added-latency, scenario: http-1k, mesh: envoy, quantile: p99, ms: 2.0}";
     let records = [record("none", 10_000), record("envoy", 12_500)];
     let seen = verdict(check, &records);

@@ -137,7 +137,7 @@ mod tests {
     /// Regression: all runs of a few seconds at a low rate were marked (16 connections for 20
     /// requests/s).
     #[test]
-    fn what_does_not_go_into_the_time_is_not_missed() {
+    fn a_last_request_that_does_not_fit_into_the_time_is_no_error() {
         let mut plan = Plan::new("http://a/", 20.0, Duration::from_secs(5));
         plan.connections = 16;
         assert_eq!(wanted(&plan, 20.0), 96.0, "6 on each, not 6.25");

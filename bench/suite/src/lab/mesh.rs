@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mesh_is_given_what_is_pushed_and_who_is_there() {
+    fn every_mesh_gets_pushed_routes_and_current_endpoints() {
         let services = [3, 4, 5].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
         let push = Hop {
             services: &services,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn envoy_does_not_look_into_what_goes_to_an_opaque_service() {
+    fn envoy_forwards_to_opaque_services_without_parsing() {
         let services = [3, 4].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
         let envoy = named("envoy", &Choices::default()).unwrap();
         let caller = Hop { services: &services, opaque: &services[1..], ..hop() };

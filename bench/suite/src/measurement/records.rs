@@ -178,7 +178,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn figures_of_another_application_are_not_gone_on_with() {
+    fn a_run_with_another_application_is_not_resumed() {
         let options = options(Path::new("/out"));
         let faces = scenario::find("faces").unwrap();
         let of = |application: Option<&str>| Record {
@@ -196,7 +196,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn records_are_never_mixed_with_those_that_are_there() {
+    fn existing_records_are_only_continued_with_resume() {
         let directory = tempfile::tempdir().unwrap();
         let mut options = options(directory.path());
         prepare_out(&options).unwrap();
@@ -224,7 +224,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn figures_are_not_lost_to_a_tool_that_is_missing_later() {
+    fn a_tool_that_is_missing_later_replaces_no_figures() {
         let directory = tempfile::tempdir().unwrap();
         let options = options(directory.path());
         let faces = scenario::find("faces").unwrap();
@@ -246,7 +246,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_mesh_faster_than_none_is_flagged_as_soon_as_it_is_written() {
+    fn a_mesh_faster_than_none_is_marked_when_its_record_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let record = |mesh: &str, round, p50| Record {
             scenario: "s".into(),

@@ -91,7 +91,7 @@ async fn ask_as(address: SocketAddr, token: Option<&str>, what: (&str, &str), bo
 }
 
 #[tokio::test]
-async fn whoever_shows_another_token_or_none_is_told_nothing_and_kills_nothing() {
+async fn a_client_without_the_token_reads_and_kills_nothing() {
     let watcher = watcher().await;
     for token in [None, Some(""), Some("0"), Some("a-toke"), Some(&*token().unwrap())] {
         for what in
@@ -169,7 +169,7 @@ async fn processes_of_a_container_are_counted_each_by_itself() {
 }
 
 #[tokio::test]
-async fn what_is_no_container_is_refused_and_what_is_killed_is_killed_once() {
+async fn an_invalid_id_is_refused_and_a_repeated_kill_kills_once() {
     let Some(pod) = Pod::make("killed") else { return };
     let (one, two, none) = (id("c"), id("d"), id("e"));
     let (mut first, mut other) =

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_and_covers_its_scenario() {
+    fn the_printed_file_of_images_parses_and_has_every_service() {
         for (name, text) in FILES {
             let scenario = scenario::find(name).unwrap();
             let images = Images::parse(text).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn an_error_in_a_file_of_images_names_its_place() {
         let others = "smiley: {image: b}, color: {image: c}";
         let of = |face: &str| format!("scenario: faces\nservices: {{face: {{{face}}}, {others}}}");
         read(&of("image: a, user: 1000, env: {PORT: \"1\"}, args: [-port, \"1\"]")).unwrap();

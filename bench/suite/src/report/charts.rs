@@ -3,7 +3,7 @@
 use plotters::style::RGBColor;
 
 use super::summary::{Cell, Summary};
-use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, colour};
+use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, as_preferred, colour};
 use crate::cost::{self, Price};
 use crate::mesh_names::NONE;
 use crate::record::{Record, of_one_generator};
@@ -22,6 +22,19 @@ pub struct Figure {
     is_empty: bool,
 }
 
+impl Figure {
+    fn of_bars(name: &str, caption: String, bars: Bars) -> Self {
+        let (name, svg) = (name.to_owned(), as_preferred(&bars.svg()));
+        Self { name, caption, svg, is_empty: bars.bars.is_empty() }
+    }
+
+    fn of_curves(name: &str, caption: &str, chart: &Chart) -> Self {
+        let is_empty = chart.series.iter().all(|one| one.curve.is_empty());
+        let (name, caption) = (name.to_owned(), caption.to_owned());
+        Self { name, caption, svg: as_preferred(&chart.svg()), is_empty }
+    }
+}
+
 /// All charts that the records have enough data for.
 #[must_use]
 pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Figure> {
@@ -30,9 +43,7 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
     for (title, cells) in summary.scenarios() {
         found.push(latency(&title, &cells, &meshes));
     }
-    found.push(added(summary, &meshes));
-    found.push(bars(summary, &meshes, ResourceKind::Cpu));
-    found.push(bars(summary, &meshes, ResourceKind::Memory));
+    found.extend(side_by_side(summary, &meshes));
     found.extend(by_rate(summary, &meshes));
     found.extend(costs(records, prices, &meshes));
     found.retain(|figure| !figure.is_empty);
@@ -40,7 +51,7 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
 }
 
 /// The meshes in the order of their colours, which is the same in all charts.
-fn meshes(summary: &Summary) -> Vec<String> {
+pub(super) fn meshes(summary: &Summary) -> Vec<String> {
     let mut names: Vec<String> = summary.cells.iter().map(|cell| cell.mesh.clone()).collect();
     names.sort();
     names.dedup();
@@ -74,128 +85,115 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
         y: Axis("latency, ms".into(), Scale::Linear),
         series: series.collect(),
     };
-    Figure {
-        name: of_latency(title),
-        is_empty: chart.series.iter().all(|one| one.curve.is_empty()),
-        caption:
-            "From the moment a request was due to its last byte; median of the rounds at each \
-                  percentile. Each further nine takes the same room, so the right is what the \
-                  slowest requests saw."
-                .to_owned(),
-        svg: chart.svg(),
-    }
+    Figure::of_curves(
+        &of_latency(title),
+        "From the moment a request was due to its last byte; median of the rounds at each \
+         percentile. Each further nine takes the same room, so the right is what the slowest \
+         requests saw.",
+        &chart,
+    )
 }
 
-fn added(summary: &Summary, meshes: &[String]) -> Figure {
-    let mut all = Vec::new();
-    for (title, cells) in summary.scenarios() {
-        for cell in cells {
-            let Some([_, p99]) = cell.added_ms else { continue };
-            all.push(Bar {
-                group: title.clone(),
-                name: cell.mesh.clone(),
-                colour: colour_of(&cell.mesh, meshes),
-                value: p99.value,
-                interval: (cell.rounds > 1).then_some((p99.low, p99.high)),
-            });
-        }
-    }
-    Figure {
-        name: "added-p99".to_owned(),
-        is_empty: all.is_empty(),
-        caption:
-            "What each mesh adds to the 99th percentile of the baseline in the same round, with \
-                  the 95 % bootstrap interval over the rounds."
-                .to_owned(),
-        svg: Bars { title: "Added latency at p99".into(), unit: "ms".into(), bars: all }.svg(),
-    }
+/// The length of a bar, and the ends of the line across it.
+pub(super) type Length = (f64, Option<(f64, f64)>);
+
+/// The latency that is added to the 99th percentile, in milliseconds, with its interval.
+pub(super) fn added_p99(cell: &Cell) -> Option<Length> {
+    let [_, p99] = cell.added_ms?;
+    Some((p99.value, (cell.rounds > 1).then_some((p99.low, p99.high))))
 }
 
-/// The figure that a bar chart shows.
-#[derive(Clone, Copy)]
-enum ResourceKind {
-    Cpu,
-    Memory,
+/// CPU of all proxies for a request, in microseconds.
+pub(super) fn cpu_of_request(cell: &Cell) -> Option<Length> {
+    (cell.rss_mb[0] > 0.0).then(|| (cell.cpu_us_in_all(), None))
 }
 
-fn bars(summary: &Summary, meshes: &[String], kind: ResourceKind) -> Figure {
-    let mut all = Vec::new();
-    for (title, cells) in summary.scenarios() {
-        for cell in cells.into_iter().filter(|cell| cell.rss_mb[0] > 0.0) {
-            let (value, interval) = match kind {
-                ResourceKind::Cpu => (cell.cpu_us_in_all(), None),
-                ResourceKind::Memory => (cell.rss_mb[2], Some((cell.rss_mb[0], cell.rss_mb[2]))),
-            };
-            let colour = colour_of(&cell.mesh, meshes);
-            all.push(Bar {
-                group: title.clone(),
-                name: cell.mesh.clone(),
-                colour,
-                value,
-                interval,
-            });
-        }
-    }
-    let (name, title, unit, caption) = match kind {
-        ResourceKind::Cpu => (
-            "cpu",
-            "CPU of all proxies for a request",
-            "us",
-            "User and system time of every proxy together, divided by the requests.",
-        ),
-        ResourceKind::Memory => (
-            "memory",
-            "Memory of one proxy",
-            "MB",
-            "Resident memory: the bar is the peak under load, the line begins where it was idle.",
-        ),
+/// Memory of a proxy in MB, at its peak; the line begins where it was idle.
+pub(super) fn peak_memory(cell: &Cell) -> Option<Length> {
+    let [idle, _, peak] = cell.rss_mb;
+    (idle > 0.0).then_some((peak, Some((idle, peak))))
+}
+
+/// A bar for each cell that has this figure, in groups of the same title.
+pub(super) fn bars<'c>(
+    (cells, meshes): (impl IntoIterator<Item = &'c Cell>, &[String]),
+    unit: &'static str,
+    title: impl Fn(&Cell) -> String,
+    figure: fn(&Cell) -> Option<Length>,
+) -> Vec<Bar> {
+    let bar = |cell: &Cell| {
+        let (value, interval) = figure(cell)?;
+        let (name, colour) = (cell.mesh.clone(), colour_of(&cell.mesh, meshes));
+        Some(Bar { group: title(cell), name, colour, value, unit, interval })
     };
-    let is_empty = all.is_empty();
-    let svg = Bars { title: title.into(), unit: unit.into(), bars: all }.svg();
-    Figure { name: name.to_owned(), caption: caption.to_owned(), svg, is_empty }
+    cells.into_iter().filter_map(bar).collect()
+}
+
+/// The figures of all scenarios as bars.
+fn side_by_side(summary: &Summary, meshes: &[String]) -> [Figure; 3] {
+    type Figures = fn(&Cell) -> Option<Length>;
+    let figure =
+        |(name, unit): (&str, &'static str), title: &str, caption: &str, length: Figures| {
+            let bars = bars((&summary.cells, meshes), unit, Cell::title, length);
+            Figure::of_bars(name, caption.to_owned(), Bars { title: title.to_owned(), bars })
+        };
+    [
+        figure(
+            ("added-p99", "ms"),
+            "Added latency at p99",
+            "What each mesh adds to the 99th percentile of the baseline in the same round, with the 95 % bootstrap \
+             interval over the rounds.",
+            added_p99,
+        ),
+        figure(
+            ("cpu", "us"),
+            "CPU of all proxies for a request",
+            "User and system time of every proxy together, divided by the requests.",
+            cpu_of_request,
+        ),
+        figure(
+            ("memory", "MB"),
+            "Memory of one proxy",
+            "Resident memory: the bar is the peak under load, the line begins where it was idle.",
+            peak_memory,
+        ),
+    ]
 }
 
 /// CPU and memory over the rate, for scenarios with several rates.
 fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
+    type Point = fn(&Cell) -> f64;
+    let kinds: [(&str, &str, Point); 2] = [
+        ("CPU of all proxies", "processors", |cell| cell.cpus),
+        ("memory of a proxy", "MB", |cell| cell.rss_mb[1]),
+    ];
     let mut names: Vec<&str> =
         summary.cells.iter().filter(|c| c.step.is_some()).map(|c| c.scenario.as_str()).collect();
     names.dedup();
-    let mut found = Vec::new();
-    for name in names {
-        for (kind, title, unit) in [
-            (ResourceKind::Cpu, "CPU of all proxies", "processors"),
-            (ResourceKind::Memory, "memory of a proxy", "MB"),
-        ] {
-            let series = meshes.iter().map(|mesh| {
-                let cells = summary
-                    .cells
-                    .iter()
-                    .filter(|c| c.scenario == name && c.mesh == *mesh && c.latency_ms[0] > 0.0);
-                let points: Vec<(f64, f64)> = cells
-                    .map(|cell| match kind {
-                        ResourceKind::Cpu => (cell.requests_per_s, cell.cpus),
-                        ResourceKind::Memory => (cell.requests_per_s, cell.rss_mb[1]),
-                    })
-                    .collect();
-                let curve = fitted(&points);
-                Series { name: mesh.clone(), colour: colour_of(mesh, meshes), points, curve }
-            });
-            let chart = Chart {
-                title: format!("{name}: {title} by requests/s"),
-                x: Axis("requests/s".into(), Scale::Linear),
-                y: Axis(format!("{title}, {unit}"), Scale::Linear),
-                series: series.collect(),
+    let figure = |name: &str, (title, unit, value): (&str, &str, Point)| {
+        let series = meshes.iter().map(|mesh| {
+            let is_of = |cell: &&Cell| {
+                cell.scenario == name && cell.mesh == *mesh && cell.latency_ms[0] > 0.0
             };
-            found.push(Figure {
-                name: file(&format!("{name}-{unit}-by-rate")),
-                caption: "Dots are medians of the rounds, lines the least-squares parabola."
-                    .to_owned(),
-                svg: chart.svg(),
-                is_empty: chart.series.iter().all(|one| one.curve.is_empty()),
-            });
-        }
-    }
-    found
+            let cells = summary.cells.iter().filter(is_of);
+            let points: Vec<(f64, f64)> =
+                cells.map(|cell| (cell.requests_per_s, value(cell))).collect();
+            let curve = fitted(&points);
+            Series { name: mesh.clone(), colour: colour_of(mesh, meshes), points, curve }
+        });
+        let chart = Chart {
+            title: format!("{name}: {title} by requests/s"),
+            x: Axis("requests/s".into(), Scale::Linear),
+            y: Axis(format!("{title}, {unit}"), Scale::Linear),
+            series: series.collect(),
+        };
+        Figure::of_curves(
+            &file(&format!("{name}-{unit}-by-rate")),
+            "Dots are medians of the rounds, lines the least-squares parabola.",
+            &chart,
+        )
+    };
+    names.iter().flat_map(|name| kinds.map(|kind| figure(name, kind))).collect()
 }
 
 /// Yearly cost of 100 sidecars on the first machine of the table.
@@ -209,23 +207,19 @@ fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figu
         name: cost.mesh.clone(),
         colour: colour_of(&cost.mesh, meshes),
         value: cost.dollars_per_100_sidecars_year,
+        unit: "$",
         interval: None,
     };
-    let bars: Vec<Bar> = costs.iter().map(bar).collect();
+    let caption = format!(
+        "The larger of a sidecar's two shares of a machine with {} processors and {} GiB, at \
+         {} dollars an hour (leno bench cost).{}",
+        price.cpus,
+        price.memory_gib,
+        price.dollars_per_hour,
+        uncounted.collect::<String>()
+    );
     let title = format!("100 sidecars a year on {}, {}", price.name, price.place);
-    Some(Figure {
-        name: "cost".to_owned(),
-        is_empty: bars.is_empty(),
-        caption: format!(
-            "The larger of a sidecar's two shares of a machine with {} processors and {} GiB, at \
-             {} dollars an hour (leno bench cost).{}",
-            price.cpus,
-            price.memory_gib,
-            price.dollars_per_hour,
-            uncounted.collect::<String>()
-        ),
-        svg: Bars { title, unit: "$".into(), bars }.svg(),
-    })
+    Some(Figure::of_bars("cost", caption, Bars { title, bars: costs.iter().map(bar).collect() }))
 }
 
 #[cfg(test)]

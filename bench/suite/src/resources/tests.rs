@@ -34,7 +34,7 @@ fn small() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_small_sequence_gives_what_was_worked_out_by_hand() {
+fn a_small_sequence_has_the_means_computed_by_hand() {
     let folder = small();
     let analysis = analyse(&[folder.path()]).unwrap();
     let [sequence] = &analysis.sequences[..] else { panic!("one sequence") };
@@ -86,7 +86,7 @@ fn the_deviation_divides_by_n() {
 }
 
 #[test]
-fn what_is_no_number_is_named_with_its_line() {
+fn a_cell_that_is_no_number_is_named_with_its_line() {
     let folder = small();
     fs::write(folder.path().join("600-1-metrics.csv"), "timestamp,a CPU\nt,1\nt,lots\n").unwrap();
     let error = analyse(&[folder.path()]).unwrap_err().to_string();

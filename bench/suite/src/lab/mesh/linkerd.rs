@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_says_how_to_get_it() {
+    fn a_missing_proxy_names_the_option_for_it() {
         let missing = Linkerd { given: None }.find().unwrap_err().to_string();
         assert!(missing.contains("--linkerd2-proxy PATH"), "{missing}");
         let push = crate::scenario::find("push").unwrap();

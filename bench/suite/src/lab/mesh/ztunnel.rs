@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_do_is_said() {
+    fn ztunnel_refuses_scenarios_that_it_cannot_carry() {
         for (scenario, able) in
             [("http-1k", true), ("push", false), ("churn", false), ("faces", false)]
         {

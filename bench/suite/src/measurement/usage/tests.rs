@@ -50,7 +50,7 @@ fn sample(second: u64, reading: Reading) -> Sample {
 }
 
 #[test]
-fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
+fn usage_between_two_readings_is_counted_by_role() {
     let at = |second, factor: u64| {
         let all = [
             (Role::Generator, "client", "1", 10 * factor, 1),
@@ -87,7 +87,7 @@ fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
 }
 
 #[test]
-fn nodes_of_one_kernel_count_it_once_and_those_of_two_add_up() {
+fn nodes_that_share_a_kernel_count_it_once() {
     let whole = |ms: f64| KernelCounters {
         machine: Machine { busy_ms: ms, processors: 2, ..Machine::default() },
         ..KernelCounters::default()
@@ -143,7 +143,7 @@ fn of_proxy(second: u64, id: &str, cpu: Cpu, is_whole: bool) -> Reading {
 }
 
 #[test]
-fn a_tick_of_user_time_is_not_counted_beside_what_the_sum_has_grown() {
+fn a_tick_of_user_time_is_not_counted_beside_the_exact_sum() {
     let at = |second, user_us, system_us| of_proxy(second, "1", Cpu { user_us, system_us }, true);
     // The run times are 153.2 ms and 155.2 ms; a clock tick has just been assigned to user time.
     let (before, after) = (at(10, 100_000, 53_200), at(13, 110_000, 45_200));
@@ -153,7 +153,7 @@ fn a_tick_of_user_time_is_not_counted_beside_what_the_sum_has_grown() {
 }
 
 #[test]
-fn what_was_used_where_the_machine_is_not_looked_at_is_told_apart() {
+fn usage_on_machines_that_are_not_read_is_separate() {
     let at = |second, system_us, is_whole| {
         of_proxy(second, "1", Cpu { user_us: 0, system_us }, is_whole)
     };

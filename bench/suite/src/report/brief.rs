@@ -1,0 +1,174 @@
+//! What a README shows of a run: a chart of one scenario, for light and for dark pages, and a small table with the command
+//! that measured it.
+
+use super::charts::{added_p99, bars, cpu_of_request, meshes, peak_memory};
+use super::summary::{Cell, Summary};
+use crate::chart::{Bars, dark};
+use crate::error::{Error, Result};
+use crate::mesh_names::CLUSTER;
+use crate::record::Record;
+use crate::tabular::{self, Column};
+
+/// The files of a brief report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brief {
+    /// The chart for light pages, as SVG.
+    pub light: String,
+    /// The same chart for dark pages.
+    pub dark: String,
+    /// The Markdown that shows both, in a folder of this path, with the table.
+    pub markdown: String,
+}
+
+impl Brief {
+    /// The names of the files of both charts.
+    pub const CHARTS: [&'static str; 2] = ["overhead-light.svg", "overhead-dark.svg"];
+
+    /// The brief report of a run of one scenario. `folder` is the path by which the page names the charts.
+    ///
+    /// # Errors
+    /// If the run has several scenarios, or no mesh has valid figures beside the baseline.
+    pub fn of(records: &[Record], folder: &str) -> Result<Self> {
+        let summary = Summary::of(records);
+        let scenarios = summary.scenarios();
+        let [(title, cells)] = &scenarios[..] else {
+            let names: Vec<&str> = scenarios.iter().map(|(title, _)| title.as_str()).collect();
+            let why =
+                format!("a brief report is of one scenario, and the run has: {}", names.join(", "));
+            return Err(Error::Refused(why));
+        };
+        let shown: Vec<&Cell> =
+            cells.iter().copied().filter(|cell| cell.added_ms.is_some()).collect();
+        if shown.is_empty() {
+            let why =
+                "no mesh has valid figures beside those of no mesh: `leno bench report` says why";
+            return Err(Error::Refused(why.to_owned()));
+        }
+        let light = chart(title, &shown, &meshes(&summary));
+        let markdown =
+            [picture(title, folder), table(&shown), notes(records, &summary, cells)].concat();
+        Ok(Self { dark: dark(&light), light, markdown })
+    }
+}
+
+fn chart(title: &str, shown: &[&Cell], meshes: &[String]) -> String {
+    let group = |name: &str, unit, figure| {
+        let name = name.to_owned();
+        bars((shown.iter().copied(), meshes), unit, move |_| name.clone(), figure)
+    };
+    let groups = [
+        group("latency added at p99", "ms", added_p99 as fn(&Cell) -> _),
+        group("CPU of all proxies for a request", "us", cpu_of_request),
+        group("memory of one proxy", "MB", peak_memory),
+    ];
+    Bars { title: format!("{title}: what each mesh costs"), bars: groups.concat() }.svg()
+}
+
+fn picture(title: &str, folder: &str) -> String {
+    let [light, dark] = Brief::CHARTS;
+    format!(
+        "<picture>\n  <source media=\"(prefers-color-scheme: dark)\" srcset=\"{folder}/{dark}\">\n  \
+         <img alt=\"{title}: what each mesh costs\" src=\"{folder}/{light}\">\n</picture>\n"
+    )
+}
+
+fn table(shown: &[&Cell]) -> String {
+    let columns: [Column<'_, Cell>; 4] = [
+        ("mesh", &|cell| cell.mesh.clone()),
+        ("added at p99, ms", &|cell| {
+            cell.added_ms.map_or_else(String::new, |[_, p99]| p99.in_words(2))
+        }),
+        ("CPU for a request, us", &|cell| format!("{:.0}", cell.cpu_us_in_all())),
+        ("memory of a proxy, MB", &|cell| format!("{:.1}", cell.rss_mb[2])),
+    ];
+    tabular::markdown(&tabular::rows(shown.iter().copied(), &columns))
+}
+
+/// The command, where and with what it ran, and what readers must know before they trust the figures.
+fn notes(records: &[Record], summary: &Summary, cells: &[&Cell]) -> String {
+    let versions: Vec<String> =
+        summary.versions.iter().map(|(mesh, version)| format!("{mesh}: {version}")).collect();
+    let mut text =
+        format!("\n`{}` on {}; {}.\n", command(records), summary.machine, versions.join("; "));
+    let caveats = summary.caveats.iter().cloned();
+    let invalid = cells.iter().filter(|cell| !cell.valid);
+    let invalid =
+        invalid.map(|cell| format!("{} is not shown: {}", cell.mesh, cell.marks.join(", ")));
+    let left_out =
+        summary.left_out.iter().map(|(_, mesh, why)| format!("{mesh} is not shown: {why}"));
+    for caveat in caveats.chain(invalid).chain(left_out) {
+        text += &format!("- {caveat}\n");
+    }
+    text
+}
+
+/// The command that makes such records.
+fn command(records: &[Record]) -> String {
+    let mut names: Vec<&str> = records.iter().map(|record| record.mesh.as_str()).collect();
+    let place = |name: &str| CLUSTER.iter().position(|(known, _)| *known == name);
+    names.sort_by_key(|name| (place(name).unwrap_or(CLUSTER.len()), *name));
+    names.dedup();
+    let rounds = records.iter().map(|record| record.round + 1).max().unwrap_or(1);
+    let measured = records.iter().find(|record| record.left_out.is_none());
+    let Record { scenario, duration_s, scale, cluster, .. } = measured.cloned().unwrap_or_default();
+    let place = if cluster.is_some() { " --context NAME --image IMAGE" } else { "" };
+    format!(
+        "leno bench run {scenario}{place} --mesh {} --rounds {rounds} --duration {duration_s:.0}s --scale {scale}",
+        names.join(",")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Mark, MarkKind};
+    use crate::report::summary::tests::record;
+
+    fn run() -> Vec<Record> {
+        let mut records = Vec::new();
+        for round in 0..2 {
+            for (mesh, p99) in [("envoy", 4000), ("none", 1000), ("leno", 2500)] {
+                records.push(Record { scale: 0.1, ..record(mesh, round, p99) });
+            }
+        }
+        records
+    }
+
+    #[test]
+    fn a_readme_has_a_chart_for_light_and_dark_and_the_command_that_made_it() {
+        let brief = Brief::of(&run(), "docs/figures").unwrap();
+        for words in ["http-1k: what each mesh costs", "1.50 ms", "15.4 MB", "leno", "envoy"] {
+            assert!(brief.light.contains(words) || brief.markdown.contains(words), "{words}");
+        }
+        let names = |name: &str| brief.light.lines().filter(|line| *line == name).count();
+        assert_eq!((names("leno"), names("envoy"), names("none")), (3, 3, 0), "{}", brief.light);
+        assert_ne!(brief.light, brief.dark);
+        for words in [
+            "srcset=\"docs/figures/overhead-dark.svg\"",
+            "src=\"docs/figures/overhead-light.svg\"",
+            "| leno  | 1.50 (1.50 to 1.50) |",
+            "`leno bench run http-1k --mesh none,leno,envoy --rounds 2 --duration 10s --scale 0.1`",
+        ] {
+            assert!(brief.markdown.contains(words), "{words} is not in {}", brief.markdown);
+        }
+    }
+
+    #[test]
+    fn figures_that_are_not_valid_are_not_shown_and_the_reason_is() {
+        let mut records = run();
+        let why = "2 % failed".to_owned();
+        let failed = Mark { kind: MarkKind::Errors, why };
+        records
+            .iter_mut()
+            .filter(|one| one.mesh == "envoy")
+            .for_each(|one| one.marks.push(failed.clone()));
+        let brief = Brief::of(&records, "x").unwrap();
+        assert!(!brief.light.contains("envoy"), "{}", brief.light);
+        assert!(brief.markdown.contains("- envoy is not shown: errors"), "{}", brief.markdown);
+        let none = Brief::of(&records[..2], "x").unwrap_err().to_string();
+        assert!(none.contains("no mesh has valid figures"), "{none}");
+        records.push(Record { scenario: "push".into(), ..record("none", 0, 1) });
+        let several = Brief::of(&records, "x").unwrap_err().to_string();
+        assert!(several.contains("http-1k, push"), "{several}");
+    }
+}
