@@ -1,5 +1,6 @@
 //! Pieces of the mesh that stop or die under load.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -176,21 +177,20 @@ fn all_killed(lab: &Lab) -> Result<()> {
 fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
     /// The exit status of a curl that cannot connect; 28 would be a connection without a response.
     const COULD_NOT_CONNECT: Option<i32> = Some(7);
+    const ENDS_WITHIN: Duration = Duration::from_secs(30);
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let refused = || -> Result<()> {
         lab.reach("client", "web:8080")?;
         let address = lab.status()?.address("web-0", false)?;
         // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
         lab.kill(Piece::Controller, Signal::SIGSTOP)?;
-        let killed = ["client-0", "web-0"];
-        for proxy in killed {
+        for proxy in ["client-0", "web-0"] {
+            let pid = lab.pid_of(Piece::Proxy(proxy))?;
             lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
+            // A process that a signal ends still accepts connections until the kernel has closed its listeners.
+            let is_gone = || Ok((!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+            wait::until("the end of a proxy", ENDS_WITHIN, is_gone)?;
         }
-        let started_again = |s: &Status| {
-            killed.iter().all(|name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0))
-        };
-        // A process that a signal ends still accepts connections until the kernel has closed its listeners.
-        lab.wait_for("the end of both proxies", started_again)?;
         let curl = |url: &str| ["curl", "-sS", "--max-time", "20", url].map(str::to_owned);
         let from_client = |url: &str| -> Result<Option<i32>> {
             let command = curl(url);
@@ -211,7 +211,10 @@ fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
             ensure!(exited == COULD_NOT_CONNECT, "{who}: {exited:?}");
         }
         lab.kill(Piece::Controller, Signal::SIGCONT)?;
-        lab.wait_for("both proxies again", Status::ready)?;
+        lab.wait_for("both proxies again", |s| {
+            let again = |name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0);
+            s.ready() && again("client-0") && again("web-0")
+        })?;
         lab.reach("client", "web:8080").map(|_| ())
     };
     lab.explain(refused())
