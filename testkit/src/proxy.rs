@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -148,6 +148,11 @@ impl Proxy {
         Ok(Some(format!("leno-proxy ended ({status}): {}", self.log()?)))
     }
 
+    /// Waits until it ends by itself, as after a drain.
+    pub fn ends(&mut self, limit: Duration) -> Result<ExitStatus> {
+        wait::until("leno-proxy to end", limit, || Ok(self.child.try_wait()?))
+    }
+
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -188,6 +193,17 @@ pub fn reserved() -> Result<(SocketAddr, Socket)> {
 /// first, the program fails with an error.
 pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+/// The document of a proxy that only serves one application, detects its protocol, and has as many workers as the machine
+/// has processors.
+#[must_use]
+pub fn inbound(address: SocketAddr, admin: SocketAddr, application: SocketAddr) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web-0, namespace: t}}\n\
+         spec:\n  admin: \"{admin}\"\n  mtls: disabled\n  \
+         inbound: {{listen: \"{address}\", application: \"{application}\"}}\n"
+    )
 }
 
 fn documents(side: Side, (address, admin): (SocketAddr, SocketAddr), server: SocketAddr) -> String {

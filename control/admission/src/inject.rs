@@ -261,7 +261,7 @@ fn one_of<'p>(
 /// Why the pod is left as it is, where it is.
 fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipReason>, InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
-    let mut containers = spec.list("containers").iter().chain(spec.list("initContainers"));
+    let mut containers = spec.containers();
     let on_windows = || {
         let system = spec.at(&["os", "name"]);
         let node = spec.get("nodeSelector").and_then(|node| node.get("kubernetes.io/os"));
@@ -275,10 +275,7 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipRea
     let asked = one_of(pod, INJECT_ANNOTATION, &["enabled", "disabled"])?;
     one_of(pod, CAPTURE_ANNOTATION, &CAPTURES)?;
     let reasons = [
-        (
-            containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),
-            SkipReason::Meshed,
-        ),
+        (containers.any(|one| one.name() == Some(CONTAINER)), SkipReason::Meshed),
         (asked == Some("disabled") && !floor.inject, SkipReason::Disabled),
         (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), SkipReason::HostNetwork),
         (annotations.is_some_and(|all| all.get(MIRROR).is_some()), SkipReason::Mirror),
@@ -338,7 +335,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
         return Err(InjectError::Form("containers", "a list of at least one"));
     }
     for own in [TOKEN_VOLUME, ROOTS] {
-        let same = |volume: &Value| volume.get("name").and_then(Value::text) == Some(own);
+        let same = |volume: &Value| volume.name() == Some(own);
         if spec.list("volumes").iter().any(same) {
             return Err(InjectError::Volume(own));
         }
@@ -346,7 +343,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
     if user(spec) == Some(PROXY_UID.into()) {
         return Err(InjectError::User("it".to_owned()));
     }
-    for container in spec.list("initContainers").iter().chain(spec.list("containers")) {
+    for container in spec.containers() {
         if let Some(port) = ports::taken(container) {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
@@ -362,8 +359,7 @@ fn check_captured(pod: &Value) -> Result<(), InjectError> {
     if matches!(spec.get("hostNetwork"), Some(Value::Bool(true))) {
         return Ok(());
     }
-    let containers = spec.list("initContainers").iter().chain(spec.list("containers"));
-    for container in containers.filter(|container| name(container) != CONTAINER) {
+    for container in spec.containers().filter(|one| one.name() != Some(CONTAINER)) {
         if user(container).or(user(spec)) == Some(PROXY_UID.into()) {
             return Err(InjectError::User(format!("its container {}", name(container))));
         }
@@ -377,7 +373,7 @@ fn check_captured(pod: &Value) -> Result<(), InjectError> {
 }
 
 fn name(of: &Value) -> &str {
-    of.get("name").and_then(Value::text).unwrap_or_default()
+    of.name().unwrap_or_default()
 }
 
 /// The user that a pod or a container says it runs as.
@@ -426,7 +422,7 @@ fn add_pull_secrets(spec: &mut Value, settings: &Settings, made: &mut Vec<String
 /// The container that people mean who name none: the first.
 fn default_container(spec: &Value) -> Option<String> {
     let first = spec.list("containers").first()?;
-    first.get("name").and_then(Value::text).map(str::to_owned)
+    first.name().map(str::to_owned)
 }
 
 /// Says in annotations what was done.

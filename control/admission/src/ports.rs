@@ -23,7 +23,7 @@ pub(crate) fn resolve(container: &Value, port: &Value) -> Option<u16> {
     if let Ok(number) = wanted.parse() {
         return Some(number);
     }
-    let named = |port: &&Value| port.get("name").and_then(Value::text) == Some(wanted);
+    let named = |port: &&Value| port.name() == Some(wanted);
     container.list("ports").iter().find(named).and_then(number)
 }
 

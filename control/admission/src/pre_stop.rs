@@ -26,7 +26,7 @@ pub(crate) fn add(spec: &mut Value, settings: &Settings) -> Vec<String> {
     let mut recorded = Vec::new();
     let Some(Value::List(containers)) = spec.get_mut("containers") else { return recorded };
     for container in containers {
-        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        let name = container.name().unwrap_or_default().to_owned();
         let hook = || Value::from([("sleep", Value::from([("seconds", seconds.into())]))]);
         match container.get_mut("lifecycle") {
             None => {
@@ -47,7 +47,7 @@ pub(crate) fn add(spec: &mut Value, settings: &Settings) -> Vec<String> {
 pub(crate) fn remove(spec: &mut Value, made: impl Fn(&str) -> bool) {
     let Some(Value::List(containers)) = spec.get_mut("containers") else { return };
     for container in containers {
-        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        let name = container.name().unwrap_or_default().to_owned();
         if made(&(RECORDED_WITH_MAP.to_owned() + &name)) {
             container.remove("lifecycle");
         } else if made(&(RECORDED.to_owned() + &name))

@@ -60,7 +60,7 @@ impl Probe {
 impl Probes {
     /// Leads the probes of a container to the proxy, and keeps what they were.
     pub(crate) fn take(&mut self, container: &mut Value) -> Result<(), InjectError> {
-        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
             let Some(probe) = container.get(field) else { continue };
             let handler = HANDLERS.into_iter().find_map(|one| Some((one, probe.get(one)?)));
@@ -94,7 +94,7 @@ impl Probes {
 
     /// Puts back what `take` took from a container.
     pub(crate) fn put_back(&mut self, container: &mut Value) {
-        let name = container.get("name").and_then(Value::text).unwrap_or_default().to_owned();
+        let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
             let path = format!("{name}/{kind}");
             let Some(probe) = container.get_mut(field) else { continue };

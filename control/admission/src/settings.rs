@@ -241,7 +241,7 @@ impl Resources {
 fn workload(pod: &Value) -> Option<String> {
     let metadata = pod.get("metadata")?;
     let owner = metadata.list("ownerReferences").first()?;
-    let (kind, name) = (owner.get("kind")?.text()?, owner.get("name")?.text()?);
+    let (kind, name) = (owner.get("kind")?.text()?, owner.name()?);
     let hash = metadata.at(&["labels", TEMPLATE_HASH_LABEL]).and_then(Value::text);
     Some(Owner::of_pod(kind, name, hash).name)
 }

@@ -65,11 +65,9 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
 
 /// What the probes were, by the proxy's environment.
 fn probes(spec: &Value) -> Result<Probes, UninjectError> {
-    let named = |of: &&Value, name: &str| of.get("name").and_then(Value::text) == Some(name);
-    let containers = spec.list("initContainers").iter().chain(spec.list("containers"));
-    let proxy = containers.into_iter().find(|one| named(one, CONTAINER));
+    let proxy = spec.containers().find(|one| one.name() == Some(CONTAINER));
     let variables = proxy.map_or(&[][..], |proxy| proxy.list("env"));
-    let variable = variables.iter().find(|one| named(one, VARIABLE));
+    let variable = variables.iter().find(|one| one.name() == Some(VARIABLE));
     match variable.and_then(|one| one.get("value")).and_then(Value::text) {
         Some(text) => Probes::parse(text).map_err(UninjectError::Probes),
         None => Ok(Probes::default()),
@@ -79,9 +77,7 @@ fn probes(spec: &Value) -> Result<Probes, UninjectError> {
 /// Takes what bears these names out of a list, and the list where it was made for them.
 fn without(spec: &mut Value, field: &str, names: &[&str], made: bool) {
     let Some(Value::List(items)) = spec.get_mut(field) else { return };
-    let ours = |item: &Value| {
-        item.get("name").and_then(Value::text).is_some_and(|name| names.contains(&name))
-    };
+    let ours = |item: &Value| item.name().is_some_and(|name| names.contains(&name));
     items.retain(|item| !ours(item));
     if made && items.is_empty() {
         spec.remove(field);

@@ -65,6 +65,11 @@ impl Value {
         }
     }
 
+    /// The text in the field `name`, as containers, volumes, ports and variables have it.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.get("name")?.text()
+    }
+
     /// The whole number that this is.
     pub(crate) fn number(&self) -> Option<i64> {
         match self {
@@ -86,6 +91,11 @@ impl Value {
     #[must_use]
     pub fn list(&self, field: &str) -> &[Self] {
         self.get(field).map_or(&[], Self::items)
+    }
+
+    /// The containers of the specification of a pod, those that initialize it first.
+    pub(crate) fn containers(&self) -> impl Iterator<Item = &Self> {
+        self.list("initContainers").iter().chain(self.list("containers"))
     }
 
     /// The fields of a map; none of anything else.

@@ -3,68 +3,37 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use leno_testkit::proxy::{Proxy, inbound};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Clients that connect one after another.
 const CLIENTS: usize = 8;
 
 /// A proxy with an application that answers requests to `/held` only once it is told to.
-struct Proxy {
-    child: Child,
-    address: SocketAddr,
+struct Bed {
+    proxy: Proxy,
     release: watch::Sender<bool>,
     directory: tempfile::TempDir,
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Proxy {
+impl Bed {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (release, released) = watch::channel(false);
         let application = application(released).await;
-        let free = async || TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let (address, admin) = (free().await, free().await);
-        let document = format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web-0, namespace: t}}\n\
-             spec:\n  admin: \"{admin}\"\n  mtls: disabled\n  \
-             inbound: {{listen: \"{address}\", application: \"{application}\"}}\n"
-        );
-        std::fs::write(directory.path().join("proxy.yaml"), document).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
-            .arg("--static")
-            .arg(directory.path().join("proxy.yaml"))
-            .arg("--admin-socket")
-            .arg(directory.path().join("admin.sock"))
-            .args(["--drain-timeout-s", "6"])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let proxy = Self { child, address, release, directory };
-        timeout(LIMIT, async {
-            while TcpStream::connect(address).await.is_err() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-        .expect("the proxy listens");
-        proxy
+        let socket = directory.path().join("admin.sock");
+        let arguments = ["--drain-timeout-s", "6", "--admin-socket", socket.to_str().unwrap()];
+        let proxy =
+            Proxy::start_given(&arguments, |address, admin| inbound(address, admin, application));
+        Self { proxy: proxy.unwrap(), release, directory }
     }
 
     /// Returns once it drains.
@@ -148,15 +117,16 @@ async fn over_http2(stream: TcpStream, path: &str) -> Result<(), h2::Error> {
 /// be established`), and none connects again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
-    let proxy = Proxy::start().await;
-    let held = tokio::spawn(call(proxy.address, "/held"));
+    let bed = Bed::start().await;
+    let address = bed.proxy.address();
+    let held = tokio::spawn(call(address, "/held"));
     // Connections that are open when the drain begins, and have served nothing.
     let mut before = Vec::new();
     for _ in 0..CLIENTS {
-        before.push(TcpStream::connect(proxy.address).await.unwrap());
+        before.push(TcpStream::connect(address).await.unwrap());
     }
-    assert_eq!(call(proxy.address, "/").await, Fate::Answered);
-    proxy.drain().await;
+    assert_eq!(call(address, "/").await, Fate::Answered);
+    bed.drain().await;
     let mut clients = JoinSet::new();
     for stream in before {
         clients.spawn(async move { over_http2(stream, "/").await });
@@ -165,9 +135,9 @@ async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
         answered.unwrap().unwrap();
     }
     for _ in 0..CLIENTS {
-        assert_eq!(call(proxy.address, "/").await, Fate::Answered);
+        assert_eq!(call(address, "/").await, Fate::Answered);
     }
-    proxy.release.send_replace(true);
+    bed.release.send_replace(true);
     assert_eq!(held.await.unwrap(), Fate::Answered);
 }
 
@@ -175,8 +145,8 @@ async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
 /// do not make it cut requests in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connects_while_the_proxy_ends_is_refused_or_answered() {
-    let mut proxy = Proxy::start().await;
-    let address = proxy.address;
+    let mut bed = Bed::start().await;
+    let address = bed.proxy.address();
     let (ended, has_ended) = watch::channel(false);
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -193,13 +163,10 @@ async fn a_client_that_connects_while_the_proxy_ends_is_refused_or_answered() {
             Ok(answered)
         });
     }
-    proxy.drain().await;
-    let status = tokio::task::spawn_blocking(move || {
-        let status = proxy.child.wait().unwrap();
-        (status, proxy)
-    });
-    let (status, _proxy) = timeout(LIMIT, status).await.expect("it ends").unwrap();
-    assert!(status.success());
+    bed.drain().await;
+    let ends = tokio::task::spawn_blocking(move || (bed.proxy.ends(LIMIT), bed));
+    let (status, _bed) = ends.await.unwrap();
+    assert!(status.unwrap().success());
     ended.send_replace(true);
     while let Some(client) = clients.join_next().await {
         assert!(client.unwrap().unwrap() > 0, "it was served while the proxy drained");

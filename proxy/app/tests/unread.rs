@@ -48,6 +48,8 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 impl Bed {
+    /// The client's connection is the first that the proxy accepts: it connects to the application for a silent client, too,
+    /// so that a probe of its port, as in leno-testkit, would leave one more connection in the application's listener.
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
