@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_moves_nobody_and_a_freed_number_rests() {
+    fn an_edit_moves_no_address_and_a_freed_number_rests() {
         let before = Allocation::default().assign([owner("b"), owner("c")], &[1]).unwrap();
         let after = before.assign([owner("a"), owner("c")], &[1]).unwrap();
         assert_eq!(after.number(&owner("c")), before.number(&owner("c")));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_knows_itself_and_whom_to_ask() {
+    fn an_instance_resolves_itself_and_names_its_resolver() {
         let names = Names {
             instance: "web-0",
             full: &["web-0.web.shop.svc.cluster.local".into()],

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_has_a_token_shows_it() {
+    async fn a_client_with_a_token_sends_it() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
         send_as(ours, Some("a1"), ("GET", "/"), "").await.unwrap();

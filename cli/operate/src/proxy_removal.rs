@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_takes_a_step_late_has_taken_it_and_whoever_ends_is_not_waited_for() {
+    async fn a_pod_that_steps_late_counts_and_one_that_ends_is_not_waited_for() {
         let round = Cell::new(0);
         let list = async || {
             round.set(round.get() + 1);

@@ -341,7 +341,7 @@ fn policies_of_nothing_and_those_that_write_twice_are_found() {
 }
 
 #[test]
-fn what_concerns_nobody_is_found() {
+fn objects_without_effect_are_found() {
     let grant = |namespace: &str, kind: &str| {
         format!(
             "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\n\

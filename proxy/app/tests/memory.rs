@@ -146,7 +146,7 @@ fn serve(mut stream: TcpStream, length: usize) {
 }
 
 #[test]
-fn clients_that_do_not_read_are_refused_at_the_budget_and_nobody_else_is_harmed() {
+fn clients_that_do_not_read_are_refused_at_the_budget_and_harm_no_other() {
     let proxy = Proxy::start(server());
     let (mut early, status) = proxy.ask().unwrap();
     assert_eq!(status, "HTTP/1.1 200 OK");

@@ -286,7 +286,7 @@ fn what_injection_writes_is_read_and_what_is_no_probe_is_not() {
 }
 
 #[test]
-fn who_stalls_and_who_asks_the_same_keeps_nobody_from_an_answer() {
+fn a_stalled_probe_and_concurrent_ones_delay_no_other_answer() {
     let application = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = application.local_addr().unwrap().port();
     let probe = json!({"httpGet": {"path": "/"}, "port": port, "timeoutSeconds": 50});

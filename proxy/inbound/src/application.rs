@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn loopback_is_out_of_reach_on_a_port_that_nobody_names() {
+    async fn loopback_is_out_of_reach_on_an_undeclared_port() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let dialled = SocketAddr::from(([127, 0, 0, 77], port));

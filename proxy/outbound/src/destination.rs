@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_nobody_has_told_of_is_not_dialled_where_it_may_be_of_the_mesh() {
+    async fn an_unknown_address_is_not_dialled_where_it_may_be_of_the_mesh() {
         let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Pending));
         let route =
             async |address: &str| outbound.destinations.get(address.parse().unwrap()).route().await;

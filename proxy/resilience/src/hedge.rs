@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_gets_no_copies_anew() {
+    fn a_retry_gets_no_further_copies() {
         let (mut budget, mut now) = (budget(10), Instant::now());
         let mut hedge = begun(1, now);
         now += DELAY;

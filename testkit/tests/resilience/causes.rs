@@ -226,7 +226,7 @@ fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
 /// no client.
 #[test]
 fn the_servers_side_says_why() {
-    let (_nobody, nowhere) = bound();
+    let (_listener, nowhere) = bound();
     let application = server(|_| Act::Good);
     let (limit, authorization) = ("RateLimitPolicy", "AuthorizationPolicy");
     for (kind, spec, to, cause, status) in [

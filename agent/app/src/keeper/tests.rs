@@ -335,7 +335,7 @@ fn a_pod_that_is_known_by_a_process_stays_captured_when_that_ends() {
 }
 
 #[test]
-fn the_mark_of_somebody_else_is_removed_before_a_capture() {
+fn the_mark_of_another_program_is_removed_before_a_capture() {
     let Some(mut node) = Node::new() else { return };
     let agent = node.agent();
     leno_capture::mark(&node.netns).unwrap();

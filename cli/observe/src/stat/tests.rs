@@ -154,7 +154,7 @@ fn a_proxy_that_has_come_since_has_counted_since_then() {
 }
 
 #[test]
-fn whoever_does_not_answer_is_named() {
+fn proxies_that_do_not_answer_are_named() {
     let now = scrape(Instant::now(), &[(0, Some("")), (0, None), (0, Some(""))]);
     assert_eq!(now.since(&now).silent, ["shop/cart-1: nothing"]);
     let reply = Reply { status: 503, body: String::new() };

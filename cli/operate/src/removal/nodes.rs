@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_somebody_else_removes_is_made_again() {
+    async fn a_pod_that_another_client_removes_is_made_again() {
         let nodes = Nodes { removals: Cell::new(2), ..Nodes::default() };
         let good = [node("good-3".to_owned(), "True"), node("good-7".to_owned(), "True")];
         let mut cleaned = BTreeSet::new();

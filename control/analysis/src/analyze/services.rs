@@ -30,7 +30,7 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
                 }
             }
             Object::EndpointSlice(slice) => {
-                of_nobody(mesh, findings, (at, slice));
+                without_owner(mesh, findings, (at, slice));
                 refused(mesh, findings, (at, slice));
             }
             _ => {}
@@ -72,7 +72,7 @@ fn has_endpoints(mesh: &Mesh, service: &Object) -> bool {
     })
 }
 
-fn of_nobody(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
+fn without_owner(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
     let labels = slice.metadata.labels.as_ref();
     let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else {
         let reason = "belongs to no Service".to_owned();

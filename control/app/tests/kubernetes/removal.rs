@@ -52,7 +52,7 @@ async fn step(replica: &Replica, wanted: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mesh_that_is_installed_anew_stays_once_its_pods_are_captured_and_by_steps() {
+async fn a_mesh_that_is_installed_again_stays_once_its_pods_are_captured_and_by_steps() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = cluster(&kube).await;
     say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1", "a": "b"}))

@@ -112,7 +112,7 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_any_more_once_nobody_says_who_leads() {
+async fn nothing_is_written_once_the_leader_is_unknown() {
     let bed = Bed::new().await;
     let (leads, receiver) = watch::channel(true);
     let gone = misread().0.key();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_others_says_for_whom_it_is() {
+    fn a_token_for_others_names_its_audience() {
         let error =
             checked(r#"{"aud":["https://kubernetes.default.svc"],"exp":1001}"#).unwrap_err();
         let text = error.to_string();

@@ -175,7 +175,7 @@ fn a_store_has_room_for_a_bounded_number() {
 }
 
 #[test]
-fn nobody_gets_in_when_the_directory_is_gone() {
+fn no_token_is_accepted_when_the_directory_is_gone() {
     let temporary = tempfile::tempdir().unwrap();
     let store = open(temporary.path());
     let token = store.grant(&instance("web-0"), &identity("web")).unwrap();

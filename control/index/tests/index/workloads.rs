@@ -136,7 +136,7 @@ fn a_mesh_that_is_removed_takes_plaintext_before_it_speaks_it() {
 }
 
 #[test]
-fn nobody_is_expected_of_what_speaks_no_mtls() {
+fn no_identity_is_expected_of_endpoints_without_mtls() {
     let mut index = shop();
     let expected = |index: &Index| {
         let port = endpoints(service(index, "shop/web").port(80).unwrap()).swap_remove(0);

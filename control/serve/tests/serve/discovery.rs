@@ -198,7 +198,7 @@ fn routes(response: &Response) -> Vec<String> {
 
 /// MeshConsumerRoute, on the wire: a route goes to exactly the proxies for which it holds.
 #[tokio::test]
-async fn routes_travel_with_the_service_to_those_for_whom_they_hold() {
+async fn routes_travel_with_the_service_to_its_clients() {
     let route = |name: &str, namespace: &str| {
         format!(
             "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
@@ -228,7 +228,7 @@ async fn routes_travel_with_the_service_to_those_for_whom_they_hold() {
 }
 
 #[tokio::test]
-async fn an_address_asked_for_anew_is_answered_anew() {
+async fn an_address_that_is_queried_again_is_answered_again() {
     let plane = Plane::start(&service("books", "api", "10.96.0.7", 80)).await;
     let mut stream = plane.stream("shop/web-0").await;
     for _ in 0..2 {
@@ -282,7 +282,7 @@ async fn a_proxy_prefetches_what_workloads_of_its_identity_use() {
 }
 
 #[tokio::test]
-async fn an_update_is_pushed_to_those_whom_it_concerns() {
+async fn an_update_is_pushed_only_to_its_subscribers() {
     let documents =
         service("shop", "web", "10.96.0.1", 80) + &service("books", "api", "10.96.0.7", 80);
     let plane = Plane::start(&documents).await;

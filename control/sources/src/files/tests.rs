@@ -169,7 +169,7 @@ async fn a_config_map_mount_is_followed() {
 }
 
 #[tokio::test]
-async fn the_task_ends_when_nobody_receives() {
+async fn the_task_ends_when_its_receiver_is_gone() {
     let dir = TempDir::new().unwrap();
     let mut run = Run::of(&[dir.path().to_owned()]);
     assert_eq!(run.changes().await, [""; 0]);

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_any_more_stays_as_it_was_also_when_all_is_listed_anew() {
+    fn an_object_that_no_longer_parses_keeps_its_last_value_also_after_a_new_list() {
         let mut collector = Collector::default();
         collector.take(0, Event::Begin);
         collector.take(0, Event::Put(namespace("a")));

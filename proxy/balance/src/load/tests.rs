@@ -59,7 +59,7 @@ fn one_probe_at_a_time() {
 }
 
 #[test]
-fn an_estimate_does_not_fade_while_nobody_answers() {
+fn an_estimate_does_not_fade_while_no_endpoint_answers() {
     let (stalled, other, now) = (Load::default(), Load::default(), Instant::now());
     for load in [&stalled, &other] {
         load.observe(Duration::from_millis(1), now);

@@ -148,7 +148,7 @@ fn an_address_may_move_to_another_resource() {
 }
 
 #[test]
-fn an_equal_value_wakes_nobody() {
+fn an_equal_value_wakes_no_watcher() {
     let (directory, live) = live();
     let mut watched = directory.watch(ip("10.96.0.1"));
     live.apply(vec![service("shop/db", &["10.96.0.1"])], &[], &[]);
@@ -224,7 +224,7 @@ fn at_the_bound_what_is_meshed_is_not_taken_for_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_bound_the_oldest_that_nobody_watches_make_room() {
+async fn at_the_bound_the_oldest_unwatched_names_make_room() {
     let (directory, live) = live();
     let mut held = fill(&directory);
     assert_eq!(live.take_changes().0.len(), MAX_WATCHED);

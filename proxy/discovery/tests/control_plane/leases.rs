@@ -80,7 +80,7 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_leased_what_is_not_for_its_own_workload() {
+async fn a_proxy_is_leased_only_limits_of_its_own_workload() {
     let plane = Plane::start(&documents(SHARED)).await;
     let (proxy, directory) = plane.proxy("shop/web-0");
     eventually("the stream is open", || directory.status().connected).await;

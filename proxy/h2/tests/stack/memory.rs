@@ -52,7 +52,7 @@ fn new_streams_are_refused_while_memory_is_short_and_those_under_way_go_on() {
 }
 
 #[test]
-fn what_is_read_is_charged_until_nobody_has_it() {
+fn received_data_is_charged_until_its_last_reader_drops_it() {
     with_budget(|| async {
         let (mut peer, mut accept, _ended) = as_client(&Limits::default(), &[]).await;
         peer.post(1).await;

@@ -279,7 +279,7 @@ async fn an_upgrade_ended_by_the_server_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_upgraded_unasked() {
+async fn a_client_is_upgraded_only_if_it_asks() {
     let mut lab = lab();
     lab.client.send(GET).await;
     let mut server = lab.server().await;

@@ -118,7 +118,7 @@ async fn an_answer_is_asked_for_again_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn the_last_good_answer_stays_while_nobody_answers() {
+async fn the_last_good_answer_stays_while_no_resolver_answers() {
     let says = vec![
         Says::A(vec!["192.0.2.1"], 1),
         Says::Failure,
@@ -154,14 +154,14 @@ async fn what_does_not_fit_comes_over_tcp() {
 }
 
 #[tokio::test]
-async fn with_nobody_to_ask_there_is_nothing_and_a_name_is_needed() {
+async fn without_a_resolver_there_is_no_answer_and_a_name_is_needed() {
     let names = Names::new(Resolvers::new(Vec::new()));
     assert_eq!(next(&mut names.watch("api.example.com")).await, Found::Nothing("resolver-failed"));
     assert_eq!(next(&mut names.watch("not a name..")).await, Found::Nothing("resolver-failed"));
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_watches_is_forgotten_and_names_are_bounded() {
+async fn an_unwatched_name_is_forgotten_and_names_are_bounded() {
     let (resolvers, asked) = resolver(vec![Says::A(vec!["192.0.2.1"], 60)]).await;
     let names = Names::new(resolvers);
     let mut found = names.watch("api.example.com");

@@ -192,7 +192,7 @@ async fn a_server_without_http2_is_told_to_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_uses_is_closed() {
+async fn an_unused_connection_is_closed() {
     local(async {
         let limits = limits(10);
         let pool = Pool::new(Rc::clone(&limits));

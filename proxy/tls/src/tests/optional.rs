@@ -37,7 +37,7 @@ async fn who_proves_an_identity_has_it() {
 }
 
 #[tokio::test]
-async fn who_lies_or_shows_nothing_is_nobody() {
+async fn a_client_with_a_wrong_certificate_or_none_has_no_identity() {
     let mesh = Mesh::new();
     assert_eq!(unproven(&mesh, None).await, "no-certificate");
     for (reason, web, _) in lies(&mesh.ca, &Ca::new("other"), &Ca::new("mesh")) {
@@ -63,7 +63,7 @@ async fn a_certificate_without_its_key_is_refused() {
 }
 
 #[tokio::test]
-async fn a_session_begun_as_nobody_is_resumed_as_nobody_and_not_under_strict() {
+async fn a_session_without_identity_is_resumed_without_and_not_under_strict() {
     let mesh = Mesh::new();
     let other = Ca::new("other");
     // The client trusts the mesh, but the mesh does not trust the client.

@@ -43,7 +43,7 @@ const CONNECTIONS: u64 = 8;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(pieces_stop_and_die_under_load),
-        alone!(nobody_gets_past_a_proxy_that_is_away),
+        alone!(no_connection_gets_past_a_missing_proxy),
         alone!(certificates_rotate_under_load),
         alone!(a_server_that_loses_power_is_noticed),
     ]
@@ -174,7 +174,7 @@ fn all_killed(lab: &Lab) -> Result<()> {
 }
 
 /// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is down.
-fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
+fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
     /// The exit status of a curl that cannot connect; 28 would be a connection without a response.
     const COULD_NOT_CONNECT: Option<i32> = Some(7);
     const ENDS_WITHIN: Duration = Duration::from_secs(30);

@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         shared!(the_bridge_sees_tls_only),
         shared!(permissive_serves_clients_without_identity),
-        shared!(permissive_serves_clients_of_another_authority_as_nobody),
+        shared!(permissive_serves_clients_of_another_authority_without_identity),
         alone!(strict_refuses_clients_without_identity),
     ]
 }
@@ -138,7 +138,7 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
 
 /// A client that uses the mesh's own protocol without proving an identity is served like one in
 /// plaintext.
-fn permissive_serves_clients_of_another_authority_as_nobody(lab: &Lab) -> Result<()> {
+fn permissive_serves_clients_of_another_authority_without_identity(lab: &Lab) -> Result<()> {
     let web = lab.status()?.address("web-0", false)?.to_string();
     let before = inbound_requests(lab, &web)?;
     for shown in [Shown::OtherAuthority, Shown::Nothing] {

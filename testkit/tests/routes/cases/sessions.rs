@@ -43,7 +43,7 @@ fn a_cookie_keeps_a_client_with_a_backend() -> Result<()> {
 }
 
 #[test]
-fn a_session_that_is_over_begins_anew() -> Result<()> {
+fn a_session_that_is_over_begins_again() -> Result<()> {
     let bed = bed("sessionName: stick, absoluteTimeout: 1h, idleTimeout: 10m")?;
     let cookie = ask(&bed, "", "set-cookie")?.1.context("a session begins")?;
     let value = cookie.split(['=', ';']).nth(1).context("a value")?;

@@ -147,7 +147,7 @@ fn too_few_requests_are_no_reason() {
 proptest! {
     /// Whatever fails, the balancer can always pick some endpoint that accepts connections.
     #[test]
-    fn ejection_never_leaves_nobody(
+    fn ejection_always_leaves_an_endpoint(
         seed in any::<u64>(),
         n in 1_usize..12,
         max_percent in 0_u8..=100,
