@@ -37,7 +37,8 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
-/// One end of a connection. A message arrives whole, with all of its descriptors, or not at all.
+/// One end of a connection. A message arrives whole, with its descriptors as far as the process that receives it may
+/// open more.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
@@ -90,7 +91,9 @@ impl Channel {
         send(self.0.as_fd(), &bytes, descriptors)
     }
 
-    /// The next message, with its descriptors; `None` once the other end is closed.
+    /// The next message, with its descriptors; `None` once the other end is closed. Descriptors beyond the limit of this
+    /// process are lost (`RLIMIT_NOFILE`), which others may have used up: so the caller compares their number with what
+    /// the message says.
     ///
     /// # Errors
     /// `InvalidData` if the message cannot be read; `WouldBlock` if there is none and the channel does not block;
@@ -304,7 +307,7 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
         }
     };
     let descriptors = descriptors(&header);
-    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
     }
     bytes.truncate(length);

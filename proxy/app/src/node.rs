@@ -134,30 +134,17 @@ fn obey(
 ) -> anyhow::Result<()> {
     match order {
         Order::Join(member) => {
-            let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-                bail!("an order to join has no channel");
-            };
             let name = (member.namespace.clone(), member.name.clone());
-            if members.len() >= usize::from(MAX_MEMBERS) && !members.contains_key(&name) {
-                tracing::error!(?name, MAX_MEMBERS, "this process serves no more workloads");
-                // The supervisor learns it as it does of every other end.
-                return Ok(common.ended.try_send((name, number))?);
+            if let Err(error) = join(member, descriptors, number, members, common) {
+                let error = format!("{error:#}");
+                tracing::error!(
+                    ?name,
+                    error,
+                    "a workload is not served; the supervisor tries again"
+                );
+                // It learns that as it does of every other end.
+                common.ended.try_send((name, number))?;
             }
-            let (end, ends) = watch::channel(());
-            let (common, ended) = (Arc::clone(common), name.clone());
-            let thread = thread::Builder::new().name(format!("{}/{}", name.0, name.1));
-            thread
-                .spawn(move || {
-                    if let Err(error) = live(&member, channel.into(), ends, &common) {
-                        let (namespace, name) = &ended;
-                        tracing::error!(namespace, name, error = format!("{error:#}"), "ended");
-                    }
-                    // The receiver ends with the process.
-                    let _ending = common.ended.blocking_send((ended, number));
-                })
-                .context("starting a thread")?;
-            // An earlier one, whose broker has ended, ends by itself.
-            members.insert(name, Served { end, number });
         }
         Order::Leave { namespace, name } => {
             if let Some(member) = members.get(&(namespace, name)) {
@@ -165,6 +152,39 @@ fn obey(
             }
         }
     }
+    Ok(())
+}
+
+/// Starts the thread of a workload.
+fn join(
+    member: Member,
+    descriptors: Vec<OwnedFd>,
+    number: u64,
+    members: &mut HashMap<Name, Served>,
+    common: &Arc<Common>,
+) -> anyhow::Result<()> {
+    let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+        bail!("its channel has not arrived: the process has no descriptor left");
+    };
+    let name = (member.namespace.clone(), member.name.clone());
+    if members.len() >= usize::from(MAX_MEMBERS) && !members.contains_key(&name) {
+        bail!("this process serves no more than {MAX_MEMBERS}");
+    }
+    let (end, ends) = watch::channel(());
+    let (common, ended) = (Arc::clone(common), name.clone());
+    let thread = thread::Builder::new().name(format!("{}/{}", name.0, name.1));
+    thread
+        .spawn(move || {
+            if let Err(error) = live(&member, channel.into(), ends, &common) {
+                let (namespace, name) = &ended;
+                tracing::error!(namespace, name, error = format!("{error:#}"), "ended");
+            }
+            // The receiver ends with the process.
+            let _ending = common.ended.blocking_send((ended, number));
+        })
+        .context("starting a thread")?;
+    // An earlier one, whose broker has ended, ends by itself.
+    members.insert(name, Served { end, number });
     Ok(())
 }
 

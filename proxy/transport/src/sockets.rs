@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use leno_handover::{AsyncChannel, Channel, Offer, Want};
+use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
 use tokio::sync::{Notify, oneshot};
@@ -130,7 +131,9 @@ impl Namespace {
                 Ok(Some((Offer::Sockets { ipv6, errno }, sockets))) => {
                     let stock = self.stock(ipv6);
                     stock.wanted.set(false);
-                    stock.errno.set(errno);
+                    // The process may have no descriptor left: then none of them has arrived.
+                    let lost = sockets.is_empty().then_some(libc::EMFILE);
+                    stock.errno.set(errno.or(lost));
                     stock.sockets.borrow_mut().extend(sockets);
                     stock.arrived.notify_waiters();
                 }
@@ -243,7 +246,6 @@ fn entered() -> Option<Rc<Namespace>> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use nix::libc;
     use tokio::task::LocalSet;
 
     use super::*;
@@ -296,9 +298,14 @@ mod tests {
                 assert!(made.iter().all(|stream| timeout(stream) == Some(brokered)));
                 let (more, _) = broker.receive::<Want>().await.unwrap().unwrap();
                 assert_eq!(more, Want { ipv6: false, count: STOCK - LOW + 1 });
-                answer(&broker, false, 0, Some(libc::EMFILE));
-                let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
-                assert_eq!(error.reason(), "other", "{error:?}");
+                // The broker has none, or they were lost on the way; then there are some again.
+                for errno in [Some(libc::ENFILE), None] {
+                    answer(&broker, false, 0, errno);
+                    let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
+                    assert_eq!(error.reason(), "other", "{error:?}");
+                }
+                answer(&broker, false, 1, None);
+                connect(address, CONNECT_TIMEOUT).await.unwrap();
                 assert_eq!(addresses().unwrap(), [IpAddr::from([192, 0, 2, 1])]);
                 NAMESPACE.set(None);
             })

@@ -7,9 +7,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::wait;
@@ -62,6 +64,15 @@ spec:
   ports: [{name: x, port: 9000}]
 ";
 
+/// Holds connections to `apart` from the appearance of one file to that of another; they may not be served.
+const HOLD: &str = "
+import os, socket, sys, time
+held = [socket.create_connection(('apart', 9000)) for _ in range(40)]
+open(sys.argv[1], 'w').close()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+";
+
 /// The group that all of them share.
 const GROUP: Piece<'_> = Piece::Node("node");
 
@@ -72,6 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(members_come_and_go_while_the_process_runs),
         alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
         alone!(a_killed_broker_ends_its_own_workload_alone),
+        alone!(a_process_without_a_free_descriptor_keeps_its_members),
     ]
 }
 
@@ -146,7 +158,7 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
 fn is_served(lab: &Lab, url: &str) -> Result<bool> {
     let switch = lab.switch()?;
     leno_testkit::netns::inside(&switch, || {
-        let mut curl = std::process::Command::new("curl");
+        let mut curl = Command::new("curl");
         Ok(curl.args(["-sS", "--fail", "-m", "5", "-o", "/dev/null", url]).status()?.success())
     })
 }
@@ -262,29 +274,87 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
         // A stream of the other member goes on.
-        let (begun, go) = (lab.directory().join("begun"), lab.directory().join("go"));
-        let steps = serde_json::to_string(&[
-            Step::Send("one".into()),
-            Step::Expect("one".into()),
-            Step::Touch(begun.clone()),
-            Step::WaitFor(go.clone()),
-            Step::Send("two".into()),
-            Step::Expect("two".into()),
-        ])?;
-        let stream = lab.spawn("client", &["leno-peer", "talk", "apart:9000", &steps])?;
-        wait::until("the stream", LIMIT, || Ok(begun.exists().then_some(())))?;
+        let go = lab.directory().join("go");
+        let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
         lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
         lab.wait_for("the proxy of web-0 again", |s| {
             s.ready() && s.instance("web-0").is_ok_and(|i| i.proxy_restarts > 0)
         })?;
         wait::until("an answer of web", LIMIT, || Ok((status(&lab, "/")? == "200").then_some(())))?;
         fs::write(go, "")?;
-        let output = stream.finish(LIMIT)?;
-        let said: Transcript = serde_json::from_slice(&output.stdout)?;
-        ensure!(said.failure().is_none(), "{said:?}");
+        has_nothing_lost(stream)?;
         ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
         ensure!(lab.status()?.instance("client-0")?.proxy_restarts == 0);
         Ok(())
     };
     lab.explain(outcome())
+}
+
+/// A stream of the client from one file to another, in which nothing may be lost.
+fn stream(lab: &Lab, begun: &Path, go: &Path) -> Result<Running> {
+    let steps = serde_json::to_string(&[
+        Step::Send("one".into()),
+        Step::Expect("one".into()),
+        Step::Touch(begun.to_owned()),
+        Step::WaitFor(go.to_owned()),
+        Step::Send("two".into()),
+        Step::Expect("two".into()),
+    ])?;
+    let stream = lab.spawn("client", &["leno-peer", "talk", "apart:9000", &steps])?;
+    wait::until("the stream", LIMIT, || Ok(begun.exists().then_some(())))?;
+    Ok(stream)
+}
+
+fn has_nothing_lost(stream: Running) -> Result<()> {
+    let output = stream.finish(LIMIT)?;
+    let said: Transcript = serde_json::from_slice(&output.stdout)?;
+    ensure!(said.failure().is_none(), "{said:?}");
+    Ok(())
+}
+
+/// The sockets that a broker sends are lost then, and the order to serve one more workload has none.
+fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let node = lab.pid_of(GROUP)?;
+        let file = |name: &str| lab.directory().join(name);
+        let stream = stream(&lab, &file("begun"), &file("go"))?;
+        let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{node}/fd"))?.count()) };
+        // So many connections use up half of the sockets that the broker has sent, and there is no room for its next ones.
+        let limit = open()? + 12;
+        set_limit(node, limit)?;
+        let (full, free) = (file("full"), file("free"));
+        let paths = [full.display().to_string(), free.display().to_string()];
+        let hold = ["python3", "-c", HOLD, &paths[0], &paths[1]];
+        let held = lab.spawn("client", &hold)?;
+        wait::until("the last descriptor", LIMIT, || {
+            Ok((full.exists() && open()? >= limit).then_some(()))
+        })?;
+        lab.edit(&format!("{MESH}{GUEST}"))?;
+        wait::until("the attempt to serve the guest", LIMIT, || {
+            Ok(lab.log().contains("a workload is not served").then_some(()))
+        })?;
+        set_limit(node, 4096)?;
+        fs::write(free, "")?;
+        held.finish(LIMIT)?;
+        wait::until("the guest's first answer", LIMIT, || {
+            Ok(echoes(&lab, "guest:9000").is_ok().then_some(()))
+        })?;
+        ensure!(status(&lab, "/")? == "200");
+        fs::write(file("go"), "")?;
+        has_nothing_lost(stream)?;
+        ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// Sets how many descriptors a proxy may have, as its own user does, who needs no capability for that.
+fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
+    let (pid, limit) = (pid.to_string(), format!("--nofile={descriptors}:"));
+    let user = ["--reuid=2102", "--regid=2102", "--clear-groups"];
+    let mut prlimit = Command::new("setpriv");
+    let status = prlimit.args(user).args(["prlimit", "--pid", &pid, &limit]).status()?;
+    ensure!(status.success(), "prlimit {limit}: {status}");
+    Ok(())
 }
