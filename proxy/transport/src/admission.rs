@@ -13,9 +13,11 @@
 //!     4 at most  unproven    3 at most of one address
 //!     6 at most  unproven and outbound together, so that 1 is left for proven clients
 //!     5 at most  unproven and proven together, so that 2 are left for outbound connections
+//!                proven ones of one address leave 1 of them to others
 //! ```
 //! So clients that have not proven who they are can take no place from the workload's own
-//! connections, nor from clients that have, and can only take turns among themselves.
+//! connections, nor from clients that have, and can only take turns among themselves. One proven client whose
+//! connections leak keeps out none of the others.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of open connections, each subtracted once"
@@ -54,7 +56,7 @@ pub enum Refusal {
     Limit,
     /// As many clients without a proven identity are served as may be.
     Unproven,
-    /// As many of them as may be come from this address.
+    /// As many clients of the kind as may be come from this address.
     Source,
 }
 
@@ -69,7 +71,8 @@ pub struct Admission {
 struct Bounds {
     undecided: usize,
     unproven: usize,
-    of_source: usize,
+    unproven_of_source: usize,
+    proven_of_source: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
     decided: usize,
@@ -81,6 +84,7 @@ struct Open {
     proven: usize,
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
+    proven_of: HashMap<IpAddr, usize>,
     /// By age.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
@@ -119,7 +123,12 @@ impl Bounds {
         match directions {
             Directions::Outbound => Self { unproven_and_outbound: all, ..Self::both(total, all) },
             Directions::Inbound => {
-                Self { unproven_and_proven: decided, ..Self::both(total, decided) }
+                let proven_of_source = decided - eighths(1);
+                Self {
+                    unproven_and_proven: decided,
+                    proven_of_source,
+                    ..Self::both(total, decided)
+                }
             }
             Directions::Both => Self::both(total, decided),
         }
@@ -130,7 +139,8 @@ impl Bounds {
         Self {
             undecided: eighths(1).min(MAX_UNDECIDED),
             unproven: eighths(4),
-            of_source: eighths(3),
+            unproven_of_source: eighths(3),
+            proven_of_source: eighths(4),
             unproven_and_outbound: eighths(6),
             unproven_and_proven: eighths(5),
             decided,
@@ -247,6 +257,11 @@ impl Admitted {
         {
             return Err(Refusal::Limit);
         }
+        let of_source = open.proven_of.entry(self.source).or_default();
+        if *of_source >= bounds.proven_of_source {
+            return Err(Refusal::Source);
+        }
+        *of_source += 1;
         open.proven += 1;
         self.standing.set(Standing::Proven);
         Ok(())
@@ -268,7 +283,7 @@ impl Admitted {
         {
             return Err(Refusal::Unproven);
         }
-        if of_source >= bounds.of_source {
+        if of_source >= bounds.unproven_of_source {
             return Err(Refusal::Source);
         }
         open.unproven += 1;
@@ -298,7 +313,10 @@ impl Drop for Admitted {
         let mut open = self.admission.open.borrow_mut();
         match self.standing.get() {
             Standing::Outbound => open.outbound -= 1,
-            Standing::Proven => open.proven -= 1,
+            Standing::Proven => {
+                open.proven -= 1;
+                decrement(&mut open.proven_of, self.source);
+            }
             Standing::Unproven => {
                 open.unproven -= 1;
                 decrement(&mut open.unproven_of, self.source);

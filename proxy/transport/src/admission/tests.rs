@@ -98,11 +98,29 @@ fn a_direction_that_is_not_served_needs_no_reserve() {
     assert!(outbound.outbound().is_err());
     drop(held);
     let inbound = Admission::new(80, Directions::Inbound);
-    let prove = |_| {
-        let admitted = inbound.inbound(address(1)).0;
+    let prove = |source| {
+        let admitted = inbound.inbound(address(source)).0;
         admitted.prove().map(|()| admitted)
     };
     let held: Vec<_> = (0..70).map(|number| prove(number).unwrap()).collect();
     assert_eq!(prove(0).unwrap_err(), Refusal::Limit);
     drop(held);
+}
+
+#[test]
+fn one_proven_client_leaves_room_for_others() {
+    for (directions, most, in_all) in [(Directions::Both, 40, 50), (Directions::Inbound, 60, 70)] {
+        let admission = Admission::new(80, directions);
+        let prove = |source| {
+            let admitted = admission.inbound(address(source)).0;
+            admitted.prove().map(|()| admitted)
+        };
+        let of_one: Vec<_> = (0..most).map(|_| prove(1).unwrap()).collect();
+        assert_eq!(prove(1).unwrap_err(), Refusal::Source);
+        let of_others: Vec<_> = (most..in_all).map(|_| prove(2).unwrap()).collect();
+        assert_eq!(prove(3).unwrap_err(), Refusal::Limit);
+        assert_eq!(admission.connections(), in_all);
+        drop((of_one, of_others));
+        assert!(admission.open.borrow().proven_of.is_empty());
+    }
 }
