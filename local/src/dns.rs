@@ -4,6 +4,16 @@
 //! A meshed client gets a service's VIP. For an unmeshed one nothing routes a VIP, so it gets the
 //! addresses of the endpoints; who is who is told by the address a query comes from.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod cache;
 mod failed;
 mod forward;

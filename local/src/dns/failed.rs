@@ -30,7 +30,8 @@ impl FailedLookups {
         let key = (Some(client), name.to_owned(), reason);
         let is_full = all.len() >= MAX_SERIES && !all.contains_key(&key);
         let key = if is_full { (None, OTHER.to_owned(), reason) } else { key };
-        *all.entry(key).or_default() += 1;
+        let count = all.entry(key).or_default();
+        *count = count.saturating_add(1);
     }
 
     /// The counters, for a page of metrics.

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use leno_names::{MAX_RESOLVERS, nameservers, over_tcp};
+use leno_program::Shares;
 use tokio::net::UdpSocket;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::cache::Cache;
@@ -15,8 +15,10 @@ use super::cache::Cache;
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Questions under way. Beyond it they fail at once, which clients repeat later.
+/// Questions under way, and how many of them are of one client. Beyond it they fail at once, which clients repeat later.
+/// When all are under way, the client with most of them gives one up for another client.
 const MAX_QUESTIONS: usize = 128;
+const MAX_QUESTIONS_OF_CLIENT: usize = 64;
 /// Longest answer over UDP of a client that does not say that it takes more (RFC 1035 section 4.2.1).
 const DATAGRAM: usize = 512;
 /// Longest answer over UDP, in bytes (the field's limit).
@@ -26,7 +28,7 @@ const MAX_DATAGRAM: usize = 65_535;
 #[derive(Debug)]
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
-    questions: Semaphore,
+    questions: Shares<IpAddr>,
     cache: Cache,
     /// What is outside can be reached over IPv6, as far as is known.
     ipv6: bool,
@@ -45,7 +47,7 @@ impl Upstreams {
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
-        let questions = Semaphore::new(MAX_QUESTIONS);
+        let questions = Shares::new(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
         Self { servers, questions, cache: Cache::default(), ipv6: true }
     }
 
@@ -62,15 +64,22 @@ impl Upstreams {
         self.ipv6
     }
 
-    /// Forwards a question unchanged and returns the answer unchanged; over TCP if `stream`.
-    /// `None` if no resolver answers in time.
-    pub async fn ask(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
+    /// Forwards a client's question unchanged and returns the answer unchanged; over TCP if `stream`.
+    /// `None` if no resolver answers in time, or too many questions are under way.
+    pub async fn ask(&self, question: &[u8], stream: bool, client: IpAddr) -> Option<Vec<u8>> {
         // What came over TCP may be too long for a datagram of a client that asked for no more.
         let fits = |known: &Vec<u8>| stream || known.len() <= DATAGRAM;
         if let Some(known) = self.cache.get(question, Instant::now()).filter(fits) {
             return Some(known);
         }
-        let _permit = self.questions.try_acquire().ok()?;
+        let share = self.questions.take(client)?;
+        let answer = share.hold(self.ask_each(question, stream)).await.flatten()?;
+        self.cache.put(question, &answer, Instant::now());
+        Some(answer)
+    }
+
+    /// Asks one resolver after the other.
+    async fn ask_each(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
         for server in &self.servers {
             let asked = async {
                 match stream {
@@ -79,10 +88,7 @@ impl Upstreams {
                 }
             };
             match timeout(RESOLVER_BOUND, asked).await {
-                Ok(Ok(answer)) => {
-                    self.cache.put(question, &answer, Instant::now());
-                    return Some(answer);
-                }
+                Ok(Ok(answer)) => return Some(answer),
                 Ok(Err(error)) => tracing::debug!(%server, %error, "resolver failed"),
                 Err(_) => tracing::debug!(%server, "resolver did not answer"),
             }
@@ -104,7 +110,7 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     loop {
         let length = socket.recv(&mut answer).await?;
         // The ID tells a late answer to another question.
-        if length >= 12 && answer[..2] == question[..2] {
+        if length >= 12 && answer.get(..2) == question.get(..2) {
             answer.truncate(length);
             return Ok(answer);
         }
@@ -113,7 +119,11 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 89, 0, 2));
 
     #[tokio::test]
     async fn an_answer_to_another_question_is_passed_over() {
@@ -127,12 +137,37 @@ mod tests {
             resolver.send_to(&[9; 20], client).await.unwrap();
             resolver.send_to(&[7; 30], client).await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstreams.ask(&question, false), answered);
+        let (answer, ()) = tokio::join!(upstreams.ask(&question, false, CLIENT), answered);
         assert_eq!(answer, Some(vec![7; 30]));
     }
 
     #[tokio::test]
     async fn with_no_resolver_there_is_no_answer() {
-        assert_eq!(Upstreams::new(Vec::new()).ask(&[0; 12], false).await, None);
+        assert_eq!(Upstreams::new(Vec::new()).ask(&[0; 12], false, CLIENT).await, None);
+    }
+
+    #[tokio::test]
+    async fn questions_without_an_answer_leave_room_for_those_of_other_clients() {
+        let resolver = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = Arc::new(Upstreams::new(vec![resolver.local_addr().unwrap()]));
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut ask = |last: u8| {
+            let (upstreams, client) = (Arc::clone(&upstreams), IpAddr::from([10, 89, 0, last]));
+            tasks.spawn(async move { upstreams.ask(&[last; 20], false, client).await });
+        };
+        let mut buffer = [0; 64];
+        for nth in 0..MAX_QUESTIONS {
+            ask(if nth < MAX_QUESTIONS_OF_CLIENT { 1 } else { 2 });
+            resolver.recv(&mut buffer).await.unwrap();
+        }
+        ask(3);
+        let (_, of_third) = resolver.recv_from(&mut buffer).await.unwrap();
+        resolver.send_to(&[3; 20], of_third).await.unwrap();
+        while let Some(answer) = tasks.join_next().await {
+            if answer.unwrap().is_some_and(|answer| answer == [3; 20]) {
+                return;
+            }
+        }
+        panic!("the third client has no answer");
     }
 }

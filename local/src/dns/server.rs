@@ -8,8 +8,10 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, Record, RecordType};
 use leno_names::PROXY_OPTION;
+use leno_program::Shares;
+use leno_types::canonical;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::failed::{FailedLookups, NO_ANSWER, NO_SUCH_NAME};
@@ -20,9 +22,11 @@ use super::zone::{Answer, Zone};
 const MAX_UDP_PAYLOAD: u16 = 1232;
 /// Longest question over UDP, in bytes; real ones stay below 512.
 const MAX_QUESTION: usize = 4096;
-/// TCP connections at a time, over all clients: each costs a task and little more.
+/// TCP connections at a time, and how many of them are of one client: each costs a task and little more. When all are
+/// open, the client with most of them loses its oldest for another client.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a TCP client may be silent.
+const MAX_CONNECTIONS_OF_CLIENT: usize = 64;
+/// How long a TCP client may be silent, or not read its answer.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The sockets of the server, made inside the namespace of the bridge.
@@ -37,7 +41,7 @@ pub struct Sockets {
 struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
     upstreams: Upstreams,
-    connections: Semaphore,
+    connections: Shares<IpAddr>,
     failed: Arc<FailedLookups>,
 }
 
@@ -73,7 +77,7 @@ pub fn serve(
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut ended = zone.clone();
-    let connections = Semaphore::new(MAX_CONNECTIONS);
+    let connections = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS_OF_CLIENT);
     let shared = Arc::new(ServerState { zone, upstreams, connections, failed });
     {
         let _context = runtime.enter();
@@ -99,7 +103,7 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
         let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
             continue;
         };
-        let question = &buffer[..length];
+        let question = buffer.get(..length).unwrap_or_default();
         match answer(&shared, question, client, false) {
             Reply::Now(answer) => {
                 // A client that is gone needs no answer.
@@ -109,7 +113,7 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
             Reply::Alias(aliased) => {
                 let (socket, shared) = (socket.clone(), shared.clone());
                 tokio::spawn(async move {
-                    let answer = aliased.answer(&shared.upstreams).await;
+                    let answer = aliased.answer(&shared.upstreams, client).await;
                     let _ = socket.send_to(&answer, client).await;
                 });
             }
@@ -127,14 +131,10 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
 
 async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) {
     loop {
-        let next = leno_program::accept("DNS connection", || listener.accept());
-        let (stream, client) = next.await;
+        let (stream, client, share) = shared.connections.accept(&listener).await;
         let shared = shared.clone();
         tokio::spawn(async move {
-            // Beyond the bound a connection is closed at once.
-            if let Ok(_permit) = shared.connections.try_acquire()
-                && let Err(error) = converse(stream, client, &shared).await
-            {
+            if let Some(Err(error)) = share.hold(converse(stream, client, &shared)).await {
                 tracing::debug!(%client, %error, "DNS connection ended");
             }
         });
@@ -152,14 +152,17 @@ async fn converse(
         let answer = match answer(shared, &question, client, true) {
             Reply::Now(answer) => answer,
             Reply::Never => return Ok(()),
-            Reply::Alias(aliased) => aliased.answer(&shared.upstreams).await,
+            Reply::Alias(aliased) => aliased.answer(&shared.upstreams, client).await,
             Reply::Elsewhere(failure) => {
                 elsewhere(shared, &question, (client, true), failure).await
             }
         };
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
-        stream.write_u16(length).await?;
-        stream.write_all(&answer).await?;
+        let write = async {
+            stream.write_u16(length).await?;
+            stream.write_all(&answer).await
+        };
+        timeout(IDLE, write).await??;
     }
     Ok(())
 }
@@ -171,7 +174,8 @@ async fn elsewhere(
     (client, stream): (SocketAddr, bool),
     failure: Vec<u8>,
 ) -> Vec<u8> {
-    if let Some(answer) = shared.upstreams.ask(question, stream).await {
+    let client = canonical(client).ip();
+    if let Some(answer) = shared.upstreams.ask(question, stream, client).await {
         return answer;
     }
     if let Ok(request) = Message::from_vec(question)
@@ -182,7 +186,7 @@ async fn elsewhere(
         let name = name.trim_end_matches('.');
         // Resolvers try a single label last, after the service of that name was not found.
         if name.contains('.') {
-            shared.failed.count(leno_types::canonical(client).ip(), name, NO_ANSWER);
+            shared.failed.count(client, name, NO_ANSWER);
         }
     }
     failure
@@ -212,14 +216,15 @@ struct Aliased {
 
 impl Aliased {
     /// The alias, and what the host's resolvers say of its target.
-    async fn answer(self, upstreams: &Upstreams) -> Vec<u8> {
+    async fn answer(self, upstreams: &Upstreams, client: SocketAddr) -> Vec<u8> {
         let mut question = Message::query();
         question.metadata.id = self.request.metadata.id;
         question.metadata.recursion_desired = true;
         question.add_query(Query::query(self.target, self.kind));
         let Ok(question) = question.to_vec() else { return self.failure };
         // Over TCP, so that nothing of it is cut.
-        let Some(said) = upstreams.ask(&question, true).await else { return self.failure };
+        let asked = upstreams.ask(&question, true, canonical(client).ip());
+        let Some(said) = asked.await else { return self.failure };
         let Ok(said) = Message::from_vec(&said) else { return self.failure };
         let all = [self.alias].into_iter().chain(said.answers.iter().cloned()).collect();
         let mut answer = response(&self.request, said.metadata.response_code, all);
@@ -248,7 +253,7 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
         return now(reply(ResponseCode::NotImp, Vec::new()));
     }
     let zone = shared.zone.borrow().clone();
-    let client = leno_types::canonical(client).ip();
+    let client = canonical(client).ip();
     let edns = request.edns.as_ref();
     let is_proxy = edns.is_some_and(|edns| edns.option(PROXY_OPTION.into()).is_some());
     let unreachable = query.query_type() == RecordType::AAAA && !shared.upstreams.has_ipv6();

@@ -267,12 +267,13 @@ impl Front<'_> {
         match rest {
             [] => Some(addresses(self.addresses(), kind)),
             [transport @ ("_tcp" | "_udp" | "_sctp")] => {
-                let known = self.ports().any(|port| port.protocol == transport[1..]);
+                let transport = transport.strip_prefix('_')?;
+                let known = self.ports().any(|port| port.protocol == transport);
                 known.then(Vec::new)
             }
             [transport @ ("_tcp" | "_udp" | "_sctp"), port] => {
-                let port = port.strip_prefix('_')?;
-                let found = self.services(&transport[1..], port);
+                let (transport, port) = (transport.strip_prefix('_')?, port.strip_prefix('_')?);
+                let found = self.services(transport, port);
                 (!found.is_empty()).then(|| match kind {
                     RecordType::SRV => found,
                     _ => Vec::new(),
