@@ -16,13 +16,14 @@ mod headers;
 use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, ready};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_http::{HeaderLine, HeldBody, Order, RequestView};
 use leno_policy::authorization::is_spelling;
+use leno_program::Shares;
 use leno_telemetry::{Begun, Registry};
 use leno_types::ServiceName;
 use leno_types::authorizer::ExternalAuthorizer;
@@ -41,6 +42,8 @@ const AUTHORIZER_FAILED: &str = "authorizer-failed";
 /// with heads, answers and two copies of the longest bodies about 64 MiB. An authorizer that is slower than its clients
 /// is not given more.
 const MAX_ASKED: usize = 256;
+/// How many bodies are read of one client, whose bodies may come slowly.
+const MAX_HELD_OF_CLIENT: usize = 192;
 
 /// Services of the mesh, as the workload reaches them: the other plane's.
 pub trait MeshServices: fmt::Debug {
@@ -100,10 +103,15 @@ pub(crate) struct Grants {
 }
 
 /// A place among [`MAX_ASKED`] of a worker.
-pub(crate) struct Place<'s>(&'s Cell<usize>);
+struct Place<'s>(&'s Cell<usize>);
+
+/// The places of bodies that are read.
+pub(crate) fn held() -> Shares<IpAddr> {
+    Shares::new(MAX_ASKED, MAX_HELD_OF_CLIENT)
+}
 
 /// A place, if one of them is free.
-pub(crate) fn place(taken: &Cell<usize>) -> Option<Place<'_>> {
+fn place(taken: &Cell<usize>) -> Option<Place<'_>> {
     let is_free = taken.get() < MAX_ASKED;
     is_free.then(|| {
         taken.set(taken.get().saturating_add(1));

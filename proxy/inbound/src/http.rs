@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::{Access, Denied, Permit, described};
-use crate::external::{self, Authorizer, Grants, Questions, body_limit, without_body};
+use crate::external::{Authorizer, Grants, Questions, body_limit, without_body};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -288,11 +288,14 @@ async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     let Some(limit) = body_limit(authorizers) else { return Ok(None) };
     let failed =
         |reason| Refusal::Denied(without_body((shared, access), authorizers, reason, what));
-    let _place = external::place(&shared.held).ok_or_else(|| failed((503, "overloaded")))?;
+    let overloaded = || failed((503, "overloaded"));
+    let share = shared.held.take(access.address().ip()).ok_or_else(overloaded)?;
     // In a box, since most requests have none.
-    match Box::pin(timeout(shared.parts.limits.head, read(limit))).await {
-        Ok(body) => body.map(Some).map_err(Refusal::Failed),
-        Err(_) => Err(failed((408, "body-timeout"))),
+    match Box::pin(share.hold(timeout(shared.parts.limits.head, read(limit)))).await {
+        Some(Ok(body)) => body.map(Some).map_err(Refusal::Failed),
+        Some(Err(_)) => Err(failed((408, "body-timeout"))),
+        // Another client needed the place more.
+        None => Err(overloaded()),
     }
 }
 

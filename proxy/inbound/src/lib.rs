@@ -52,6 +52,7 @@ use std::sync::Arc;
 
 use leno_discovery::Directory;
 use leno_http::{Handlers, Limits, Tasks};
+use leno_program::Shares;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::{Acceptor, TlsStream};
 use leno_transport::{
@@ -149,7 +150,7 @@ pub(crate) struct Shared {
     /// Requests that authorizers are asked about now.
     pub(crate) asked: Cell<usize>,
     /// Bodies that are read for authorizers now.
-    pub(crate) held: Cell<usize>,
+    pub(crate) held: Shares<IpAddr>,
     /// Answers a kubelet that calls the workload itself.
     pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
 }
@@ -211,7 +212,7 @@ impl Inbound {
             again: Rc::default(),
             log: LogBudget::default(),
             asked: Cell::new(0),
-            held: Cell::new(0),
+            held: external::held(),
             probes: OnceCell::new(),
         };
         let shared = Rc::new(shared);

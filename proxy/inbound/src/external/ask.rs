@@ -109,9 +109,9 @@ impl AskError {
     }
 
     /// Whether the request is permitted where a policy says so. A client can make a request that no authorizer is asked
-    /// about, and is not to pass by that.
+    /// about, or so many at once, and is not to pass by that.
     pub(super) fn may_be_permitted(&self) -> bool {
-        !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge)
+        !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge | Self::Overloaded)
     }
 }
 

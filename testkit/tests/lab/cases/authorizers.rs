@@ -450,6 +450,7 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     ensure!(page.lines().any(is_failure), "no failure in\n{page}");
     // What no authorizer is asked about goes on.
     until(lab, "web", &["http://front.lab/other"], "200")?;
+    no_client_asks_for_so_many_that_one_passes(lab, mesh)?;
     let open = asking("front", &format!("{BY_GRPC}    onFailure: Allow\n"));
     lab.edit(&format!("{mesh}{open}"))?;
     until(lab, "web", &good, "200")?;
@@ -475,6 +476,32 @@ spec:
     let closed = asking("front", &BY_GRPC.replace("name: opa", "name: nothing"));
     lab.edit(&format!("{mesh}{closed}"))?;
     until(lab, "web", &good, "503 authorizer-failed; reason=unavailable")
+}
+
+/// Asks until an answer comes at once, and prints it.
+const MANY: &str = "
+import select, socket, time
+end, poll, asking = time.monotonic() + 60, select.poll(), {}
+while time.monotonic() < end:
+    one = socket.create_connection(('front.lab', 80))
+    one.sendall(b'GET /many HTTP/1.1\\r\\nHost: front.lab\\r\\nx-token: bad\\r\\n\\r\\n')
+    asking[one.fileno()] = one
+    poll.register(one, select.POLLIN)
+    for descriptor, _ in poll.poll(0):
+        print(asking[descriptor].recv(65536).decode(), end='')
+        raise SystemExit
+";
+
+/// Where failures permit and the authorizer does not answer, more requests than are asked about at a time are refused.
+fn no_client_asks_for_so_many_that_one_passes(lab: &Lab, mesh: &str) -> Result<()> {
+    let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/many");
+    let open = asking("front", &format!("{patient}    onFailure: Allow\n"));
+    lab.edit(&format!("{mesh}{open}"))?;
+    until(lab, "web", &["http://front.lab/seen"], "200")?;
+    let said = lab.text("web", &["python3", "-c", MANY])?;
+    let is_refused = said.starts_with("HTTP/1.1 503 ") && said.contains("reason=overloaded");
+    ensure!(is_refused, "{said}");
+    Ok(())
 }
 
 /// The authorizer does not answer, and has more time than this test gives it.

@@ -1,9 +1,11 @@
 //! External authorizers that decide by the bodies of requests.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab};
+use leno_testkit::wait;
 
 use super::authorization::{answered, until};
 use super::authorizers::{DENIED, asking, seen, start};
@@ -25,6 +27,9 @@ fn by_body(body: &str) -> String {
 const WAYS: [(&str, &str); 2] =
     [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
 
+/// How long the connections of a client may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
 const TOO_LARGE: &str = "413 authorizer-failed; reason=body-too-large";
 const NO_TEXT: &str = "503 authorizer-failed; reason=unaskable-request";
 
@@ -36,6 +41,7 @@ fn authorizers_decide_by_bodies_up_to_their_bound(capture: Capture) -> Result<()
     let (lab, mesh) = start(capture)?;
     let run = || {
         texts(&lab, &mesh)?;
+        slow_ones(&lab, &mesh)?;
         beginnings(&lab, &mesh)?;
         bytes(&lab, &mesh)?;
         over_http(&lab, &mesh)
@@ -88,6 +94,37 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
     let request = ["-H", "x-token: bad", "-d", &long, "http://front.lab/pay"];
     let said = answered(lab, "web", &request)?;
     ensure!(said == TOO_LARGE, "{said:?}");
+    Ok(())
+}
+
+/// Sends heads without bodies, more than a proxy reads bodies at a time, from the appearance of one file to that of another.
+const HOLD: &str = "
+import os, socket, sys, time
+held = [socket.create_connection(('front-0.front.lab', 8080)) for _ in range(600)]
+for one in held:
+    one.sendall(b'POST /pay HTTP/1.1\\r\\nHost: front.lab\\r\\nContent-Length: 50\\r\\n\\r\\n')
+open(sys.argv[1], 'w').close()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+";
+
+/// A client whose bodies do not come leaves others room for theirs.
+fn slow_ones(lab: &Lab, mesh: &str) -> Result<()> {
+    lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}")))?;
+    let denied = format!("403 {DENIED}");
+    let much = ["-H", "x-token: bad", "-d", r#"{"amount": 500}"#, "http://front.lab/pay"];
+    until(lab, "web", &much, &denied)?;
+    let [held, go] = ["held", "go"].map(|name| lab.directory().join(name));
+    let paths = [held.display().to_string(), go.display().to_string()];
+    let hold = lab.spawn("plain", &["python3", "-c", HOLD, &paths[0], &paths[1]])?;
+    wait::until("the heads", LIMIT, || Ok(held.exists().then_some(())))?;
+    // Some come to each worker.
+    for _ in 0..8 {
+        let said = answered(lab, "web", &much)?;
+        ensure!(said == denied, "{said:?}");
+    }
+    fs::write(go, "")?;
+    hold.finish(LIMIT)?;
     Ok(())
 }
 
