@@ -12,7 +12,7 @@
 //! (`letters`), so that a byte in the wrong message is noticed. For every input:
 //!
 //! - nothing panics, and the event loop comes to rest;
-//! - no byte of one request or response is in another one;
+//! - no byte of one request or response is in another one, nor in what a tap shows of another one;
 //! - applications receive HTTP that has one meaning;
 //! - every request is answered, or its connection ends;
 //! - a request reaches an application once, unless policy allows more;

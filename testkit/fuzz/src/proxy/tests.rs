@@ -2,6 +2,7 @@
 
 use std::future::pending;
 
+use leno_telemetry::tap::Taps;
 use leno_types::routes::{Filter, Redirect, Rule};
 use tokio::task::spawn_local;
 
@@ -120,6 +121,17 @@ fn bytes_of_another_request_are_found() {
         checked[2].as_ref().is_err_and(|what| what.contains("no request asked")),
         "{checked:?}"
     );
+}
+
+#[test]
+fn a_tap_shows_requests_and_bodies_that_are_mixed_are_found() {
+    let mut taps = Taps::default();
+    assert_eq!(found(|world| taps = world.taps.clone()), "");
+    let (_, counted) = taps.poll(world::TAP).expect("it is open");
+    assert_eq!(counted.queued, 1);
+    assert_eq!(world::mixed(["bbbbbbbbb", "BBBBBBBBB0"].into_iter()), None);
+    let mixed = world::mixed(["bbbbbbbbb", "AAAAAAAAA"].into_iter());
+    assert_eq!(mixed.as_deref(), Some("ab"));
 }
 
 #[test]

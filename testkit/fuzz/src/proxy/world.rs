@@ -12,6 +12,7 @@ use leno_inbound::Inbound;
 use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::Registry;
+use leno_telemetry::tap::{Filter, Taps};
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions, budget, scripted};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Subject, Topology};
@@ -30,6 +31,7 @@ use super::end::{End, pair};
 use super::exchange::Exchanged;
 use super::frames::PREFACE;
 use super::identity;
+use super::letters::runs;
 
 /// Turns of the event loop without any progress after which there will be none: bytes that one side
 /// writes pass both planes in fewer turns.
@@ -38,6 +40,8 @@ const QUIET: usize = 10;
 const QUIET_WITH_TLS: usize = 40;
 /// Most turns of one step; a run that is not quiet by then never will be.
 const TURNS: usize = 50_000;
+/// The name of the tap.
+pub(super) const TAP: &str = "fuzz";
 /// The address of the inbound plane's application.
 const APPLICATION: ([u8; 4], u16) = ([203, 0, 113, 1], 9000);
 /// The address that the inbound plane listens on.
@@ -68,6 +72,8 @@ pub(crate) struct World {
     /// A client that sends given bytes, and then only reads.
     stranger: Option<End>,
     applications: Vec<Application>,
+    /// Copies the beginnings of bodies in every other case.
+    pub(super) taps: Taps,
     charged: usize,
 }
 
@@ -89,7 +95,17 @@ impl World {
                 letter += 1;
             }
         }
-        let (outbound, inbound) = planes(case, &activity);
+        let taps = Taps::default();
+        if case.steps.len().is_multiple_of(2) {
+            let filter = Filter {
+                with_headers: true,
+                with_bodies: true,
+                with_decisions: true,
+                ..Filter::default()
+            };
+            taps.open(TAP, filter).expect("no other one is open");
+        }
+        let (outbound, inbound) = planes(case, &activity, &taps);
         Self {
             outbound,
             inbound,
@@ -101,6 +117,7 @@ impl World {
             clients: Vec::new(),
             stranger: None,
             applications: Vec::new(),
+            taps,
             charged,
         }
     }
@@ -137,6 +154,7 @@ impl World {
         self.check_answers();
         self.check_sent();
         self.leave().await;
+        self.check_copies();
         scripted::dial_with(None);
         self.shared.violations.take()
     }
@@ -272,6 +290,18 @@ impl World {
         }
     }
 
+    /// Checks that the bodies of a request that a tap shows are of one request.
+    fn check_copies(&self) {
+        let (tapped, _) = self.taps.poll(TAP).unwrap_or_default();
+        for request in tapped.iter().filter(|_| self.shared.is_clean) {
+            let bodies = [&request.request_body, &request.response_body].into_iter().flatten();
+            if let Some(letters) = mixed(bodies.map(|body| &*body.text)) {
+                self.shared
+                    .violation(format!("a tap shows bodies of {letters:?} as of one request"));
+            }
+        }
+    }
+
     /// Checks that no request reaches a service more often than policy allows.
     fn check_sent(&self) {
         let config = &self.case.config;
@@ -318,6 +348,15 @@ impl World {
     }
 }
 
+/// The letters of bodies, if they are not of one request.
+pub(super) fn mixed<'b>(bodies: impl Iterator<Item = &'b str>) -> Option<String> {
+    let mut letters: Vec<u8> =
+        bodies.flat_map(|body| runs(body.to_ascii_lowercase().as_bytes())).collect();
+    letters.sort_unstable();
+    letters.dedup();
+    (letters.len() > 1).then(|| String::from_utf8_lossy(&letters).into_owned())
+}
+
 /// Has scripts serve the connections that the planes open.
 fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
     let (to_inbound, opened) = (Rc::clone(to_inbound), Rc::clone(opened));
@@ -350,7 +389,7 @@ fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
     scripted::dial_with(Some(Rc::new(dial)));
 }
 
-fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
+fn planes(case: &Case, activity: &Rc<Activity>, taps: &Taps) -> (Rc<Outbound>, Rc<Inbound>) {
     let config = case.config.clone();
     let workload = InstanceName::new("shop", "web-0").expect("a valid name");
     let application = SocketAddr::from(APPLICATION);
@@ -377,7 +416,7 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
         Subject::Address(_) => Resolution::Unknown,
     };
     let directory = Directory::fixed(resolver).with_server_policy(policy);
-    let registry = Rc::new(Registry::new());
+    let registry = Rc::new(Registry::new().with_taps(taps.clone()));
     let keyring = Keyring::new();
     if is_meshed {
         identity::prove(&keyring);
