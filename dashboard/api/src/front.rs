@@ -1,10 +1,12 @@
-//! The dashboard for a browser: the page, and the interface of an observer behind it.
+//! The dashboard for a browser: the page, and the interface of an observer behind it, on this machine or in a cluster.
 //!
 //! A page of another site must not read it. Without a token it answers only where `Host` is this machine,
 //! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
 
 use data_encoding::HEXLOWER;
 use hyper::body::Incoming;
@@ -40,10 +42,32 @@ const HEADERS: [(&str, &str); 6] = [
 ];
 
 /// A dashboard.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Front {
-    observer: PathBuf,
+    observer: Observer,
     token: Option<String>,
+    /// Polls a tap, by the query of the request.
+    taps: Option<Ask>,
+}
+
+/// Where a tap is polled.
+const TAP: &str = "/api/v1/tap";
+/// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
+const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
+
+/// The answer of an observer, or why there is none.
+pub type Asked = Pin<Box<dyn Future<Output = Result<Reply, String>>>>;
+
+/// Asks an observer for a path with its query.
+pub type Ask = Rc<dyn Fn(String) -> Asked>;
+
+/// Where the history is.
+#[derive(Clone)]
+enum Observer {
+    /// Behind the socket of a mesh of this machine.
+    Socket(PathBuf),
+    /// In a cluster, with the rights of the user of this program.
+    Far(Ask),
 }
 
 impl Front {
@@ -53,15 +77,29 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
-        let token = match listen.is_loopback() {
-            true => None,
-            false => {
-                let mut bytes = [0; 16];
-                aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
-                Some(HEXLOWER.encode(&bytes))
-            }
+        let token = (!listen.is_loopback()).then(random).transpose()?;
+        Ok(Self { observer: Observer::Socket(observer), token, taps: None })
+    }
+
+    /// The dashboard of an observer that `ask` asks with the rights of the user of this program. Other users of this
+    /// machine have no part in these: browsers have to show a token on loopback, too.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn far(ask: Ask) -> Result<Self, NoRandomness> {
+        Ok(Self { observer: Observer::Far(ask), token: Some(random()?), taps: None })
+    }
+
+    /// The same with live requests: `taps` polls a tap. Browsers have to show a token on loopback, too.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn with_taps(self, taps: Ask) -> Result<Self, NoRandomness> {
+        let token = match self.token {
+            Some(token) => token,
+            None => random()?,
         };
-        Ok(Self { observer, token })
+        Ok(Self { taps: Some(taps), token: Some(token), ..self })
     }
 
     /// Where a browser finds it, with the token in the part of the address that is never sent.
@@ -79,15 +117,10 @@ impl Front {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let mut answer = match self.refusal(&request) {
+        with_headers(match self.refusal(&request) {
             Some(refused) => refused,
             None => self.page(&request).await,
-        };
-        for (name, value) in HEADERS {
-            let name = HeaderName::from_static(name);
-            answer.headers_mut().insert(name, HeaderValue::from_static(value));
-        }
-        answer
+        })
     }
 
     fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
@@ -117,28 +150,87 @@ impl Front {
 
     async fn page(&self, request: &Request<Incoming>) -> Answer {
         let path = request.uri().path();
+        if path == TAP {
+            return self.tap(request).await;
+        }
         if path.starts_with(ROOT) {
             let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
             return self.relay(target).await;
         }
-        match PAGE.iter().find(|(known, ..)| *known == path) {
-            Some((_, kind, bytes)) => respond(StatusCode::OK, kind, *bytes),
-            None => respond(StatusCode::NOT_FOUND, TEXT, "there is no such page\n"),
+        file(path)
+    }
+
+    async fn tap(&self, request: &Request<Incoming>) -> Answer {
+        let Some(taps) = &self.taps else {
+            return refuse(
+                StatusCode::NOT_FOUND,
+                "live requests are shown by leno dashboard --tap",
+            );
+        };
+        if !request.headers().contains_key(PAGE_HEADER) {
+            return refuse(StatusCode::BAD_REQUEST, "send the header leno-page");
         }
+        answer_of(taps(request.uri().query().unwrap_or_default().to_owned()).await, "cannot tap")
     }
 
     async fn relay(&self, target: &str) -> Answer {
-        let asked = async { ask(UnixStream::connect(&self.observer).await?, "GET", target).await };
-        let why = match tokio::time::timeout(ANSWER_BOUND, asked).await {
-            Ok(Ok(Reply { status, body })) => {
-                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-                return respond(status, JSON, body);
+        let asked = async {
+            match &self.observer {
+                Observer::Far(ask) => ask(target.to_owned()).await,
+                Observer::Socket(path) => {
+                    let asked =
+                        async { ask(UnixStream::connect(path).await?, "GET", target).await };
+                    let answer = tokio::time::timeout(ANSWER_BOUND, asked).await;
+                    let answer = answer.map_err(|_| "no answer in time".to_owned())?;
+                    answer.map_err(|error| error.to_string())
+                }
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
         };
-        refuse(StatusCode::BAD_GATEWAY, &format!("the history of the mesh is away: {why}"))
+        answer_of(asked.await, "the history of the mesh is away")
     }
+}
+
+/// The reply, or why there is none.
+fn answer_of(reply: Result<Reply, String>, what: &str) -> Answer {
+    match reply {
+        Ok(Reply { status, body }) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+            respond(status, JSON, body)
+        }
+        Err(why) => refuse(StatusCode::BAD_GATEWAY, &format!("{what}: {why}")),
+    }
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").finish_non_exhaustive()
+    }
+}
+
+/// A file of the page.
+#[must_use]
+pub fn file(path: &str) -> Answer {
+    match PAGE.iter().find(|(known, ..)| *known == path) {
+        Some((_, kind, bytes)) => respond(StatusCode::OK, kind, *bytes),
+        None => respond(StatusCode::NOT_FOUND, TEXT, "there is no such page\n"),
+    }
+}
+
+/// The answer with what a browser may do with it.
+#[must_use]
+pub fn with_headers(mut answer: Answer) -> Answer {
+    for (name, value) in HEADERS {
+        let name = HeaderName::from_static(name);
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// A token.
+fn random() -> Result<String, NoRandomness> {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(HEXLOWER.encode(&bytes))
 }
 
 /// There are no random numbers for a token.
@@ -235,6 +327,51 @@ mod tests {
         assert!(get(api, wrong).await.starts_with("HTTP/1.1 401 "));
         let right = format!("Authorization: Bearer {token}\r\n");
         assert!(get(api, right).await.starts_with("HTTP/1.1 200 "));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_is_shown_to_who_has_the_token_also_on_loopback() {
+        let ask: Ask = Rc::new(|target| {
+            Box::pin(async move {
+                match target.as_str() {
+                    "/api/v1/overview" => {
+                        Ok(Reply { status: 200, body: "{\"mesh\":\"c\"}".to_owned() })
+                    }
+                    other => Err(format!("no way to {other}")),
+                }
+            })
+        });
+        let front = Front::far(ask).unwrap();
+        let token = front.token.clone().unwrap();
+        let shown = front.address("127.0.0.1:7788".parse().unwrap());
+        assert_eq!(shown, format!("http://127.0.0.1:7788/#token={token}"));
+        let get = async |target: &str, by: &str| {
+            get(front.clone(), target, &format!("Host: localhost\r\n{by}")).await
+        };
+        assert!(get("GET /api/v1/overview", "").await.starts_with("HTTP/1.1 401 "));
+        let right = format!("Authorization: Bearer {token}\r\n");
+        assert!(get("GET /api/v1/overview", &right).await.ends_with("{\"mesh\":\"c\"}"));
+        let away = get("GET /api/v1/changes", &right).await;
+        assert!(away.starts_with("HTTP/1.1 502 ") && away.contains("no way to"), "{away}");
+    }
+
+    #[tokio::test]
+    async fn taps_want_the_token_and_the_header_of_the_page() {
+        let (_directory, front) = front("127.0.0.1");
+        let ask = |front: &Front, headers: String| {
+            let front = front.clone();
+            async move {
+                get(front, "GET /api/v1/tap?id=1", &format!("Host: localhost\r\n{headers}")).await
+            }
+        };
+        assert!(ask(&front, String::new()).await.starts_with("HTTP/1.1 404 "));
+        let taps: Ask =
+            Rc::new(|query| Box::pin(async move { Ok(Reply { status: 200, body: query }) }));
+        let front = front.with_taps(taps).unwrap();
+        assert!(ask(&front, "leno-page: 1\r\n".to_owned()).await.starts_with("HTTP/1.1 401 "));
+        let token = format!("Authorization: Bearer {}\r\n", front.token.clone().unwrap());
+        assert!(ask(&front, token.clone()).await.starts_with("HTTP/1.1 400 "));
+        assert!(ask(&front, format!("{token}leno-page: 1\r\n")).await.ends_with("\r\n\r\nid=1"));
     }
 
     #[tokio::test]

@@ -188,25 +188,15 @@ impl History {
         self.frames().filter(move |frame| from_ms < frame.end_ms && frame.end_ms <= to_ms)
     }
 
-    /// What was counted after `from_ms`, up to `to_ms`.
+    /// What a reader who may see all of it sees.
+    #[cfg(test)]
+    pub(crate) fn view(&self) -> crate::view::View<'_> {
+        crate::view::View::new(self, &crate::sight::Sight::All)
+    }
+
+    #[cfg(test)]
     pub(crate) fn window(&self, from_ms: u64, to_ms: u64) -> Window {
-        let mut window = Window::default();
-        let mut millis = 0;
-        for frame in self.between(from_ms, to_ms) {
-            millis += frame.millis;
-            window.end_ms = frame.end_ms;
-            let first = window.tallies.is_empty();
-            // A frame is damaged in memory only by a bug; its file was checked when it was read.
-            let _ = frame.each(|series, tally| {
-                if first {
-                    window.tallies.insert(series, tally);
-                } else {
-                    window.tallies.entry(series).or_default().add(&tally);
-                }
-            });
-        }
-        window.seconds = crate::tally::float(millis) / 1000.0;
-        window
+        self.view().window(from_ms, to_ms)
     }
 
     fn frames(&self) -> impl DoubleEndedIterator<Item = &Frame> {

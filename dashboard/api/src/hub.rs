@@ -1,6 +1,6 @@
 //! The history of a mesh together with its state, for a collector that writes and connections that read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,9 @@ use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
 use crate::problems::problems;
 use crate::query::{self, SeriesSubject};
+use crate::series::Subject;
+use crate::sight::Sight;
+use crate::view::View;
 
 /// The time between two observations.
 pub const TICK: Duration = Duration::from_secs(5);
@@ -78,9 +81,28 @@ impl Hub {
         store.save(history)
     }
 
+    /// The namespaces of which anything is known.
+    #[must_use]
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        let known = self.lock();
+        let mut all = BTreeSet::new();
+        for subject in known.history.names().subjects().flatten() {
+            match subject {
+                Subject::Workload(name) => drop(all.insert(name.0.clone())),
+                Subject::Edge { client, server, .. } => {
+                    all.extend([client.0.clone(), server.0.clone()]);
+                }
+                Subject::Route(name) => drop(all.insert(name.service.0.clone())),
+            }
+        }
+        all.extend(known.state.unready.iter().map(|one| one.namespace.clone()));
+        all.remove("");
+        all
+    }
+
     /// The mesh now.
     #[must_use]
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&self, sight: &Sight) -> Overview {
         let known = self.lock();
         Overview {
             mesh: self.mesh.clone(),
@@ -90,30 +112,32 @@ impl Hub {
             step_ms: tick_ms(),
             history_bytes: known.history.size() as u64,
             lost: known.history.lost(),
-            state: known.state.clone(),
+            state: sight.state(&known.state),
         }
     }
 
     /// Workloads and edges in the window before `at_ms`, or before now.
     #[must_use]
-    pub fn topology(&self, at_ms: Option<u64>, window_ms: Option<u64>) -> Topology {
+    pub fn topology(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Topology {
         let known = self.lock();
+        let view = View::new(&known.history, sight);
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
-        let window = known.history.window(from_ms, to_ms);
-        let state = at_ms.is_none().then_some(&known.state);
-        let topology = query::topology(&known.history, (&self.mesh, &known.identities), &window);
+        let window = view.window(from_ms, to_ms);
+        let state = at_ms.is_none().then(|| sight.state(&known.state));
+        let topology = query::topology(&view, (&self.mesh, &known.identities), &window);
         let topology = Topology { from_ms, to_ms, ..topology };
-        let problems = problems(&known.history, &topology, &window, state);
+        let problems = problems(&view, &topology, &window, state.as_ref());
         Topology { problems, ..topology }
     }
 
     /// The rules of routes that requests followed in the window before `at_ms`, or before now.
     #[must_use]
-    pub fn routes(&self, at_ms: Option<u64>, window_ms: Option<u64>) -> Routes {
+    pub fn routes(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Routes {
         let known = self.lock();
+        let view = View::new(&known.history, sight);
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
-        let window = known.history.window(from_ms, to_ms);
-        let routes = query::routes(known.history.names(), &window);
+        let window = view.window(from_ms, to_ms);
+        let routes = query::routes(view.names(), &window);
         Routes { mesh: self.mesh.clone(), from_ms, to_ms, observed_s: window.seconds, routes }
     }
 
@@ -121,27 +145,39 @@ impl Hub {
     #[must_use]
     pub fn series(
         &self,
+        sight: &Sight,
         wanted: &SeriesSubject,
         span: Span,
         step_ms: Option<u64>,
     ) -> Option<Points> {
-        query::series(&self.lock().history, wanted, span.bounds(), (step_ms, tick_ms()))
+        let known = self.lock();
+        let view = View::new(&known.history, sight);
+        query::series(&view, wanted, span.bounds(), (step_ms, tick_ms()))
     }
 
     /// The requests to some workloads in the window before now; `bound_ms` is the longest time that one may take.
     #[must_use]
-    pub fn budget(&self, servers: &[Name], window_ms: u64, bound_ms: Option<u64>) -> Budget {
+    pub fn budget(
+        &self,
+        sight: &Sight,
+        servers: &[Name],
+        window_ms: u64,
+        bound_ms: Option<u64>,
+    ) -> Budget {
         let known = self.lock();
+        let view = View::new(&known.history, sight);
         let to_ms = now_ms();
-        let window = known.history.window(to_ms.saturating_sub(window_ms), to_ms);
-        query::budget(known.history.names(), &window, servers, bound_ms)
+        let window = view.window(to_ms.saturating_sub(window_ms), to_ms);
+        query::budget(view.names(), &window, servers, bound_ms)
     }
 
     /// What changed.
     #[must_use]
-    pub fn changes(&self, span: Span) -> Changes {
+    pub fn changes(&self, sight: &Sight, span: Span) -> Changes {
         let (from_ms, to_ms) = span.bounds();
-        Changes { changes: self.lock().history.marks(from_ms, to_ms).cloned().collect() }
+        let known = self.lock();
+        let marks = known.history.marks(from_ms, to_ms);
+        Changes { changes: marks.filter_map(|mark| sight.mark(mark)).collect() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -209,7 +245,7 @@ mod tests {
             hub.take(None, State { control_plane, ..State::default() }, Vec::new()).unwrap();
         };
         let said = |hub: &Hub| {
-            let changes = hub.changes(Span::default()).changes;
+            let changes = hub.changes(&Sight::All, Span::default()).changes;
             changes.into_iter().flat_map(|mark| mark.lines).collect::<Vec<_>>()
         };
         take(&hub, ControlPlane::Away);

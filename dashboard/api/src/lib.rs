@@ -20,12 +20,20 @@ pub mod front;
 pub mod history;
 pub mod hub;
 pub mod objective;
+mod outliers;
 mod problems;
 pub mod query;
+mod restarts;
 pub mod series;
 pub mod serve;
+pub mod sight;
+mod signs;
 pub mod tally;
 #[cfg(test)]
 mod testing;
+mod view;
 
 pub use file::Store;
+pub use outliers::outliers;
+pub use restarts::{ProcessEnds, Restarts};
+pub use signs::Signs;

@@ -31,8 +31,9 @@ use std::collections::BTreeMap;
 use leno_observe::stat::Name;
 
 use crate::api::{About, ControlPlane, Problem, Severity, State, Topology, Unready};
-use crate::history::{History, Mark, MarkKind, Window};
+use crate::history::{Mark, MarkKind, Window};
 use crate::hub::TICK;
+use crate::view::View;
 
 mod chain;
 mod culprit;
@@ -56,7 +57,7 @@ const MAX_CHANGES: usize = 3;
 
 /// What is broken in the window that ends at `to_ms`. `state` is `None` of the past.
 pub(crate) fn problems(
-    history: &History,
+    view: &View<'_>,
     topology: &Topology,
     window: &Window,
     state: Option<&State>,
@@ -69,8 +70,8 @@ pub(crate) fn problems(
     }
     workloads(topology, state, &mut all);
 
-    let mut broken = edges::broken(history, window, state);
-    since::find(history, window.end_ms, &mut broken);
+    let mut broken = edges::broken(view, window, state);
+    since::find(view, window.end_ms, &mut broken);
     chain::rank(&mut broken);
     culprit::name(&mut broken, state, span);
     signs::find(state, span, &broken, &mut all);
@@ -83,7 +84,7 @@ pub(crate) fn problems(
         .collect();
     ranked.extend(broken.into_iter().map(|one| {
         let order = Order { rank: one.rank, weight: Reverse(one.weight), follows: false };
-        (order, of_edge(history, one))
+        (order, of_edge(view, one))
     }));
     ranked.sort_by(|(a, one), (b, other)| {
         let key = |order: &Order, problem: &Problem| {
@@ -128,8 +129,8 @@ fn kind(about: &About) -> u8 {
     }
 }
 
-fn of_edge(history: &History, broken: Broken) -> Problem {
-    let changes = broken.since_ms.map_or_else(Vec::new, |since| changes(history, since));
+fn of_edge(view: &View<'_>, broken: Broken) -> Problem {
+    let changes = broken.since_ms.map_or_else(Vec::new, |since| changes(view, since));
     let is_new =
         broken.worked && changes.iter().flat_map(|mark| &mark.lines).any(|line| is_policy(line));
     let changed = changed(&changes, &broken);
@@ -291,8 +292,8 @@ fn reasons(instances: &[&Unready]) -> Vec<String> {
 }
 
 /// The changes around the begin of a problem. Its first frame may have begun before the change.
-fn changes(history: &History, since: u64) -> Vec<Mark> {
-    let around = history.marks(since.saturating_sub(BEFORE_MS), since + TICK.as_millis() as u64);
+fn changes(view: &View<'_>, since: u64) -> Vec<Mark> {
+    let around = view.marks(since.saturating_sub(BEFORE_MS), since + TICK.as_millis() as u64);
     let mut all: Vec<Mark> = around.cloned().collect();
     all.reverse();
     all.truncate(MAX_CHANGES);

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use leno_observe::stat::{DENIED, Latency, Name, RouteName};
 
 use crate::api::{Budget, Cause, Edge, Mtls, Point, Points, Route, Signals, Topology, Workload};
-use crate::history::{History, Window};
+use crate::history::Window;
 use crate::series::{Series, Subject};
 use crate::tally::{Tally, float};
+use crate::view::View;
 
 /// Most points of an answer: a day in steps of a minute.
 const MAX_POINTS: u64 = 1_440;
@@ -60,11 +61,11 @@ pub(crate) fn edges(names: &Series, window: &Window) -> BTreeMap<(Name, Name), B
 
 /// Workloads and edges of a window, without problems. `identities`: those that workloads prove now.
 pub(crate) fn topology(
-    history: &History,
+    view: &View<'_>,
     (mesh, identities): (&str, &BTreeMap<Name, String>),
     window: &Window,
 ) -> Topology {
-    let names = history.names();
+    let names = view.names();
     let workload = |(series, tally): (&u32, &Tally)| {
         let Some(Subject::Workload((namespace, name))) = names.subject(*series) else {
             return None;
@@ -124,12 +125,12 @@ pub(crate) fn routes(names: &Series, window: &Window) -> Vec<Route> {
 
 /// One workload or edge over time, in steps; `None` where the history does not know it.
 pub(crate) fn series(
-    history: &History,
+    view: &View<'_>,
     wanted: &SeriesSubject,
     (from_ms, to_ms): (u64, u64),
     (step_ms, tick_ms): (Option<u64>, u64),
 ) -> Option<Points> {
-    let names = history.names();
+    let names = view.names();
     let numbers: Vec<u32> = subjects(wanted).iter().filter_map(|one| names.find(one)).collect();
     if numbers.is_empty() {
         return None;
@@ -137,13 +138,12 @@ pub(crate) fn series(
     let span = to_ms.saturating_sub(from_ms);
     let step_ms = step_ms.unwrap_or(span / USUAL_POINTS).max(span / MAX_POINTS).max(tick_ms);
     let mut steps: BTreeMap<u64, (u64, u64, Tally)> = BTreeMap::new();
-    for frame in history.between(from_ms, to_ms) {
-        let nth = (frame.end_ms - from_ms - 1) / step_ms;
+    for frame in view.between(from_ms, to_ms) {
+        let nth = (frame.end_ms() - from_ms - 1) / step_ms;
         let (end_ms, millis, sum) = steps.entry(nth).or_default();
-        (*end_ms, *millis) = (frame.end_ms, *millis + frame.millis);
+        (*end_ms, *millis) = (frame.end_ms(), *millis + frame.millis());
         let mut now = Tally::default();
-        // A frame is damaged in memory only by a bug; its file was checked when it was read.
-        let _ = frame.each(|series, tally| {
+        frame.each(|series, tally| {
             if numbers.contains(&series) {
                 now.join(&tally);
             }
@@ -246,6 +246,7 @@ pub(crate) fn count_of(causes: &[Cause], wanted: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::History;
     use crate::testing::{edge, growth, route, workload};
 
     fn history() -> History {
@@ -267,7 +268,9 @@ mod tests {
         let history = history();
         let identity = "spiffe://cluster.local/ns/shop/sa/web".to_owned();
         let identities = [(("shop".to_owned(), "web".to_owned()), identity.clone())].into();
-        let of = |from, to| topology(&history, ("default", &identities), &history.window(from, to));
+        let of = |from, to| {
+            topology(&history.view(), ("default", &identities), &history.window(from, to))
+        };
         let minute = of(0, 60_000);
         let [edge] = minute.edges.as_slice() else { panic!("{minute:?}") };
         assert_eq!(edge.mtls, Mtls::Partly);
@@ -304,7 +307,7 @@ mod tests {
         assert_eq!(of(0, 15_000), [row("0", 30), row("1", 15)]);
         assert_eq!(of(5_000, 10_000), []);
         assert!(
-            topology(&history, ("default", &BTreeMap::new()), &history.window(0, 15_000))
+            topology(&history.view(), ("default", &BTreeMap::new()), &history.window(0, 15_000))
                 .edges
                 .is_empty()
         );
@@ -342,13 +345,13 @@ mod tests {
             ("shop".to_owned(), "web".to_owned()),
             ("shop".to_owned(), "cart".to_owned()),
         );
-        let points = series(&history, &wanted, (0, 60_000), (Some(20_000), 5_000)).unwrap();
+        let points = series(&history.view(), &wanted, (0, 60_000), (Some(20_000), 5_000)).unwrap();
         let all: Vec<(u64, u64)> =
             points.points.iter().map(|one| (one.at_ms, one.signals.requests)).collect();
         assert_eq!(all, [(20_000, 44), (40_000, 44), (60_000, 44)]);
-        let finest = series(&history, &wanted, (0, 60_000), (None, 5_000)).unwrap();
+        let finest = series(&history.view(), &wanted, (0, 60_000), (None, 5_000)).unwrap();
         assert_eq!((finest.step_ms, finest.points.len()), (5_000, 12));
         let unknown = SeriesSubject::Workload(("shop".to_owned(), "db".to_owned()));
-        assert_eq!(series(&history, &unknown, (0, 60_000), (None, 5_000)), None);
+        assert_eq!(series(&history.view(), &unknown, (0, 60_000), (None, 5_000)), None);
     }
 }

@@ -89,6 +89,16 @@ impl Series {
         self.subjects.get(number as usize)?.as_deref()
     }
 
+    /// All subjects by number; `None` for numbers that are free.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = Option<&Subject>> {
+        self.subjects.iter().map(Option::as_deref)
+    }
+
+    /// Names without subjects and with the same causes.
+    pub(crate) fn with_causes(&self) -> Self {
+        Self { causes: self.causes.clone(), ..Self::default() }
+    }
+
     pub(crate) fn cause(&mut self, name: &str) -> u32 {
         let name = if self.causes.len() < MAX_CAUSES { name } else { OTHER_CAUSE };
         let known = self.causes.iter().position(|known| known == name);

@@ -11,30 +11,38 @@ use serde::Serialize;
 
 use crate::hub::{Hub, Span};
 use crate::query::SeriesSubject;
+use crate::sight::Sight;
 
 /// Where the interface is.
 pub const ROOT: &str = "/api/v1/";
 
-/// Answers one request.
+/// Answers one request of a reader.
 #[must_use]
-pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> Answer {
+pub fn answer(
+    (hub, sight): (&Hub, &Sight),
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+) -> Answer {
     if let Some(refused) = refuse_method(method, &Method::GET) {
         return refused;
     }
     let asked = QueryParameters::of(query.unwrap_or_default());
     let answered = match path.strip_prefix(ROOT) {
-        Some("overview") => asked.only(&[]).map(|()| json(&hub.overview())),
-        Some("topology") => asked.only(&["at", "window"]).and_then(|()| topology(hub, &asked)),
-        Some("routes") => asked.only(&["at", "window"]).and_then(|()| routes(hub, &asked)),
+        Some("overview") => asked.only(&[]).map(|()| json(&hub.overview(sight))),
+        Some("topology") => {
+            asked.only(&["at", "window"]).and_then(|()| topology((hub, sight), &asked))
+        }
+        Some("routes") => asked.only(&["at", "window"]).and_then(|()| routes((hub, sight), &asked)),
         Some("series") => {
             let known = ["workload", "client", "server", "from", "to", "step"];
-            asked.only(&known).and_then(|()| series(hub, &asked))
+            asked.only(&known).and_then(|()| series((hub, sight), &asked))
         }
         Some("budget") => {
-            asked.only(&["servers", "window", "bound"]).and_then(|()| budget(hub, &asked))
+            asked.only(&["servers", "window", "bound"]).and_then(|()| budget((hub, sight), &asked))
         }
         Some("changes") => {
-            asked.only(&["from", "to"]).and_then(|()| Ok(json(&hub.changes(asked.span()?))))
+            asked.only(&["from", "to"]).and_then(|()| Ok(json(&hub.changes(sight, asked.span()?))))
         }
         _ => Err((StatusCode::NOT_FOUND, format!("{path} is no page of the interface"))),
     };
@@ -44,33 +52,36 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
 /// Why a request is refused.
 type Rejection = (StatusCode, String);
 
-fn topology(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
-    Ok(json(&hub.topology(asked.number("at")?, asked.number("window")?)))
+fn topology(
+    (hub, sight): (&Hub, &Sight),
+    asked: &QueryParameters<'_>,
+) -> Result<Answer, Rejection> {
+    Ok(json(&hub.topology(sight, asked.number("at")?, asked.number("window")?)))
 }
 
-fn routes(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
-    Ok(json(&hub.routes(asked.number("at")?, asked.number("window")?)))
+fn routes((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+    Ok(json(&hub.routes(sight, asked.number("at")?, asked.number("window")?)))
 }
 
-fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+fn series((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
         (Some(workload), None, None) => SeriesSubject::Workload(workload),
         (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
         _ => return Err(bad("say a workload, or a client and a server")),
     };
-    match hub.series(&wanted, asked.span()?, asked.number("step")?) {
+    match hub.series(sight, &wanted, asked.span()?, asked.number("step")?) {
         Some(points) => Ok(json(&points)),
         None => Err((StatusCode::NOT_FOUND, "the history knows nothing of it".to_owned())),
     }
 }
 
-fn budget(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+fn budget((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
     let servers: Option<Vec<Name>> = servers.split(',').map(name_of).collect();
     let servers =
         servers.ok_or_else(|| bad("servers is not namespace/name, with commas between"))?;
     let window = asked.number("window")?.ok_or_else(|| bad("say a window"))?;
-    Ok(json(&hub.budget(&servers, window, asked.number("bound")?)))
+    Ok(json(&hub.budget(sight, &servers, window, asked.number("bound")?)))
 }
 
 fn name_of(text: &str) -> Option<Name> {
@@ -120,7 +131,8 @@ fn json(value: &impl Serialize) -> Answer {
 }
 
 /// An error of the interface: an object with one field, `error`.
-pub(crate) fn refuse(status: StatusCode, why: &str) -> Answer {
+#[must_use]
+pub fn refuse(status: StatusCode, why: &str) -> Answer {
     let body = serde_json::json!({ "error": why });
     respond(status, JSON, body.to_string())
 }
@@ -128,10 +140,12 @@ pub(crate) fn refuse(status: StatusCode, why: &str) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{ControlPlane, State};
+    use crate::api::{ControlPlane, Restart, State};
     use crate::history::{Mark, MarkKind};
-    use crate::testing::{edge, growth, route};
+    use crate::sight::HIDDEN;
+    use crate::testing::{edge, growth, route, workload};
     use http_body_util::BodyExt as _;
+    use leno_observe::stat::EdgeGrowth;
 
     fn hub() -> (tempfile::TempDir, Hub) {
         let directory = tempfile::tempdir().unwrap();
@@ -151,7 +165,7 @@ mod tests {
 
     async fn get(hub: &Hub, target: &str) -> (u16, serde_json::Value) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let answer = answer(hub, &Method::GET, path, Some(query));
+        let answer = answer((hub, &Sight::All), &Method::GET, path, Some(query));
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
@@ -184,6 +198,103 @@ mod tests {
         assert_eq!(kinds, ["documents", "control_plane"]);
     }
 
+    /// Two namespaces that call each other, and fail, in every way that is answered about.
+    fn two_namespaces() -> (tempfile::TempDir, Hub) {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = Hub::open("default", directory.path().join("history")).unwrap();
+        let moved = |mut one: EdgeGrowth, client: &str, server: &str| {
+            (one.client.0, one.server.0) = (client.to_owned(), server.to_owned());
+            one.counts.classes[4] = 30.0;
+            one
+        };
+        let edges = vec![
+            moved(edge("front", "web", 50.0), "shop", "shop"),
+            moved(edge("web", "ledger", 50.0), "shop", "bank"),
+            moved(edge("web", "vault", 40.0), "shop", "bank"),
+            moved(edge("vault", "ledger", 50.0), "bank", "bank"),
+        ];
+        let mut growth = growth(5.0, edges);
+        for (namespace, name) in [("shop", "web"), ("bank", "ledger")] {
+            let mut one = workload(name, (1, 0));
+            one.name.0 = namespace.to_owned();
+            growth.workloads.push(one);
+        }
+        let mut theirs = route("0", 20.0);
+        (theirs.name.service.0, theirs.name.route) =
+            ("bank".to_owned(), "HTTPRoute bank/ledger".to_owned());
+        growth.routes = vec![route("0", 20.0), theirs];
+        growth.identities =
+            [(("bank".to_owned(), "ledger".to_owned()), "spiffe://d/ns/bank/sa/ledger".to_owned())]
+                .into();
+        let ended = Restart {
+            namespace: "bank".to_owned(),
+            workload: "ledger".to_owned(),
+            instance: "ledger-0".to_owned(),
+            at_ms: u64::MAX,
+            times: 3,
+            ended: "exited with 3".to_owned(),
+        };
+        let state = State {
+            silent: vec!["bank/vault-0: timed out".to_owned()],
+            detached: vec!["bank/vault-0".to_owned()],
+            restarted: vec![ended.clone()],
+            ended: vec![ended],
+            ..State::default()
+        };
+        let mark = |line: &str| Mark {
+            at_ms: 1_000,
+            kind: MarkKind::Documents,
+            lines: vec![line.to_owned(), "Service shop/web changed".to_owned()],
+        };
+        hub.take(Some(&growth), state, vec![mark("HTTPRoute bank/ledger changed")]).unwrap();
+        (directory, hub)
+    }
+
+    #[tokio::test]
+    async fn a_reader_sees_nothing_of_other_namespaces_on_any_page() {
+        let (_directory, hub) = two_namespaces();
+        let shop = Sight::Namespaces(["shop".to_owned()].into());
+        let none = Sight::Namespaces(std::collections::BTreeSet::new());
+        let get = async |sight: &Sight, target: &str| {
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let answer = answer((&hub, sight), &Method::GET, path, Some(query));
+            let status = answer.status().as_u16();
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        for (target, is_of_shop) in [
+            ("/api/v1/overview", false),
+            ("/api/v1/topology?window=60000", true),
+            ("/api/v1/routes?window=60000", true),
+            ("/api/v1/changes?from=0", true),
+            ("/api/v1/series?client=shop/web&server=bank/ledger", false),
+            ("/api/v1/series?workload=bank/ledger", false),
+            ("/api/v1/budget?servers=bank/ledger&window=60000", false),
+        ] {
+            let (_, all) = get(&Sight::All, target).await;
+            let (_, own) = get(&shop, target).await;
+            let (_, nothing) = get(&none, target).await;
+            for (text, hidden) in
+                [(&own, ["bank", "ledger", "vault"]), (&nothing, ["bank", "shop", "web"])]
+            {
+                for name in hidden {
+                    assert!(!text.contains(name), "{target} shows {name}: {text}");
+                }
+            }
+            assert_eq!(own.contains("shop"), is_of_shop, "{target}: {own}");
+            assert!(all != own, "{target} does not tell both namespaces apart");
+        }
+        let (_, own) = get(&shop, "/api/v1/topology?window=60000").await;
+        let own: crate::api::Topology = serde_json::from_str(&own).unwrap();
+        let ends: Vec<_> = own.edges.iter().map(|one| (&*one.client, &*one.server)).collect();
+        assert_eq!(ends, [("front", "web"), ("web", HIDDEN)]);
+        assert_eq!(own.edges[1].signals.requests, 150, "two hidden servers are one");
+        let (status, points) = get(&shop, "/api/v1/series?client=shop/front&server=shop/web").await;
+        assert!(status == 200 && points.contains("\"requests\":80"), "{points}");
+        let hidden = "/api/v1/series?client=shop/web&server=/(other%20namespaces)";
+        assert!(get(&shop, hidden).await.1.contains("\"requests\":150"));
+    }
+
     #[tokio::test]
     async fn what_is_not_understood_is_refused_with_the_reason() {
         let (_directory, hub) = hub();
@@ -203,7 +314,7 @@ mod tests {
             assert_eq!(got, status, "{target}: {body}");
             assert!(body["error"].as_str().unwrap().contains(why), "{target}: {body}");
         }
-        let post = answer(&hub, &Method::POST, "/api/v1/overview", None);
+        let post = answer((&hub, &Sight::All), &Method::POST, "/api/v1/overview", None);
         assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 }

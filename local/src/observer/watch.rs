@@ -1,6 +1,5 @@
 //! What the observer takes in: the status that `leno up` writes, and the counts of the proxies.
 
-mod restarts;
 mod signs;
 
 use std::collections::HashMap;
@@ -11,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use leno_dashboard::api::{ControlPlane, State, Unready};
 use leno_dashboard::history::{Mark, MarkKind};
 use leno_dashboard::hub::{Hub, TICK};
+use leno_dashboard::sight::Sight;
+use leno_dashboard::{ProcessEnds, Restarts};
 use leno_observe::stat::{Growth, Instance, Scrape};
 use serde::Deserialize;
 use tokio::time::MissedTickBehavior;
@@ -21,7 +22,6 @@ use crate::layout::Layout;
 use crate::listening;
 use crate::stat;
 use crate::status::{Edit, Phase, Trouble};
-use restarts::{Ends, Restarts};
 use signs::Signs;
 
 /// How often the state of the mesh is looked at between two observations.
@@ -90,7 +90,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     // With the mesh begins its history: what its proxies have counted at the first observation is new. One
     // that was observed before has counted what the history has, and more that is not known.
     let mut look = 0;
-    if hub.overview().from_ms.is_none() {
+    if hub.overview(&Sight::All).from_ms.is_none() {
         memory.before = Some(Scrape::beginning(layout.mesh(), Instant::now()));
         look = 1;
     }
@@ -167,8 +167,9 @@ fn take(
     memory: &mut Memory,
     (observed, growth, mut state): (&Observed, Option<&Growth>, State),
 ) -> Result<()> {
-    memory.proxies.look(&observed.instances, now_ms(), ObservedInstance::proxy_ends);
-    memory.applications.look(&observed.instances, now_ms(), ObservedInstance::application_ends);
+    let instances = || observed.instances.iter();
+    memory.proxies.look(instances().map(ObservedInstance::proxy_ends), now_ms());
+    memory.applications.look(instances().map(ObservedInstance::application_ends), now_ms());
     state.restarted = memory.proxies.all();
     state.ended = memory.applications.all();
     state.signs = memory.signs.all();
@@ -251,16 +252,21 @@ impl ObservedInstance {
     }
 
     /// How often its proxy has ended.
-    fn proxy_ends(&self) -> Ends {
-        (self.proxy_restarts, self.proxy_ended.clone())
+    fn proxy_ends(&self) -> ProcessEnds {
+        self.ends(self.proxy_restarts, self.proxy_ended.clone())
     }
 
     /// How often its application has ended by itself without having done its work.
-    fn application_ends(&self) -> Ends {
+    fn application_ends(&self) -> ProcessEnds {
         match self.phase {
-            Phase::Completed | Phase::Scheduled => Ends::default(),
-            _ => (self.trouble.times, self.trouble.ended.clone()),
+            Phase::Completed | Phase::Scheduled => self.ends(0, None),
+            _ => self.ends(self.trouble.times, self.trouble.ended.clone()),
         }
+    }
+
+    fn ends(&self, times: u32, ended: Option<String>) -> ProcessEnds {
+        let (namespace, workload) = (self.namespace.clone(), self.workload.clone());
+        ProcessEnds { namespace, workload, instance: self.name.clone(), times, ended }
     }
 
     fn settled(&self) -> bool {
@@ -340,6 +346,19 @@ mod tests {
         let mark = restarted(&[instance(3)], &mut restarts).unwrap();
         assert_eq!(mark.lines, ["shop/web-0 was started again: exited with 3"]);
         assert_eq!(restarted(&[instance(3)], &mut restarts), None);
+    }
+
+    #[test]
+    fn an_application_that_has_done_its_work_has_not_ended_by_itself() {
+        let ends = |phase| {
+            let mut now = instance(0);
+            (now.phase, now.trouble.times) = (phase, 1);
+            now.application_ends().times
+        };
+        assert_eq!(
+            (ends(Phase::Waiting), ends(Phase::Completed), ends(Phase::Scheduled)),
+            (1, 0, 0)
+        );
     }
 
     #[test]

@@ -8,10 +8,11 @@ use super::culprit::Culprit;
 use super::evidence::evidence;
 use super::usual::{Compared, Slow};
 use crate::api::State;
-use crate::history::{History, Window};
+use crate::history::Window;
 use crate::query::edges;
 use crate::series::{Series, Subject};
 use crate::tally::{Tally, float};
+use crate::view::View;
 
 /// Fewest requests of an edge that fail in a window for it to be broken: one may be chance.
 const MIN_FAILURES: u64 = 2;
@@ -114,9 +115,9 @@ impl Fault {
 }
 
 /// The edges of a window that have a fault, without rank and begin.
-pub(super) fn broken(history: &History, window: &Window, state: Option<&State>) -> Vec<Broken> {
-    let names = history.names();
-    let compared = Compared::new(history, window);
+pub(super) fn broken(view: &View<'_>, window: &Window, state: Option<&State>) -> Vec<Broken> {
+    let names = view.names();
+    let compared = Compared::new(view, window);
     let edges = edges(names, window);
     let mut denied =
         connections_denied(names, window, edges.iter().map(|(ends, both)| (&ends.1, &both.sum)));

@@ -1,9 +1,9 @@
 //! Since when edges have their faults.
 
 use super::edges::{Broken, Fault};
-use crate::history::History;
 use crate::series::Subject;
 use crate::tally::Tally;
+use crate::view::View;
 
 /// How far back the begin of a problem is looked for, in frames: an hour of the finest.
 const MAX_FRAMES: usize = 720;
@@ -22,8 +22,8 @@ struct Search<'a> {
 }
 
 /// Finds since when edges are broken, and whether traffic passed before.
-pub(super) fn find(history: &History, end_ms: u64, all: &mut [Broken]) {
-    let names = history.names();
+pub(super) fn find(view: &View<'_>, end_ms: u64, all: &mut [Broken]) {
+    let names = view.names();
     let mut searched = Vec::new();
     for Broken { client, server, fault, since_ms, worked, .. } in all {
         let of =
@@ -34,14 +34,14 @@ pub(super) fn find(history: &History, end_ms: u64, all: &mut [Broken]) {
     if searched.is_empty() {
         return;
     }
-    let frames: Vec<_> = history.between(0, end_ms).collect();
+    let frames: Vec<_> = view.between(0, end_ms).collect();
     for frame in frames.iter().rev().take(MAX_FRAMES) {
         if searched.iter().all(|one| one.quiet >= QUIET_FRAMES) {
             break;
         }
         // Whether each edge has its fault in this frame, and whether traffic passed.
         let mut found = vec![(false, false); searched.len()];
-        let _ = frame.each(|series, tally| {
+        frame.each(|series, tally| {
             for (one, (broken, passed)) in searched.iter().zip(&mut found) {
                 if one.series.contains(&series) {
                     *broken |= one.fault.is_in(names, &tally);
@@ -54,7 +54,7 @@ pub(super) fn find(history: &History, end_ms: u64, all: &mut [Broken]) {
                 _ if one.quiet >= QUIET_FRAMES => {}
                 true => {
                     (one.quiet, *one.worked) = (0, false);
-                    *one.since_ms = Some(frame.end_ms.saturating_sub(frame.millis));
+                    *one.since_ms = Some(frame.end_ms().saturating_sub(frame.millis()));
                 }
                 false => {
                     one.quiet += 1;

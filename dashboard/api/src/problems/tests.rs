@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::Restart;
-use crate::history::MarkKind;
+use crate::history::{History, MarkKind};
 use crate::query;
 use crate::testing::{edge, growth, workload};
 
@@ -9,8 +9,8 @@ mod culprits;
 fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
     let window = history.window(end.saturating_sub(60_000), end);
-    let topology = query::topology(history, ("default", &BTreeMap::new()), &window);
-    problems(history, &topology, &window, state)
+    let topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
+    problems(&history.view(), &topology, &window, state)
 }
 
 /// One of two instances of `cart`.
@@ -213,8 +213,8 @@ fn an_edge_that_worked_until_a_policy_was_edited_is_broken() {
 fn the_state_is_judged_before_anything_was_counted() {
     let history = History::default();
     let window = history.window(0, 60_000);
-    let topology = query::topology(&history, ("default", &BTreeMap::new()), &window);
-    let judge = |state: &State| problems(&history, &topology, &window, Some(state));
+    let topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
+    let judge = |state: &State| problems(&history.view(), &topology, &window, Some(state));
 
     let waits = State { unready: vec![unready("cart-0", "exited with 3")], ..State::default() };
     let all = judge(&waits);
@@ -233,7 +233,7 @@ fn the_state_is_judged_before_anything_was_counted() {
 fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
     let history = History::default();
     let window = history.window(0, 60_000);
-    let empty = query::topology(&history, ("default", &BTreeMap::new()), &window);
+    let empty = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
     let start = |instance: &str, at_ms, times| Restart {
         namespace: "shop".to_owned(),
         workload: "cart".to_owned(),
@@ -245,7 +245,7 @@ fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
     let judge = |restarted: &[Restart], from_ms| {
         let topology = Topology { from_ms, to_ms: 60_000, ..empty.clone() };
         let state = State { restarted: restarted.to_vec(), ..State::default() };
-        problems(&history, &topology, &window, Some(&state))
+        problems(&history.view(), &topology, &window, Some(&state))
     };
     let one = [start("cart-0", 10_000, 1), start("cart-0", 48_000, 2)];
     let all = judge(&one, 0);

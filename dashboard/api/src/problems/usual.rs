@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use leno_observe::stat::Name;
 
-use crate::history::{History, Window};
+use crate::history::Window;
 use crate::query::{Both, edges};
 use crate::tally::Tally;
+use crate::view::View;
 
 /// The last moments, which are judged.
 const RECENT_MS: u64 = 20_000;
@@ -48,16 +49,15 @@ pub(super) struct Slow {
 }
 
 impl Compared {
-    pub(super) fn new(history: &History, window: &Window) -> Self {
-        let names = history.names();
+    pub(super) fn new(view: &View<'_>, window: &Window) -> Self {
+        let names = view.names();
         let from_ms = window.end_ms.saturating_sub(RECENT_MS);
-        let recent = edges(names, &history.window(from_ms, window.end_ms));
-        let frames: Vec<_> = history.between(from_ms.saturating_sub(USUAL_MS), from_ms).collect();
+        let recent = edges(names, &view.window(from_ms, window.end_ms));
+        let frames: Vec<_> = view.between(from_ms.saturating_sub(USUAL_MS), from_ms).collect();
         let step = frames.len().div_ceil(MAX_FRAMES).max(1);
         let mut before = Window::default();
         for frame in frames.iter().rev().step_by(step) {
-            // A frame is damaged in memory only by a bug; its file was checked when it was read.
-            let _ = frame.each(|series, tally| {
+            frame.each(|series, tally| {
                 before.tallies.entry(series).or_default().add(&tally);
             });
         }

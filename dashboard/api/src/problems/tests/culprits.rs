@@ -37,9 +37,9 @@ fn sign(kind: SignKind, workload: &str, subject: &str, line: &str) -> Sign {
 fn judge(history: &History, state: &State) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
     let window = history.window(end.saturating_sub(60_000), end);
-    let mut topology = query::topology(history, ("default", &BTreeMap::new()), &window);
+    let mut topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
     (topology.from_ms, topology.to_ms) = (end - 60_000, end);
-    problems(history, &topology, &window, Some(state))
+    problems(&history.view(), &topology, &window, Some(state))
 }
 
 #[test]

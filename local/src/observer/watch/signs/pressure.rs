@@ -7,7 +7,6 @@ use std::time::Duration;
 use leno_dashboard::api::{Sign, SignKind};
 
 use super::super::ObservedInstance;
-use super::sign;
 
 /// Least share of the time that an instance has waited.
 const MIN_SHARE: f64 = 0.3;
@@ -44,7 +43,7 @@ impl Throttled {
                     span.as_secs()
                 );
                 let of = (&*one.namespace, &*one.workload);
-                sign(SignKind::Throttled, of, one.name.clone(), line)
+                Sign::seen(SignKind::Throttled, of, one.name.clone(), line)
             })
         };
         instances.iter().filter_map(sign_of).collect()

@@ -8,7 +8,7 @@ use leno_observe::metrics::{self, Sample};
 use leno_observe::stat::Name;
 
 use super::super::Observed;
-use super::{SPAN, sign};
+use super::SPAN;
 use crate::admin::Admin;
 use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
 
@@ -77,7 +77,7 @@ impl Wire {
                     "{share:.0} % of the TCP segments from {}/{} to {peer} were sent again",
                     own.0, own.1
                 );
-                found.push(sign(SignKind::Lossy, (&own.0, &own.1), peer, line));
+                found.push(Sign::seen(SignKind::Lossy, (&own.0, &own.1), peer, line));
             }
         }
         for (key, now) in &self.lookups {
@@ -96,7 +96,7 @@ impl Wire {
                     SPAN.as_secs()
                 );
                 let of = (&*one.namespace, &*one.workload);
-                found.push(sign(SignKind::UnknownName, of, name.clone(), line));
+                found.push(Sign::seen(SignKind::UnknownName, of, name.clone(), line));
             }
         }
         found

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use leno_dashboard::api::{Sign, SignKind};
 use leno_observe::stat::{Counts, InstanceGrowth};
 
-use super::sign;
+use crate::api::{Sign, SignKind};
 
 /// Fewest requests of an instance, and of the others, that are compared.
 const MIN_REQUESTS: f64 = 5.0;
@@ -18,7 +17,8 @@ const SLOWER: f64 = 3.0;
 const LONGER_S: f64 = 0.05;
 
 /// Finds them in what was counted at several times.
-pub(super) fn signs<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<Sign> {
+#[must_use]
+pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<Sign> {
     let mut workloads: BTreeMap<(&str, &str), BTreeMap<&str, Counts>> = BTreeMap::new();
     for one in seen.flatten() {
         let workload = workloads.entry((&one.name.0, &one.workload)).or_default();
@@ -33,7 +33,7 @@ pub(super) fn signs<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> 
             }
             if let Some(how) = unlike(own, &others) {
                 let line = format!("{name} {how}");
-                found.push(sign(SignKind::Outlier, workload, (*name).to_owned(), line));
+                found.push(Sign::seen(SignKind::Outlier, workload, (*name).to_owned(), line));
             }
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn lines(seen: &[Vec<InstanceGrowth>]) -> Vec<String> {
-        signs(seen.iter()).into_iter().map(|sign| sign.line).collect()
+        outliers(seen.iter()).into_iter().map(|sign| sign.line).collect()
     }
 
     #[test]

@@ -1,0 +1,118 @@
+//! Which processes of instances, proxies or applications, ended within the last day.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::api::Restart;
+
+/// How long an end is remembered, as far as `leno why` looks back.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Most that are remembered, the newest: four of each instance of a large mesh.
+const MAX_RESTARTS: usize = 1_000;
+
+/// How often a process of an instance has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessEnds {
+    /// The instance's namespace.
+    pub namespace: String,
+    /// The instance's workload.
+    pub workload: String,
+    /// The instance.
+    pub instance: String,
+    /// How often it has ended.
+    pub times: u32,
+    /// How it has ended the last time, if that is known.
+    pub ended: Option<String>,
+}
+
+/// How often, and how the last time.
+type Ends = (u32, Option<String>);
+
+/// The ends of processes of one kind, from look to look.
+#[derive(Debug, Default)]
+pub struct Restarts {
+    /// By namespace and instance; `None` before the first look.
+    counts: Option<HashMap<(String, String), Ends>>,
+    all: VecDeque<Restart>,
+}
+
+impl Restarts {
+    /// Takes in how often the processes of all instances have ended until now.
+    pub fn look(&mut self, processes: impl IntoIterator<Item = ProcessEnds>, now_ms: u64) {
+        let processes: Vec<ProcessEnds> = processes.into_iter().collect();
+        let key = |one: &ProcessEnds| (one.namespace.clone(), one.instance.clone());
+        let counts = processes.iter().map(|one| (key(one), (one.times, one.ended.clone())));
+        // What was before the first look is not known to be of the last day.
+        let Some(before) = self.counts.replace(counts.collect()) else { return };
+        for one in processes {
+            // An instance that was replaced begins with zero.
+            let known = before.get(&key(&one)).cloned().unwrap_or_default();
+            if one.times == 0 || (one.times, &one.ended) == (known.0, &known.1) {
+                continue;
+            }
+            let times = one.times.checked_sub(known.0).filter(|times| *times > 0);
+            self.all.push_back(Restart {
+                namespace: one.namespace,
+                workload: one.workload,
+                instance: one.instance,
+                at_ms: now_ms,
+                times: times.unwrap_or(one.times),
+                ended: one.ended.unwrap_or_else(|| "it ended".to_owned()),
+            });
+        }
+        let is_old = |one: &Restart| one.at_ms.saturating_add(DAY_MS) < now_ms;
+        while self.all.len() > MAX_RESTARTS || self.all.front().is_some_and(is_old) {
+            self.all.pop_front();
+        }
+    }
+
+    /// The oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Restart> {
+        self.all.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(times: u32, ended: Option<&str>) -> ProcessEnds {
+        ProcessEnds {
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            instance: "web-0".to_owned(),
+            times,
+            ended: ended.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn what_was_started_again_is_remembered_for_a_day() {
+        let mut proxies = Restarts::default();
+        let mut look = |times, now_ms| {
+            proxies.look([ends(times, Some("was ended by SIGKILL"))], now_ms);
+            proxies.all().iter().map(|one| (one.at_ms, one.times)).collect::<Vec<_>>()
+        };
+        assert_eq!(look(2, 1_000), [], "of before the first look");
+        assert_eq!(look(2, 2_000), []);
+        assert_eq!(look(5, 3_000), [(3_000, 3)]);
+        assert_eq!(look(0, 4_000), [(3_000, 3)], "replaced");
+        assert_eq!(look(1, 5_000), [(3_000, 3), (5_000, 1)]);
+        assert_eq!(look(1, DAY_MS + 3_001), [(5_000, 1)]);
+    }
+
+    #[test]
+    fn a_process_that_ends_in_another_way_has_ended_again() {
+        let mut applications = Restarts::default();
+        let mut look = |ended: Option<&str>, times| {
+            applications.look([ends(times, ended)], 1_000);
+            applications.all().iter().map(|one| one.times).sum::<u32>()
+        };
+        assert_eq!(look(None, 0), 0);
+        assert_eq!(look(Some("exited with 3"), 1), 1);
+        assert_eq!(look(Some("exited with 3"), 1), 1, "it runs again");
+        assert_eq!(look(Some("exited with 3"), 3), 3);
+        assert_eq!(look(Some("was ended by SIGKILL"), 1), 4);
+        assert_eq!(look(None, 0), 4, "it has done its work");
+    }
+}

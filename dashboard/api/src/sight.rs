@@ -1,0 +1,223 @@
+//! What a reader of a mesh may see of it: all, or some namespaces and nothing of the others.
+//!
+//! Everything that is answered is computed from what the reader may see (`view.rs`), so that no rule, sum or sentence
+//! tells of more.
+
+use std::collections::BTreeSet;
+
+use leno_observe::stat::{Name, RouteName};
+
+use crate::api::{SignKind, State};
+use crate::history::{Mark, MarkKind};
+use crate::series::Subject;
+
+/// The port of the page and the interface of a cluster's observer, on loopback in its pod.
+pub const PORT: u16 = 15024;
+/// The audience of tokens that are made for the observer of a cluster alone.
+pub const AUDIENCE: &str = "leno-observer";
+/// The name of what is in namespaces that a reader may not see.
+pub const HIDDEN: &str = "(other namespaces)";
+
+/// The namespaces that a reader may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// All of them.
+    All,
+    /// These alone.
+    Namespaces(BTreeSet<String>),
+}
+
+impl Sight {
+    /// Whether a namespace may be seen.
+    #[must_use]
+    pub fn has(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Namespaces(seen) => seen.contains(namespace),
+        }
+    }
+
+    /// A subject as the reader sees it; `None` if nothing of it may be seen. The hidden end of an edge has no name.
+    pub(crate) fn of(&self, subject: &Subject) -> Option<Subject> {
+        let end = |name: &Name| match name.0.is_empty() || self.has(&name.0) {
+            true => name.clone(),
+            false => (String::new(), HIDDEN.to_owned()),
+        };
+        Some(match subject {
+            Subject::Workload(name) => {
+                self.has(&name.0).then(|| Subject::Workload(name.clone()))?
+            }
+            Subject::Edge { client, server, encrypted } => {
+                if !self.has(&client.0) && !self.has(&server.0) {
+                    return None;
+                }
+                Subject::Edge { client: end(client), server: end(server), encrypted: *encrypted }
+            }
+            Subject::Route(RouteName { service, route, rule }) => {
+                self.has(&service.0).then_some(())?;
+                // `HTTPRoute shop/cart`; empty for requests that match no rule.
+                let is_seen =
+                    route.is_empty() || namespace_in(route).is_some_and(|of| self.has(of));
+                let (route, rule) = match is_seen {
+                    true => (route.clone(), rule.clone()),
+                    false => (HIDDEN.to_owned(), String::new()),
+                };
+                Subject::Route(RouteName { service: service.clone(), route, rule })
+            }
+        })
+    }
+
+    /// The state of the mesh as the reader sees it.
+    pub(crate) fn state(&self, state: &State) -> State {
+        let mut seen = state.clone();
+        if matches!(self, Self::All) {
+            return seen;
+        }
+        // `shop/web-0` or `shop/web-0: reason`.
+        let line = |line: &String| line.split_once('/').is_some_and(|(of, _)| self.has(of));
+        seen.detached.retain(line);
+        seen.silent.retain(line);
+        seen.unready.retain(|one| self.has(&one.namespace));
+        seen.deaf.retain(|one| self.has(&one.namespace));
+        seen.restarted.retain(|one| self.has(&one.namespace));
+        seen.ended.retain(|one| self.has(&one.namespace));
+        seen.signs.retain(|one| {
+            // The subject of lost segments is the workload at the other end.
+            let other = one.subject.split_once('/').filter(|_| one.kind == SignKind::Lossy);
+            self.has(&one.namespace) && other.is_none_or(|(namespace, _)| self.has(namespace))
+        });
+        // It is of documents of any namespace.
+        seen.refused_edit = None;
+        seen
+    }
+
+    /// A change as the reader sees it; `None` if nothing of it may be seen.
+    pub(crate) fn mark(&self, mark: &Mark) -> Option<Mark> {
+        if matches!(self, Self::All) || mark.kind == MarkKind::ControlPlane {
+            return Some(mark.clone());
+        }
+        let is_seen = |line: &&String| namespace_in(line).is_some_and(|of| self.has(of));
+        let lines: Vec<String> = mark.lines.iter().filter(is_seen).cloned().collect();
+        (!lines.is_empty()).then_some(Mark { at_ms: mark.at_ms, kind: mark.kind, lines })
+    }
+}
+
+/// The namespace of the object that a text begins with: `Service shop/cart changed`, or `shop/cart-0 was started again`.
+fn namespace_in(text: &str) -> Option<&str> {
+    if let Some(rest) = text.strip_prefix("Namespace ") {
+        return Some(rest.split([' ', ',', ';']).next().unwrap_or(rest));
+    }
+    text.split(' ').take(2).find_map(|word| word.split_once('/')).map(|(namespace, _)| namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ControlPlane, Sign, Unready};
+
+    fn shop() -> Sight {
+        Sight::Namespaces(["shop".to_owned()].into())
+    }
+
+    fn name(namespace: &str, name: &str) -> Name {
+        (namespace.to_owned(), name.to_owned())
+    }
+
+    fn edge(client: Name, server: Name) -> Subject {
+        Subject::Edge { client, server, encrypted: true }
+    }
+
+    #[test]
+    fn the_other_end_of_an_edge_has_no_name() {
+        let hidden = || name("", HIDDEN);
+        let (web, vault) = (name("shop", "web"), name("bank", "vault"));
+        let outside = name("", "(outside)");
+        for (client, server, seen) in [
+            (web.clone(), web.clone(), Some((web.clone(), web.clone()))),
+            (web.clone(), vault.clone(), Some((web.clone(), hidden()))),
+            (vault.clone(), web.clone(), Some((hidden(), web.clone()))),
+            (web.clone(), outside.clone(), Some((web.clone(), outside.clone()))),
+            (vault.clone(), vault.clone(), None),
+            (vault.clone(), outside.clone(), None),
+            (outside, vault.clone(), None),
+        ] {
+            let wanted = seen.map(|(client, server)| edge(client, server));
+            assert_eq!(shop().of(&edge(client, server)), wanted);
+        }
+        assert_eq!(shop().of(&Subject::Workload(vault.clone())), None);
+        assert_eq!(
+            Sight::All.of(&Subject::Workload(vault.clone())),
+            Some(Subject::Workload(vault))
+        );
+    }
+
+    #[test]
+    fn a_route_of_another_namespace_has_no_name() {
+        let route = |service: &str, route: &str| {
+            let (rule, route) = ("0".to_owned(), route.to_owned());
+            let of = RouteName { service: name(service, "cart"), route, rule };
+            shop().of(&Subject::Route(of)).map(|seen| match seen {
+                Subject::Route(seen) => (seen.route, seen.rule),
+                other => panic!("{other:?}"),
+            })
+        };
+        let own = ("HTTPRoute shop/cart".to_owned(), "0".to_owned());
+        assert_eq!(route("shop", "HTTPRoute shop/cart"), Some(own));
+        let hidden = (HIDDEN.to_owned(), String::new());
+        assert_eq!(route("shop", "HTTPRoute bank/cart"), Some(hidden));
+        assert_eq!(route("bank", "HTTPRoute shop/cart"), None);
+        assert_eq!(route("shop", "").unwrap().0, "");
+    }
+
+    #[test]
+    fn state_and_changes_are_those_of_the_namespaces() {
+        let unready = |namespace: &str| Unready {
+            namespace: namespace.to_owned(),
+            workload: "web".to_owned(),
+            instance: "web-0".to_owned(),
+            reason: "x".to_owned(),
+            of: 1,
+            starting: false,
+        };
+        let sign = |namespace: &str, kind, subject: &str| Sign {
+            kind,
+            namespace: namespace.to_owned(),
+            workload: "web".to_owned(),
+            subject: subject.to_owned(),
+            at_ms: 1,
+            line: "x".to_owned(),
+        };
+        let state = State {
+            control_plane: ControlPlane::Away,
+            detached: vec!["shop/web-0".to_owned(), "bank/web-0".to_owned()],
+            silent: vec!["bank/web-0: timed out".to_owned(), "shop/web-0: timed out".to_owned()],
+            unready: vec![unready("shop"), unready("bank")],
+            signs: vec![
+                sign("shop", SignKind::Outlier, "web-0"),
+                sign("shop", SignKind::Lossy, "bank/vault"),
+                sign("bank", SignKind::Outlier, "web-0"),
+            ],
+            refused_edit: Some("bank".to_owned()),
+            ..State::default()
+        };
+        let seen = shop().state(&state);
+        let text = serde_json::to_string(&seen).unwrap();
+        assert!(!text.contains("bank") && text.contains("shop/web-0: timed out"), "{text}");
+        assert_eq!((seen.unready.len(), seen.signs.len()), (1, 1));
+        assert_eq!(seen.control_plane, ControlPlane::Away);
+        assert_eq!(Sight::All.state(&state), state);
+
+        let mark = |kind, lines: &[&str]| Mark {
+            at_ms: 5,
+            kind,
+            lines: lines.iter().map(|&line| line.to_owned()).collect(),
+        };
+        let both =
+            ["HTTPRoute bank/a changed", "Service shop/b added", "bank/a-0 was started again"];
+        let seen = shop().mark(&mark(MarkKind::Documents, &both)).unwrap();
+        assert_eq!(seen.lines, ["Service shop/b added"]);
+        assert_eq!(shop().mark(&mark(MarkKind::Documents, &["HTTPRoute bank/a changed"])), None);
+        assert_eq!(shop().mark(&mark(MarkKind::Refused, &["unknown field"])), None);
+        assert!(shop().mark(&mark(MarkKind::ControlPlane, &["it went away"])).is_some());
+    }
+}

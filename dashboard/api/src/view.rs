@@ -1,0 +1,119 @@
+//! A history as one reader sees it.
+//!
+//! ```text
+//!  frames, names, changes ──► View: hidden ends have one name, the rest is left out ──► queries and rules
+//! ```
+//! The counts of several hidden ends are summed frame by frame.
+
+use std::collections::BTreeMap;
+
+use crate::frame::Frame;
+use crate::history::{History, Mark, Window};
+use crate::series::Series;
+use crate::sight::Sight;
+use crate::tally::{Tally, float};
+
+/// What a reader sees of a history.
+pub(crate) struct View<'a> {
+    history: &'a History,
+    masked: Option<Masked>,
+}
+
+/// Names and changes without those that a reader may not see.
+struct Masked {
+    names: Series,
+    /// The number of each series among `names`; `None` for what is not seen.
+    numbers: Vec<Option<u32>>,
+    marks: Vec<Mark>,
+}
+
+/// A frame of a view.
+#[derive(Clone, Copy)]
+pub(crate) struct ViewFrame<'a> {
+    frame: &'a Frame,
+    numbers: Option<&'a [Option<u32>]>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(history: &'a History, sight: &Sight) -> Self {
+        let masked = match sight {
+            Sight::All => None,
+            Sight::Namespaces(_) => Some(Masked::new(history, sight)),
+        };
+        Self { history, masked }
+    }
+
+    pub(crate) fn names(&self) -> &Series {
+        self.masked.as_ref().map_or(self.history.names(), |masked| &masked.names)
+    }
+
+    /// The changes after `from_ms`, up to `to_ms`.
+    pub(crate) fn marks(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = &Mark> {
+        let seen = self.masked.iter().flat_map(|masked| &masked.marks);
+        let seen = seen.filter(move |mark| from_ms < mark.at_ms && mark.at_ms <= to_ms);
+        let all = self.masked.is_none().then(|| self.history.marks(from_ms, to_ms));
+        seen.chain(all.into_iter().flatten())
+    }
+
+    /// The frames that end after `from_ms`, up to `to_ms`.
+    pub(crate) fn between(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = ViewFrame<'_>> {
+        let numbers = self.masked.as_ref().map(|masked| &*masked.numbers);
+        self.history.between(from_ms, to_ms).map(move |frame| ViewFrame { frame, numbers })
+    }
+
+    /// What was counted after `from_ms`, up to `to_ms`.
+    pub(crate) fn window(&self, from_ms: u64, to_ms: u64) -> Window {
+        let mut window = Window::default();
+        let mut millis = 0;
+        for frame in self.between(from_ms, to_ms) {
+            millis += frame.millis();
+            window.end_ms = frame.end_ms();
+            let first = window.tallies.is_empty();
+            frame.each(|series, tally| {
+                if first {
+                    window.tallies.insert(series, tally);
+                } else {
+                    window.tallies.entry(series).or_default().add(&tally);
+                }
+            });
+        }
+        window.seconds = float(millis) / 1000.0;
+        window
+    }
+}
+
+impl Masked {
+    fn new(history: &History, sight: &Sight) -> Self {
+        let all = history.names();
+        let mut names = all.with_causes();
+        let numbers = all.subjects().map(|subject| names.number(sight.of(subject?)?)).collect();
+        let marks = history.marks(0, u64::MAX).filter_map(|mark| sight.mark(mark)).collect();
+        Self { names, numbers, marks }
+    }
+}
+
+impl ViewFrame<'_> {
+    pub(crate) fn end_ms(self) -> u64 {
+        self.frame.end_ms
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        self.frame.millis
+    }
+
+    /// Calls `visit` with every tally, each series once.
+    pub(crate) fn each(self, mut visit: impl FnMut(u32, Tally)) {
+        // A frame is damaged in memory only by a bug; its file was checked when it was read.
+        let Some(numbers) = self.numbers else {
+            let _ = self.frame.each(visit);
+            return;
+        };
+        let mut sums: BTreeMap<u32, Tally> = BTreeMap::new();
+        let _ = self.frame.each(|series, tally| {
+            if let Some(Some(number)) = numbers.get(series as usize) {
+                sums.entry(*number).or_default().join(&tally);
+            }
+        });
+        sums.into_iter().for_each(|(number, tally)| visit(number, tally));
+    }
+}
