@@ -31,11 +31,15 @@ pub const NAMESPACE: &str = "leno-system";
 pub const VALUES: &str = include_str!("../leno/values.yaml");
 /// The ConfigMap in which an installation keeps its values ([`INSTALLED_VALUES`]), for the next upgrade.
 pub const INSTALLED: &str = "leno-installed";
+/// The pod of the history, and its service account, in the control plane's namespace.
+pub const OBSERVER_POD: &str = "leno-observer-0";
+/// The service account of [`OBSERVER_POD`].
+pub const OBSERVER_ACCOUNT: &str = "observer";
 /// The key of the values, as JSON, in [`INSTALLED`].
 pub const INSTALLED_VALUES: &str = "values.json";
 
 /// The chart's templates, in the order in which they are printed.
-const TEMPLATES: [(&str, &str); 7] = [
+const TEMPLATES: [(&str, &str); 8] = [
     ("definitions.yaml", include_str!("../leno/templates/definitions.yaml")),
     ("installed.yaml", include_str!("../leno/templates/installed.yaml")),
     ("controller-rights.yaml", include_str!("../leno/templates/controller-rights.yaml")),
@@ -43,6 +47,7 @@ const TEMPLATES: [(&str, &str); 7] = [
     ("webhook.yaml", include_str!("../leno/templates/webhook.yaml")),
     ("agent.yaml", include_str!("../leno/templates/agent.yaml")),
     ("node.yaml", include_str!("../leno/templates/node.yaml")),
+    ("observer.yaml", include_str!("../leno/templates/observer.yaml")),
 ];
 
 /// The template that only Helm reads: the hook by which `helm uninstall` is refused.
@@ -78,6 +83,9 @@ pub fn render(values: &Values, namespace: &str) -> Result<String, Error> {
     for (name, template) in TEMPLATES {
         let rendered =
             template::render(template, &names).map_err(|error| Error::Template(name, error))?;
+        if rendered.trim().is_empty() {
+            continue;
+        }
         if !rendered.trim_start().starts_with("---") {
             out.push_str("---\n");
         }

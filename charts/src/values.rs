@@ -24,6 +24,8 @@ pub struct Values {
     pub controller: Controller,
     /// The agents of the nodes.
     pub agent: Agent,
+    /// The history of the mesh.
+    pub observer: Observer,
     /// The proxies of pods in node mode.
     pub node: Node,
     /// The proxies that are injected into pods.
@@ -126,6 +128,31 @@ pub struct Controller {
     pub phase_hold: String,
     /// How long a proxy stays connected to one replica, plus or minus a quarter.
     pub stream_age: String,
+    /// The log filter.
+    pub log: String,
+    /// The labels of the nodes that it may run on.
+    pub node_selector: Map<String, Value>,
+    /// The taints of nodes that it may run on all the same (Kubernetes' `Toleration`s).
+    pub tolerations: Vec<Map<String, Value>>,
+    /// Near what it is to run (Kubernetes' `Affinity`).
+    pub affinity: Map<String, Value>,
+    /// Its requests and limits (Kubernetes' `ResourceRequirements`).
+    pub resources: Map<String, Value>,
+}
+
+/// The history of the mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Observer {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Who may reach it (Kubernetes' `Subject`s).
+    pub readers: Vec<Map<String, Value>>,
+    /// The size of the volume of its file; without one the file ends with the pod.
+    pub storage: String,
+    /// The class of that volume; the cluster's default if empty.
+    pub storage_class: String,
     /// The log filter.
     pub log: String,
     /// The labels of the nodes that it may run on.

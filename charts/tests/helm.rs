@@ -12,7 +12,7 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 8] = [
+const SETTINGS: [&[&str]; 10] = [
     &[],
     &["ha=true"],
     &["ha=true", "controller.issuerSecret=mesh-issuer"],
@@ -26,6 +26,8 @@ const SETTINGS: [&[&str]; 8] = [
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
     &["proxy.tapBodies=true"],
+    &["observer.enabled=false"],
+    &["observer.storage=1Gi", "observer.storageClass=fast"],
     &[
         "image.registry=example.org/mesh",
         "image.digests.controller=sha256:0123",

@@ -19,6 +19,7 @@ pub(crate) mod explain;
 mod figures;
 pub(crate) mod flows;
 pub(crate) mod guard;
+mod history;
 pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
@@ -32,6 +33,7 @@ mod order;
 mod past;
 pub(crate) mod port_forward;
 pub(crate) mod ps;
+mod recorded;
 pub(crate) mod restart;
 pub(crate) mod routes;
 pub(crate) mod slo;
@@ -127,7 +129,7 @@ impl PlannedRanges {
 }
 
 /// Which mesh: the one of a cluster, or one of this machine.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct AnyMesh {
     /// Name of a mesh of `leno up` [default: the one that runs; of several, the one named default]
     #[arg(long, visible_alias = "mesh", value_name = "NAME",

@@ -22,5 +22,6 @@ pub mod admin;
 pub mod ejected;
 pub mod escape;
 pub mod metrics;
+pub mod prometheus;
 pub mod stat;
 pub mod tap;

@@ -2,7 +2,7 @@
 //! computed from the counters of proxies over a window of time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +11,10 @@ mod proxy_counters;
 mod routes;
 
 use crate::ejected::Ejected;
+use crate::metrics::Sample;
 
 pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
+pub(crate) use proxy_counters::{COUNTERS, GAUGES};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
 pub use routes::{RouteGrowth, RouteName, RouteReport};
 
@@ -202,6 +204,24 @@ impl Scrape {
     #[must_use]
     pub fn beginning(mesh: &str, at: Instant) -> Self {
         Self::new(mesh, at, Vec::new())
+    }
+
+    /// The report of what the proxies of a mesh have counted in a window of time, all of them together, as a Prometheus has it
+    /// (`crate::prometheus`). `instances` tell which workloads there are. Identities are not known.
+    #[must_use]
+    pub fn recorded(
+        mesh: &str,
+        instances: Vec<Instance>,
+        samples: &[Sample],
+        window: Duration,
+    ) -> Report {
+        // Only the difference counts, and the machine may have started within the window.
+        let begin = Instant::now();
+        let end = begin + window;
+        let mut now = Self::new(mesh, end, Vec::new());
+        now.counted.insert(Name::default(), ProxyCounters::of_samples(samples, end));
+        now.instances = instances;
+        now.since(&Self::beginning(mesh, begin))
     }
 
     /// Why the proxy of an instance did not answer; `None` if it did, or was not queried.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Node;
 use leno_checks::{Check, Finding, Level};
 use leno_kube::api::ListParams;
@@ -26,12 +26,13 @@ const OLDEST_MINOR: u32 = 26;
 /// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
 /// The rights that an installation needs: verb, group, resource.
-const RIGHTS: [Right; 11] = [
+const RIGHTS: [Right; 12] = [
     ("create", "", "namespaces"),
     ("create", "", "resourcequotas"),
     ("create", "networking.k8s.io", "networkpolicies"),
     ("create", "apps", "daemonsets"),
     ("create", "apps", "deployments"),
+    ("create", "apps", "statefulsets"),
     ("create", "apiextensions.k8s.io", "customresourcedefinitions"),
     ("create", "rbac.authorization.k8s.io", "clusterroles"),
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
@@ -66,6 +67,10 @@ fn gateway() -> Check {
 
 fn control_plane() -> Check {
     Check::new("control plane", "Is every replica ready?")
+}
+
+fn history() -> Check {
+    Check::new("history", "Does the observer run, if it is installed?")
 }
 
 fn node_agents() -> Check {
@@ -128,6 +133,11 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
         Err(error) => found.push(unless_forbidden(replicas::check(), Err(error))?),
     }
     found.push(unless_forbidden(node_agents(), agents(client, namespace).await)?);
+    match observer(client, namespace).await {
+        Ok(None) => {}
+        Ok(Some(finding)) => found.push(finding),
+        Err(error) => found.push(unless_forbidden(history(), Err(error))?),
+    }
     found.extend(pods(client, step).await);
     Ok(found)
 }
@@ -292,6 +302,19 @@ async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> 
     Ok(control_plane().result(level, text).remedy(format!(
         "kubectl -n {namespace} describe pods -l app.kubernetes.io/name=leno-controller"
     )))
+}
+
+/// Whether the observer is ready; `None` if there is none. Traffic does not depend on it.
+async fn observer(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
+    let all: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
+    let found = all.get_opt("leno-observer").await.map_err(Error::api("get the observer"))?;
+    let Some(status) = found.map(|found| found.status.unwrap_or_default()) else { return Ok(None) };
+    Ok(Some(match status.ready_replicas.unwrap_or_default() {
+        0 => history()
+            .warning("it is not ready: leno stat --since, leno why and leno dashboard do not work")
+            .remedy(format!("kubectl -n {namespace} describe pod {}", leno_charts::OBSERVER_POD)),
+        _ => history().good("ready"),
+    }))
 }
 
 async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {

@@ -60,6 +60,15 @@ pub enum Error {
          apply --server-side -f -"
     )]
     OldAgent(String),
+    /// The history of the mesh has no pod.
+    #[error(
+        "there is no observer in {0}, which has the history of the mesh: leno upgrade --set observer.enabled=true | \
+         kubectl apply --server-side -f -; or name Leno's namespace with --system-namespace"
+    )]
+    NoObserver(String),
+    /// The observer refuses the request; the text is its own.
+    #[error("the observer of the mesh: {0}")]
+    Observer(String),
     /// There are more proxies than one command can query.
     #[error(
         "there are {0} proxies, and at most {1} are queried at a time: choose a namespace with -n"

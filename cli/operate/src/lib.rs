@@ -10,6 +10,7 @@
 //! leno check      check()     ── findings
 //! leno explain    ClusterObjects ── objects ──► the analysis of files; ejections() ── the client's proxies
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
+//! leno stat --since, leno why, leno dashboard   History   ── the observer, with the user's own token
 //! leno diagnostics  diagnose(), pod_capture() ── one pod's proxy, and its node's agent
 //! leno bug-report report()    ── all of these in one archive, without secrets
 //! leno uninstall  Removal     ── webhooks, pods leave, agents, nodes, everything else
@@ -20,6 +21,7 @@ mod checks;
 mod diagnose;
 mod ejections;
 mod error;
+mod history;
 pub mod identity;
 mod mesh;
 mod namespaces;
@@ -43,6 +45,7 @@ pub use checks::{after, before, is_trusted};
 pub use diagnose::{Diagnosis, ProxyPod, diagnose};
 pub use ejections::{Ejections, ejections};
 pub use error::Error;
+pub use history::History;
 pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
 pub use mesh::{ClusterObjects, Extent};
@@ -54,7 +57,7 @@ pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
 pub use report::{Archive, ReportScope, report};
-pub use stat::scrape;
+pub use stat::{instances, scrape};
 
 /// The label of the agents' pods.
 const AGENTS: &str = "app.kubernetes.io/name=leno-agent";

@@ -54,7 +54,25 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
     if let Some(refused) = refused.filter(|_| count == 0) {
         return Err(refused);
     }
-    let alike = alike(&running);
+    let answers = running.iter().map(|one| by_pod.remove(&one.name).flatten());
+    let all = named(&running).into_iter().zip(answers);
+    Ok(Scrape::new(mesh, at, all.collect()))
+}
+
+/// The pods of a cluster, or of one namespace, as the instances of workloads.
+///
+/// # Errors
+/// The pods cannot be listed, or the namespace does not exist.
+pub async fn instances(client: &Client, namespace: Option<&str>) -> Result<Vec<Instance>, Error> {
+    let running = pods::running(client, namespace).await?;
+    if let Some(namespace) = namespace.filter(|_| running.is_empty()) {
+        namespaces::check(client, namespace).await?;
+    }
+    Ok(named(&running))
+}
+
+fn named(running: &[Running]) -> Vec<Instance> {
+    let alike = alike(running);
     let instance = |one: &Running| Instance {
         namespace: one.name.namespace.clone(),
         workload: match alike.contains(&(&*one.name.namespace, &*one.owner.name)) {
@@ -65,8 +83,7 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
         meshed: one.meshed,
         ready: one.ready,
     };
-    let all = running.iter().map(|one| (instance(one), by_pod.remove(&one.name).flatten()));
-    Ok(Scrape::new(mesh, at, all.collect()))
+    running.iter().map(instance).collect()
 }
 
 /// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web`

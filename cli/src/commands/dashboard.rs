@@ -1,49 +1,92 @@
 //! `leno dashboard`.
 
+mod live;
+
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use leno_dashboard::front::Front;
+use leno_dashboard::front::{Ask, Front};
 use leno_local::layout::Layout;
 use leno_local::status::Status;
+use leno_operate::History;
 use tokio::net::TcpListener;
 
-use super::{RunningMesh, block_on, print};
+use super::{AnyMesh, ChosenMesh, block_on, print};
+use live::Live;
 
-/// Shows a mesh of `leno up` in the browser: what is broken, what calls what, and the last day of it
+/// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
 ///
-/// It changes nothing. On loopback every user of this machine can read it; with another --listen a browser
-/// needs the token that is part of the printed address. Needs root. Runs until Ctrl-C.
+/// It changes nothing. A mesh of `leno up` needs root; every user of this machine can read it on loopback then, without
+/// --tap. Of a cluster it shows the namespaces in which you may open a port-forward, to every browser with the token that
+/// is part of the printed address. With another --listen a browser always needs that token. Runs until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  sudo leno dashboard\n  sudo leno dashboard --listen 127.0.0.1:0"
+    after_help = "Examples:\n  sudo leno dashboard\n  sudo leno dashboard --tap --listen 127.0.0.1:0\n  \
+                        leno dashboard --context prod"
 )]
 pub(crate) struct Dashboard {
     #[command(flatten)]
-    mesh: RunningMesh,
+    mesh: AnyMesh,
 
     /// The address to serve on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7788")]
     listen: SocketAddr,
+
+    /// Lets the page of a mesh of `leno up` show live requests, as `leno tap` does: a browser then needs the token that is
+    /// part of the printed address on loopback, too. Of a cluster it shows them without this option
+    #[arg(long)]
+    tap: bool,
 }
 
 pub(crate) fn run(dashboard: &Dashboard) -> Result<bool> {
-    let layout = Layout::new(&dashboard.mesh.name()?)?;
-    // A mesh that ends while the page is open is shown there.
-    Status::read(&layout)?;
-    let front = Front::new(layout.observer(), dashboard.listen.ip())?;
     block_on(async {
+        let (front, mesh) = front(dashboard).await?;
         let listener = TcpListener::bind(dashboard.listen).await;
         let listener = listener.with_context(|| {
             format!("cannot listen on {}: choose another address with --listen", dashboard.listen)
         })?;
         let address = front.address(listener.local_addr()?);
-        print(&format!("mesh {}: {address}\n", layout.mesh()))?;
+        print(&format!("mesh {mesh}: {address}\n"))?;
         tokio::select! {
             () = front.serve(listener) => {}
             asked = tokio::signal::ctrl_c() => asked?,
         }
         Ok(true)
+    })
+}
+
+/// The dashboard of the chosen mesh, and the name of the mesh.
+async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
+    match dashboard.mesh.choose()? {
+        ChosenMesh::Machine(name) => {
+            let layout = Layout::new(&name)?;
+            // A mesh that ends while the page is open is shown there.
+            Status::read(&layout)?;
+            let front = Front::new(layout.observer(), dashboard.listen.ip())?;
+            let front = if dashboard.tap { front.with_taps(taps(dashboard))? } else { front };
+            Ok((front, name))
+        }
+        ChosenMesh::Cluster(target) => {
+            let history = Rc::new(History::new(&target, &dashboard.mesh.system_namespace).await?);
+            // What is wrong is printed here, before a page that would be refused everything.
+            let overview = history.ask("/api/v1/overview").await?;
+            overview.page().map_err(leno_operate::Error::Observer)?;
+            let ask: Ask = Rc::new(move |path| {
+                let history = history.clone();
+                Box::pin(async move { history.ask(&path).await.map_err(|error| error.said()) })
+            });
+            Ok((Front::far(ask)?.with_taps(taps(dashboard))?, target.name()))
+        }
+    }
+}
+
+/// What polls the taps of the page.
+fn taps(dashboard: &Dashboard) -> Ask {
+    let live = Rc::new(Live::new(dashboard.mesh.clone()));
+    Rc::new(move |query| {
+        let live = live.clone();
+        Box::pin(async move { live.answer(&query).await })
     })
 }

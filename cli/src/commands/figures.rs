@@ -11,12 +11,17 @@ use leno_local::status::Status;
 use leno_observe::stat::{Report, Scrape};
 use serde_json::json;
 
+use super::history::MeshHistory;
 use super::order::Order;
+use super::recorded::{PrometheusUrl, Recorded};
 use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
 use leno_console::{duration, within};
 
 /// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
+
+/// The time that a Prometheus is asked for where none is given: five scrapes at its usual interval.
+const RECORDED: Duration = Duration::from_mins(5);
 
 /// Figures that are wanted, and how.
 #[derive(Debug, Args)]
@@ -35,6 +40,9 @@ pub(crate) struct Figures {
     /// The time up to now instead of the time from now, from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = since, conflicts_with_all = ["window", "watch"])]
     since: Option<Duration>,
+
+    #[command(flatten)]
+    recorded: Recorded,
 
     /// Goes on until Ctrl-C, a report for each window
     #[arg(short, long)]
@@ -89,13 +97,25 @@ impl Figures {
             }
             view.show(&report, self.output)
         };
+        if let Some(url) = &self.recorded.prometheus {
+            anyhow::ensure!(
+                !self.watch,
+                "a Prometheus is asked once: leave out --watch, or use leno top"
+            );
+            let (namespace, since) = (self.namespace.as_deref(), self.since.unwrap_or(RECORDED));
+            let report = block_on(url.report(&self.mesh, namespace, since))?;
+            shown(report)?;
+            return Ok(true);
+        }
         if let Some(since) = self.since {
-            let ChosenMesh::Machine(name) = self.mesh.choose()? else {
-                anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet");
-            };
             let namespace = self.namespace.as_deref();
-            let layout = of_machine(&name, namespace)?;
-            let report = block_on(before_now(&layout, view, since))?;
+            let report = block_on(async {
+                let history = MeshHistory::of(&self.mesh).await?;
+                if let Some(namespace) = namespace {
+                    history.has_namespace(namespace).await?;
+                }
+                before_now(&history, view, since).await
+            })?;
             shown(of_namespace(report, namespace))?;
             return Ok(true);
         }
@@ -104,6 +124,7 @@ impl Figures {
             namespace: self.namespace.as_deref(),
             window: self.window,
             goes_on: self.watch,
+            prometheus: None,
         };
         block_on(reports(&wanted, shown))?;
         Ok(true)
@@ -168,22 +189,23 @@ fn mesh(report: &Report, is_wide: bool) -> String {
     text
 }
 
-/// What a view shows of the time up to now, from the history of a mesh of this machine.
+/// What a view shows of the time up to now, from the history of a mesh.
 ///
 /// # Errors
 /// If the observer of the mesh does not answer.
-pub(crate) async fn before_now(layout: &Layout, view: View, since: Duration) -> Result<Report> {
+async fn before_now(history: &MeshHistory, view: View, since: Duration) -> Result<Report> {
     let window = since.as_millis();
-    Ok(match view {
+    let report = match view {
         View::Mesh | View::Edges => {
             let target = format!("/api/v1/topology?window={window}");
-            past::report(leno_local::observer::ask::<Topology>(layout, &target).await?)
+            past::report(history.ask::<Topology>(&target).await?)
         }
         View::Routes => {
             let target = format!("/api/v1/routes?window={window}");
-            past::routes(leno_local::observer::ask::<Routes>(layout, &target).await?)
+            past::routes(history.ask::<Routes>(&target).await?)
         }
-    })
+    };
+    Ok(Report { mesh: history.name(report.mesh.clone()), ..report })
 }
 
 /// The paths of a mesh of this machine that has this namespace.
@@ -214,6 +236,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) window: Duration,
     /// Whether a report follows the first.
     pub(crate) goes_on: bool,
+    /// A Prometheus that is asked for the last minutes, each time after a window.
+    pub(crate) prometheus: Option<&'a PrometheusUrl>,
 }
 
 /// Calls `shown` with the report of each window.
@@ -222,9 +246,18 @@ pub(crate) struct Wanted<'a> {
 /// If there is no such mesh, or `shown` fails.
 pub(crate) async fn reports(
     wanted: &Wanted<'_>,
-    shown: impl FnMut(Report) -> Result<()>,
+    mut shown: impl FnMut(Report) -> Result<()>,
 ) -> Result<()> {
     let namespace = wanted.namespace;
+    if let Some(url) = wanted.prometheus {
+        loop {
+            shown(url.report(wanted.mesh, namespace, RECORDED.max(wanted.window)).await?)?;
+            if !wanted.goes_on {
+                return Ok(());
+            }
+            tokio::time::sleep(wanted.window).await;
+        }
+    }
     match wanted.mesh.choose()? {
         ChosenMesh::Machine(name) => {
             let layout = of_machine(&name, namespace)?;

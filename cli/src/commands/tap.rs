@@ -35,36 +35,36 @@ pub(super) const MAX_PROXIES: usize = 64;
                   leno tap --context prod -n shop deploy/web --max-rps 5 -o json")]
 pub(crate) struct Tap {
     #[command(flatten)]
-    filter: RequestFilter,
+    pub(super) filter: RequestFilter,
 
     /// Requests of this workload or service account only (web, shop/web)
     #[arg(long, value_name = "CLIENT")]
-    from: Option<String>,
+    pub(super) from: Option<String>,
 
     /// Requests with this status (503) or class of statuses (5xx)
     #[arg(long, value_name = "STATUS")]
-    status: Option<String>,
+    pub(super) status: Option<String>,
 
     /// Most requests to show in a second, of all workloads together; others are counted
     #[arg(long, value_name = "REQUESTS", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=500))]
-    max_rps: u32,
+    pub(super) max_rps: u32,
 
     /// Ends after so many requests
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    pub(super) count: Option<u64>,
 
     /// Ends after this time, from 1s to 24h
     #[arg(long = "for", value_name = "DURATION", value_parser = time)]
-    time: Option<Duration>,
+    pub(super) time: Option<Duration>,
 
     /// Shows the headers of requests, without secrets
     #[arg(long)]
-    headers: bool,
+    pub(super) headers: bool,
 
     /// The form of output; json is an object a line
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// Whose requests, and which of them.
@@ -96,26 +96,7 @@ pub(super) struct RequestFilter {
 
 pub(crate) fn run(tap: &Tap) -> Result<bool> {
     block_on(async {
-        let proxies = Proxies::of(&tap.filter).await?;
-        let targets = proxies.of_workloads(&tap.filter)?;
-        if targets.len() > MAX_PROXIES {
-            bail!(
-                "{} proxies are meant, and {MAX_PROXIES} can be tapped: name fewer",
-                targets.len()
-            );
-        }
-        let query = query(tap, &proxies, targets.len())?;
-        let mut session = Session {
-            proxies: &proxies,
-            id: format!("tap-{}-{:x}", std::process::id(), started()),
-            query,
-            targets,
-            others: BTreeSet::new(),
-            refused: BTreeSet::new(),
-            joiner: Joiner::default(),
-            counts: BTreeMap::new(),
-            shown: 0,
-        };
+        let mut session = Session::open(tap).await?;
         let ended = tokio::select! {
             ended = session.follow(tap) => ended,
             asked = tokio::signal::ctrl_c() => asked.map_err(Into::into),
@@ -189,8 +170,8 @@ impl RequestFilter {
 }
 
 /// The taps that are open, and what they have brought.
-struct Session<'a> {
-    proxies: &'a Proxies,
+pub(super) struct Session {
+    proxies: Proxies,
     id: String,
     query: String,
     targets: BTreeSet<Proxy>,
@@ -204,42 +185,79 @@ struct Session<'a> {
     shown: u64,
 }
 
-impl Session<'_> {
+impl Session {
+    /// The taps that are wanted. The first step opens them.
+    pub(super) async fn open(tap: &Tap) -> Result<Self> {
+        let proxies = Proxies::of(&tap.filter).await?;
+        let targets = proxies.of_workloads(&tap.filter)?;
+        if targets.len() > MAX_PROXIES {
+            bail!(
+                "{} proxies are meant, and {MAX_PROXIES} can be tapped: name fewer",
+                targets.len()
+            );
+        }
+        let query = query(tap, &proxies, targets.len())?;
+        Ok(Self {
+            proxies,
+            id: format!("tap-{}-{:x}", std::process::id(), started()),
+            query,
+            targets,
+            others: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            joiner: Joiner::default(),
+            counts: BTreeMap::new(),
+            shown: 0,
+        })
+    }
+
     /// Polls until as many requests as wanted were shown, or no target answers any more.
     async fn follow(&mut self, tap: &Tap) -> Result<()> {
         loop {
             let next = Instant::now() + self.proxies.pause();
-            let targets: Vec<Proxy> = self.targets.iter().cloned().collect();
-            let others: Vec<Proxy> = self.others.iter().cloned().collect();
-            let (of_targets, of_others) = tokio::join!(
-                join_all(targets.iter().map(|proxy| self.poll(proxy, &self.query))),
-                join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
-            );
-            let mut ready = Vec::new();
-            // The servers' halves first, so that the clients' are complete at once.
-            for (proxy, page) in others.into_iter().zip(of_others) {
-                match page {
-                    Ok(page) => {
-                        ready.extend(self.joiner.push(page.requests, false, Instant::now()))
-                    }
-                    Err(_) => {
-                        self.others.remove(&proxy);
-                        self.refused.insert(proxy);
-                    }
-                }
-            }
-            for (proxy, page) in targets.into_iter().zip(of_targets) {
-                match page {
-                    Ok(page) => ready.extend(self.take(proxy, page)),
-                    Err(reason) => self.lost(&proxy, &reason)?,
-                }
-            }
-            ready.extend(self.joiner.late(Instant::now()));
+            let ready = self.step().await?;
             if self.show(tap, &ready)? {
                 return Ok(());
             }
             tokio::time::sleep_until(next.into()).await;
         }
+    }
+
+    /// Polls every tap once, and returns the requests that are complete, or that need not be waited for any more.
+    ///
+    /// # Errors
+    /// No target answers any more.
+    pub(super) async fn step(&mut self) -> Result<Vec<TappedRequest>> {
+        let targets: Vec<Proxy> = self.targets.iter().cloned().collect();
+        let others: Vec<Proxy> = self.others.iter().cloned().collect();
+        let (of_targets, of_others) = tokio::join!(
+            join_all(targets.iter().map(|proxy| self.poll(proxy, &self.query))),
+            join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
+        );
+        let mut ready = Vec::new();
+        // The servers' halves first, so that the clients' are complete at once.
+        for (proxy, page) in others.into_iter().zip(of_others) {
+            match page {
+                Ok(page) => ready.extend(self.joiner.push(page.requests, false, Instant::now())),
+                Err(_) => {
+                    self.others.remove(&proxy);
+                    self.refused.insert(proxy);
+                }
+            }
+        }
+        for (proxy, page) in targets.into_iter().zip(of_targets) {
+            match page {
+                Ok(page) => ready.extend(self.take(proxy, page)),
+                Err(reason) => self.lost(&proxy, &reason)?,
+            }
+        }
+        ready.extend(self.joiner.late(Instant::now()));
+        Ok(ready)
+    }
+
+    /// Requests beyond the rate, and those that proxies have dropped.
+    pub(super) fn missed(&self) -> (u64, u64) {
+        let sum = |sum: (u64, u64), one: &(u64, u64)| (sum.0 + one.0, sum.1 + one.1);
+        self.counts.values().fold((0, 0), sum)
     }
 
     /// Takes the page of a target, and notes the servers that it has called.
@@ -295,10 +313,7 @@ impl Session<'_> {
     }
 
     fn sum_up(&self) {
-        let (sampled_out, dropped) = self
-            .counts
-            .values()
-            .fold((0, 0), |sum: (u64, u64), one| (sum.0 + one.0, sum.1 + one.1));
+        let (sampled_out, dropped) = self.missed();
         eprintln!(
             "{} requests shown, {sampled_out} beyond --max-rps, {dropped} dropped by proxies",
             self.shown

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::figures::{Wanted, reports, window};
 use super::order::Order;
+use super::recorded::Recorded;
 use super::{AnyMesh, Output, block_on, print, print_json};
 use screen::{Key, Rows, Screen};
 use terminal::Terminal;
@@ -34,6 +35,9 @@ pub(crate) struct Top {
 
     #[command(flatten)]
     order: Order,
+
+    #[command(flatten)]
+    recorded: Recorded,
 
     /// How long each look takes, from 100ms to 1h
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
@@ -59,6 +63,7 @@ pub(crate) fn run(top: &Top) -> Result<bool> {
         namespace: top.namespace.as_deref(),
         window: top.window,
         goes_on: !top.once,
+        prometheus: top.recorded.prometheus.as_ref(),
     };
     if top.once {
         let shown = |report| {

@@ -6,23 +6,25 @@ use anyhow::Result;
 use clap::Args;
 use leno_dashboard::api::{About, Problem, Severity, Topology};
 use leno_dashboard::history::Mark;
-use leno_local::layout::Layout;
-use leno_local::status::Status;
 
 use super::figures::since;
-use super::{Output, RunningMesh, block_on, print, print_json};
+use super::history::MeshHistory;
+use super::{AnyMesh, Output, block_on, print, print_json};
 
-/// Says what is broken in a mesh of `leno up`, since when, and what shows it
+/// Says what is broken in a mesh, since when, and what shows it
 ///
 /// By fixed rules over what proxies and the kernel have counted, without a guess: edges that fail or are slow,
 /// instances without traffic, a control plane that is away, and what changed shortly before. Each problem has its
 /// culprit, the evidence, and the command that shows more; the likeliest begin of it all comes first. Exits 1 where
-/// something is broken. Needs root.
+/// something is broken. Needs root for a mesh of `leno up`; of a cluster it shows the namespaces in which you may open
+/// a port-forward.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json")]
+#[command(
+    after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json\n  leno why --context prod -n shop"
+)]
 pub(crate) struct Why {
     #[command(flatten)]
-    mesh: RunningMesh,
+    mesh: AnyMesh,
 
     /// What concerns this namespace only
     #[arg(short, long, value_name = "NAME")]
@@ -38,17 +40,21 @@ pub(crate) struct Why {
 }
 
 pub(crate) fn run(why: &Why) -> Result<bool> {
-    let layout = Layout::new(&why.mesh.name()?)?;
     let target = format!("/api/v1/topology?window={}", why.since.as_millis());
-    let topology: Topology =
-        block_on(async { Ok(leno_local::observer::ask(&layout, &target).await?) })?;
+    let topology: Topology = block_on(async {
+        let history = MeshHistory::of(&why.mesh).await?;
+        let topology: Topology = history.ask(&target).await?;
+        if let Some(namespace) = &why.namespace {
+            // What it calls in the past may have gone since.
+            let of = |one: &leno_dashboard::api::Workload| one.namespace == *namespace;
+            if !topology.workloads.iter().any(of) {
+                history.has_namespace(namespace).await?;
+            }
+        }
+        Ok(topology)
+    })?;
     let mut problems = topology.problems;
     if let Some(namespace) = &why.namespace {
-        // What it calls in the past may have gone since.
-        let of = |one: &leno_dashboard::api::Workload| one.namespace == *namespace;
-        if !topology.workloads.iter().any(of) {
-            Status::read(&layout)?.has_namespace(namespace)?;
-        }
         problems.retain(|problem| concerns(&problem.about, namespace));
     }
     if why.output == Output::Json {

@@ -229,8 +229,12 @@ struct Served(Child, String);
 
 impl Served {
     fn start(mesh: &Mesh) -> Self {
+        Self::start_with(mesh, &[])
+    }
+
+    fn start_with(mesh: &Mesh, more: &[&str]) -> Self {
         let mut dashboard = mesh.leno(&["dashboard", "--name", mesh.name()]);
-        dashboard.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        dashboard.args(["--listen", "127.0.0.1:0"]).args(more).stdout(Stdio::piped());
         let mut child = dashboard.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -260,7 +264,7 @@ impl Drop for Served {
 const STAGE: Duration = Duration::from_secs(180);
 
 #[test]
-fn the_dashboard_shows_the_rules_of_routes_in_a_browser() {
+fn the_dashboard_shows_the_rules_of_routes_and_live_requests_in_a_browser() {
     let Some(browser) = browser() else { return };
     let Some(mesh) = root(|| Mesh::start(crate::stat::ROUTED)) else { return };
     mesh.wait_for("requests by all rules", || {
@@ -269,6 +273,8 @@ fn the_dashboard_shows_the_rules_of_routes_in_a_browser() {
     });
     let served = Served::start(&mesh);
     command::text(&mut served.drive("routes", &browser), STAGE).unwrap();
+    let served = Served::start_with(&mesh, &["--tap"]);
+    command::text(&mut served.drive("live", &browser), STAGE).unwrap();
 }
 
 #[test]

@@ -172,6 +172,46 @@ fn configuration(mesh: &Mesh) -> String {
     )
 }
 
+/// `--prometheus` shows what the proxies themselves would, but for identities.
+fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
+    let read = |arguments: &[&str]| -> Value {
+        let output = server.leno(mesh, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let edge = |edges: &Value, server: &str| -> Value {
+        let all = edges.as_array().unwrap();
+        let found = all.iter().find(|one| one["client"] == "client" && one["server"] == server);
+        found.unwrap_or_else(|| panic!("no edge to {server} in {edges}")).clone()
+    };
+    let stat = read(&["stat", "--since", "1m", "-o", "json"]);
+    let workloads = stat["workloads"].as_array().unwrap();
+    assert_eq!(workloads.len(), 4, "{stat}");
+    // Of two requests that are answered one fails, and is retried in vain.
+    let web = edge(&stat["edges"], "web");
+    let success = web["success_rate"].as_f64().unwrap();
+    assert!((0.3..0.7).contains(&success), "{web}");
+    assert!(
+        web["given_up"].as_f64().unwrap() > 0.0 && web["retries_per_s"].as_f64().unwrap() > 0.0,
+        "{web}"
+    );
+    assert!(web["mtls"] == true && web["latency_ms"]["p50"].is_number(), "{web}");
+    let locked = edge(&stat["edges"], "locked");
+    assert!(locked["denied"].as_f64().unwrap() > 0.9, "{locked}");
+    let bytes = edge(&stat["edges"], "bytes");
+    assert!(bytes["tcp_bytes_per_s"].as_f64().unwrap() > 0.0, "{bytes}");
+    let edges = read(&["edges", "-n", "shop", "--filter", "locked", "-o", "json"]);
+    assert_eq!(edges["edges"].as_array().unwrap().len(), 1, "{edges}");
+    let top = read(&["top", "--once", "--sort", "success", "-o", "json"]);
+    edge(&top, "web");
+    let refused = Prometheus::leno_at("http://127.0.0.1:9", mesh, server, &["stat"]);
+    assert!(
+        said(&refused).contains("the Prometheus at 127.0.0.1:9 does not answer"),
+        "{}",
+        said(&refused)
+    );
+}
+
 /// What a page of Grafana asks, with its variables set to all.
 fn asked(query: &str) -> String {
     query.replace("$__rate_interval", "10s").replace("$namespace", ".*")
@@ -204,6 +244,7 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
     // The figures are those of the mesh: half of what is answered at `web`, its retries included, fails.
     let output = server.answer("leno:success:ratio5m{service=\"web\"} < 0.9");
     assert!(said(&output).contains("web"), "{}", said(&output));
+    reads_the_same_as_from_the_proxies(&mesh, &server);
     let output =
         server.answer("ALERTS{alertname=~\"LenoFlow.*|LenoControl.*|LenoRoot.*|LenoPanics\"}");
     assert_eq!(said(&output).trim(), "[]", "nothing else is wrong");

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
 use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
 
 use crate::federation::{self, Federation};
+use crate::observe::Observe;
 
 /// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
 const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
@@ -21,8 +22,11 @@ const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::fr
 /// It reads YAML documents, or the objects of a Kubernetes cluster, follows their edits, gives proxies
 /// certificates against tokens, and tells each proxy what it asks for.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "leno-controller", version, max_term_width = 100)]
+#[command(name = "leno-controller", version, max_term_width = 100, subcommand_negates_reqs = true)]
 pub(crate) struct Flags {
+    #[command(subcommand)]
+    pub(crate) task: Option<Task>,
+
     /// Files and directories with the mesh's documents; repeat for several. Edits are followed
     #[arg(long, visible_alias = "state", env = "LENO_FILES", value_name = "PATH",
           value_delimiter = ',', num_args = 1.., required_unless_present = "kubernetes",
@@ -210,6 +214,14 @@ pub(crate) struct Flags {
     /// What is logged to standard error, for example info or leno_serve=debug
     #[arg(long, env = "LENO_LOG", default_value = "warn")]
     pub(crate) log: String,
+}
+
+/// What the program does in place of being the control plane.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Remembers a day of what the proxies of a cluster count, and answers who may see it; the StatefulSet leno-observer
+    /// does
+    Observe(Observe),
 }
 
 /// What the flags mean.

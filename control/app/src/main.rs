@@ -12,6 +12,7 @@ mod admin;
 mod bundle_endpoint;
 mod config;
 mod federation;
+mod observe;
 mod plane;
 mod refused;
 mod reload;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 use leno_program::Failure;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use config::{Config, Flags};
+use config::{Config, Flags, Task};
 
 /// Threads that serve; the control plane of a machine mostly waits.
 const MAX_THREADS: usize = 4;
@@ -34,7 +35,10 @@ const MAX_THREADS: usize = 4;
 fn main() -> ExitCode {
     leno_program::run(
         |flags: &Flags| &flags.log,
-        |flags| start(Config::new(flags).map_err(Failure::usage)?).map_err(Failure::error),
+        |flags| match flags.task {
+            Some(Task::Observe(flags)) => observe::run(flags).map_err(Failure::error),
+            None => start(Config::new(flags).map_err(Failure::usage)?).map_err(Failure::error),
+        },
     )
 }
 

@@ -1,12 +1,17 @@
 //! Connects to a cluster's API server.
 
+use std::future::{Ready, ready};
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::header::USER_AGENT;
+use http::header::{AUTHORIZATION, USER_AGENT};
+use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower_layer::Layer as _;
+use tower_service::Service;
 
 /// The longest wait for a connection to the API server, which is in the same cluster.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,6 +39,9 @@ pub enum ConnectError {
         /// The contexts in the kubeconfig.
         known: Vec<String>,
     },
+    /// No token can be had.
+    #[error("the kubeconfig yields no token: {0}")]
+    Token(String),
     /// The configured address or credentials cannot be used.
     #[error("the cluster's address or credentials cannot be used")]
     Client(#[from] kube::Error),
@@ -50,13 +58,37 @@ pub async fn connect(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
 ) -> Result<Client, ConnectError> {
+    client(configured(kubeconfig, context).await?)
+}
+
+/// The token by which [`connect`] would prove its user to the API server; `None` if it has a certificate instead, or
+/// nothing. Runs the plugin of the kubeconfig, if it has one.
+///
+/// # Errors
+/// As [`connect`]; or the plugin fails.
+pub async fn bearer(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<Option<String>, ConnectError> {
+    let config = configured(kubeconfig, context).await?;
+    let Some(layer) = config.auth_layer()? else { return Ok(None) };
+    let sent = send(layer.layer(Headers)).await;
+    let headers = sent.map_err(|error| ConnectError::Token(error.to_string()))?;
+    let value = headers.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    Ok(value.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned))
+}
+
+async fn configured(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<Config, ConnectError> {
     let options =
         KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let failed = |error| match (kubeconfig, context) {
         (Some(path), _) => ConnectError::File(path.to_owned(), error),
         (None, context) => ConnectError::Context(context.unwrap_or_default().to_owned(), error),
     };
-    let config = match (kubeconfig, context) {
+    Ok(match (kubeconfig, context) {
         (None, None) => Config::infer().await?,
         (path, context) => {
             let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
@@ -64,8 +96,40 @@ pub async fn connect(
             has_context(&file, context)?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
-    };
-    client(config)
+    })
+}
+
+/// The error of a layer that gets tokens.
+type LayerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends an empty request through a service.
+async fn send<S>(mut service: S) -> Result<http::Response<()>, LayerError>
+where
+    S: Service<http::Request<Body>, Response = http::Response<()>>,
+    S::Error: Into<LayerError>,
+{
+    std::future::poll_fn(|context| service.poll_ready(context)).await.map_err(Into::into)?;
+    service.call(http::Request::new(Body::empty())).await.map_err(Into::into)
+}
+
+/// Answers a request with its own headers.
+#[derive(Clone)]
+struct Headers;
+
+impl<B> Service<http::Request<B>> for Headers {
+    type Response = http::Response<()>;
+    type Error = LayerError;
+    type Future = Ready<Result<http::Response<()>, LayerError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), LayerError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let mut response = http::Response::new(());
+        *response.headers_mut() = request.into_parts().0.headers;
+        ready(Ok(response))
+    }
 }
 
 /// A client for the server at this address, without TLS and credentials, such as the one of a test.
@@ -116,6 +180,28 @@ mod tests {
     use kube::Api;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn the_token_of_a_kubeconfig_is_the_one_that_is_sent() {
+        let token = async |user: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let config = format!(
+                r#"{{"apiVersion":"v1","kind":"Config","current-context":"c",
+                    "clusters":[{{"name":"c","cluster":{{"server":"http://127.0.0.1:1"}}}}],
+                    "contexts":[{{"name":"c","context":{{"cluster":"c","user":"u"}}}}],
+                    "users":[{{"name":"u","user":{user}}}]}}"#
+            );
+            std::fs::write(file.path(), config).unwrap();
+            bearer(Some(file.path()), None).await.unwrap()
+        };
+        assert_eq!(token(r#"{"token":"one"}"#).await.as_deref(), Some("one"));
+        let plugin = r#"{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"echo",
+            "interactiveMode":"Never","args":["{\"apiVersion\":\"client.authentication.k8s.io/v1\",
+            \"kind\":\"ExecCredential\",\"status\":{\"token\":\"two\"}}"]}}"#;
+        assert_eq!(token(plugin).await.as_deref(), Some("two"));
+        assert_eq!(token(r#"{"username":"a","password":"b"}"#).await, None);
+        assert_eq!(token("{}").await, None);
+    }
 
     #[tokio::test]
     async fn a_server_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever() {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  connect     a client: from a kubeconfig or the pod's service account, with time-outs and a user agent
+//!  bearer      the token of the same user, for a server that asks the API server about it
 //!  watch       the objects of a kind and their changes, through outages, with jittered waits
 //!  Reflection  what a watch has reported, by key
 //!  apply       an object as a document says, by server-side apply
@@ -26,7 +27,7 @@ mod watch;
 pub use kube::{Api, Client, Error, Resource, ResourceExt, api, client, core};
 
 pub use apply::{apply, is_status};
-pub use connect::{ConnectError, connect, connect_to, current_context};
+pub use connect::{ConnectError, bearer, connect, connect_to, current_context};
 pub use lease::Elector;
 pub use reflection::Reflection;
 pub use rights::{Need, Right, unmet};

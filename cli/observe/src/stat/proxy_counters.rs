@@ -50,6 +50,27 @@ const CONNECTED: &str = "leno_discovery_connected";
 const KNOWN: [&str; 11] =
     [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
 
+/// The families of an edge or a rule that only grow, as a Prometheus has them. Connections that were refused before their
+/// other end was known are missing: their samples name neither end.
+pub(crate) const COUNTERS: [&str; 14] = [
+    REQUESTS,
+    GRPC,
+    DURATIONS,
+    OPENED,
+    READ,
+    WRITTEN,
+    UNCONNECTED,
+    RETRIES,
+    ERRORS,
+    "leno_route_requests_total",
+    "leno_route_grpc_responses_total",
+    "leno_route_errors_total",
+    "leno_route_retries_total",
+    "leno_route_request_duration_seconds_bucket",
+];
+/// Those that may shrink.
+pub(crate) const GAUGES: [&str; 2] = [OPEN, EJECTED];
+
 /// The status of a request that its client gave up before there was a response.
 const GIVEN_UP: &str = "499";
 /// The cause of requests and connections that an authorization policy denies.
@@ -133,10 +154,15 @@ impl ProxyCounters {
         if reply.status != 200 {
             return Err(format!("HTTP {}", reply.status));
         }
+        let samples = metrics::parse(&reply.body);
+        Ok(Self::of_samples(&samples, at))
+    }
+
+    /// The counters in these samples.
+    pub(super) fn of_samples(samples: &[Sample], at: Instant) -> Self {
         let mut edges: BTreeMap<EdgeEnds, Counts> = BTreeMap::new();
         let mut routes: BTreeMap<RouteName, Counts> = BTreeMap::new();
-        let samples = metrics::parse(&reply.body);
-        for sample in &samples {
+        for sample in samples {
             if let Some(ends) = EdgeEnds::of(sample) {
                 edges.entry(ends).or_default().take(&sample.name, sample);
             } else if let Some((name, family)) = routes::of(sample) {
@@ -151,8 +177,8 @@ impl ProxyCounters {
         let expired = ends.is_some_and(|one| one.value < now.as_secs_f64());
         let identity = samples.iter().find(|one| one.name == IDENTITY);
         let identity = identity.and_then(|one| one.labels.get("identity").cloned());
-        let ejected = Ejected::of(&samples);
-        Ok(Self { at, edges, routes, identity, ejected, detached, expired })
+        let ejected = Ejected::of(samples);
+        Self { at, edges, routes, identity, ejected, detached, expired }
     }
 }
 

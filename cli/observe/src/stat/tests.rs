@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use super::*;
 use crate::admin::Reply;
 
@@ -360,4 +358,21 @@ fn identities_are_those_that_proxies_prove_over_mtls() {
     let identity = |name: &str| Some(format!("spiffe://cluster.local/ns/shop/sa/{name}"));
     assert_eq!(of(true), (identity("web"), identity("cart")));
     assert_eq!(of(false), (None, None));
+}
+
+#[test]
+fn what_a_prometheus_has_recorded_is_the_same_report() {
+    let labels = edge("outbound", "web-0", "cart-1", true);
+    let text = format!(
+        "leno_requests_total{{{labels},status=\"200\"}} 40\n\
+         leno_requests_total{{{labels},status=\"503\"}} 10\n\
+         leno_tcp_open_connections{{{labels}}} 2\n"
+    );
+    let samples = crate::metrics::parse(&text);
+    let window = Duration::from_secs(10);
+    let report = Scrape::recorded("default", instances(), &samples, window);
+    let [only] = report.edges.as_slice() else { panic!("{:?}", report.edges) };
+    assert_eq!((&*only.client, &*only.server, only.signals.mtls), ("web", "cart", Some(true)));
+    assert_eq!((only.signals.requests_per_s, only.signals.success_rate), (5.0, Some(0.8)));
+    assert_eq!((report.workloads.len(), report.window_s), (2, 10.0));
 }

@@ -38,9 +38,10 @@ const MAX_EVENTS: u32 = 500;
 const PARTS: [(&str, u16); 2] =
     [("leno-controller", ports::ADMIN), ("leno-agent", ports::AGENT_ADMIN)];
 /// The kinds of objects in an installation's namespace: API version and kind.
-const INSTALLED: [(&str, &str); 8] = [
+const INSTALLED: [(&str, &str); 9] = [
     ("apps/v1", "Deployment"),
     ("apps/v1", "DaemonSet"),
+    ("apps/v1", "StatefulSet"),
     ("apps/v1", "ReplicaSet"),
     ("v1", "Pod"),
     ("v1", "Service"),

@@ -31,7 +31,6 @@ pub(super) struct Caller {
     program: PathBuf,
     /// The options that name the mesh.
     mesh: Vec<OsString>,
-    is_cluster: bool,
     calls: Semaphore,
 }
 
@@ -59,7 +58,7 @@ impl Caller {
         let cluster = mesh.cluster.then(|| "--cluster".into());
         let mesh = [name, cluster, kubeconfig, context, system].into_iter().flatten().collect();
         let calls = Semaphore::new(MAX_CALLS);
-        Ok(Self { program: std::env::current_exe()?, mesh, is_cluster, calls })
+        Ok(Self { program: std::env::current_exe()?, mesh, calls })
     }
 
     /// What a tool answers, or why it does not.
@@ -71,12 +70,6 @@ impl Caller {
     }
 
     async fn answer(&self, tool: &Tool, given: &JsonObject) -> Result<Value, String> {
-        if self.is_cluster && !tool.knows_clusters {
-            return Err(format!(
-                "{} is for a mesh of `leno up`: a cluster has no history yet",
-                tool.name
-            ));
-        }
         let line = tool.command_line(given)?;
         let _turn = self.calls.acquire().await.map_err(|_| "the server ends".to_owned())?;
         let printed = match timeout(LIMIT, self.run(tool.name, &line)).await {

@@ -18,8 +18,6 @@ pub(super) struct Tool {
     parameters: &'static [Parameter],
     /// Whether the exit code 1 is an answer, of which the command has printed the reasons.
     pub(super) answers_no: bool,
-    /// Whether it can be asked of a cluster.
-    pub(super) knows_clusters: bool,
     /// What an answer that is a list is called, since an answer is an object.
     pub(super) list: &'static str,
 }
@@ -72,7 +70,7 @@ const NAMESPACE: Parameter = option(
 const SINCE: Parameter = option(
     "since",
     Kind::Text,
-    "The time up to now, from the history, such as 10m; from 5s to 24h, of a mesh of leno up",
+    "The time up to now, from the history, such as 10m; from 5s to 24h",
 );
 const SORTS: &[&str] = &["name", "success", "rate", "p50", "p95", "p99", "bytes"];
 const FIGURES: &[Parameter] = &[
@@ -103,8 +101,7 @@ const REQUEST: Parameter = Parameter {
 };
 
 const fn figures(name: &'static str, description: &'static str) -> Tool {
-    let (answers_no, knows_clusters) = (false, true);
-    Tool { name, description, parameters: FIGURES, answers_no, knows_clusters, list: name }
+    Tool { name, description, parameters: FIGURES, answers_no: false, list: name }
 }
 
 /// All tools. A command that changes anything does not belong here.
@@ -126,7 +123,6 @@ pub(super) const TOOLS: [&Tool; 7] = [
         description: "What is broken, since when, the culprit, the evidence, and the command that shows more",
         parameters: &[NAMESPACE, SINCE],
         answers_no: true,
-        knows_clusters: false,
         list: "problems",
     },
     &Tool {
@@ -142,7 +138,6 @@ pub(super) const TOOLS: [&Tool; 7] = [
             REQUEST,
         ],
         answers_no: false,
-        knows_clusters: true,
         list: "explanations",
     },
     &Tool {
@@ -171,7 +166,6 @@ pub(super) const TOOLS: [&Tool; 7] = [
             Parameter { is_required: false, ..REQUEST },
         ],
         answers_no: true,
-        knows_clusters: true,
         list: "workloads",
     },
     &Tool {
@@ -206,7 +200,6 @@ pub(super) const TOOLS: [&Tool; 7] = [
             ),
         ],
         answers_no: false,
-        knows_clusters: true,
         list: "requests",
     },
 ];

@@ -47,6 +47,17 @@ impl Prometheus {
         command.arg(query).output().unwrap()
     }
 
+    /// `leno` beside it, reading from it.
+    pub(super) fn leno(&self, mesh: &Mesh, arguments: &[&str]) -> Output {
+        Self::leno_at(&format!("http://{LISTEN}"), mesh, self, arguments)
+    }
+
+    pub(super) fn leno_at(url: &str, mesh: &Mesh, beside: &Self, arguments: &[&str]) -> Output {
+        let mut command = within(&beside.netns, Path::new(env!("CARGO_BIN_EXE_leno")));
+        command.args(arguments).args(["--prometheus", url, "--name", mesh.layout().mesh()]);
+        command.output().unwrap()
+    }
+
     fn has_series(&self, query: &str) -> bool {
         let series: Value = serde_json::from_slice(&self.answer(query).stdout).unwrap_or_default();
         series.as_array().is_some_and(|series| !series.is_empty())

@@ -13,6 +13,7 @@ mod kinds;
 #[path = "../../../serve/tests/scale/machine.rs"]
 mod machine;
 mod nodes;
+mod observer;
 mod operate;
 mod outages;
 mod outside;

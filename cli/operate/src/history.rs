@@ -1,0 +1,117 @@
+//! The history of a cluster's mesh: asks its observer, with the rights of the user.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use leno_charts::{OBSERVER_ACCOUNT, OBSERVER_POD};
+use leno_dashboard::sight::{AUDIENCE, PORT};
+use leno_kube::api::PostParams;
+use leno_kube::{Api, Client, Need};
+use leno_observe::admin::Reply;
+use tokio::sync::Mutex;
+
+use crate::reach::{PodName, Reach};
+use crate::{Error, Target, connect, namespaces, unmet};
+
+/// How long a token is used before another one is got: some plugins of kubeconfigs have tokens that hold for a quarter of an
+/// hour.
+const TOKEN_AGE: Duration = Duration::from_secs(300);
+/// How long a token that is made for this holds: the shortest that Kubernetes makes.
+const TOKEN_SECONDS: i64 = 600;
+
+/// The observer of a cluster.
+pub struct History {
+    target: Target,
+    client: Client,
+    pod: PodName,
+    token: Mutex<Option<(String, Instant)>>,
+}
+
+impl History {
+    /// The observer in the namespace `system`. Sends no request yet.
+    ///
+    /// # Errors
+    /// No cluster is selected, or its configuration cannot be used.
+    pub async fn new(target: &Target, system: &str) -> Result<Self, Error> {
+        let (target, client) = (target.pinned(), connect(target).await?);
+        let pod = PodName { namespace: system.to_owned(), name: OBSERVER_POD.to_owned() };
+        Ok(Self { target, client, pod, token: Mutex::default() })
+    }
+
+    /// Asks for a path of its interface, with the query.
+    ///
+    /// # Errors
+    /// There is no observer, it does not answer, or the user may not reach it.
+    pub async fn ask(&self, path: &str) -> Result<Reply, Error> {
+        let reach = Reach::new(self.client.clone()).with_token(self.token().await?);
+        match reach.get_from(&self.pod, PORT, path).await {
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(self.why(error).await),
+        }
+    }
+
+    /// Checks that a namespace exists, and that the user may see it.
+    ///
+    /// # Errors
+    /// It does not, or the user may not.
+    pub async fn may_see(&self, namespace: &str) -> Result<(), Error> {
+        let need = Need::new("create", "", "pods/portforward").inside(Some(namespace));
+        if let Some(lack) = unmet(&self.client, vec![need]).await?.pop() {
+            let (what, said) =
+                (format!("read the history of {namespace}"), format!("{lack} is forbidden"));
+            return Err(Error::Forbidden { what, said });
+        }
+        namespaces::check(&self.client, namespace).await
+    }
+
+    /// The user's own token. Who has a certificate instead gets a token of the observer's account, which shows the same to
+    /// it as to the observer.
+    async fn token(&self) -> Result<String, Error> {
+        let mut kept = self.token.lock().await;
+        if let Some((token, since)) = &*kept
+            && since.elapsed() < TOKEN_AGE
+        {
+            return Ok(token.clone());
+        }
+        let Target { kubeconfig, context } = &self.target;
+        let token = match leno_kube::bearer(kubeconfig.as_deref(), context.as_deref()).await? {
+            Some(token) => token,
+            None => self.made().await?,
+        };
+        *kept = Some((token.clone(), Instant::now()));
+        Ok(token)
+    }
+
+    async fn made(&self) -> Result<String, Error> {
+        let system = &self.pod.namespace;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), system);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let what = format!("make a token of service account {system}/{OBSERVER_ACCOUNT}");
+        let how = PostParams::default();
+        let made = match accounts.create_token_request(OBSERVER_ACCOUNT, &how, &request).await {
+            Err(leno_kube::Error::Api(status)) if status.code == 404 => {
+                return Err(Error::NoObserver(system.clone()));
+            }
+            made => made.map_err(Error::api(what))?,
+        };
+        Ok(made.status.and_then(|status| status.token).unwrap_or_default())
+    }
+
+    /// Why the observer was not reached, in more words if it does not exist.
+    async fn why(&self, error: Error) -> Error {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.pod.namespace);
+        match pods.get_opt(&self.pod.name).await {
+            Ok(None) => Error::NoObserver(self.pod.namespace.clone()),
+            // The first error says what was tried.
+            Ok(Some(_)) | Err(_) => error,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The history of a mesh: of `leno up` from its observer on this machine, of a cluster from the one that runs there.
+
+use anyhow::{Context as _, Result};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use serde::de::DeserializeOwned;
+
+use super::{AnyMesh, ChosenMesh};
+
+/// Where the history of a mesh is.
+pub(crate) enum MeshHistory {
+    Machine(Layout),
+    Cluster {
+        history: Box<leno_operate::History>,
+        /// What the mesh is called: the context.
+        name: String,
+    },
+}
+
+impl MeshHistory {
+    /// That of the chosen mesh. Sends no request yet.
+    pub(crate) async fn of(mesh: &AnyMesh) -> Result<Self> {
+        Ok(match mesh.choose()? {
+            ChosenMesh::Machine(name) => {
+                if !nix::unistd::geteuid().is_root() {
+                    return Err(leno_local::Error::NeedsRoot.into());
+                }
+                Self::Machine(Layout::new(&name)?)
+            }
+            ChosenMesh::Cluster(target) => {
+                let history = leno_operate::History::new(&target, &mesh.system_namespace).await?;
+                Self::Cluster { history: Box::new(history), name: target.name() }
+            }
+        })
+    }
+
+    /// Checks that a namespace exists, and that the user may see it.
+    pub(crate) async fn has_namespace(&self, namespace: &str) -> Result<()> {
+        match self {
+            Self::Machine(layout) => Status::read(layout)?.has_namespace(namespace)?,
+            Self::Cluster { history, .. } => history.may_see(namespace).await?,
+        }
+        Ok(())
+    }
+
+    /// Asks for a path of the interface, with its query.
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, target: &str) -> Result<T> {
+        match self {
+            Self::Machine(layout) => Ok(leno_local::observer::ask(layout, target).await?),
+            Self::Cluster { history, .. } => {
+                let reply = history.ask(target).await?;
+                if reply.status != 200 {
+                    return Err(leno_operate::Error::Observer(reason(&reply.body)).into());
+                }
+                let remedy = "the observer is of another version: leno upgrade | kubectl apply --server-side -f -";
+                serde_json::from_str(&reply.body).context(remedy)
+            }
+        }
+    }
+
+    /// The name of the mesh; `own` is what its observer calls it.
+    pub(crate) fn name(&self, own: String) -> String {
+        match self {
+            Self::Machine(_) => own,
+            Self::Cluster { name, .. } => name.clone(),
+        }
+    }
+}
+
+/// The text of an error of the interface.
+fn reason(body: &str) -> String {
+    let error = serde_json::from_str::<serde_json::Value>(body).ok();
+    let text = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
+    text.unwrap_or_else(|| body.trim().to_owned())
+}

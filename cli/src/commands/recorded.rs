@@ -1,0 +1,135 @@
+//! `--prometheus`: figures from a Prometheus that scrapes the proxies, in place of the proxies themselves.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use leno_observe::admin::{ANSWER_BOUND, ask};
+use leno_observe::metrics::Sample;
+use leno_observe::prometheus::{queries, samples};
+use leno_observe::stat::{Instance, Report, Scrape};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{AnyMesh, ChosenMesh};
+
+/// Where figures come from, if not from the mesh.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Recorded {
+    /// A Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], in place of these and of the history. It is not
+    /// asked who may read what, and identities are missing
+    #[arg(long, value_name = "URL")]
+    pub(crate) prometheus: Option<PrometheusUrl>,
+}
+
+/// The address of a Prometheus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PrometheusUrl {
+    /// Host and port.
+    address: String,
+    /// The path below which its interface is, without a slash at the end.
+    prefix: String,
+}
+
+impl FromStr for PrometheusUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err("write http://HOST:PORT; for one that wants TLS or a password, forward a port to it".to_owned());
+        };
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if host.is_empty() || host.contains(['@', '?', '#']) || path.contains(['?', '#', ' ']) {
+            return Err("write http://HOST:PORT[/PREFIX]".to_owned());
+        }
+        // The brackets of an IPv6 address have colons of their own.
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let address = if has_port { host.to_owned() } else { format!("{host}:80") };
+        let prefix = path.trim_end_matches('/');
+        let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
+        Ok(Self { address, prefix })
+    }
+}
+
+impl PrometheusUrl {
+    /// The report of the time up to now. The mesh says which workloads there are.
+    pub(crate) async fn report(
+        &self,
+        mesh: &AnyMesh,
+        namespace: Option<&str>,
+        window: Duration,
+    ) -> Result<Report> {
+        let (name, instances) = instances(mesh, namespace).await?;
+        let mut all = Vec::new();
+        for query in queries(window, namespace) {
+            all.extend(self.ask(query.family, &query.text).await?);
+        }
+        let report = Scrape::recorded(&name, instances, &all, window);
+        Ok(match namespace {
+            Some(namespace) => report.of_namespace(namespace),
+            None => report,
+        })
+    }
+
+    async fn ask(&self, family: &str, query: &str) -> Result<Vec<Sample>> {
+        let address = &self.address;
+        let what = || format!("the Prometheus at {address} does not answer");
+        let query: String = form_urlencoded::byte_serialize(query.as_bytes()).collect();
+        let path = format!("{}/api/v1/query?query={query}", self.prefix);
+        let asked = async { ask(TcpStream::connect(address).await?, "GET", &path).await };
+        let reply = timeout(ANSWER_BOUND, asked).await.with_context(what)?.with_context(what)?;
+        match samples(family, &reply.body) {
+            Ok(samples) => Ok(samples),
+            Err(reason) => bail!("the Prometheus at {address}: HTTP {}: {reason}", reply.status),
+        }
+    }
+}
+
+/// The name of a mesh, and its instances.
+async fn instances(mesh: &AnyMesh, namespace: Option<&str>) -> Result<(String, Vec<Instance>)> {
+    match mesh.choose()? {
+        ChosenMesh::Machine(name) => {
+            let layout = Layout::new(&name)?;
+            let status = Status::read(&layout)?;
+            if let Some(namespace) = namespace {
+                status.has_namespace(namespace)?;
+            }
+            let instance = |one: &leno_local::status::InstanceStatus| Instance {
+                namespace: one.namespace.clone(),
+                workload: one.workload.clone(),
+                name: one.name.clone(),
+                meshed: one.meshed,
+                ready: one.ready,
+            };
+            Ok((name, status.instances.iter().map(instance).collect()))
+        }
+        ChosenMesh::Cluster(target) => {
+            let client = leno_operate::connect(&target).await?;
+            let mut all = leno_operate::instances(&client, namespace).await?;
+            all.retain(|one| one.meshed);
+            Ok((target.name(), all))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read() {
+        let of = |text: &str| text.parse::<PrometheusUrl>().map(|url| (url.address, url.prefix));
+        let is = |address: &str, prefix: &str| Ok((address.to_owned(), prefix.to_owned()));
+        assert_eq!(of("http://prometheus:9090"), is("prometheus:9090", ""));
+        assert_eq!(of("http://[::1]:9090/"), is("[::1]:9090", ""));
+        assert_eq!(of("http://prometheus/a/b/"), is("prometheus:80", "/a/b"));
+        for wrong in
+            ["https://prometheus", "prometheus:9090", "http://", "http://a@b", "http://a/?b"]
+        {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `leno-controller observe`: the history of a cluster's mesh, in a pod of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+use leno_cluster_observer::{MESH, PORT, Settings, observe};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The observer's flags.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Observe {
+    /// The cluster's address and credentials [default: those of the pod that this runs in]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The control plane's namespace, which is the observer's own
+    #[arg(long = "system-namespace", env = "LENO_NAMESPACE", default_value = "leno-system")]
+    system: String,
+
+    /// The name of the mesh
+    #[arg(long, env = "LENO_MESH", default_value = MESH)]
+    mesh: String,
+
+    /// The file of the history
+    #[arg(
+        long,
+        env = "LENO_HISTORY",
+        value_name = "FILE",
+        default_value = "/var/lib/leno/history"
+    )]
+    history: PathBuf,
+
+    /// Where the page and the interface are served, in plaintext: on loopback, which port-forwards reach
+    #[arg(long = "serve", value_name = "ADDRESS", default_value_t = (Ipv4Addr::LOCALHOST, PORT).into())]
+    listen: SocketAddr,
+
+    /// Where /metrics, /ready and /live are served; nowhere without it
+    #[arg(long = "pages", env = "LENO_ADMIN", value_name = "ADDRESS")]
+    pages: Option<SocketAddr>,
+}
+
+/// Observes until SIGTERM or SIGINT. What was observed is in the file already.
+pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
+    // One thread takes all in; another answers readers meanwhile.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let client = leno_kube::connect(flags.kubeconfig.as_deref(), None).await?;
+        let settings = Settings {
+            mesh: flags.mesh,
+            namespace: flags.system,
+            history: flags.history,
+            listen: flags.listen,
+            admin: flags.pages,
+        };
+        tokio::select! {
+            ended = observe(client, settings) => Ok(ended?),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,288 @@
+//! `leno-controller observe` with the rights that the chart gives it: which namespaces it shows to which reader.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use leno_dashboard::api::{Edge, Topology};
+use leno_testkit_api::objects::{pod, service};
+use leno_testkit_api::{Bed, LIMIT, binary, until};
+use serde_json::{Value, json};
+
+use crate::installed;
+
+/// The observer; killed when the test ends.
+struct Observer {
+    child: Child,
+    /// Where the interface is served, and the metrics.
+    addresses: [String; 2],
+}
+
+impl Observer {
+    fn start(kubeconfig: &Path, history: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_leno-controller"))
+            .args(["--log", "info", "observe", "--serve", "127.0.0.1:0", "--pages", "127.0.0.1:0"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--history")
+            .arg(history)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = mpsc::channel();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        // Ends with the observer.
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                eprintln!("observer: {line}");
+                // The test has ended.
+                let _ = sender.send(line);
+            }
+        });
+        let addresses = ["serving the history", "serving /metrics"].map(|wanted| {
+            loop {
+                let line = lines.recv_timeout(LIMIT).unwrap();
+                if let Some((_, address)) = line.split_once(wanted).and(line.split_once("address="))
+                {
+                    break address.trim().to_owned();
+                }
+            }
+        });
+        Self { child, addresses }
+    }
+
+    /// The status and the body of a page of the interface.
+    fn ask(&self, path: &str, token: Option<&str>) -> (u16, String) {
+        let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        get(&self.addresses[0], path, &bearer.unwrap_or_default())
+    }
+
+    /// What a reader is shown of the last minute.
+    fn topology(&self, token: &str) -> Topology {
+        let (status, body) = self.ask("/api/v1/topology?window=60000", Some(token));
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        // Ended already, where the test asked it to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+/// The admin server of a proxy, on loopback at the port that all proxies have: with each page it has counted more
+/// requests, all to `server`.
+fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
+    // Tests run side by side, and each address of loopback has its own ports.
+    let listener = (0..250_u8).find_map(|nth| {
+        let mut random = [0; 2];
+        aws_lc_rs::rand::fill(&mut random).unwrap();
+        let address = Ipv4Addr::new(127, 1 + random[0] % 250, random[1], 1 + nth);
+        TcpListener::bind((address, leno_types::ports::ADMIN)).ok()
+    });
+    let listener = listener.expect("one of these addresses is free");
+    let address = listener.local_addr().unwrap().ip();
+    std::thread::spawn(move || {
+        let mut requests = 0;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            while head.read_line(&mut line).is_ok_and(|read| read > 2) {
+                line.clear();
+            }
+            requests += 50;
+            let labels = format!(
+                "direction=\"outbound\",client=\"{client}\",client_namespace=\"{namespace}\",server=\"{server}\",\
+                 server_namespace=\"bank\",service=\"\",mtls=\"true\""
+            );
+            let body = format!("leno_requests_total{{{labels},status=\"503\"}} {requests}\n");
+            // An observer that was killed does not read it.
+            let _ =
+                write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    address
+}
+
+/// A pod with a proxy at this address.
+async fn run_pod(bed: &Bed, namespace: &str, name: &str, address: IpAddr) {
+    let mut made = pod(name, &address.to_string());
+    made["metadata"]["namespace"] = namespace.into();
+    bed.apply(made.clone()).await;
+    bed.set_status(made).await;
+}
+
+/// A service account with a role in these namespaces, and its token.
+async fn reader(bed: &Bed, name: &str, namespaces: &[&str], audience: Option<&str>) -> String {
+    let metadata = json!({"name": name, "namespace": "people"});
+    bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
+    for namespace in namespaces {
+        let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": "people"}]);
+        bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": name, "namespace": namespace}, "subjects": subjects,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "forward"}}))
+            .await;
+    }
+    bed.token(("people", name), audience, None).await
+}
+
+fn ends(edges: &[Edge]) -> Vec<String> {
+    let mut ends: Vec<String> = edges
+        .iter()
+        .map(|one| {
+            format!(
+                "{}/{} {}/{}",
+                one.client_namespace, one.client, one.server_namespace, one.server
+            )
+        })
+        .collect();
+    ends.sort();
+    ends
+}
+
+/// What the chart installs, and two namespaces whose pods call each other.
+async fn two_namespaces(bed: &Bed) {
+    bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
+    for namespace in ["shop", "bank", "people"] {
+        bed.apply(
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        )
+        .await;
+    }
+    bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "forward"},
+        "rules": [{"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create"]}]}))
+        .await;
+    for namespace in ["shop", "bank"] {
+        bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "web", "namespace": namespace}}))
+            .await;
+    }
+    run_pod(bed, "shop", "web-0", proxy("shop", "web-0", "ledger-0")).await;
+    run_pod(bed, "bank", "teller-0", proxy("bank", "teller-0", "ledger-0")).await;
+    run_pod(bed, "bank", "ledger-0", proxy("bank", "ledger-0", "vault-0")).await;
+}
+
+/// What is shown without a token that proves a reader.
+async fn refuses_others(bed: &Bed, observer: &Observer) {
+    for (token, why) in [
+        (None, "wants a token"),
+        (Some("x"), "does not accept the token"),
+        (Some(&*bed.token(("people", "of-shop"), Some("vault"), None).await), "does not accept"),
+    ] {
+        let (status, body) = observer.ask("/api/v1/overview", token);
+        assert!(status == 401 && body.contains(why), "{status} {body}");
+    }
+    assert_eq!(observer.ask("/", None).0, 200, "the page itself has nothing of the mesh");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_ports() {
+    let Some(kube) = binary() else { return };
+    let bed = Bed::start(&kube).await;
+    two_namespaces(&bed).await;
+
+    // Nothing but what the chart permits.
+    let own = bed.token(("leno-system", "observer"), None, None).await;
+    let kubeconfig = bed.kubeconfig("observer.kubeconfig", bed.port, &own);
+    let directory = tempfile::tempdir().unwrap();
+    let history = directory.path().join("history");
+    let observer = Observer::start(&kubeconfig, &history);
+
+    let all =
+        ["bank/ledger-0 bank/vault-0", "bank/teller-0 bank/ledger-0", "shop/web-0 bank/ledger-0"];
+    let everything = bed.token(("leno-system", "observer"), Some("leno-observer"), None).await;
+    until("all edges", async || {
+        let edges = observer.topology(&everything).edges;
+        (ends(&edges) == all).then_some(())
+    })
+    .await;
+    let shop = reader(&bed, "of-shop", &["shop"], None).await;
+    // An edit is a change in the namespace of its object. The first may be before services are followed.
+    let changed = |token: &str| observer.ask("/api/v1/changes?from=0", Some(token)).1;
+    bed.apply(service("web", 80)).await;
+    let mut edits = 0;
+    until("the edit", async || {
+        edits += 1;
+        let annotations = json!({"example.com/edit": edits.to_string()});
+        bed.merge(service("web", 80), json!({"metadata": {"annotations": annotations}})).await;
+        changed(&shop).contains("Service shop/web ").then_some(())
+    })
+    .await;
+    assert!(changed(&everything).contains("Service shop/web "));
+    let seen = observer.topology(&shop);
+    assert_eq!(ends(&seen.edges), ["shop/web-0 /(other namespaces)"]);
+    let names: Vec<&str> = seen.workloads.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["web-0"]);
+    assert!(
+        seen.problems.iter().any(|one| one.title.contains("from shop/web-0")),
+        "{:?}",
+        seen.problems
+    );
+    for path in ["overview", "topology?window=60000", "routes", "changes?from=0"] {
+        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(&shop));
+        assert_eq!(status, 200, "{path}: {body}");
+        for hidden in ["bank", "ledger", "vault", "teller"] {
+            assert!(!body.contains(hidden), "{path} shows {hidden}: {body}");
+        }
+    }
+    let (status, _) = observer.ask("/api/v1/series?workload=bank/ledger-0", Some(&shop));
+    assert_eq!(status, 404, "as of a workload that does not exist");
+
+    let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
+    assert_eq!(ends(&observer.topology(&both).edges), all);
+    let stranger = reader(&bed, "of-nothing", &[], None).await;
+    assert!(!changed(&stranger).contains("web"));
+    let seen = observer.topology(&stranger);
+    assert!(seen.edges.is_empty() && seen.workloads.is_empty(), "{seen:?}");
+    refuses_others(&bed, &observer).await;
+
+    // A right that is withdrawn ends within half a minute.
+    bed.delete(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "of-shop", "namespace": "shop"}}))
+        .await;
+    until("nothing is seen", async || observer.topology(&shop).workloads.is_empty().then_some(()))
+        .await;
+
+    // The next observer has what this one has seen.
+    let (_, before) = observer.ask("/api/v1/overview", Some(&everything));
+    let before: Value = serde_json::from_str(&before).unwrap();
+    drop(observer);
+    let observer = Observer::start(&kubeconfig, &history);
+    let (_, after) = observer.ask("/api/v1/overview", Some(&everything));
+    let after: Value = serde_json::from_str(&after).unwrap();
+    assert_eq!(after["from_ms"], before["from_ms"]);
+    until("it observes", async || {
+        let (_, page) = get(&observer.addresses[1], "/metrics", "");
+        page.contains("leno_observer_proxies{result=\"answered\"} 3\n").then_some(())
+    })
+    .await;
+    is_documented(&get(&observer.addresses[1], "/metrics", "").1);
+}
+
+/// The guide has every metric of the page.
+fn is_documented(page: &str) {
+    for family in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = family.split(' ').next().unwrap();
+        let guide = crate::GUIDE.iter().any(|text| text.contains(&format!("`{name}`")));
+        assert!(guide, "the guide has no {name}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The history of the mesh of a Kubernetes cluster, and the rights of its readers.
+//!
+//! ```text
+//!  API server ── pods, namespaces ──► Pods ─┬─► State, marks ─┐
+//!  proxies ── /metrics, every 5 s ──► Scrape ┴─► Growth ───────┴─► Hub (leno-dashboard) ─► a file
+//!                                                                  │
+//!  API server ◄── TokenReview, SubjectAccessReview ── Readers ──► Sight ──► JSON ◄── leno, browser
+//! ```
+//! It is `leno-controller observe`, in a pod of its own beside the control plane: a fault in it harms neither the mesh nor
+//! the control plane. It reaches proxies as a Prometheus does, at the addresses of their pods. A reader sees the
+//! namespaces in whose pods they may open a port-forward, which is what `leno stat` and `leno tap` need.
+//!
+//! It does not know how to answer a question about the mesh (`leno-dashboard`), nor what a proxy's page means
+//! (`leno-observe`).
+//!
+//! Read first: [`observe`], `readers.rs`.
+
+mod marks;
+mod metrics;
+mod objects;
+mod pods;
+mod readers;
+mod scrape;
+mod serve;
+mod state;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leno_dashboard::hub::Hub;
+pub use leno_dashboard::sight::PORT;
+use leno_kube::Client;
+use tokio::net::TcpListener;
+
+use metrics::Metrics;
+use objects::Edits;
+use pods::Pods;
+use readers::Readers;
+use scrape::Scraper;
+use serve::{Admin, Front};
+
+/// The name of the mesh where none is given.
+pub const MESH: &str = "cluster";
+
+/// What the observer is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name of the mesh.
+    pub mesh: String,
+    /// The control plane's namespace, which is the observer's own.
+    pub namespace: String,
+    /// The file of the history.
+    pub history: PathBuf,
+    /// Where the page and the interface are served. Not encrypted: an address on loopback, which is reached by
+    /// port-forward.
+    pub listen: SocketAddr,
+    /// Where `/metrics`, `/ready` and `/live` are served.
+    pub admin: Option<SocketAddr>,
+}
+
+/// Why the observer does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The history cannot be read.
+    #[error("{} cannot be read", .0.display())]
+    History(PathBuf, #[source] io::Error),
+    /// An address cannot be used.
+    #[error("cannot listen on {0}")]
+    Listen(SocketAddr, #[source] io::Error),
+}
+
+/// Observes the mesh of the client's cluster until the future is dropped.
+///
+/// # Errors
+/// The file of the history, or an address, cannot be used.
+pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
+    let path = settings.history.clone();
+    let hub = Hub::open(&settings.mesh, path.clone());
+    let hub = Arc::new(hub.map_err(|error| Error::History(path, error))?);
+    let listen = async |address: SocketAddr| {
+        TcpListener::bind(address).await.map_err(|error| Error::Listen(address, error))
+    };
+    let (metrics, pods) = (Arc::new(Metrics::default()), Arc::new(Pods::default()));
+    let readers = Readers::new(client.clone(), &settings.namespace, metrics.clone());
+    let front = Front { hub: hub.clone(), readers };
+    let admin = Admin { hub: hub.clone(), pods: pods.clone(), metrics: metrics.clone() };
+    let (listener, admin_listener) = (
+        listen(settings.listen).await?,
+        match settings.admin {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        },
+    );
+    serve::say_where(&listener, admin_listener.as_ref());
+    let edits = Arc::new(Edits::default());
+    let followed = pods.clone().follow(client.clone());
+    let edited = edits.clone().follow(client);
+    let mut scraper = Scraper::new(&settings, (pods, edits), hub, metrics);
+    tokio::select! {
+        () = followed => {}
+        () = edited => {}
+        () = scraper.run() => {}
+        () = front.serve(listener) => {}
+        () = admin.serve(admin_listener) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What changed in the cluster since the last look, as marks of the history.
+//!
+//! Every line begins with the object that it is about, `Deployment shop/cart` or `shop/cart-0`, and names no other: by it
+//! a reader of some namespaces sees the changes of those alone (`leno_dashboard::sight`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_dashboard::history::{Mark, MarkKind};
+
+use crate::scrape::Named;
+
+/// Namespace, kind and name of what owns pods.
+type OwnerKey = (String, String, String);
+
+/// What was seen at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// The versions of the templates of pods; `None` before the first look.
+    templates: Option<BTreeMap<OwnerKey, BTreeSet<String>>>,
+    /// How often the applications of pods were started again, by namespace and pod.
+    restarts: BTreeMap<(String, String), u32>,
+}
+
+impl Changes {
+    /// What changed since the last look, beside these edits of objects.
+    pub(crate) fn look(&mut self, pods: &[Named], edits: Vec<String>, now_ms: u64) -> Vec<Mark> {
+        let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
+        let mut templates: BTreeMap<OwnerKey, BTreeSet<String>> = BTreeMap::new();
+        let mut restarts = BTreeMap::new();
+        let mut again = Vec::new();
+        for (workload, pod) in meshed() {
+            if let Some(template) = &pod.template {
+                let owner = (pod.namespace.clone(), pod.owner.kind.clone(), pod.owner.name.clone());
+                templates.entry(owner).or_default().insert(template.clone());
+            }
+            let ends = pod.application_ends(workload);
+            let key = (pod.namespace.clone(), pod.name.clone());
+            if self.restarts.get(&key).is_some_and(|before| ends.times > *before) {
+                let how = ends.ended.as_deref().unwrap_or("it ended");
+                again.push(format!("{}/{} was started again: {how}", key.0, key.1));
+            }
+            restarts.insert(key, ends.times);
+        }
+        self.restarts = restarts;
+        let before = self.templates.replace(templates.clone());
+        let changed = templates.iter().filter_map(|(owner, now)| {
+            let known = before.as_ref()?.get(owner)?;
+            let (namespace, kind, name) = owner;
+            (!now.is_subset(known))
+                .then(|| format!("{kind} {namespace}/{name} changed; its pods are replaced"))
+        });
+        let changed: Vec<String> = edits.into_iter().chain(changed).collect();
+        let mark = |kind, lines: Vec<String>| Mark { at_ms: now_ms, kind, lines };
+        let both = [(MarkKind::Documents, changed), (MarkKind::Instance, again)];
+        both.into_iter()
+            .filter(|(_, lines)| !lines.is_empty())
+            .map(|(kind, lines)| mark(kind, lines))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pods::ObservedPod;
+    use crate::pods::tests::pod;
+
+    #[test]
+    fn a_rollout_and_a_restart_are_changes_once() {
+        let status = |restarts: i32| {
+            json!({"phase": "Running", "containerStatuses": [{"name": "application", "image": "i", "imageID": "",
+                "ready": true, "restartCount": restarts,
+                "lastState": {"terminated": {"exitCode": 3}}}]})
+        };
+        let named = |pods: Vec<ObservedPod>| -> Vec<Named> {
+            pods.into_iter().map(|pod| (pod.owner.name.clone(), pod)).collect()
+        };
+        let versioned = |mut pod: ObservedPod, version: &str| {
+            pod.template = Some(version.to_owned());
+            pod
+        };
+        let version = |name: &str, version: &str| versioned(pod(name, status(0)), version);
+        let mut changes = Changes::default();
+        let mut look = |pods: Vec<ObservedPod>| {
+            let marks = changes.look(&named(pods), Vec::new(), 5_000);
+            marks.into_iter().flat_map(|mark| mark.lines).collect::<Vec<_>>()
+        };
+        assert!(look(vec![version("web-a", "1")]).is_empty(), "it is there at the first look");
+        let both = || vec![version("web-a", "1"), version("web-b", "2")];
+        assert_eq!(look(both()), ["Deployment shop/web changed; its pods are replaced"]);
+        assert!(look(both()).is_empty());
+        assert!(look(vec![version("web-b", "2")]).is_empty());
+        let again = versioned(pod("web-b", status(1)), "2");
+        assert_eq!(look(vec![again]), ["shop/web-b was started again: exited with 3"]);
+    }
+}

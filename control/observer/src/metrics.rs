@@ -1,0 +1,56 @@
+//! The metrics of the observer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use leno_program::Family;
+
+/// What the observer counts.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) observations: AtomicU64,
+    /// How long the last observation took.
+    pub(crate) took_ms: AtomicU64,
+    pub(crate) proxies: AtomicU64,
+    pub(crate) silent: AtomicU64,
+    /// Proxies that are not queried, because there are too many.
+    pub(crate) beyond: AtomicU64,
+    /// Observations that the file does not have.
+    pub(crate) unwritten: AtomicU64,
+    pub(crate) answered: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    /// Requests for which the API server gave no answer.
+    pub(crate) unreviewed: AtomicU64,
+}
+
+impl Metrics {
+    /// Appends them; `history` is its size and what it has lost, `pods` how many are not followed.
+    pub(crate) fn render(&self, text: &mut String, (bytes, lost): (u64, u64), pods: usize) {
+        let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let help = "Observations of the mesh that the history has.";
+        Family::counter(text, "leno_observer_observations_total", help)
+            .sample(&[], of(&self.observations));
+        let help = "Observations that could not be written to the file of the history.";
+        Family::counter(text, "leno_observer_unwritten_total", help)
+            .sample(&[], of(&self.unwritten));
+        let help = "How long the last observation took, in seconds.";
+        let seconds = std::time::Duration::from_millis(of(&self.took_ms)).as_secs_f64();
+        Family::gauge(text, "leno_observer_observation_seconds", help).sample(&[], seconds);
+        let help = "Proxies in the last observation, by result.";
+        let mut family = Family::gauge(text, "leno_observer_proxies", help);
+        let (asked, silent) = (of(&self.proxies), of(&self.silent));
+        family.sample(&[("result", "answered")], asked.saturating_sub(silent));
+        family.sample(&[("result", "silent")], silent);
+        family.sample(&[("result", "beyond_bound")], of(&self.beyond));
+        let help = "Pods that are not followed, because there are too many.";
+        Family::gauge(text, "leno_observer_pods_beyond_bound", help).sample(&[], pods);
+        let help = "Memory that the history occupies.";
+        Family::gauge(text, "leno_observer_history_bytes", help).sample(&[], bytes);
+        let help = "Counts of workloads, edges and rules of routes that were lost, because there were too many of them.";
+        Family::counter(text, "leno_observer_lost_total", help).sample(&[], lost);
+        let help = "Requests of readers, by result.";
+        let mut family = Family::counter(text, "leno_observer_requests_total", help);
+        family.sample(&[("result", "answered")], of(&self.answered));
+        family.sample(&[("result", "refused")], of(&self.refused));
+        family.sample(&[("result", "unreviewed")], of(&self.unreviewed));
+    }
+}

@@ -1,0 +1,329 @@
+//! The pods of the cluster, reduced to what is observed of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Namespace, Pod};
+use leno_dashboard::ProcessEnds;
+use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
+use leno_resources::{NamespaceMode, PodMode};
+use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
+use leno_types::{Owner, TEMPLATE_HASH_LABEL};
+
+/// Most pods that are followed: the largest cluster that Kubernetes supports has 150,000.
+const MAX_PODS: usize = 150_000;
+/// The label of a StatefulSet's or DaemonSet's pods for the version of their template.
+const REVISION_LABEL: &str = "controller-revision-hash";
+/// The label by which the control plane's pods are known in its namespace.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+const CONTROLLER: &str = "leno-controller";
+/// The reasons for which a container waits that starts in an ordinary way.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+type Key = (String, String);
+
+/// A pod that is observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedPod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    /// Whether it has a proxy: a sidecar, or a node proxy.
+    pub(crate) meshed: bool,
+    pub(crate) running: bool,
+    pub(crate) ready: bool,
+    /// Whether it is being deleted.
+    pub(crate) ending: bool,
+    pub(crate) address: Option<IpAddr>,
+    /// The version of its template.
+    pub(crate) template: Option<String>,
+    /// Whether it is of the control plane, if it is in its namespace.
+    pub(crate) is_controller: bool,
+    /// When it was made, in seconds since 1970.
+    pub(crate) created_s: i64,
+    /// Why its containers do not run or are not ready, in words; empty if that is not known.
+    pub(crate) trouble: String,
+    /// Whether a container has failed or cannot start.
+    pub(crate) has_failed: bool,
+    proxy_ends: (u32, Option<String>),
+    application_ends: (u32, Option<String>),
+    /// What it sets of node mode, if it has no sidecar and a network of its own.
+    mode: Option<PodMode>,
+}
+
+/// All pods of the cluster, as the API server reports them.
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
+    pods: Mutex<Reflection<Key, ObservedPod>>,
+    namespaces: Mutex<Reflection<String, NamespaceMode>>,
+    /// Pods beyond [`MAX_PODS`].
+    beyond: Mutex<BTreeSet<Key>>,
+}
+
+impl Pods {
+    /// Follows the pods and namespaces of a cluster until the future is dropped.
+    pub(crate) async fn follow(self: std::sync::Arc<Self>, client: Client) {
+        let mut pods = pin!(watch(Api::<Pod>::all(client.clone()), Selection::default()));
+        let mut namespaces = pin!(watch(Api::<Namespace>::all(client), Selection::default()));
+        loop {
+            tokio::select! {
+                Some(report) = pods.next() => match report.map(|pod| ObservedPod::of(&pod)) {
+                    Report::Event(event) => self.take(event),
+                    Report::Failed(error) => failed("pods", &error),
+                    Report::Resumed => {}
+                },
+                Some(report) = namespaces.next() => match report {
+                    Report::Event(event) => {
+                        lock(&self.namespaces).take(event, |namespace: Namespace| {
+                            let of = &namespace.metadata;
+                            let mode = NamespaceMode::new(of.labels.as_ref(), of.annotations.as_ref());
+                            (of.name.clone().unwrap_or_default(), Some(mode))
+                        });
+                    }
+                    Report::Failed(error) => failed("namespaces", &error),
+                    Report::Resumed => {}
+                },
+                else => return,
+            }
+        }
+    }
+
+    /// Applies an event of the watch.
+    pub(crate) fn take(&self, event: Event<ObservedPod>) {
+        let mut pods = lock(&self.pods);
+        let key = |pod: &ObservedPod| (pod.namespace.clone(), pod.name.clone());
+        match &event {
+            Event::Init => lock(&self.beyond).clear(),
+            Event::InitApply(pod) | Event::Apply(pod) => {
+                if pods.values().len() >= MAX_PODS && !pods.values().contains_key(&key(pod)) {
+                    lock(&self.beyond).insert(key(pod));
+                    return;
+                }
+            }
+            Event::Delete(pod) => drop(lock(&self.beyond).remove(&key(pod))),
+            Event::InitDone => {}
+        }
+        pods.take(event, |pod| (key(&pod), Some(pod)));
+    }
+
+    /// Whether all pods and namespaces were listed once.
+    pub(crate) fn are_known(&self) -> bool {
+        lock(&self.pods).is_complete() && lock(&self.namespaces).is_complete()
+    }
+
+    /// Pods that are not followed, because there are too many.
+    pub(crate) fn beyond(&self) -> usize {
+        lock(&self.beyond).len()
+    }
+
+    /// All pods that have not ended, by namespace and name.
+    pub(crate) fn all(&self) -> Vec<ObservedPod> {
+        let namespaces: BTreeMap<String, NamespaceMode> = lock(&self.namespaces).values().clone();
+        let pods = lock(&self.pods);
+        let within = |pod: &ObservedPod| {
+            let mode = namespaces.get(&pod.namespace).copied().unwrap_or_default();
+            let is_node = pod.mode.is_some_and(|own| own.is_node(mode));
+            ObservedPod { meshed: pod.meshed || is_node, ..pod.clone() }
+        };
+        pods.values().values().map(within).collect()
+    }
+}
+
+impl ObservedPod {
+    /// What is observed of a pod. Of one that has done its work nothing is.
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let (metadata, status) = (&pod.metadata, pod.status.as_ref());
+        let shared = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
+        let sidecar = is_meshed(pod) && !shared;
+        let label = |name: &str| metadata.labels.as_ref().and_then(|labels| labels.get(name));
+        let statuses: Vec<&ContainerStatus> = status
+            .into_iter()
+            .flat_map(|status| {
+                let own = status.container_statuses.iter().flatten();
+                own.chain(status.init_container_statuses.iter().flatten())
+            })
+            .collect();
+        let (proxies, applications): (Vec<&ContainerStatus>, Vec<&ContainerStatus>) =
+            statuses.iter().copied().partition(|one| one.name == PROXY_CONTAINER);
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let address = status.and_then(|status| status.pod_ip.as_ref()?.parse().ok());
+        let mode = || PodMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref());
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            owner: owner(pod),
+            meshed: sidecar,
+            running: phase == "Running",
+            ready: is_ready(pod),
+            ending: metadata.deletion_timestamp.is_some()
+                || matches!(phase, "Succeeded" | "Failed"),
+            address,
+            template: label(TEMPLATE_HASH_LABEL).or_else(|| label(REVISION_LABEL)).cloned(),
+            is_controller: label(NAME_LABEL).is_some_and(|name| name == CONTROLLER),
+            created_s: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            trouble: trouble(&statuses),
+            has_failed: statuses.iter().any(|one| one.restart_count > 0 || is_stuck(one)),
+            proxy_ends: ends(&proxies),
+            application_ends: ends(&applications),
+            mode: (!is_meshed(pod) && !shared).then(mode),
+        }
+    }
+
+    /// The workload that it belongs to, by the name of its owner.
+    pub(crate) fn proxy_ends(&self, workload: &str) -> ProcessEnds {
+        self.ends(workload, &self.proxy_ends)
+    }
+
+    /// How often its applications have ended.
+    pub(crate) fn application_ends(&self, workload: &str) -> ProcessEnds {
+        self.ends(workload, &self.application_ends)
+    }
+
+    fn ends(&self, workload: &str, (times, ended): &(u32, Option<String>)) -> ProcessEnds {
+        ProcessEnds {
+            namespace: self.namespace.clone(),
+            workload: workload.to_owned(),
+            instance: self.name.clone(),
+            times: *times,
+            ended: ended.clone(),
+        }
+    }
+}
+
+/// How often these containers were started again, and how the one that was last has ended.
+fn ends(containers: &[&ContainerStatus]) -> (u32, Option<String>) {
+    let times = containers.iter().map(|one| u32::try_from(one.restart_count).unwrap_or(0)).sum();
+    let last = containers.iter().filter_map(|one| one.last_state.as_ref()?.terminated.as_ref());
+    let last = last.max_by_key(|one| one.finished_at.as_ref().map(|time| time.0));
+    (times, last.map(how))
+}
+
+/// `exited with 3`.
+fn how(ended: &ContainerStateTerminated) -> String {
+    if ended.reason.as_deref() == Some("OOMKilled") {
+        return "was ended for its limit of memory".to_owned();
+    }
+    // A shell's notation for a process that a signal has ended.
+    match ended.exit_code {
+        code if code > 128 => format!("was ended by signal {}", code - 128),
+        code => format!("exited with {code}"),
+    }
+}
+
+/// Whether a container waits for another reason than that it is just being started.
+fn is_stuck(one: &ContainerStatus) -> bool {
+    let waiting = one.state.as_ref().and_then(|state| state.waiting.as_ref());
+    let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+    reason.is_some_and(|reason| !STARTING.contains(&reason))
+}
+
+/// Why containers are not ready: `application: CrashLoopBackOff, exited with 3`.
+fn trouble(containers: &[&ContainerStatus]) -> String {
+    let of = |one: &&ContainerStatus| {
+        let state = one.state.as_ref();
+        let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
+        let ended = state.and_then(|state| state.terminated.as_ref());
+        let before = one.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+        let failed = ended.filter(|ended| ended.exit_code != 0);
+        let parts: Vec<String> =
+            waiting.into_iter().chain(failed.or(before).filter(|_| !one.ready).map(how)).collect();
+        (!parts.is_empty()).then(|| format!("{}: {}", one.name, parts.join(", ")))
+    };
+    let all: Vec<String> = containers.iter().filter_map(of).collect();
+    match all.is_empty() {
+        true if containers.iter().any(|one| !one.ready) => {
+            let names = containers.iter().filter(|one| !one.ready).map(|one| &*one.name);
+            format!("not ready: {}", names.collect::<Vec<_>>().join(", "))
+        }
+        _ => all.join("; "),
+    }
+}
+
+fn failed(what: &str, error: &leno_kube::WatchError) {
+    tracing::warn!(error = leno_program::chain(error), "{what} cannot be followed; trying again");
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole values only: what a panic left behind is still sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A pod in the namespace `shop` of the Deployment `web`.
+    pub(crate) fn pod(name: &str, status: serde_json::Value) -> ObservedPod {
+        let pod = serde_json::json!({
+            "metadata": {
+                "name": name, "namespace": "shop",
+                "labels": {"pod-template-hash": "7d9"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7d9",
+                    "uid": "u", "controller": true}]
+            },
+            "spec": {"containers": [{"name": "application"}],
+                "initContainers": [{"name": "leno-proxy"}]},
+            "status": status,
+        });
+        ObservedPod::of(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn container(name: &str, ready: bool, restarts: i32) -> serde_json::Value {
+        serde_json::json!({"name": name, "image": "i", "imageID": "", "ready": ready,
+            "restartCount": restarts, "state": {"running": {}}})
+    }
+
+    #[test]
+    fn a_pod_is_what_its_owner_and_its_containers_are() {
+        let mut application = container("application", false, 2);
+        application["state"] = serde_json::json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        application["lastState"] =
+            serde_json::json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        let pod = pod(
+            "web-7d9-a",
+            serde_json::json!({
+                "phase": "Running", "podIP": "10.0.0.7",
+                "containerStatuses": [application],
+                "initContainerStatuses": [container("leno-proxy", true, 1)],
+                "conditions": [{"type": "Ready", "status": "False"}]
+            }),
+        );
+        assert_eq!(
+            (pod.owner.name.as_str(), pod.meshed, pod.running, pod.ready),
+            ("web", true, true, false)
+        );
+        assert_eq!(pod.address, Some("10.0.0.7".parse().unwrap()));
+        assert_eq!(pod.template.as_deref(), Some("7d9"));
+        let said = "application: CrashLoopBackOff, was ended for its limit of memory";
+        assert_eq!((&*pod.trouble, pod.has_failed), (said, true));
+        let ends = pod.application_ends("web");
+        assert_eq!(
+            (ends.times, ends.ended.as_deref()),
+            (2, Some("was ended for its limit of memory"))
+        );
+        assert_eq!((pod.proxy_ends("web").times, pod.proxy_ends("web").ended), (1, None));
+    }
+
+    #[test]
+    fn a_pod_in_node_mode_has_a_proxy_if_its_namespace_says_so() {
+        let made = serde_json::from_value::<Pod>(serde_json::json!({
+            "metadata": {"name": "a", "namespace": "shop"}, "spec": {"containers": [{"name": "x"}]}
+        }));
+        let pods = Pods::default();
+        for event in
+            [Event::Init, Event::InitApply(ObservedPod::of(&made.unwrap())), Event::InitDone]
+        {
+            pods.take(event);
+        }
+        assert!(!pods.are_known(), "the namespaces were not listed");
+        assert!(!pods.all()[0].meshed);
+        let labels = [("leno.dev/inject", "enabled"), ("leno.dev/mode", "node")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let mode = NamespaceMode::new(Some(&labels), None);
+        lock(&pods.namespaces).insert("shop".to_owned(), mode);
+        assert!(pods.all()[0].meshed);
+    }
+}

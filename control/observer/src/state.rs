@@ -1,0 +1,106 @@
+//! The state of a cluster's mesh, by its pods.
+
+use leno_dashboard::api::{ControlPlane, State, Unready};
+use leno_observe::stat::Growth;
+
+use crate::scrape::Named;
+
+/// How long a pod may take to become ready after it was made without that being a fault.
+const STARTS_MS: u64 = 60_000;
+
+/// What the pods show. `namespace`: the control plane's.
+pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
+    let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
+    let is_controller =
+        |(_, pod): &&Named| pod.is_controller && pod.namespace == namespace && !pod.ending;
+    let control_plane = match pods.iter().filter(is_controller).any(|(_, pod)| pod.ready) {
+        true => ControlPlane::Running,
+        false if meshed().next().is_none() => ControlPlane::NotNeeded,
+        false => ControlPlane::Away,
+    };
+    let unready = |(workload, pod): &Named| {
+        let same = |(other, one): &&Named| other == workload && one.namespace == pod.namespace;
+        let reason = match pod.trouble.is_empty() {
+            true => "not ready".to_owned(),
+            false => pod.trouble.clone(),
+        };
+        Unready {
+            namespace: pod.namespace.clone(),
+            workload: workload.clone(),
+            instance: pod.name.clone(),
+            reason,
+            of: u32::try_from(meshed().filter(same).count()).unwrap_or(u32::MAX),
+            starting: is_starting(&(workload.clone(), pod.clone()), now_ms),
+        }
+    };
+    State {
+        control_plane,
+        unready: meshed().filter(|(_, pod)| !pod.ready).map(unready).collect(),
+        ..State::default()
+    }
+}
+
+/// The proxies that did not answer, of pods that should have one that answers.
+pub(crate) fn silent(growth: &Growth, pods: &[Named]) -> Vec<String> {
+    let is_ready = |line: &&String| {
+        let name = line.split_once(':').map_or(&***line, |(name, _)| name);
+        let of = |(_, pod): &&Named| name.split_once('/') == Some((&pod.namespace, &pod.name));
+        pods.iter().find(of).is_some_and(|(_, pod)| pod.ready && !pod.ending)
+    };
+    growth.silent.iter().filter(is_ready).cloned().collect()
+}
+
+/// Whether a pod takes no traffic yet, for no other reason than that it was just made.
+fn is_starting((_, pod): &Named, now_ms: u64) -> bool {
+    let made_ms = u64::try_from(pod.created_s).unwrap_or_default() * 1000;
+    !pod.has_failed && made_ms.saturating_add(STARTS_MS) > now_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pods::ObservedPod;
+    use crate::pods::tests::pod;
+
+    fn named(pods: Vec<ObservedPod>) -> Vec<Named> {
+        pods.into_iter().map(|pod| (pod.owner.name.clone(), pod)).collect()
+    }
+
+    #[test]
+    fn a_workload_is_as_ready_as_its_pods() {
+        let ready = |ready: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]});
+        let mut young = pod("web-7d9-c", ready("False"));
+        young.created_s = 1_000;
+        let mut gone = pod("web-7d9-d", ready("False"));
+        gone.ending = true;
+        let pods =
+            vec![pod("web-7d9-a", ready("True")), pod("web-7d9-b", ready("False")), young, gone];
+        let seen = state(&named(pods.clone()), "leno-system", 1_010_000);
+        let rows: Vec<_> =
+            seen.unready.iter().map(|one| (&*one.instance, one.of, one.starting)).collect();
+        assert_eq!(rows, [("web-7d9-b", 3, false), ("web-7d9-c", 3, true)]);
+        assert_eq!(seen.control_plane, ControlPlane::Away);
+        let mut controller = pod("leno-controller-a", ready("True"));
+        (controller.is_controller, controller.meshed) = (true, false);
+        let with = |namespace: &str| {
+            let mut pods = pods.clone();
+            controller.clone_into(pods.last_mut().unwrap());
+            pods.last_mut().unwrap().namespace = namespace.to_owned();
+            state(&named(pods), "leno-system", 0).control_plane
+        };
+        assert_eq!(with("leno-system"), ControlPlane::Running);
+        assert_eq!(with("shop"), ControlPlane::Away, "a pod with that label elsewhere is none");
+        assert_eq!(state(&[], "leno-system", 0).control_plane, ControlPlane::NotNeeded);
+    }
+
+    #[test]
+    fn a_proxy_that_starts_is_not_silent() {
+        let ready = |ready: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]});
+        let pods = named(vec![pod("web-a", ready("True")), pod("web-b", ready("False"))]);
+        let silent_lines = ["shop/web-a: timed out", "shop/web-b: timed out", "shop/web-c: gone"];
+        let growth = Growth { silent: silent_lines.map(str::to_owned).into(), ..Growth::default() };
+        assert_eq!(silent(&growth, &pods), ["shop/web-a: timed out"]);
+    }
+}
