@@ -120,9 +120,41 @@ export interface Mark {
   lines: string[];
 }
 
+/** A request that a tap has recorded. */
+export interface Tapped {
+  at_unix_us: number;
+  client: string;
+  client_identity: string | null;
+  server: string;
+  server_identity: string | null;
+  mtls: boolean;
+  method: string;
+  authority: string;
+  target: string;
+  route: string | null;
+  retries: number;
+  status: number;
+  error: string | null;
+  latency: {
+    total_us: number;
+    client_proxy_us: number | null;
+    network_us: number | null;
+    server_proxy_us: number | null;
+    application_us: number | null;
+    response_us: number | null;
+  };
+}
+
+export interface TapPage {
+  requests: Tapped[];
+  /** Requests beyond the rate of the tap, and those that proxies have dropped. */
+  beyond: number;
+  dropped: number;
+}
+
 /** The token of an address that leno has printed; it goes into no history and to no server but this one. */
 function takeToken(): string | null {
-  const found = /^#token=([0-9a-f]+)$/.exec(location.hash);
+  const found = /^#token=([\w.~+/=-]+)$/.exec(location.hash);
   if (found?.[1]) {
     sessionStorage.setItem("leno-token", found[1]);
     history.replaceState(null, "", location.pathname);
@@ -147,7 +179,9 @@ async function get<T>(path: string, parameters: Record<string, string | number |
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined) query.set(name, String(value));
   }
-  const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
+  // The header keeps pages of other sites from opening taps.
+  const headers: Record<string, string> = { "Leno-Page": "1" };
+  if (token) headers["Authorization"] = `Bearer ${token}`;
   let response: Response;
   try {
     response = await fetch(`/api/v1/${path}?${query}`, { headers, signal });
@@ -170,6 +204,8 @@ export const topology = (at: number | undefined, window: number, signal: AbortSi
 
 export const routes = (at: number | undefined, window: number, signal: AbortSignal) =>
   get<Routes>("routes", { at, window }, signal);
+
+export const tap = (parameters: Record<string, string>, signal: AbortSignal) => get<TapPage>("tap", parameters, signal);
 
 export type Wanted = { workload: string } | { client: string; server: string };
 

@@ -6,6 +6,7 @@ import * as api from "./api";
 import { TICK, useLoaded } from "./load";
 import { ChangesPage } from "./pages/changes";
 import { EdgePage } from "./pages/edge";
+import { LivePage } from "./pages/live";
 import { MeshPage } from "./pages/mesh";
 import { RoutesPage } from "./pages/routes";
 import { WorkloadPage } from "./pages/workload";
@@ -94,6 +95,8 @@ function Page(props: PageProps) {
       return <ChangesPage {...props} />;
     case "workload":
       return <WorkloadPage {...props} namespace={names[0] ?? ""} name={names[1] ?? ""} />;
+    case "live":
+      return <LivePage {...props} namespace={names[0] ?? ""} name={names[1] ?? ""} />;
     case "edge":
       return <EdgePage {...props} client={[names[0] ?? "", names[1] ?? ""]} server={[names[2] ?? "", names[3] ?? ""]} />;
     default:

@@ -70,6 +70,8 @@ export function health(signals: Signals): Health {
 /** Where the page of something is. */
 export const workloadPage = (namespace: string, name: string) => `/workload/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
+export const livePage = (namespace: string, name: string) => `/live/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+
 export const edgePage = (edge: { client_namespace: string; client: string; server_namespace: string; server: string }) =>
   `/edge/${[edge.client_namespace, edge.client, edge.server_namespace, edge.server].map((part) => encodeURIComponent(part === "" ? "-" : part)).join("/")}`;
 

@@ -31,7 +31,7 @@ async function open({ width = 1280, height = 900, dark = false, bypassCSP = fals
   });
   page.on("pageerror", (error) => complaints.push(`uncaught: ${error}`));
   page.on("request", (request) => {
-    if (!request.url().startsWith(address)) complaints.push(`leaves for ${request.url()}`);
+    if (!request.url().startsWith(address.split("#")[0])) complaints.push(`leaves for ${request.url()}`);
     if (request.method() !== "GET") complaints.push(`${request.method()} ${request.url()}`);
   });
   return { page, complaints };
@@ -236,6 +236,55 @@ async function unanswered() {
   await looks("#/workload/shop/locked", { width: 390, dark: true });
 }
 
+/** Live requests of a workload, of which `client` sends three of different kinds; the address has a token. */
+async function live() {
+  const { page, complaints } = await open();
+  const [base] = address.split("#");
+  await page.goto(address);
+  await page.locator("tbody a", { hasText: "shop/client" }).first().waitFor();
+  assert.equal(page.url(), base, "the token stays in no address");
+  await page.goto(`${base}#/workload/shop/client`);
+  await page.locator("a", { hasText: "Live requests" }).click();
+  await page.locator("h1", { hasText: "Live requests of shop/client" }).waitFor();
+  const row = (text) => page.locator(".tapped tbody tr", { hasText: text });
+  await row("GET web:8080/nothing").first().waitFor();
+  const rule = row("HTTPRoute shop/web rule pages").first();
+  await rule.waitFor();
+  // Both proxies have told their parts of the time.
+  await row("application").first().waitFor();
+  assert.match(await row("application").first().innerText(), /shop\/client-0\s+shop\/web-0\s+GET web:8080\/.*200\s+[\d.]+ ms/s);
+  await shot(page, "dashboard-live");
+
+  // The filter opens another tap.
+  await page.getByLabel("Path begins with").fill("/old");
+  await page.locator("button", { hasText: "Filter" }).click();
+  await row("web:8080/old").first().waitFor();
+  assert.equal(await row("web:8080/nothing").count(), 0);
+  await page.locator("button", { hasText: "Pause" }).click();
+  await page.locator("button[aria-pressed=true]", { hasText: "Go on" }).waitFor();
+  assert.deepEqual(complaints, []);
+
+  // Without the token nothing is shown, and a page of another site opens no tap.
+  const status = (headers) => page.evaluate(async (headers) => (await fetch("/api/v1/tap?id=1&workload=shop/client", { headers })).status, headers);
+  assert.equal(await status({ "Leno-Page": "1" }), 401);
+  const token = address.split("#token=")[1];
+  assert.equal(await status({ Authorization: `Bearer ${token}` }), 400);
+  assert.equal(await status({ Authorization: `Bearer ${token}`, "Leno-Page": "1" }), 200);
+  await page.context().close();
+  for (const width of [1280, 390]) {
+    const seen = await open({ width, bypassCSP: true });
+    await seen.page.goto(address);
+    await seen.page.goto(`${base}#/live/shop/client`);
+    await seen.page.locator(".tapped tbody tr").first().waitFor();
+    const wide = await seen.page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wide <= 0, `${wide} px wider than ${width} px`);
+    await seen.page.addScriptTag({ path: axe });
+    const { violations } = await seen.page.evaluate(() => globalThis.axe.run());
+    assert.deepEqual(violations.map(({ id }) => id), []);
+    await seen.page.context().close();
+  }
+}
+
 /** A control plane that is away is shown as such, and the figures go on. */
 async function away() {
   const { page, complaints } = await open();
@@ -260,7 +309,7 @@ async function gone() {
 }
 
 try {
-  await { mesh, routes, unanswered, away, gone }[stage]();
+  await { mesh, routes, live, unanswered, away, gone }[stage]();
 } finally {
   await browser.close();
 }

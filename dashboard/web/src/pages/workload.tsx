@@ -1,6 +1,7 @@
 import type { PageProps } from "../app";
-import { full, milliseconds, percent, rate } from "../format";
+import { full, livePage, milliseconds, percent, rate } from "../format";
 import { Problems } from "../problems";
+import { href } from "../route";
 import { EdgeTable } from "../tables";
 import { Causes, Unanswered } from "../unanswered";
 import { SeriesCharts } from "./series";
@@ -18,6 +19,7 @@ export function WorkloadPage({ place, topology, marks, now, begin, namespace, na
   return (
     <article>
       <h1>{full(namespace, name)}</h1>
+      {workload?.meshed && place.at === undefined && <p><a href={href(livePage(namespace, name), place)}>Live requests</a></p>}
       {!workload && <p class="quiet">No workload of this name was there in this window.</p>}
       {workload && (
         <dl class="figures">
