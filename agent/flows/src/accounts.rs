@@ -229,8 +229,8 @@ impl Accounts {
     }
 
     /// One round of keeping the budgets, of all and of single workloads: what the programs have cost since the last round is
-    /// compared with them. Has the kernel time its programs in every second round, and in all rounds while less is accounted
-    /// for.
+    /// compared with them. Has the kernel time its programs in every second round, and in all rounds while the cost is over a
+    /// budget or less is accounted for.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -248,8 +248,7 @@ impl Accounts {
         for (id, step) in self.caps.judge(&self.flows, &measured, frames)? {
             steps.push(Step { of: self.name_of(id), ..step });
         }
-        let level = self.governor.as_ref().map(Governor::level);
-        if level.is_some_and(|level| level != FlowLevel::Full) || self.caps.are_reduced() {
+        if self.governor.as_ref().is_some_and(Governor::is_watching) || self.caps.are_watching() {
             self.measurement = Some(self.measure()?);
         }
         Ok(steps)

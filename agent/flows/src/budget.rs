@@ -1,11 +1,16 @@
 //! What accounting may cost, and what happens when it costs more.
 //!
 //! ```text
-//!            over the budget                  over the budget
+//!          over the budget for `EVIDENCE` rounds, or far over it for one
 //!   full ───────────────────► aggregated ───────────────────► off
 //!        ◄───────────────────            ◄───────────────────
 //!         under half of it for `patience` rounds
 //! ```
+//! The kernel takes a program's time from the clock, so it has in it what interrupts the program: interrupts, the work that the
+//! kernel does after them, and what the host of a virtual machine takes. On a machine with far more work than processors that is
+//! now and then more than the program itself. So one round over the budget is no evidence, unless the cost is many times the
+//! budget.
+//!
 //! Where payload is sampled, `packets` comes after `full`: no requests are read. Where frames are counted, `sockets` comes
 //! then: those of all workloads are read from sockets instead.
 //!
@@ -26,6 +31,10 @@ use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 /// 5 s.
 const PATIENCE: u32 = 6;
 const MOST_PATIENCE: u32 = 120;
+/// Rounds over the budget, one after another, until less is accounted for; and the multiple of the budget above which one is
+/// enough.
+const EVIDENCE: u32 = 3;
+const FAR_OVER: f64 = 10.0;
 /// The levels, from most to least.
 const LEVELS: [FlowLevel; 5] = [
     FlowLevel::Full,
@@ -162,6 +171,8 @@ pub(crate) struct Governor {
     level: FlowLevel,
     /// Whether frames are counted, and whether their payload is sampled.
     has: Frames,
+    /// Rounds over the budget, one after another.
+    over: u32,
     /// Rounds under half of the budget, one after another.
     calm: u32,
     /// How many of them a return takes.
@@ -176,6 +187,7 @@ impl Governor {
             budget,
             level: FlowLevel::Full,
             has: Frames::default(),
+            over: 0,
             calm: 0,
             patience: PATIENCE,
             since_return: None,
@@ -197,7 +209,12 @@ impl Governor {
     /// Keeps the level: what the next rounds cost decides.
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
-        self.calm = 0;
+        (self.over, self.calm) = (0, 0);
+    }
+
+    /// Whether the next round is to be measured whatever its turn: it decides on the level.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.level != FlowLevel::Full || self.over > 0
     }
 
     /// Takes one measurement in.
@@ -208,13 +225,18 @@ impl Governor {
             self.since_return = None;
         }
         if cost > self.budget.0 {
-            self.calm = 0;
+            (self.over, self.calm) = (self.over + 1, 0);
+            if self.over < EVIDENCE && cost <= self.budget.0 * FAR_OVER {
+                return None;
+            }
+            self.over = 0;
             let less = self.levels().find(|level| rank(*level) > rank(self.level))?;
             if self.since_return.take().is_some() {
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
             }
             return Some(self.step(less, true, cost));
         }
+        self.over = 0;
         self.calm = if cost < self.budget.0 / 2.0 { self.calm + 1 } else { 0 };
         if self.calm < self.patience {
             return None;
@@ -346,11 +368,21 @@ mod tests {
     }
 
     #[test]
-    fn it_steps_down_at_once_and_comes_back_after_calm_rounds() {
+    fn it_steps_down_once_there_is_evidence_and_comes_back_after_calm_rounds() {
         let mut governor = governor();
         assert_eq!(governor.judge(0.009), None);
-        assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), 1);
-        assert_eq!(rounds_until(&mut governor, 0.02, FlowLevel::Off), 1);
+        assert!(!governor.is_watching());
+        // One round, or two, may have been interrupted.
+        for rounds in [1, 2, 2] {
+            for _ in 0..rounds {
+                assert_eq!(governor.judge(0.011), None);
+                assert!(governor.is_watching());
+            }
+            assert_eq!(governor.judge(0.009), None);
+            assert!(!governor.is_watching());
+        }
+        assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), EVIDENCE);
+        assert_eq!(rounds_until(&mut governor, 0.101, FlowLevel::Off), 1);
         assert_eq!(governor.judge(0.5), None, "there is no less");
         // Between half of the budget and all of it nothing changes.
         assert!((0..500).all(|_| governor.judge(0.007).is_none()));
@@ -364,7 +396,7 @@ mod tests {
         let mut governor = governor();
         governor.set_frames(Frames { counted: true, sampled: false });
         for level in &LEVELS[2..] {
-            assert_eq!(rounds_until(&mut governor, 0.011, *level), 1);
+            assert_eq!(rounds_until(&mut governor, 0.011, *level), EVIDENCE);
         }
         for level in [FlowLevel::Aggregated, FlowLevel::Sockets, FlowLevel::Full] {
             assert_eq!(rounds_until(&mut governor, 0.0, level), PATIENCE);
@@ -377,7 +409,7 @@ mod tests {
         let mut governor = governor();
         governor.set_frames(Frames { counted: true, sampled: true });
         for level in &LEVELS[1..] {
-            assert_eq!(rounds_until(&mut governor, 0.011, *level), 1);
+            assert_eq!(rounds_until(&mut governor, 0.011, *level), EVIDENCE);
         }
         for level in LEVELS[..4].iter().rev() {
             assert_eq!(rounds_until(&mut governor, 0.0, *level), PATIENCE);
@@ -387,11 +419,12 @@ mod tests {
     #[test]
     fn a_return_that_fails_makes_the_next_one_later_up_to_a_bound() {
         let mut governor = governor();
-        governor.judge(0.011);
+        rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
         let mut waits = Vec::new();
         for _ in 0..7 {
             waits.push(rounds_until(&mut governor, 0.0, FlowLevel::Full));
-            assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), 1);
+            let down = rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
+            assert_eq!(down, EVIDENCE);
         }
         assert_eq!(waits, [6, 12, 24, 48, 96, 120, 120]);
         // A return that holds makes it forget.

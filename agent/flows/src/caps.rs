@@ -49,9 +49,9 @@ impl Caps {
         self.0.is_empty()
     }
 
-    /// Whether less than everything is accounted for of any of them.
-    pub(crate) fn are_reduced(&self) -> bool {
-        self.0.values().any(|cap| cap.governor.level() != FlowLevel::Full)
+    /// Whether the next round decides on the level of any of them.
+    pub(crate) fn are_watching(&self) -> bool {
+        self.0.values().any(|cap| cap.governor.is_watching())
     }
 
     /// Bounds a workload; `None` takes the bound away. One that has this bound goes on as it was.
