@@ -430,7 +430,14 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn collect(&mut self) -> Result<(), Error> {
         // No other process may resize the table while it is read.
-        let _lock = self.flows.lock_pins()?;
+        let lock = self.flows.lock_pins()?;
+        let read = self.read();
+        drop(lock);
+        read.and(self.reading.revive(&self.flows))
+    }
+
+    /// The same, under the lock of the pins.
+    fn read(&mut self) -> Result<(), Error> {
         self.flows.end_abandoned()?;
         // Read before the table: otherwise a flow that is added between the two reads would count as evicted.
         let totals = self.flows.totals()?;
@@ -486,7 +493,12 @@ impl Accounts {
         let samples = self.flows.sample_counts()?;
         self.gauges = Gauges {
             entries,
-            samples: [samples.written, samples.lost, self.reading.evicted()],
+            samples: [
+                samples.written,
+                samples.lost,
+                self.reading.evicted(),
+                self.reading.given_up(),
+            ],
             rows_left_out: self.requests.left_out(),
             capacity: self.flows.capacity()?.into(),
             overflow: self.gauges.overflow.max(evicted + totals.unlisted),

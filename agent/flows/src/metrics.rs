@@ -69,6 +69,8 @@ families! {
         "Samples of payload that were lost because their reader was too slow, or because their flow is not in the table.";
     SAMPLES_EVICTED = "leno_flow_samples_evicted_total", "counter",
         "Connections that were read no more because further ones took their places; requests that waited there are unseen.";
+    GIVEN_UP = "leno_flow_requests_given_up_total", "counter",
+        "Requests that were read from frames and wait for their responses no more, because too many waited; they are unseen.";
     DROPS = "leno_flow_drops_total", "counter",
         "Packets that the kernel dropped in the network namespace of a workload, by the kernel's reason.";
     ENTRIES = "leno_flow_map_entries", "gauge",
@@ -112,8 +114,8 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
-    /// Samples of payload, those that were lost, and connections that were given up for others.
-    pub(crate) samples: [u64; 3],
+    /// Samples of payload, those that were lost, and connections and requests that were given up for others.
+    pub(crate) samples: [u64; 4],
     /// Rows of requests that are not in the table.
     pub(crate) rows_left_out: u64,
     pub(crate) price: Option<Price>,
@@ -167,6 +169,7 @@ pub(crate) fn text(counted: &Counted<'_>, gauges: &Gauges) -> String {
             SAMPLES => page.sample(&[], gauges.samples[0]),
             SAMPLES_LOST => page.sample(&[], gauges.samples[1]),
             SAMPLES_EVICTED => page.sample(&[], gauges.samples[2]),
+            GIVEN_UP => page.sample(&[], gauges.samples[3]),
             DROPS => {
                 for ([namespace, workload, reason], count) in drops.rows() {
                     let labels =

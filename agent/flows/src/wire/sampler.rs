@@ -27,8 +27,9 @@ pub(crate) struct Reading {
 #[derive(Debug, Default)]
 struct Shared {
     rows: Mutex<Rows>,
-    /// Connections that were given up for further ones.
+    /// Connections that were given up for further ones, and requests for later ones.
     evicted: AtomicU64,
+    given_up: AtomicU64,
     /// Processor time that the threads have taken.
     took_ns: AtomicU64,
 }
@@ -64,12 +65,19 @@ impl Reading {
         Ok(())
     }
 
-    /// Keeps in the kernel what was counted since the last call; starts a thread that has failed again.
+    /// Keeps in the kernel what was counted since the last call.
     pub(crate) fn keep(&mut self, flows: &Flows) -> Result<(), Error> {
         self.rows().keep(|key, row| match row {
             Some(row) => flows.set_wire_requests(key, row),
             None => flows.forget_wire_requests(key),
-        })?;
+        })
+    }
+
+    /// Starts a thread that has failed again. Takes the lock of the pins, if the samples have no room any more.
+    ///
+    /// # Errors
+    /// Why it has failed.
+    pub(crate) fn revive(&mut self, flows: &Flows) -> Result<(), Error> {
         let failed = self.sampler.as_mut().and_then(Sampler::failure);
         let Some(error) = failed else { return Ok(()) };
         self.sampler = None;
@@ -84,6 +92,11 @@ impl Reading {
     /// Connections that this process has given up for further ones.
     pub(crate) fn evicted(&self) -> u64 {
         self.shared.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Requests that this process has given up for later ones of connections that it follows on.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.shared.given_up.load(Ordering::Relaxed)
     }
 
     /// The processor time that reading has taken so far.
@@ -148,9 +161,11 @@ fn read(samples: &SamplesAt, shared: &Shared, ends: &AtomicBool) -> Result<(), E
         let now = monotonic();
         let mut rows = shared.lock();
         for sample in &taken {
-            let evicted = talks.take(sample, |pair, exchange| rows.count(pair, exchange));
-            shared.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
+            talks.take(sample, |pair, exchange| rows.count(pair, exchange));
         }
+        let given_up = talks.take_given_up();
+        shared.evicted.fetch_add(given_up.talks, Ordering::Relaxed);
+        shared.given_up.fetch_add(given_up.requests, Ordering::Relaxed);
         if now.saturating_sub(swept) >= SWEEP {
             swept = now;
             let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -47,6 +47,8 @@ pub(super) struct Talk {
     client: Stream,
     server: Stream,
     pending: VecDeque<Pending>,
+    /// Requests that were given up because of a bound, since the last [`Talk::take_given_up`].
+    given_up: u64,
     /// Bytes had no sample, so requests and responses may not belong together.
     is_unsure: bool,
 }
@@ -107,6 +109,7 @@ impl Talk {
             client: Stream::default(),
             server: Stream::default(),
             pending: VecDeque::new(),
+            given_up: 0,
             is_unsure: false,
         }
     }
@@ -190,6 +193,32 @@ impl Talk {
     /// Whether nothing is known of it that what follows needs: datagrams stand for themselves.
     pub(super) fn is_over(&self) -> bool {
         self.is_datagrams && self.pending.is_empty()
+    }
+
+    /// The memory of what waits: requests for their responses, and begins of messages for the rest.
+    pub(super) fn waiting(&self) -> usize {
+        self.pending.capacity() * size_of::<Pending>()
+            + self.client.held.capacity()
+            + self.server.held.capacity()
+    }
+
+    /// Gives up what waits but for the `most` latest requests.
+    pub(super) fn relieve(&mut self, most: usize, each: &mut impl FnMut(Exchange)) {
+        for side in [Side::Client, Side::Server] {
+            if !std::mem::take(&mut self.stream(side).held).is_empty() {
+                self.lose(side);
+            }
+        }
+        while self.pending.len() > most {
+            self.given_up += 1;
+            self.end_oldest(UNSEEN, each);
+        }
+        self.pending.shrink_to(most);
+    }
+
+    /// How many requests were given up because of a bound since the last call.
+    pub(super) fn take_given_up(&mut self) -> u64 {
+        std::mem::take(&mut self.given_up)
     }
 
     fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool, places: &Places) {
@@ -277,6 +306,7 @@ impl Talk {
                 if parser.alternates() {
                     self.give_up(UNSEEN, each);
                 } else if self.pending.len() >= MAX_PENDING {
+                    self.given_up += 1;
                     self.end_oldest(UNSEEN, each);
                 }
                 self.pending.push_back(Pending { kind, id, at_ns: now_ns, answer: None });

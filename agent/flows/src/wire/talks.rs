@@ -12,6 +12,9 @@ use super::talk::{Exchange, Talk, UDP};
 /// are given up at once for further ones: each costs a look at 16 others.
 const MAX_TALKS: usize = 16_384;
 const EVICTED: usize = MAX_TALKS / 16;
+/// Most memory of what waits in all of them. Above it each gives up all but its latest requests, which are far less.
+const MAX_WAITING: usize = 8 << 20;
+const LATEST: usize = 4;
 /// How long a request waits for its response, and how long a connection is remembered without payload.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(600);
@@ -22,6 +25,18 @@ pub(super) struct Talks {
     /// By the key of their flow, with the workload and the other end.
     all: HashMap<u64, (Pair, Talk)>,
     places: Places,
+    /// The memory of what waits in all of them.
+    waiting: usize,
+    given_up: GivenUp,
+}
+
+/// What was given up because of a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct GivenUp {
+    /// Connections, for further ones.
+    pub(super) talks: u64,
+    /// Requests of connections that are followed on, for later ones.
+    pub(super) requests: u64,
 }
 
 /// What exchanges are added up by.
@@ -33,36 +48,54 @@ pub(super) struct Pair {
 }
 
 impl Talks {
-    /// Takes a sample in; returns how many connections were given up for its own.
-    pub(super) fn take(
-        &mut self,
-        sample: &FlowSample,
-        mut each: impl FnMut(Pair, Exchange),
-    ) -> usize {
+    /// Takes a sample in.
+    pub(super) fn take(&mut self, sample: &FlowSample, mut each: impl FnMut(Pair, Exchange)) {
         let now = Pair { workload: sample.workload, peer: sample.peer, role: sample.role };
-        let is_full = !self.all.contains_key(&sample.key) && self.all.len() >= MAX_TALKS;
-        let evicted = if is_full { self.evict(&mut each) } else { 0 };
+        if !self.all.contains_key(&sample.key) && self.all.len() >= MAX_TALKS {
+            self.evict(&mut each);
+        }
         let (pair, talk) = self.all.entry(sample.key).or_insert_with(|| (now, Talk::new(sample)));
+        let before = talk.waiting();
         if talk.opened_ns != sample.opened_ns {
             // The ports serve another connection now.
             talk.end(&mut |exchange| each(*pair, exchange));
             (*pair, *talk) = (now, Talk::new(sample));
         }
-        let each = &mut |exchange| each(*pair, exchange);
+        let of_pair = &mut |exchange| each(*pair, exchange);
         if sample.protocol == UDP {
-            talk.take_datagram(sample, each);
+            talk.take_datagram(sample, of_pair);
         } else {
-            talk.take(sample, &self.places, each);
+            talk.take(sample, &self.places, of_pair);
         }
-        if talk.is_over() {
+        self.given_up.requests += talk.take_given_up();
+        let (after, is_over) = (talk.waiting(), talk.is_over());
+        self.waiting = (self.waiting + after).saturating_sub(before);
+        if is_over {
             self.all.remove(&sample.key);
+            self.waiting = self.waiting.saturating_sub(after);
         }
-        evicted
+        if self.waiting > MAX_WAITING {
+            self.relieve(&mut each);
+        }
+    }
+
+    /// What was given up since the last call.
+    pub(super) fn take_given_up(&mut self) -> GivenUp {
+        std::mem::take(&mut self.given_up)
+    }
+
+    /// Gives up all but the latest of what waits.
+    fn relieve(&mut self, each: &mut impl FnMut(Pair, Exchange)) {
+        self.waiting = 0;
+        for (pair, talk) in self.all.values_mut() {
+            talk.relieve(LATEST, &mut |exchange| each(*pair, exchange));
+            self.given_up.requests += talk.take_given_up();
+            self.waiting += talk.waiting();
+        }
     }
 
     /// Gives those up that have been quiet for longest.
-    fn evict(&mut self, each: &mut impl FnMut(Pair, Exchange)) -> usize {
-        let before = self.all.len();
+    fn evict(&mut self, each: &mut impl FnMut(Pair, Exchange)) {
         let mut times: Vec<u64> = self.all.values().map(|(_, talk)| talk.last_ns).collect();
         let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
         let mut left = EVICTED;
@@ -72,10 +105,11 @@ impl Talks {
                 return true;
             }
             left -= 1;
+            self.given_up.talks += 1;
+            self.waiting = self.waiting.saturating_sub(talk.waiting());
             talk.abandon(&mut |exchange| each(*pair, exchange));
             false
         });
-        before - self.all.len()
     }
 
     /// Samples were lost, of whichever connections.
@@ -88,9 +122,12 @@ impl Talks {
         let before = |wait: Duration| {
             now_ns.saturating_sub(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
         };
+        self.waiting = 0;
         self.all.retain(|_, (pair, talk)| {
             talk.expire(before(PATIENCE), &mut |exchange| each(*pair, exchange));
-            talk.last_ns >= before(QUIET) && !talk.is_over()
+            let stays = talk.last_ns >= before(QUIET) && !talk.is_over();
+            self.waiting += if stays { talk.waiting() } else { 0 };
+            stays
         });
     }
 }
@@ -114,16 +151,56 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
         for key in 0..MAX_TALKS as u64 {
-            assert_eq!(talks.take(&sample(key, key, true, request), &mut each), 0);
+            talks.take(&sample(key, key, true, request), &mut each);
         }
+        assert_eq!(talks.take_given_up(), GivenUp::default());
         let now = MAX_TALKS as u64;
         // The first one is not quiet any more.
-        assert_eq!(talks.take(&sample(0, now, false, b""), &mut each), 0);
-        assert_eq!(talks.take(&sample(now, now, true, request), &mut each), EVICTED);
-        assert_eq!(talks.take(&sample(now + 1, now, true, request), &mut each), 0);
+        talks.take(&sample(0, now, false, b""), &mut each);
+        talks.take(&sample(now, now, true, request), &mut each);
+        talks.take(&sample(now + 1, now, true, request), &mut each);
+        let given_up = GivenUp { talks: EVICTED as u64, requests: 0 };
+        assert_eq!(talks.take_given_up(), given_up);
         assert!(talks.all.contains_key(&0) && !talks.all.contains_key(&1));
         assert_eq!(talks.all.len(), MAX_TALKS - EVICTED + 2);
         assert_eq!(results, [super::super::talk::UNSEEN; EVICTED]);
+    }
+
+    /// The memory of what waits, added up.
+    fn waiting(talks: &Talks) -> usize {
+        talks.all.values().map(|(_, talk)| talk.waiting()).sum()
+    }
+
+    #[test]
+    fn what_waits_for_responses_has_a_bound_in_bytes_for_all_connections_together() {
+        let (mut talks, mut results) = (Talks::default(), Vec::new());
+        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
+        // As many as fit into a sample, of clients that read no response.
+        let commands = b"*1\r\n$4\r\nPING\r\n".repeat(36);
+        let (mut sent, mut given_up, mut most) = (0, 0, 0);
+        for round in 0..8 {
+            for key in 0..2000 {
+                let mut sample = sample(key, round, true, &commands);
+                sample.sequence = round as u32 * commands.len() as u32;
+                talks.take(&sample, &mut each);
+                sent += 36;
+                given_up += talks.take_given_up().requests;
+                most = most.max(talks.waiting);
+            }
+            assert_eq!(talks.waiting, waiting(&talks));
+        }
+        assert!(most <= MAX_WAITING && most > MAX_WAITING / 2, "{most}");
+        assert_eq!(results.len() as u64, given_up, "each of them is counted");
+        assert!(results.iter().all(|result| *result == super::super::talk::UNSEEN));
+        // The latest of each connection has its response still.
+        let left = sent - given_up;
+        assert!(left >= (2000 * LATEST) as u64, "{left}");
+        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
+        talks.take(&sample(0, 9, false, &b"+PONG\r\n".repeat(LATEST)), &mut each);
+        assert!(results.ends_with(&["ok"; LATEST]));
+        let later = u64::try_from(PATIENCE.as_nanos()).unwrap() + 10;
+        talks.sweep(later, |_, _| {});
+        assert_eq!(talks.waiting, waiting(&talks));
     }
 
     #[test]
