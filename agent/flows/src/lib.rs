@@ -42,4 +42,4 @@ pub use namespace::Namespace;
 pub use requests::RequestRow;
 pub use setting::{Source, UnknownSource};
 pub use view::{Events, View};
-pub use wire::WireRow;
+pub use wire::{SampledRequest, WireRow, read_samples};

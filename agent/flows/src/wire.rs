@@ -20,6 +20,37 @@ mod sampler;
 mod talk;
 mod talks;
 
+use leno_bpf_abi::flow::FlowSample;
+
 pub use metrics::WireRow;
 pub(crate) use metrics::{Published, add_family, list};
 pub(crate) use sampler::Reading;
+
+/// A request with what came of it, as samples show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledRequest {
+    /// `http1`, `redis` and so on.
+    pub protocol: &'static str,
+    /// The kind of request.
+    pub kind: &'static str,
+    /// What came of it.
+    pub result: &'static str,
+    /// From its first byte to that of the response, if that was seen.
+    pub took_ns: Option<u64>,
+}
+
+/// Reads samples in their order as the aggregator does, and ends all connections then. It needs no kernel.
+#[must_use]
+pub fn read_samples(samples: &[FlowSample]) -> Vec<SampledRequest> {
+    let (mut talks, mut found) = (talks::Talks::default(), Vec::new());
+    let mut each = |_: talks::Pair, one: talk::Exchange| {
+        let protocol = protocol::Protocol::name_of(one.protocol as u8);
+        let talk::Exchange { kind, result, took_ns, .. } = one;
+        found.push(SampledRequest { protocol, kind, result, took_ns });
+    };
+    for sample in samples {
+        talks.take(sample, &mut each);
+    }
+    talks.sweep(u64::MAX, &mut each);
+    found
+}

@@ -31,6 +31,7 @@ mod hpack;
 mod http1;
 pub mod proxy;
 mod quiet;
+mod samples;
 mod translate;
 mod wire;
 mod yaml;
@@ -45,7 +46,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "first_bytes", run: first_bytes::run },
     Target { name: "http1", run: http1::run },
     Target { name: "hpack", run: hpack::run },
@@ -54,6 +55,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "translate", run: translate::run },
     Target { name: "yaml", run: yaml::run },
     Target { name: "wire", run: wire::run },
+    Target { name: "samples", run: samples::run },
     Target { name: "proxy", run: proxy::run },
 ];
 
