@@ -7,7 +7,7 @@
 #   scripts/deps.sh lint      the same as build, and Go
 #   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
 #   scripts/deps.sh bench     the same as demo, and the proxies and load generators of benches
-#   scripts/deps.sh kernels   the same as build, and what boots Debian's kernels
+#   scripts/deps.sh kernels   the same as build, what boots Debian's kernels, and what their tests run
 #   scripts/deps.sh test      the same as bench, and every server and client that a test talks to
 #
 # For `test` without root only the programs of `build` are required: a test that lacks its server skips and says so.

@@ -10,6 +10,7 @@
 #   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, of SPIFFE's Go module
 #   scripts/tools.sh spire          SPIRE's server and agent, a Go module that takes 10 minutes of a processor; for scripts/spire-test.sh
 #   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
+#   scripts/tools.sh kafka          a broker of Kafka's protocol that counts, and a client, of franz-go's Go modules
 #   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
@@ -113,6 +114,9 @@ for tool in "$@"; do
     collector)
       install collector "$(cat testkit/collector/main.go testkit/collector/go.* | sha256sum)" \
         of_module testkit/collector ;;
+    kafka)
+      install kafka "$(cat testkit/kafka/main.go testkit/kafka/go.* | sha256sum)" \
+        of_module testkit/kafka ;;
     mixture)
       install mixture "$(cat testkit/mixture/*.go testkit/mixture/go.mod | sha256sum)" \
         of_module testkit/mixture ;;
@@ -125,7 +129,7 @@ for tool in "$@"; do
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer collector mixture spiffe grpcio websockets ws browser cargo-deny; do
+      for one in envoy h2spec grpc-interop fortio authorizer collector kafka mixture spiffe grpcio websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;

@@ -63,6 +63,11 @@ pub(crate) fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
 /// The sum of the rows of this name with all these texts, as a workload reads them from the gateway.
 pub(crate) fn metric(mesh: &Mesh, name: &str, labels: &[&str]) -> u64 {
     let text = mesh.text("client", &["curl", "-sSf", "http://10.89.0.1:15025/metrics"]);
+    sum_of(&text, name, labels)
+}
+
+/// The sum of the rows of a page.
+pub(crate) fn sum_of(text: &str, name: &str, labels: &[&str]) -> u64 {
     let rows = text.lines().filter(|row| row.split(['{', ' ']).next() == Some(name));
     let rows = rows.filter(|row| labels.iter().all(|label| row.contains(label)));
     rows.map(|row| row.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()

@@ -20,6 +20,7 @@ mod mesh;
 mod mishaps;
 mod node;
 mod open;
+mod plain;
 mod process;
 mod prometheus;
 mod report;
