@@ -122,6 +122,8 @@ pub struct Controller {
     pub federate: String,
     /// The `ConfigMap` with trust bundles, which is mounted for `federate`.
     pub federation_config_map: String,
+    /// The `ConfigMap` with further authorities of servers of https.
+    pub authorities_config_map: String,
     /// Where other trust domains fetch the trust bundle of this one.
     pub bundle_endpoint: BundleEndpoint,
     /// How long each phase of a rotation of the root lasts at least.

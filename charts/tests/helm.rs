@@ -19,6 +19,7 @@ const SETTINGS: [&[&str]; 10] = [
     &[
         "controller.federate=a.example=https://bundle.a.example/",
         "controller.federationConfigMap=bundles",
+        "controller.authoritiesConfigMap=authorities",
         "controller.bundleEndpoint.enabled=true",
         "controller.bundleEndpoint.certificateSecret=bundle-endpoint",
         "controller.bundleEndpoint.serviceType=LoadBalancer",

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
+use leno_wire::MAX_MESSAGE;
+use leno_wire::trust::{MAX_FEDERATED, MAX_ROOTS};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
@@ -12,6 +14,16 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 
 use crate::certificates::{MAX_CERTIFICATES, split};
+
+/// Largest root, in bytes. One of RSA-8192 has half of it.
+pub const MAX_ROOT_BYTES: usize = 4 * 1024;
+// The bundles of all trust domains together are one message to a proxy.
+const _: () = assert!((MAX_FEDERATED + 1) * MAX_ROOTS * MAX_ROOT_BYTES < MAX_MESSAGE);
+/// Longest text of a bundle, in bytes.
+pub const MAX_BUNDLE_BYTES: usize = 1 << 20;
+// The certificate, and the number of its key, each in base64, and what is around them.
+const _: () =
+    assert!(MAX_CERTIFICATES * (2 * 4 * MAX_ROOT_BYTES.div_ceil(3) + 256) < MAX_BUNDLE_BYTES);
 
 /// What a key of a bundle is for: X.509 certificates (SPIFFE Trust Domain and Bundle, section 4.2.2).
 const X509: &str = "x509-svid";

@@ -27,6 +27,6 @@ mod certificates;
 mod server_id;
 mod streams;
 
-pub use bundle::{Bundle, BundleError, UnwritableRoot};
+pub use bundle::{Bundle, BundleError, MAX_BUNDLE_BYTES, MAX_ROOT_BYTES, UnwritableRoot};
 pub use server_id::ServerIdVerifier;
 pub use streams::{Bundles, Svid, Svids, WorkloadApiError};

@@ -164,6 +164,12 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_FEDERATE", value_name = "DOMAIN=SOURCE", value_delimiter = ',')]
     pub(crate) federate: Vec<Federation>,
 
+    /// PEM file with further authorities that authenticate servers of https from which keys of tokens and trust bundles are
+    /// fetched, besides those of the machine (SSL_CERT_FILE), or else of Mozilla, which are built in. It is read again when
+    /// it changes
+    #[arg(long, env = "LENO_WEB_AUTHORITIES", value_name = "FILE")]
+    pub(crate) web_authorities: Option<PathBuf>,
+
     /// Where other trust domains fetch the trust bundle of this one, over HTTPS at the path /; nowhere without it. The server
     /// is authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane (https_spiffe)
     #[arg(long, env = "LENO_BUNDLE_ENDPOINT", value_name = "ADDRESS")]
@@ -235,6 +241,8 @@ pub(crate) struct Config {
     /// Where another authority's trust bundle comes from.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) federate: Vec<Federation>,
+    /// Where further authorities of servers of https are.
+    pub(crate) web_authorities: Option<PathBuf>,
     /// Where the own trust bundle is served.
     pub(crate) bundle_endpoint: Option<BundleEndpoint>,
     pub(crate) cert_lifetime: Duration,
@@ -329,6 +337,7 @@ impl Config {
         };
         Ok(Self {
             federate: flags.federate,
+            web_authorities: flags.web_authorities,
             bundle_endpoint,
             source,
             listen: flags.listen,

@@ -1,5 +1,6 @@
 //! Other trust domains whose workloads are accepted as clients, and where their trust bundles are.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use leno_identity::Authority;
-use leno_spiffe::Bundle;
+use leno_keys::{Store, WebAuthorities};
+use leno_spiffe::{Bundle, MAX_BUNDLE_BYTES};
 use leno_types::TrustDomain;
 use leno_wire::trust::MAX_FEDERATED;
 
@@ -22,8 +24,6 @@ use endpoint::{Endpoint, Follower};
 
 /// How often a file is read: bundles change long before their roots do.
 const LOOK: Duration = Duration::from_secs(2);
-/// Largest file in bytes: a few dozen roots.
-const MAX_FILE: u64 = 1 << 20;
 /// The source that is the Workload API.
 const WORKLOAD_API: &str = "workload-api";
 
@@ -89,26 +89,30 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
 }
 
 /// Reads all files now, and follows them and the endpoints until the process ends. A domain whose bundle is not good has no
-/// clients until it is: nothing else waits for a partner. `store` is the directory in which bundles of endpoints are kept for
-/// the next start. Returns what appends the metrics.
+/// clients until it is: nothing else waits for a partner. Bundles of endpoints are kept in `store` for the next start.
+/// Returns what appends the metrics.
 pub(crate) fn begin(
     all: &[Federation],
-    authority: &Arc<Authority>,
-    store: Option<&Path>,
+    (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
+    store: &Store,
 ) -> anyhow::Result<Render> {
     let mut counts = Vec::new();
+    let mut kept = BTreeSet::new();
     for Federation { domain, source } in all {
         match source {
             BundleSource::File(file) => follow_file(domain.clone(), file.clone(), authority),
             BundleSource::Endpoint(endpoint) => {
+                kept.insert(endpoint::document(domain));
                 let of = (domain.clone(), endpoint.clone());
-                let follower = Follower::new(of, Arc::clone(authority), store)?;
+                let with = (Arc::clone(authority), Arc::clone(authorities));
+                let follower = Follower::new(of, with, store.clone())?;
                 counts.push(follower.counts());
                 tokio::spawn(follower.run());
             }
             BundleSource::WorkloadApi => {}
         }
     }
+    store.retain(|name| kept.contains(name));
     Ok(Box::new(move |text| endpoint::render(&counts, text)))
 }
 
@@ -142,14 +146,25 @@ fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut Str
 }
 
 fn read(file: &Path) -> anyhow::Result<Bundle> {
+    parsed(&text(file)?, file)
+}
+
+/// The text of a file.
+fn text(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
-    let read = opened.take(MAX_FILE + 1).read_to_string(&mut text);
+    let read = opened.take(MAX_BUNDLE_BYTES as u64 + 1).read_to_string(&mut text);
     let bytes = read.with_context(|| format!("reading {}", file.display()))?;
-    ensure!(bytes as u64 <= MAX_FILE, "{} has more than {MAX_FILE} bytes", file.display());
+    let most = MAX_BUNDLE_BYTES;
+    ensure!(bytes <= most, "{} has more than {most} bytes", file.display());
+    Ok(text)
+}
+
+/// The bundle in a text, which comes from there.
+fn parsed(text: &str, from: &Path) -> anyhow::Result<Bundle> {
     let bundle =
-        Bundle::read(&text).with_context(|| format!("{} is no trust bundle", file.display()))?;
-    workload_bundles::check(&bundle.roots_der).with_context(|| file.display().to_string())?;
+        Bundle::read(text).with_context(|| format!("{} is no trust bundle", from.display()))?;
+    workload_bundles::check(&bundle.roots_der).with_context(|| from.display().to_string())?;
     Ok(bundle)
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_identity::Authority;
-use leno_keys::KeySets;
+use leno_keys::{KeySets, Store, WebAuthorities};
 use leno_serve::{Authenticator, Credentials, State};
 use leno_sources::Update;
 use tokio::sync::{mpsc, watch};
@@ -31,6 +31,8 @@ pub(crate) struct Plane {
     pub(crate) webhook: Option<Hook>,
     /// What moves the authority of a cluster.
     pub(crate) rotation: Option<ClusterParts>,
+    /// Where trust bundles of other trust domains are kept for the next start.
+    pub(crate) bundles: Store,
 }
 
 /// What the API server calls.
@@ -59,14 +61,14 @@ impl Plane {
     /// Opens what the configuration names. A cluster that does not answer yet is waited for.
     pub(crate) async fn open(
         config: &Config,
-        state: &Arc<State>,
+        of: (&Arc<State>, &Arc<WebAuthorities>),
         stop: &watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
         match &config.source {
             MeshSource::Files(files) => {
-                files::open(files, config.issuer.as_deref(), &config.trust_domain)
+                files::open(files, (config.issuer.as_deref(), &config.trust_domain), of.1)
             }
-            MeshSource::Cluster(cluster) => cluster::open(cluster, config, state, stop).await,
+            MeshSource::Cluster(cluster) => cluster::open(cluster, config, of, stop).await,
         }
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use leno_cluster::Bearing;
 use leno_identity::Authority;
 use leno_index::{Index, Settings as IndexSettings, Writers};
+use leno_keys::{Store, WebAuthorities};
 use leno_program::listen;
 use leno_serve::{CgroupAttestor, Server, Settings, State, WorkloadApi};
 use leno_sources::Update;
@@ -46,14 +47,17 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let state = State::new(Index::new(index));
     let (stop, stopped) = watch::channel(false);
+    let authorities = WebAuthorities::open(config.web_authorities.as_deref());
+    let authorities = Arc::new(authorities.context("--web-authorities")?);
     let plane = tokio::select! {
-        plane = Plane::open(&config, &state, &stopped) => plane?,
+        plane = Plane::open(&config, (&state, &authorities), &stopped) => plane?,
         // A cluster that does not answer is waited for, but not beyond our end.
         () = signals.any() => return Ok(()),
     };
-    let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
-        plane;
-    metrics.extend(exchange_bundles(&config, &authority).await?);
+    let Plane { authority, authenticator, mut source, mut metrics, details, .. } = plane;
+    let Plane { webhook, rotation, bundles, .. } = plane;
+    metrics.push(Box::new(authorities.render()));
+    metrics.extend(exchange_bundles(&config, (&authority, &authorities), &bundles).await?);
     tokio::select! {
         () = trust_others(&config, &authority) => {}
         () = signals.any() => return Ok(()),
@@ -102,14 +106,10 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
 /// Serves the own trust bundle, and follows those of other trust domains. Returns what appends the metrics.
 async fn exchange_bundles(
     config: &Config,
-    authority: &Arc<Authority>,
+    (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
+    store: &Store,
 ) -> anyhow::Result<Vec<Render>> {
-    // Where bundles are kept for the next start.
-    let store = match &config.source {
-        MeshSource::Files(files) => Some(files.ca_dir.join("federation")),
-        MeshSource::Cluster(_) => None,
-    };
-    let followed = federation::begin(&config.federate, authority, store.as_deref())?;
+    let followed = federation::begin(&config.federate, (authority, authorities), store)?;
     let served: Render = match &config.bundle_endpoint {
         Some(endpoint) => bundle_endpoint::serve(endpoint, authority, config.cert_lifetime).await?,
         None => Box::new(|text| bundle_endpoint::render(0, text)),

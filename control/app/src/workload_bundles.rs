@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use leno_identity::Authority;
-use leno_spiffe::Bundles;
+use leno_spiffe::{Bundles, MAX_ROOT_BYTES};
 use leno_types::{TrustDomain, WorkloadApiAddress};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -107,6 +107,11 @@ impl Follower {
 /// Whether proxies can use all of these roots.
 pub(crate) fn check(roots: &[Vec<u8>]) -> anyhow::Result<()> {
     for root in roots {
+        let bytes = root.len();
+        ensure!(
+            bytes <= MAX_ROOT_BYTES,
+            "it has a root of {bytes} bytes: {MAX_ROOT_BYTES} at most"
+        );
         let usable = RootCertStore::empty().add(CertificateDer::from(root.as_slice()));
         usable.context("it has a root that no proxy can use")?;
     }

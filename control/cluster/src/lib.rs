@@ -7,6 +7,7 @@
 //!  TokenReview  <- tokens      whose token a proxy shows, and on which node the pods of a node proxy run
 //!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
+//!  ConfigMaps   <- kept        fetched keys and trust bundles, for replicas that start, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
 //!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
@@ -23,10 +24,11 @@
 //! All that is kept runs as a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
-//! [`XMeshReconciler`], [`RemovalReconciler`].
+//! [`XMeshReconciler`], [`RemovalReconciler`], [`KeptReconciler`].
 
 mod authority;
 mod counts;
+mod kept;
 mod kinds;
 mod reconcile;
 mod removal;
@@ -42,6 +44,7 @@ mod xmesh;
 pub use authority::{
     AuthorityError, AuthorityReconciler, AuthorityStore, SECRET, StoreError, authority,
 };
+pub use kept::{BUNDLES, KEYS, KeptReconciler};
 pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};

@@ -2,32 +2,31 @@
 //!
 //! The operator names an endpoint, so that any address may be connected to; redirects are followed within its origin.
 
-use std::fmt;
 use std::sync::Arc;
 
 use hyper::Uri;
-use leno_spiffe::{Bundle, BundleError, ServerIdVerifier};
+use leno_spiffe::{Bundle, BundleError, MAX_BUNDLE_BYTES, ServerIdVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use crate::fetch::{FetchError, Transport, web_pki};
+use crate::authorities::WebAuthorities;
+use crate::fetch::{FetchError, Transport};
 use crate::origin::Origin;
 
 /// Where a trust domain publishes its bundle.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct BundleEndpoint {
     origin: Origin,
     url: Uri,
-    web_pki: TlsConnector,
 }
 
 /// How the server of an endpoint is authenticated: the profile of the endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum EndpointServer<'a> {
-    /// By its name and the authorities of this machine (`https_web`).
-    Named,
+    /// By its name and these authorities (`https_web`).
+    Named(&'a WebAuthorities),
     /// By its SPIFFE ID under these roots of the ID's trust domain, in DER (`https_spiffe`).
     Identified {
         /// The SPIFFE ID.
@@ -67,7 +66,7 @@ impl BundleEndpoint {
     pub fn new(url: &str) -> Result<Self, EndpointError> {
         let url: Uri = url.parse().map_err(|_| EndpointError::Url)?;
         let origin = Origin::of(&url).filter(Origin::is_tls).ok_or(EndpointError::Url)?;
-        Ok(Self { origin, url, web_pki: web_pki() })
+        Ok(Self { origin, url })
     }
 
     /// Fetches the bundle from this server.
@@ -76,17 +75,12 @@ impl BundleEndpoint {
     /// [`EndpointError`]
     pub async fn fetch(&self, server: EndpointServer<'_>) -> Result<Bundle, EndpointError> {
         let tls = match server {
-            EndpointServer::Named => self.web_pki.clone(),
+            EndpointServer::Named(authorities) => authorities.connector(),
             EndpointServer::Identified { id, roots_der } => identified(id, roots_der)?,
         };
-        let fetched = Transport::unrestricted(tls).fetch(&self.origin, self.url.clone()).await;
+        let transport = Transport { tls, max_bytes: MAX_BUNDLE_BYTES, is_reserved: |_| false };
+        let fetched = transport.fetch(&self.origin, self.url.clone()).await;
         Ok(Bundle::read(&fetched.map_err(FetchFailure)?)?)
-    }
-}
-
-impl fmt::Debug for BundleEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BundleEndpoint").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -103,4 +97,76 @@ fn identified(id: &str, roots_der: &[Vec<u8>]) -> Result<TlsConnector, rustls::E
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_RSA_SHA256, RsaKeySize,
+        SanType,
+    };
+    use rustls::ServerConfig;
+    use rustls_pki_types::PrivatePkcs8KeyDer;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    const ID: &str = "spiffe://far.example/server";
+    /// Most roots of a bundle.
+    const MOST: usize = 32;
+
+    /// Serves this document, one connection after the other, as `ID` under the root that is returned with the URL.
+    async fn serve(document: String) -> (String, Vec<u8>) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let root = params.self_signed(&key).unwrap().der().to_vec();
+        let issuer = Issuer::new(params, key);
+        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+        params.subject_alt_names = vec![SanType::URI(ID.try_into().unwrap())];
+        let leaf = params.signed_by(&key, &issuer).unwrap().der().clone();
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![leaf], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/", listener.local_addr().unwrap());
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                let read = stream.read(&mut [0; 4096]).await.unwrap();
+                assert!(read > 0, "a request");
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", document.len());
+                // A client that has read enough closes.
+                let _closed = stream.write_all((head + &document).as_bytes()).await;
+                let _closed = stream.shutdown().await;
+            }
+        });
+        (url, root)
+    }
+
+    async fn fetched(document: String) -> Result<Bundle, EndpointError> {
+        let (url, root) = serve(document).await;
+        let server = EndpointServer::Identified { id: ID, roots_der: &[root] };
+        BundleEndpoint::new(&url).unwrap().fetch(server).await
+    }
+
+    #[tokio::test]
+    async fn a_bundle_of_as_many_roots_as_are_read_is_fetched_and_a_longer_one_is_not() {
+        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096).unwrap();
+        let root = |_| CertificateParams::default().self_signed(&key).unwrap().der().to_vec();
+        let bundle = Bundle { roots_der: (0..MOST).map(root).collect(), ..Bundle::default() };
+        let json = bundle.to_json().unwrap();
+        assert!(json.len() > 64 * 1024, "more than a set of keys may have: {}", json.len());
+        assert_eq!(fetched(json.clone()).await.unwrap(), bundle);
+        let padded = |bytes: usize| json.clone() + &" ".repeat(bytes - json.len());
+        assert_eq!(fetched(padded(MAX_BUNDLE_BYTES)).await.unwrap(), bundle);
+        let refused = fetched(padded(MAX_BUNDLE_BYTES + 1)).await.unwrap_err().to_string();
+        assert!(refused.contains("more than 1048576 bytes"), "{refused}");
+    }
 }

@@ -11,14 +11,13 @@ use hyper::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use leno_resources::MAX_KEY_SET_BYTES;
-use rustls::client::Resumption;
-use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use crate::authorities::WebAuthorities;
 use crate::origin::Origin;
 
 /// Longest fetch, with all of its redirects: issuers answer within a second.
@@ -34,15 +33,17 @@ const MAX_ADDRESSES: usize = 4;
 #[derive(Clone)]
 pub(crate) struct Fetcher {
     permitted: Arc<RwLock<Vec<Origin>>>,
-    transport: Transport,
+    authorities: Arc<WebAuthorities>,
+    is_reserved: fn(IpAddr) -> bool,
 }
 
-/// How documents are fetched: bounded, with the redirects of their own origin.
-#[derive(Clone)]
+/// How a document is fetched: bounded, with the redirects of its own origin.
 pub(crate) struct Transport {
-    tls: TlsConnector,
+    pub(crate) tls: TlsConnector,
+    /// Most bytes of the document.
+    pub(crate) max_bytes: usize,
     /// Which addresses are not connected to, whatever name has led to them.
-    is_reserved: fn(IpAddr) -> bool,
+    pub(crate) is_reserved: fn(IpAddr) -> bool,
 }
 
 /// Why a set was not fetched.
@@ -76,8 +77,8 @@ pub(crate) enum FetchError {
     #[error("the answer is {0}")]
     Status(StatusCode),
     /// The answer is too long, or broke off.
-    #[error("the answer has more than {MAX_KEY_SET_BYTES} bytes, or broke off")]
-    Body,
+    #[error("the answer has more than {0} bytes, or broke off")]
+    Body(usize),
     /// The answer is no set of keys.
     #[error("the answer {0}")]
     Set(String),
@@ -87,18 +88,17 @@ pub(crate) enum FetchError {
 }
 
 impl Fetcher {
-    /// A fetcher from these origins, which can be replaced. The authorities that the machine trusts vouch for servers of https.
+    /// A fetcher from these origins, which can be replaced. The authorities vouch for servers of https.
     #[must_use]
-    pub(crate) fn new(permitted: Vec<Origin>) -> Self {
-        let transport = Transport { tls: web_pki(), is_reserved: leno_index::is_reserved };
-        Self { permitted: Arc::new(RwLock::new(permitted)), transport }
+    pub(crate) fn new(permitted: Vec<Origin>, authorities: Arc<WebAuthorities>) -> Self {
+        let permitted = Arc::new(RwLock::new(permitted));
+        Self { permitted, authorities, is_reserved: leno_index::is_reserved }
     }
 
     /// The same, for servers of tests.
     #[cfg(test)]
     pub(crate) fn connecting_to_loopback(self) -> Self {
-        let transport = Transport { is_reserved: |_| false, ..self.transport };
-        Self { transport, ..self }
+        Self { is_reserved: |_| false, ..self }
     }
 
     /// Replaces the origins, for all clones. Returns whether they are other ones.
@@ -131,18 +131,18 @@ impl Fetcher {
     pub(crate) async fn fetch(&self, url: &str) -> Result<String, FetchError> {
         let url = url.parse().map_err(|_| FetchError::Url)?;
         let origin = self.origin(&url)?;
-        let text = self.transport.fetch(&origin, url).await?;
+        let transport = Transport {
+            tls: self.authorities.connector(),
+            max_bytes: MAX_KEY_SET_BYTES,
+            is_reserved: self.is_reserved,
+        };
+        let text = transport.fetch(&origin, url).await?;
         leno_resources::check_key_set(&text).map_err(FetchError::Set)?;
         Ok(text)
     }
 }
 
 impl Transport {
-    /// With this TLS, to any address.
-    pub(crate) fn unrestricted(tls: TlsConnector) -> Self {
-        Self { tls, is_reserved: |_| false }
-    }
-
     /// Fetches the document at a URL of an origin.
     ///
     /// # Errors
@@ -162,9 +162,10 @@ impl Transport {
             if response.status() != StatusCode::OK {
                 return Err(FetchError::Status(response.status()));
             }
-            let body = Limited::new(response.into_body(), MAX_KEY_SET_BYTES).collect().await;
-            let bytes = body.map_err(|_| FetchError::Body)?.to_bytes();
-            return String::from_utf8(bytes.to_vec()).map_err(|_| FetchError::Body);
+            let failed = || FetchError::Body(self.max_bytes);
+            let body = Limited::new(response.into_body(), self.max_bytes).collect().await;
+            let bytes = body.map_err(|_| failed())?.to_bytes();
+            return String::from_utf8(bytes.to_vec()).map_err(|_| failed());
         }
         Err(FetchError::Redirects)
     }
@@ -198,25 +199,6 @@ impl Transport {
         }
         Err(error)
     }
-}
-
-/// TLS to servers that the authorities of this machine vouch for.
-pub(crate) fn web_pki() -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::warn!(%error, "authorities of this machine cannot be read");
-    }
-    roots.add_parsable_certificates(found.certs);
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has suites of TLS 1.2 and 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    // Each fetch verifies the certificate that the server has now: a resumed session shows none.
-    tls.resumption = Resumption::disabled();
-    TlsConnector::from(Arc::new(tls))
 }
 
 /// Where a response sends the client, if it is within its origin.

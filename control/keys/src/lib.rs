@@ -9,7 +9,7 @@
 //! ```text
 //! objects ─► KeySets::fill ─► objects with keys ─► index
 //!               │      ▲
-//!               ▼      └─ the last good set, in memory and on disk
+//!               ▼      └─ the last good set, in memory and stored
 //!        one task for each URL ─ Fetcher ─► KeySets::refreshed ─► policies with other keys ─► index
 //! ```
 //!
@@ -17,12 +17,14 @@
 //!
 //! It knows neither proxies nor tokens. Read first: [`KeySets`], then [`Origin`] and `fetch`.
 
+mod authorities;
 mod bundle_endpoint;
 mod fetch;
 mod origin;
 mod sets;
 mod store;
 
+pub use authorities::{AuthoritiesError, WebAuthorities};
 pub use bundle_endpoint::{BundleEndpoint, EndpointError, EndpointServer};
 pub use sets::KeySets;
-pub use store::Store;
+pub use store::{KeptDocuments, Store, WantedDocuments};

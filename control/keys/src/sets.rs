@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
 use leno_index::Change;
 use leno_program::Family;
 use leno_resources::{
@@ -15,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::authorities::WebAuthorities;
 use crate::fetch::{FetchError, Fetcher};
 use crate::origin::{Origin, OriginError};
 use crate::store::Store;
@@ -48,6 +51,8 @@ pub struct KeySets {
     /// The sets in `ConfigMap`s.
     config_maps: BTreeMap<ObjectKey, String>,
     followed: BTreeMap<String, FollowedSet>,
+    /// Whether all policies were there once.
+    is_filled: bool,
     /// How many permitted URLs are not fetched, for want of places.
     left_out: usize,
     counts: Arc<Counts>,
@@ -86,17 +91,18 @@ struct Counts {
 
 impl KeySets {
     /// No sets yet. `namespace`: that of the control plane, whose annotation permits origins. `store`: where the last
-    /// good sets are kept for the next start.
+    /// good sets are kept for the next start. `authorities`: those by which servers of https are authenticated.
     #[must_use]
-    pub fn new(namespace: &str, store: Option<Store>) -> Self {
+    pub fn new(namespace: &str, store: Option<Store>, authorities: Arc<WebAuthorities>) -> Self {
         Self {
             namespace: namespace.to_owned(),
-            fetcher: Fetcher::new(Vec::new()),
+            fetcher: Fetcher::new(Vec::new(), authorities),
             refresh: REFRESH,
             store,
             policies: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             followed: BTreeMap::new(),
+            is_filled: false,
             left_out: 0,
             counts: Arc::default(),
             results: mpsc::channel(RESULTS),
@@ -155,6 +161,11 @@ impl KeySets {
         }
         if permits_others || names_others {
             self.follow();
+        }
+        // The first changes are all objects.
+        if let (false, Some(store)) = (std::mem::replace(&mut self.is_filled, true), &self.store) {
+            let kept: BTreeSet<String> = self.followed.keys().map(|url| document(url)).collect();
+            store.retain(|name| kept.contains(name));
         }
         let is_other = |policy: &&AuthorizationPolicy| {
             permits_others || config_maps(policy).any(|key| replaced.contains(&key))
@@ -251,7 +262,7 @@ impl KeySets {
             let differs = known.set.as_ref() != Some(&set);
             if differs {
                 if let Some(store) = &self.store {
-                    store.write(&url, &set);
+                    store.write(&document(&url), &set);
                 }
                 known.set = Some(set);
                 tracing::info!(url, "other keys of tokens are in effect");
@@ -303,13 +314,13 @@ impl KeySets {
             let stays = named.contains(url.as_str());
             if !stays {
                 one.end();
-                self.store.iter().for_each(|store| store.forget(url));
+                self.store.iter().for_each(|store| store.forget(&document(url)));
             }
             stays
         });
         for url in named {
             if !self.followed.contains_key(url) {
-                let set = self.store.as_ref().and_then(|store| store.read(url));
+                let set = self.store.as_ref().and_then(|store| store.read(&document(url)));
                 let one = FollowedSet { set, is_failing: false, task: None, early: Arc::default() };
                 self.followed.insert(url.to_owned(), one);
             }
@@ -412,6 +423,11 @@ fn config_maps(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> 
 fn config_map(namespace: &str, name: &str) -> ObjectKey {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     ObjectKey { kind: Kind::ConfigMap, namespace, name }
+}
+
+/// The name under which the set of a URL is stored.
+fn document(url: &str) -> String {
+    HEXLOWER.encode(digest(&SHA256, url.as_bytes()).as_ref())
 }
 
 fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {

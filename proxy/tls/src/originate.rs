@@ -119,7 +119,7 @@ impl Originator {
 /// The authorities that a policy trusts.
 fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     match of {
-        Roots::System => system_roots(),
+        Roots::System => Ok(system_roots()),
         Roots::Given(certificates) => {
             let mut roots = RootCertStore::empty();
             let certificates = certificates.iter().map(|der| CertificateDer::from(der.as_slice()));
@@ -133,21 +133,23 @@ fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     }
 }
 
-/// The machine's authorities: hundreds, which are read once per process and shared by all policies.
-fn system_roots() -> Result<Arc<RootCertStore>, OriginationError> {
-    static SYSTEM: OnceLock<Option<Arc<RootCertStore>>> = OnceLock::new();
-    let read = || {
-        SYSTEM_ROOTS.iter().find_map(|file| {
-            let mut roots = RootCertStore::empty();
-            let pem = fs::read(file).ok()?;
-            let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-            let (added, _ignored) = roots.add_parsable_certificates(certificates);
-            (added > 0).then(|| Arc::new(roots))
-        })
-    };
-    SYSTEM.get_or_init(read).clone().ok_or_else(|| {
-        OriginationError::Roots("this machine has none: install ca-certificates".into())
-    })
+/// The machine's authorities, hundreds, which are read once per process and shared by all policies. A machine without a
+/// list, as the image of the proxy is, has those of Mozilla.
+fn system_roots() -> Arc<RootCertStore> {
+    static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    Arc::clone(SYSTEM.get_or_init(|| Arc::new(authorities(&SYSTEM_ROOTS))))
+}
+
+/// The authorities in the first of these files that has any, or else those that are compiled in.
+fn authorities(files: &[&str]) -> RootCertStore {
+    let of_machine = files.iter().find_map(|file| {
+        let mut roots = RootCertStore::empty();
+        let pem = fs::read(file).ok()?;
+        let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+        let (added, _ignored) = roots.add_parsable_certificates(certificates);
+        (added > 0).then_some(roots)
+    });
+    of_machine.unwrap_or_else(|| webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect())
 }
 
 /// Outside of the mesh: the certificate is valid for one of the names that the policy gives, or else for
@@ -202,5 +204,18 @@ impl HandshakeError {
             )) => "external-wrong-name",
             _ => "external-tls-failed",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The image of the proxy has no file but the proxy.
+    #[test]
+    fn a_machine_without_a_list_of_authorities_has_the_built_in_one() {
+        let built_in = authorities(&["/nowhere/ca-certificates.crt"]);
+        assert_eq!(built_in.len(), webpki_roots::TLS_SERVER_ROOTS.len());
+        assert!(built_in.len() > 50, "{}", built_in.len());
     }
 }

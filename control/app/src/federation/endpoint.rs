@@ -7,22 +7,23 @@
 //! ```
 
 use std::convert::Infallible;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use leno_identity::{Authority, write_public};
-use leno_keys::{BundleEndpoint, EndpointServer};
+use aws_lc_rs::digest::{SHA256, digest};
+use leno_identity::Authority;
+use leno_keys::{BundleEndpoint, EndpointServer, Store, WebAuthorities};
 use leno_program::Family;
 use leno_spiffe::Bundle;
 use leno_types::TrustDomain;
+use serde_json::{Map, Value};
 use tokio::time::sleep;
 
-use super::read;
+use super::{parsed, text};
 use crate::workload_bundles;
 
 /// How often a bundle is fetched that does not say (SPIFFE Federation, section 4.1).
@@ -112,12 +113,13 @@ pub(super) struct Follower {
     endpoint: BundleEndpoint,
     server: Option<EndpointId>,
     authority: Arc<Authority>,
+    authorities: Arc<WebAuthorities>,
     /// Where the last bundle is kept.
-    file: Option<PathBuf>,
+    store: Store,
     /// The bundle that is in use.
     held: Option<Bundle>,
-    /// When the given bundle that is in use, or was before a fetched one, was written.
-    given: Option<SystemTime>,
+    /// The hash of the given bundle that is in use, or was before a fetched one.
+    given: Option<String>,
     counts: Arc<Counts>,
 }
 
@@ -132,22 +134,14 @@ pub(super) struct Counts {
 impl Follower {
     /// Takes the bundle that was stored or given, if there is one. Nothing is fetched yet.
     pub(super) fn new(
-        (domain, endpoint): (TrustDomain, Endpoint),
-        authority: Arc<Authority>,
-        store: Option<&Path>,
+        (domain, Endpoint { url, server }): (TrustDomain, Endpoint),
+        (authority, authorities): (Arc<Authority>, Arc<WebAuthorities>),
+        store: Store,
     ) -> anyhow::Result<Self> {
-        let file = match store {
-            Some(directory) => {
-                let made = fs::create_dir_all(directory);
-                made.with_context(|| format!("making {}", directory.display()))?;
-                Some(directory.join(format!("{domain}.json")))
-            }
-            None => None,
-        };
-        let Endpoint { url, server } = endpoint;
         let endpoint = BundleEndpoint::new(&url)?;
         let (held, given, counts) = (None, None, Arc::default());
-        let mut follower = Self { domain, endpoint, server, authority, file, held, given, counts };
+        let mut follower =
+            Self { domain, endpoint, server, authority, authorities, store, held, given, counts };
         follower.take_stored();
         Ok(follower)
     }
@@ -191,7 +185,7 @@ impl Follower {
     async fn fetch(&mut self) -> anyhow::Result<Duration> {
         let roots;
         let server = match &self.server {
-            None => EndpointServer::Named,
+            None => EndpointServer::Named(&self.authorities),
             Some(EndpointId { id, domain, .. }) => {
                 roots = self.roots_of(domain)?;
                 EndpointServer::Identified { id, roots_der: &roots }
@@ -209,7 +203,7 @@ impl Follower {
         }
         let refresh = bundle.refresh_hint.unwrap_or(REFRESH);
         if self.held.as_ref() != Some(&bundle) {
-            self.store(&bundle);
+            self.keep(&bundle);
             tracing::info!(domain = %self.domain, roots = bundle.roots_der.len(), "trust bundle fetched");
             self.hold(bundle);
         }
@@ -233,13 +227,14 @@ impl Follower {
 
     /// Takes the bundle of the last run, unless the operator has given another one since.
     fn take_stored(&mut self) {
-        let stored = self.file.as_deref().and_then(written);
-        let given = self.given_file().and_then(written);
-        if let (Some(file), true) = (&self.file, stored.is_some() && given <= stored) {
-            match read(file) {
-                Ok(bundle) => {
-                    self.given = given;
-                    self.hold(bundle);
+        if let Some(stored) = self.store.read(&document(&self.domain)) {
+            match StoredBundle::read(&stored) {
+                Ok(StoredBundle { bundle, given }) => {
+                    let now = self.given_file().and_then(|file| Some(hash(&text(file).ok()?)));
+                    if now.is_none() || now == given {
+                        self.given = now;
+                        self.hold(bundle);
+                    }
                 }
                 Err(error) => {
                     let error = format!("{error:#}");
@@ -253,12 +248,16 @@ impl Follower {
     /// Takes the bundle that the operator has given, when it is another one: the endpoint's may have changed while it could
     /// not be fetched.
     fn take_given(&mut self) {
-        let Some(file) = self.given_file() else { return };
-        let given = written(file);
-        if given.is_none() || given == self.given {
+        // Once a bundle was fetched, the file may be removed.
+        let Some(file) = self.given_file().filter(|file| file.exists()) else { return };
+        let read = text(file);
+        // What cannot be read is one content, too: it is reported once.
+        let given =
+            Some(read.as_ref().map_or_else(|error| hash(&error.to_string()), |text| hash(text)));
+        if given == self.given {
             return;
         }
-        match read(file) {
+        match read.and_then(|text| parsed(&text, file)) {
             Ok(bundle) => {
                 tracing::info!(domain = %self.domain, file = %file.display(), "the given trust bundle is used");
                 self.hold(bundle);
@@ -275,15 +274,51 @@ impl Follower {
         self.server.as_ref()?.bundle.as_deref()
     }
 
-    fn store(&self, bundle: &Bundle) {
-        let Some(file) = &self.file else { return };
-        let json = bundle.to_json().map_err(anyhow::Error::from);
-        let stored = json.and_then(|json| Ok(write_public(file, json.as_bytes())?));
-        if let Err(error) = stored {
-            let error = format!("{error:#}");
-            tracing::warn!(domain = %self.domain, error, "a trust bundle cannot be stored for the next start");
+    fn keep(&self, bundle: &Bundle) {
+        match StoredBundle::write(bundle, self.given.as_deref()) {
+            Ok(text) => self.store.write(&document(&self.domain), &text),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(domain = %self.domain, error, "a trust bundle cannot be stored for the next start");
+            }
         }
     }
+}
+
+/// A bundle as it is stored: in SPIFFE's format, with one member more.
+struct StoredBundle {
+    bundle: Bundle,
+    /// The hash of the given bundle in whose place it was fetched.
+    given: Option<String>,
+}
+
+impl StoredBundle {
+    /// The member with the hash.
+    const GIVEN: &str = "leno_given_sha256";
+
+    fn read(text: &str) -> anyhow::Result<Self> {
+        let all: Map<String, Value> = serde_json::from_str(text)?;
+        let given = all.get(Self::GIVEN).and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { bundle: parsed(text, Path::new("what is stored"))?, given })
+    }
+
+    fn write(bundle: &Bundle, given: Option<&str>) -> anyhow::Result<String> {
+        let mut all: Map<String, Value> = serde_json::from_str(&bundle.to_json()?)?;
+        if let Some(given) = given {
+            all.insert(Self::GIVEN.to_owned(), given.into());
+        }
+        Ok(Value::Object(all).to_string())
+    }
+}
+
+/// The name under which the bundle of a trust domain is stored.
+pub(super) fn document(domain: &TrustDomain) -> String {
+    format!("{domain}.json")
+}
+
+fn hash(text: &str) -> String {
+    let hash = digest(&SHA256, text.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Appends what all followers have counted, as Prometheus text.
@@ -304,11 +339,6 @@ pub(super) fn render(all: &[(TrustDomain, Arc<Counts>)], text: &mut String) {
     }
 }
 
-/// When a file was written; `None` where there is none.
-fn written(file: &Path) -> Option<SystemTime> {
-    fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
-}
-
 fn now_unix_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -6,13 +6,13 @@ use std::time::Instant;
 use anyhow::Context;
 
 use leno_cluster::{
-    AuthorityStore, FailingKind, RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas,
+    AuthorityStore, FailingKind, KeptReconciler, RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas,
     Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION, TokenReviewer,
     UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
     policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
-use leno_keys::KeySets;
+use leno_keys::{KeySets, Store, WebAuthorities};
 use leno_kube::{Client, Elector, connect, minor_version};
 use leno_program::Family;
 use leno_serve::{Credentials, State};
@@ -39,7 +39,7 @@ const LEASE: &str = "leno-controller";
 pub(super) async fn open(
     cluster: &Cluster,
     config: &Config,
-    state: &Arc<State>,
+    (state, authorities): (&Arc<State>, &Arc<WebAuthorities>),
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<Plane> {
     let trust_domain = &config.trust_domain;
@@ -49,6 +49,7 @@ pub(super) async fn open(
     let (authority, secret) = authority(&client, &cluster.namespace, trust_domain, issuer).await?;
     let (render_secret, store) = (secret.render(), secret.store());
     tokio::spawn(secret.run());
+    let kept = Arc::new(KeptReconciler::open(client.clone(), &cluster.namespace).await);
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
     let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
@@ -73,13 +74,14 @@ pub(super) async fn open(
     let published = Published { roots, hooks: Arc::new(hooks) };
     let parts = (store, published.clone(), leads.clone());
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
-    let led = led(&client, cluster, published, (state, &statuses), &leads);
+    let led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
     let hook = hook(kubernetes, &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
-    let keys = KeySets::new(&cluster.namespace, None);
+    let store = Store::shared(kept.keys());
+    let keys = KeySets::new(&cluster.namespace, Some(store), Arc::clone(authorities));
     let render_keys = keys.render();
     let described = Arc::clone(&followed);
     let details: Vec<Render> = vec![Box::new(move |text| described.describe(text))];
@@ -111,6 +113,7 @@ pub(super) async fn open(
         details,
         webhook: Some(hook),
         rotation: Some(rotation),
+        bundles: Store::shared(kept.bundles()),
     })
 }
 
@@ -181,13 +184,13 @@ fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
 fn led(
     client: &Client,
     cluster: &Cluster,
-    Published { roots, hooks }: Published,
+    (Published { roots, hooks }, kept): (Published, &Arc<KeptReconciler>),
     (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
     let of_statuses = Arc::clone(state);
-    let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
+    let [first, second, third, fourth, fifth, sixth] = std::array::from_fn(|_| leads.clone());
     vec![
         start(
             Arc::clone(statuses),
@@ -206,6 +209,11 @@ fn led(
         ),
         start(roots, |part| async move { part.run(fourth).await }, RootsReconciler::render),
         start(hooks, |part| async move { part.run(fifth).await }, WebhookReconciler::render),
+        start(
+            Arc::clone(kept),
+            |part| async move { part.run(sixth).await },
+            KeptReconciler::render,
+        ),
     ]
 }
 

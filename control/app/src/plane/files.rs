@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use leno_identity::{Authority, TokenStore};
-use leno_keys::{KeySets, Store};
+use leno_keys::{KeySets, Store, WebAuthorities};
 use leno_serve::LocalTokens;
 use leno_sources::{FilesSource, UPDATES};
 use leno_types::TrustDomain;
@@ -21,18 +21,20 @@ const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(
     files: &Files,
-    issuer: Option<&Path>,
-    trust_domain: &TrustDomain,
+    (issuer, trust_domain): (Option<&Path>, &TrustDomain),
+    authorities: &Arc<WebAuthorities>,
 ) -> anyhow::Result<Plane> {
     let authority = Authority::open(&files.ca_dir, issuer, trust_domain)
         .with_context(|| format!("opening the authority in {}", files.ca_dir.display()))?;
     let tokens = TokenStore::open(&files.tokens)
         .with_context(|| format!("opening the tokens in {}", files.tokens.display()))?;
     let source = FilesSource::open(&files.documents).context("cannot follow the documents")?;
-    let keys = files.ca_dir.join("keys");
-    let store =
-        Store::open(&keys).with_context(|| format!("opening the keys in {}", keys.display()))?;
-    let keys = KeySets::new(NAMESPACE, Some(store));
+    let store = |name: &str| {
+        let directory = files.ca_dir.join(name);
+        Store::open(&directory).with_context(|| format!("opening {}", directory.display()))
+    };
+    let bundles = store("federation")?;
+    let keys = KeySets::new(NAMESPACE, Some(store("keys")?), Arc::clone(authorities));
     let metrics: Vec<Render> = vec![Box::new(keys.render())];
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
@@ -51,5 +53,6 @@ pub(super) fn open(
         details: Vec::new(),
         webhook: None,
         rotation: None,
+        bundles,
     })
 }

@@ -231,21 +231,42 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
 
     let federate = format!("{NEAR}=https://{address}/");
     let mut far = Mesh::new(FAR, &["--federate", &federate]);
+    // As the image of the control plane, which has no file of authorities.
+    let none = place.path().join("none");
+    fs::create_dir(&none).unwrap();
+    far.environment = vec![("SSL_CERT_DIR", none.clone()), ("SSL_CERT_FILE", none.join("none"))];
+    fs::write(none.join("none"), "").unwrap();
     far.start();
     let said = far.says("a trust bundle cannot be fetched");
     assert!(said.contains("UnknownIssuer") || said.contains("invalid peer certificate"), "{said}");
     assert_eq!(far.federated(NEAR), Vec::<String>::new());
+    let authorities =
+        |source| far.metric(&format!("leno_control_web_authorities{{source=\"{source}\"}}"));
+    assert_eq!((authorities("machine"), authorities("file")), (0, 0));
+    assert!(authorities("built-in") > 50, "those of Mozilla");
+
     let authorities = place.path().join("authorities.pem");
     fs::write(&authorities, &web.root).unwrap();
     far.environment.push(("SSL_CERT_FILE", authorities.clone()));
     far.start();
     far.has(NEAR, &near.own());
+    // Those of the operator count besides, and are read again.
+    far.environment.pop();
+    let own = place.path().join("ca.crt");
+    fs::write(&own, Web::new().root).unwrap();
+    far.arguments.extend(["--web-authorities".to_owned(), own.to_str().unwrap().to_owned()]);
+    far.start();
+    far.says("a trust bundle cannot be fetched");
+    fs::write(&own, &web.root).unwrap();
+    until("a fetch", || far.metric(FETCHED), |count| *count > 0);
 
     // The certificate is replaced by one of another authority, without a restart.
     let next = Web::new();
     next.certify(&certificate);
     near.says("the certificate of the bundle endpoint was replaced");
-    far.says("a trust bundle cannot be fetched");
+    let failed = FETCHED.replace("fetched\"}", "failed\"}");
+    let before = far.metric(&failed);
+    until("a failed fetch", || far.metric(&failed), |count| *count > before);
     assert_eq!(far.federated(NEAR), near.own(), "the last bundle stays");
 }
 

@@ -9,6 +9,7 @@
 mod admission;
 mod attacks;
 mod burst;
+mod kept;
 mod kinds;
 #[path = "../../../serve/tests/scale/machine.rs"]
 mod machine;

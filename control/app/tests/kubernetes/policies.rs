@@ -26,7 +26,7 @@ fn rate_limit(service: &str) -> Value {
 
 /// Waits until the only ancestor of a policy has these conditions: of each its type with the reason why it does not
 /// hold, if it does not.
-async fn says(bed: &Bed, policy: &Value, wanted: &[(&str, &str)]) {
+pub(crate) async fn says(bed: &Bed, policy: &Value, wanted: &[(&str, &str)]) {
     let what = format!("{wanted:?} of {}", policy["metadata"]["name"]);
     until(&what, async || {
         let policy = bed.get(policy.clone()).await?;

@@ -27,7 +27,7 @@ async fn ask(bed: &Bed, id: &str, verb: Value) {
         .await;
 }
 
-async fn identity(replica: &Replica) -> Value {
+pub(crate) async fn identity(replica: &Replica) -> Value {
     let page = replica.page("/identity").await;
     let (_, body) = page.split_once("\r\n\r\n").unwrap();
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {page}"))

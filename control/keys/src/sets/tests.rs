@@ -1,6 +1,7 @@
 use leno_resources::parse;
 
 use super::*;
+use crate::store::KeptDocuments;
 
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
 const URL: &str = "https://id.example.com/keys";
@@ -39,6 +40,12 @@ fn keys(changes: &[Change]) -> Vec<&str> {
     found
 }
 
+fn key_sets(store: Option<Store>) -> KeySets {
+    let authorities =
+        WebAuthorities::open(None).expect("those of the machine, or the built-in ones");
+    KeySets::new("leno-system", store, Arc::new(authorities))
+}
+
 fn rendered(sets: &KeySets) -> String {
     let mut text = String::new();
     sets.render()(&mut text);
@@ -49,7 +56,7 @@ fn rendered(sets: &KeySets) -> String {
 /// fetched.
 #[tokio::test]
 async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
-    let mut sets = KeySets::new("leno-system", None);
+    let mut sets = key_sets(None);
     let mut changes = vec![policy(URL)];
     sets.fill(&mut changes);
     assert_eq!(keys(&changes), [""]);
@@ -67,9 +74,9 @@ async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
 async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(&directory.path().join("keys")).expect("a store");
-    store.write(URL, SET);
+    store.write(&document(URL), SET);
     let store = Store::open(&directory.path().join("keys")).expect("the same store");
-    let mut sets = KeySets::new("leno-system", Some(store));
+    let mut sets = key_sets(Some(store));
     let mut changes = vec![policy(URL), permit("leno-system", "https://id.example.com")];
     sets.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
@@ -96,7 +103,7 @@ async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
 
 #[tokio::test]
 async fn a_tenant_with_many_urls_takes_no_places_of_others() {
-    let mut sets = KeySets::new("leno-system", None);
+    let mut sets = key_sets(None);
     let mut changes = vec![permit("leno-system", "https://id.example.com")];
     for nth in 0..300 {
         let unknown = format!("https://evil-{nth}.example.com/");
@@ -121,12 +128,14 @@ async fn a_tenant_with_many_urls_takes_no_places_of_others() {
 async fn what_no_policy_names_is_removed_from_the_disk() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::open(directory.path()).expect("a store");
-    store.write(URL, SET);
-    let mut sets = KeySets::new("leno-system", Some(store));
+    store.write(&document(URL), SET);
+    store.write(&document("https://id.example.com/named-before-the-last-start"), SET);
+    let mut sets = key_sets(Some(store));
     let named = policy(URL);
     let Change::Upsert(object) = &named else { panic!() };
     let key = object.key();
     sets.fill(&mut vec![named]);
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 1);
     sets.fill(&mut vec![Change::Delete(key)]);
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 0);
 }
@@ -140,7 +149,7 @@ fn keys_of(namespace: &str, set: &str) -> Change {
 
 #[tokio::test]
 async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
-    let mut sets = KeySets::new("leno-system", None);
+    let mut sets = key_sets(None);
     let mut changes = vec![
         change(
             "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
@@ -199,8 +208,8 @@ async fn an_unknown_key_has_its_set_fetched_early_and_not_more_often_than_the_bo
     let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
     let (url, fetched) = issuer(&served).await;
     let origin = url.trim_end_matches("/keys").to_owned();
-    let mut sets = KeySets::new("leno-system", None);
-    sets.fetcher = Fetcher::new(Vec::new()).connecting_to_loopback();
+    let mut sets = key_sets(None);
+    sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
     // No regular fetch happens within this test.
     sets.refresh = Duration::from_secs(3_600);
     sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
@@ -216,4 +225,25 @@ async fn an_unknown_key_has_its_set_fetched_early_and_not_more_often_than_the_bo
     assert_eq!(fetched.load(Ordering::Relaxed), 2);
     let text = rendered(&sets);
     assert!(text.contains("leno_control_key_refetches_total 100\n"), "{text}");
+}
+
+#[tokio::test]
+async fn replicas_share_what_one_of_them_has_fetched() {
+    let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
+    let (url, _) = issuer(&served).await;
+    let origin = url.trim_end_matches("/keys").to_owned();
+    let documents = KeptDocuments::new(BTreeMap::new());
+    let wanted = documents.wanted();
+    let mut sets = key_sets(Some(Store::shared(documents)));
+    sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
+    sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
+    assert_eq!(wanted.borrow().get(&document(&url)), Some(&None), "another one may have it");
+    assert_eq!(keys(&sets.refreshed().await), [SET]);
+    let stored = wanted.borrow().clone();
+    let stored = stored.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
+    // A replica that starts while nothing is permitted to be fetched that answers.
+    let mut next = key_sets(Some(Store::shared(KeptDocuments::new(stored))));
+    let mut changes = vec![policy(&url), permit("leno-system", &origin)];
+    next.fill(&mut changes);
+    assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
 }

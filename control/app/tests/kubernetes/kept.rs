@@ -1,0 +1,157 @@
+//! What was fetched survives a restart of all replicas while the other side is down.
+
+use std::process::{Child, Command, Stdio};
+
+use leno_testkit_api::{Bed, binary, until};
+use serde_json::{Value, json};
+
+use crate::policies::says;
+use crate::replica::Replica;
+use crate::rotation::identity;
+use crate::{cluster, leads, run_pod};
+
+/// A URL from which nothing is ever fetched: addresses of the machine itself are not connected to.
+const URL: &str = "https://127.0.0.1:1/keys";
+/// The SHA-256 of that.
+const DOCUMENT: &str = "bd46d63fa0dc23aae735df215884b84f5c8faa9066bcd7e28f4f45dc2c36d0fd";
+const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
+
+fn kept(name: &str, data: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "leno-system"}, "data": data})
+}
+
+/// The documents in one.
+async fn documents(bed: &Bed, name: &str) -> Vec<String> {
+    let map = bed.get(kept(name, &json!({}))).await;
+    let data = map.as_ref().and_then(|map| map.data.get("data")?.as_object());
+    data.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_issuer() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    bed.merge(
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-system"}}),
+        json!({"metadata": {"annotations": {"leno.dev/keys-from": "https://127.0.0.1:1"}}}),
+    )
+    .await;
+    let policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "users", "namespace": "shop"},
+        "spec": {"selector": {}, "rules": [{}],
+            "tokens": [{"issuer": "https://id.example.com", "audiences": ["a"], "jwksUrl": URL}]}});
+    until("the kind is served", async || bed.serves(&policy).await).await;
+    bed.apply(policy.clone()).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let first = Replica::start("controller-0", &kubeconfig);
+    leads(&first).await;
+    let lacks =
+        [("Accepted", ""), ("ResolvedRefs", "KeysNotFound"), ("Programmed", "KeysNotFound")];
+    says(&bed, &policy, &lacks).await;
+
+    // A replica that has led before has fetched the set, and another client has put something beside it.
+    let data = json!({DOCUMENT: SET, "0".repeat(64): SET, "other": "x"});
+    bed.apply(kept("leno-keys", &data)).await;
+    first.end();
+    let second = Replica::start("controller-1", &kubeconfig);
+    leads(&second).await;
+    let has = [("Accepted", ""), ("ResolvedRefs", ""), ("Programmed", "")];
+    says(&bed, &policy, &has).await;
+    let stored = "leno_control_kept_documents{config_map=\"leno-keys\",state=\"stored\"}";
+    until("the set to be kept", async || (second.metric(stored).await as u64 == 1).then_some(()))
+        .await;
+
+    bed.delete(policy).await;
+    until("nothing to be kept", async || (second.metric(stored).await as u64 == 0).then_some(()))
+        .await;
+    second.end();
+}
+
+/// A control plane of another trust domain, which serves its bundle.
+struct Partner {
+    child: Child,
+    place: tempfile::TempDir,
+}
+
+impl Partner {
+    fn start() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let documents = place.path().join("documents");
+        std::fs::create_dir(&documents).unwrap();
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+                       spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n";
+        std::fs::write(documents.join("mesh.yaml"), service).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_leno-controller"))
+            .args(["--trust-domain", "partner.example", "--listen", "127.0.0.1:0", "--log", "info"])
+            .args(["--bundle-endpoint", "127.0.0.1:0", "--bundle-refresh", "1s"])
+            .arg("--files")
+            .arg(documents)
+            .arg("--ca-dir")
+            .arg(place.path().join("ca"))
+            .arg("--roots-file")
+            .arg(place.path().join("roots.pem"))
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(place.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, place }
+    }
+
+    /// Where it serves its bundle.
+    async fn address(&self) -> String {
+        until("the partner's bundle endpoint", async || {
+            let log = std::fs::read_to_string(self.place.path().join("log")).unwrap();
+            let line = log.lines().find(|line| line.contains("serving the trust bundle"))?;
+            self.place.path().join("roots.pem").exists().then_some(())?;
+            Some(line.split("address=").nth(1).unwrap().trim().to_owned())
+        })
+        .await
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        // It has ended already, where the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fetched_trust_bundles_survive_a_restart_of_the_control_plane_without_their_endpoint() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let partner = Partner::start();
+    let address = partner.address().await;
+    let given = kubeconfig.with_file_name("given.pem");
+    std::fs::copy(partner.place.path().join("roots.pem"), &given).unwrap();
+    let federate = format!(
+        "partner.example=https://{address}/;spiffe-id=spiffe://partner.example/leno/control-plane;bundle={}",
+        given.display()
+    );
+    let first = Replica::start_with("controller-0", &kubeconfig, &["--federate", &federate]);
+    leads(&first).await;
+    let names = until("the bundle to be kept", async || {
+        Some(documents(&bed, "leno-bundles").await).filter(|names| !names.is_empty())
+    });
+    assert_eq!(names.await, ["partner.example.json"]);
+    let roots =
+        async |replica: &Replica| identity(replica).await["federated"]["partner.example"].clone();
+    let fetched = roots(&first).await;
+    assert_eq!(fetched.as_array().unwrap().len(), 1);
+    first.end();
+    drop(partner);
+
+    // No file has them any more.
+    std::fs::remove_file(&given).unwrap();
+    let second = Replica::start_with("controller-1", &kubeconfig, &["--federate", &federate]);
+    leads(&second).await;
+    assert_eq!(roots(&second).await, fetched);
+    // What it has not fetched itself stays as it is stored.
+    let writes = "leno_control_kept_writes_total{result=\"written\"}";
+    assert_eq!(second.metric(writes).await as u64, 0);
+    assert_eq!(documents(&bed, "leno-bundles").await, ["partner.example.json"]);
+    second.end();
+}

@@ -1,0 +1,313 @@
+//! What replicas have fetched, kept in `ConfigMap`s for those that start: keys of tokens, and trust bundles of other trust
+//! domains. Without them a control plane that starts while an issuer is away would deny what its keys permit.
+//!
+//! ```text
+//!  each replica that starts ◄── ConfigMap ◄── the replica that leads, what it has fetched
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use leno_keys::{KeptDocuments, WantedDocuments};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
+use leno_program::Family;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
+
+/// The `ConfigMap` with sets of keys.
+pub const KEYS: &str = "leno-keys";
+/// The `ConfigMap` with trust bundles.
+pub const BUNDLES: &str = "leno-bundles";
+
+/// Whose the fields of these are, for the API server.
+const FIELD_MANAGER: &str = "leno-controller";
+/// Most bytes in one of them, with names. The API server takes 1 MiB.
+const MAX_BYTES: usize = 960 * 1024;
+/// Pause after the API server did not answer.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Longest wait for one answer of the API server.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The documents of a `ConfigMap`, by name.
+type Documents = BTreeMap<String, String>;
+
+/// Keeps what was fetched.
+pub struct KeptReconciler {
+    maps: Api<ConfigMap>,
+    all: [KeptMap; 2],
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+struct KeptMap {
+    name: &'static str,
+    documents: KeptDocuments,
+    /// How many documents are stored, and how many have no room, as far as this replica leads.
+    stored: AtomicUsize,
+    left_out: AtomicUsize,
+}
+
+/// What is stored.
+struct Observed<'a> {
+    own: &'a KeptReconciler,
+    maps: [ObservedMap; 2],
+}
+
+#[derive(Default)]
+struct ObservedMap {
+    found: Reflection<(), Documents>,
+    /// Names that another client has written: server-side apply does not remove them.
+    foreign: BTreeSet<String>,
+}
+
+enum Observation {
+    Map(usize, Report<ConfigMap>),
+    /// This replica has fetched something.
+    Fetched,
+}
+
+impl KeptReconciler {
+    /// Reads what is kept. An API server that does not answer is asked again for ever.
+    pub async fn open(client: Client, namespace: &str) -> Self {
+        let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+        let keys = KeptMap::open(&maps, KEYS).await;
+        let bundles = KeptMap::open(&maps, BUNDLES).await;
+        let [written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { maps, all: [keys, bundles], written, failed }
+    }
+
+    /// The sets of keys.
+    #[must_use]
+    pub fn keys(&self) -> KeptDocuments {
+        let [keys, _] = &self.all;
+        keys.documents.clone()
+    }
+
+    /// The trust bundles.
+    #[must_use]
+    pub fn bundles(&self) -> KeptDocuments {
+        let [_, bundles] = &self.all;
+        bundles.documents.clone()
+    }
+
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed { own: self, maps: Default::default() }).await;
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let help = "ConfigMaps of fetched keys and trust bundles written, by result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("kept_writes_total", help), &results);
+        let help = "Fetched sets of keys and trust bundles, as far as this replica leads: stored for the next start, or left \
+                    out for want of room in the ConfigMap.";
+        let mut family = Family::gauge(text, "leno_control_kept_documents", help);
+        for map in &self.all {
+            for (state, count) in [("stored", &map.stored), ("left-out", &map.left_out)] {
+                let labels = [("config_map", map.name), ("state", state)];
+                family.sample(&labels, count.load(Ordering::Relaxed));
+            }
+        }
+    }
+}
+
+impl KeptMap {
+    async fn open(maps: &Api<ConfigMap>, name: &'static str) -> Self {
+        let stored = loop {
+            match timeout(ANSWER, read(maps, name)).await {
+                Ok(Ok(stored)) => break stored,
+                Ok(Err(error)) if is_status(&error, 403) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(error, name, "what was fetched before the start is not read");
+                    break Documents::new();
+                }
+                Ok(Err(error)) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, name, "what was fetched before cannot be read yet");
+                }
+                Err(_elapsed) => {
+                    tracing::warn!(name, "what was fetched before cannot be read yet: no answer");
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        };
+        tracing::info!(name, documents = stored.len(), "taken as fetched before the start");
+        let [stored_count, left_out] = std::array::from_fn(|_| AtomicUsize::new(0));
+        let documents = KeptDocuments::new(stored);
+        Self { name, documents, stored: stored_count, left_out }
+    }
+}
+
+/// The documents in a `ConfigMap`; none if there is no such one. Listed, for which the control plane has the right.
+async fn read(maps: &Api<ConfigMap>, name: &str) -> Result<Documents, leno_kube::Error> {
+    let selection = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = maps.list(&selection).await?.items.into_iter().next();
+    Ok(found.and_then(|map| map.data).unwrap_or_default())
+}
+
+/// What is to be stored: the small documents first, so that a large one takes no place of others. And how many documents
+/// have no room.
+fn fit(wanted: &WantedDocuments, stored: &Documents) -> (Documents, usize) {
+    let text = |(name, wanted): (&String, &Option<String>)| {
+        let text = wanted.as_ref().or_else(|| stored.get(name))?;
+        Some((name.len() + text.len(), name.clone(), text.clone()))
+    };
+    let mut all: Vec<(usize, String, String)> = wanted.iter().filter_map(text).collect();
+    all.sort_unstable();
+    let (count, mut room) = (all.len(), MAX_BYTES);
+    let fits = |(bytes, _, _): &(usize, String, String)| match room.checked_sub(*bytes) {
+        Some(rest) => {
+            room = rest;
+            true
+        }
+        None => false,
+    };
+    let fitting = all.into_iter().take_while(fits).map(|(_, name, text)| (name, text));
+    let fitting: Documents = fitting.collect();
+    let left_out = count - fitting.len();
+    (fitting, left_out)
+}
+
+impl Observed<'_> {
+    /// What the map should have, if it has anything else.
+    fn due(&self, nth: usize) -> Option<Documents> {
+        let (map, observed) = (self.own.all.get(nth)?, self.maps.get(nth)?);
+        if !observed.found.is_complete() {
+            return None;
+        }
+        let none = Documents::new();
+        let found = observed.found.values().get(&()).unwrap_or(&none);
+        let (next, left_out) = fit(&map.documents.wanted().borrow(), found);
+        map.stored.store(next.len(), Ordering::Relaxed);
+        if map.left_out.swap(left_out, Ordering::Relaxed) < left_out {
+            tracing::error!(
+                config_map = map.name,
+                left_out,
+                "what was fetched has no room, and a replica that starts has to fetch it"
+            );
+        }
+        let is_ours = |name: &String| next.contains_key(name) || !observed.foreign.contains(name);
+        let differs = found.iter().filter(|(name, _)| is_ours(name)).ne(&next);
+        differs.then_some(next)
+    }
+
+    /// Whether it was written.
+    async fn write(&mut self, nth: usize, next: &Documents) -> bool {
+        let (Some(of), Some(observed)) = (self.own.all.get(nth), self.maps.get_mut(nth)) else {
+            return false;
+        };
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": of.name, "labels": {"app.kubernetes.io/part-of": "leno"}},
+            "data": next,
+        });
+        // Applied, it is made where there is none, by the right to this name alone.
+        let written = apply(&self.own.maps, FIELD_MANAGER, of.name, &map);
+        let failure = match timeout(ANSWER, written).await {
+            Ok(Ok(map)) => {
+                let stored = map.data.unwrap_or_default();
+                let others = stored.keys().filter(|name| !next.contains_key(*name));
+                observed.foreign = others.cloned().collect();
+                observed.found.insert((), stored);
+                self.own.written.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => "no answer".to_owned(),
+        };
+        self.own.failed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            config_map = of.name,
+            failure,
+            "what was fetched cannot be stored; trying again"
+        );
+        false
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Observation;
+
+    fn watches(&self) -> BoxStream<'static, Observation> {
+        let each = self.own.all.iter().enumerate().map(|(nth, map)| {
+            let stored = leno_kube::watch(self.own.maps.clone(), Selection::named(map.name));
+            let stored = stored.map(move |report| Observation::Map(nth, report));
+            let fetched = changes(map.documents.wanted()).map(|()| Observation::Fetched);
+            stream::select(stored, fetched).boxed()
+        });
+        stream::select_all(each).boxed()
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        let Observation::Map(nth, report) = observation else { return };
+        match (report, self.maps.get_mut(nth)) {
+            (Report::Event(event), Some(observed)) => {
+                observed.found.take(event, |map| ((), Some(map.data.unwrap_or_default())));
+            }
+            (Report::Failed(error), _) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "what is kept cannot be followed; trying again");
+            }
+            (Report::Resumed | Report::Event(_), _) => {}
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        (0..self.maps.len()).any(|nth| self.due(nth).is_some())
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let mut all = true;
+        for nth in 0..self.maps.len() {
+            if let Some(next) = self.due(nth) {
+                all &= self.write(nth, &next).await;
+            }
+        }
+        all
+    }
+}
+
+/// Yields once for each change.
+fn changes(wanted: watch::Receiver<WantedDocuments>) -> BoxStream<'static, ()> {
+    stream::unfold(wanted, |mut wanted| async move {
+        // The documents last as long as the process.
+        wanted.changed().await.ok().map(|()| ((), wanted))
+    })
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(pairs: &[(&str, usize)]) -> Documents {
+        pairs.iter().map(|(name, bytes)| ((*name).to_owned(), "x".repeat(*bytes))).collect()
+    }
+
+    fn wanted(documents: Documents) -> WantedDocuments {
+        documents.into_iter().map(|(name, text)| (name, Some(text))).collect()
+    }
+
+    #[test]
+    fn a_large_document_takes_no_room_of_small_ones() {
+        let all = named(&[("a", MAX_BYTES - 10), ("b", 4), ("c", 3)]);
+        let (fitting, left_out) = fit(&wanted(all), &Documents::new());
+        assert_eq!((fitting, left_out), (named(&[("b", 4), ("c", 3)]), 1));
+        let exact = named(&[("a", MAX_BYTES - 5), ("c", 3)]);
+        assert_eq!(fit(&wanted(exact.clone()), &Documents::new()), (exact, 0));
+        // What this replica has not fetched stays as it is stored; what it does not want does not.
+        let claimed = [("a".to_owned(), None), ("d".to_owned(), None)].into();
+        let stored = named(&[("a", 1), ("b", 1)]);
+        assert_eq!(fit(&claimed, &stored), (named(&[("a", 1)]), 0));
+    }
+}
