@@ -14,6 +14,8 @@ pub struct Values {
     pub image: Image,
     /// The trust domain of identities.
     pub trust_domain: String,
+    /// What issues certificates.
+    pub identity: Identity,
     /// How workloads treat plaintext without an annotation.
     pub mtls: Mtls,
     /// Whether workloads without an annotation may connect to destinations outside of the mesh.
@@ -32,6 +34,56 @@ pub struct Values {
     pub proxy: Proxy,
     /// The webhooks by which the API server calls the control plane.
     pub webhook: Webhook,
+}
+
+/// What issues certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Identity {
+    /// A SPIFFE Workload API in place of the control plane.
+    pub workload_api: WorkloadApi,
+}
+
+/// A SPIFFE Workload API that issues the certificates of pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkloadApi {
+    /// How pods reach it, if they do.
+    pub volume: WorkloadApiVolume,
+    /// The CSI driver.
+    pub csi_driver: String,
+    /// The folder of the node.
+    pub host_path: String,
+    /// The name of the socket in the volume.
+    pub socket: String,
+}
+
+/// How pods reach a Workload API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum WorkloadApiVolume {
+    /// Not at all: the control plane issues certificates.
+    #[serde(rename = "")]
+    None,
+    /// By a volume of a CSI driver.
+    Csi,
+    /// By a folder of the node.
+    HostPath,
+}
+
+impl WorkloadApi {
+    /// The volume as the control plane's `--proxy-workload-api` has it.
+    #[must_use]
+    pub fn setting(&self) -> Option<String> {
+        match self.volume {
+            WorkloadApiVolume::None => None,
+            WorkloadApiVolume::Csi => Some(format!("csi:{}/{}", self.csi_driver, self.socket)),
+            WorkloadApiVolume::HostPath => Some(format!("hostPath:{}/{}", self.host_path, self.socket)),
+        }
+    }
 }
 
 /// The registry, tag and pull policy of the images.

@@ -12,7 +12,7 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 10] = [
+const SETTINGS: [&[&str]; 12] = [
     &[],
     &["ha=true"],
     &["ha=true", "controller.issuerSecret=mesh-issuer"],
@@ -29,6 +29,8 @@ const SETTINGS: [&[&str]; 10] = [
     &["proxy.tapBodies=true"],
     &["observer.enabled=false"],
     &["observer.storage=1Gi", "observer.storageClass=fast"],
+    &["identity.workloadApi.volume=csi", "controller.issuerSecret=mesh-issuer"],
+    &["identity.workloadApi.volume=hostPath", "identity.workloadApi.hostPath=/run/spire"],
     &[
         "image.registry=example.org/mesh",
         "image.digests.controller=sha256:0123",
@@ -173,6 +175,40 @@ agent:
     assert!(image(&controller).starts_with("leno-controller:"));
     let wrong = Values::load(&[("v".to_owned(), "image: {pullSecrets: [a]}".to_owned())], &[]);
     assert!(wrong.is_err(), "a Secret is named by its field `name`");
+}
+
+/// The control plane and the proxies reach the same Workload API.
+#[test]
+fn a_workload_api_is_mounted_into_the_control_plane_which_mounts_it_into_pods() {
+    for (kind, setting, source) in [
+        (
+            "csi",
+            "csi:csi.spiffe.io/spire-agent.sock",
+            serde_json::json!({"driver": "csi.spiffe.io", "readOnly": true}),
+        ),
+        (
+            "hostPath",
+            "hostPath:/run/spire/agent-sockets/spire-agent.sock",
+            serde_json::json!({"path": "/run/spire/agent-sockets", "type": "Directory"}),
+        ),
+    ] {
+        let values = [format!("identity.workloadApi.volume={kind}")];
+        let values = Values::load(&[], &values).unwrap();
+        assert_eq!(values.identity.workload_api.setting().as_deref(), Some(setting));
+        let all = documents(&render(&values, NAMESPACE).unwrap());
+        let pod = &all.iter().find(|one| one["kind"] == "Deployment").unwrap()["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let env = |name: &str| {
+            let all = container["env"].as_array().unwrap().iter();
+            all.clone().find(|one| one["name"] == name).map(|one| one["value"].clone())
+        };
+        assert_eq!(env("LENO_PROXY_WORKLOAD_API").unwrap(), setting);
+        let (mount, volume) = (&container["volumeMounts"][0], &pod["volumes"][0]);
+        assert_eq!((&mount["name"], &volume[kind]), (&volume["name"], &source));
+        let socket = format!("unix://{}/spire-agent.sock", mount["mountPath"].as_str().unwrap());
+        assert_eq!(env("SPIFFE_ENDPOINT_SOCKET").unwrap(), socket);
+    }
+    assert_eq!(Values::defaults().identity.workload_api.setting(), None);
 }
 
 #[test]

@@ -240,6 +240,7 @@ impl Inject {
         };
         let told = there.told()?;
         let policy = serde_json::to_value(told.image.pull_policy)?;
+        let workload_api = told.identity.workload_api.setting();
         let settings = Settings {
             image: told.image.named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
@@ -252,6 +253,7 @@ impl Inject {
             metrics_compat: leno_admission::metrics_compat(&told.proxy.metrics_compat)
                 .map_err(anyhow::Error::msg)?,
             tap_bodies: told.proxy.tap_bodies,
+            workload_api: workload_api.map(|text| text.parse()).transpose()?,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

@@ -5,7 +5,7 @@ use leno_types::ports::{ADMIN, PROXY_UID};
 use crate::probes::{Probes, VARIABLE};
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, ROOTS_KEY, TOKEN_VOLUME};
+use crate::{CONTAINER, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME};
 
 /// The audience of the token.
 const AUDIENCE: &str = "leno";
@@ -13,6 +13,7 @@ const AUDIENCE: &str = "leno";
 const TOKEN_LIFETIME_S: u32 = 3600;
 const TOKEN_PATH: &str = "/var/run/leno/token";
 const ROOTS_PATH: &str = "/var/run/leno/roots";
+const WORKLOAD_API_PATH: &str = "/run/leno/workload-api";
 /// How often the kubelet asks whether the proxy is ready, and how often it may not be: two minutes, in
 /// which a control plane that restarts is back.
 const START_PERIOD_S: u32 = 1;
@@ -38,12 +39,16 @@ pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
     container.set("resources", settings.resources.value());
     container.set("securityContext", security());
     container.set("terminationMessagePolicy", "FallbackToLogsOnError");
-    container.set("volumeMounts", [mount(TOKEN_VOLUME, TOKEN_PATH), mount(ROOTS, ROOTS_PATH)]);
+    let mut mounts = vec![mount(TOKEN_VOLUME, TOKEN_PATH), mount(ROOTS, ROOTS_PATH)];
+    if settings.workload_api.is_some() {
+        mounts.push(mount(WORKLOAD_API_VOLUME, WORKLOAD_API_PATH));
+    }
+    container.set("volumeMounts", Value::List(mounts));
     container
 }
 
 /// The volumes that it mounts.
-pub(crate) fn volumes() -> [Value; 2] {
+pub(crate) fn volumes(settings: &Settings) -> Vec<Value> {
     let token = Value::from([
         ("path", "token".into()),
         ("audience", AUDIENCE.into()),
@@ -52,10 +57,14 @@ pub(crate) fn volumes() -> [Value; 2] {
     let source = Value::from([("serviceAccountToken", token)]);
     let projected = Value::from([("sources", [source].into())]);
     let roots = Value::from([("name", ROOTS.into())]);
-    [
+    let mut all = vec![
         [("name", TOKEN_VOLUME.into()), ("projected", projected)].into(),
         [("name", ROOTS.into()), ("configMap", roots)].into(),
-    ]
+    ];
+    if let Some(api) = &settings.workload_api {
+        all.push([("name", WORKLOAD_API_VOLUME.into()), api.value()].into());
+    }
+    all
 }
 
 fn environment(settings: &Settings, probes: &Probes) -> Value {
@@ -76,6 +85,10 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
         // With it, the startup probe holds back a pod that the agent has not captured yet.
         said("LENO_AWAIT_CAPTURE", "true"),
     ];
+    if let Some(api) = &settings.workload_api {
+        let address = format!("unix://{WORKLOAD_API_PATH}/{}", api.socket());
+        all.push(said("SPIFFE_ENDPOINT_SOCKET", &address));
+    }
     if let Some(log) = &settings.log {
         all.push(said("LENO_LOG", &log.replace('$', "$$")));
     }

@@ -13,7 +13,7 @@ use crate::mode::{self, ModeOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports, pre_stop};
+use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop};
 
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
@@ -194,7 +194,7 @@ pub fn inject(
         made.push("initContainers".to_owned());
     }
     let (list, new) = spec.list_in("volumes");
-    list.extend(volumes());
+    list.extend(volumes(&settings));
     if new {
         made.push("volumes".to_owned());
     }
@@ -334,7 +334,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
     if spec.list("containers").is_empty() {
         return Err(InjectError::Form("containers", "a list of at least one"));
     }
-    for own in [TOKEN_VOLUME, ROOTS] {
+    for own in [TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME] {
         let same = |volume: &Value| volume.name() == Some(own);
         if spec.list("volumes").iter().any(same) {
             return Err(InjectError::Volume(own));

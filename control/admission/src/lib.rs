@@ -39,8 +39,8 @@ pub use judge::{is_unjudged, judge};
 pub use mode::ModeOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
-    DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, Resources, Settings, Shape, access_log, exports,
-    metrics_compat, pull_secrets, traces,
+    DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, NoWorkloadApiVolume, Resources, Settings, Shape,
+    WorkloadApiVolume, access_log, exports, metrics_compat, pull_secrets, traces,
 };
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
@@ -52,6 +52,8 @@ pub use workload::{InjectionOutcome, Report, inject_document, uninject_document}
 pub const CONTAINER: &str = "leno-proxy";
 /// The volume with the token that the proxy shows the control plane.
 pub const TOKEN_VOLUME: &str = "leno-token";
+/// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates.
+pub const WORKLOAD_API_VOLUME: &str = "leno-workload-api";
 /// The volume, and the ConfigMap in it, with the roots that the proxy checks the control plane by.
 pub const ROOTS: &str = "leno-roots";
 /// The field of that ConfigMap.

@@ -1,5 +1,7 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
+use std::str::FromStr;
+
 use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
@@ -34,6 +36,9 @@ const OFF: &str = "off";
 /// Seconds in which all proxies learn that a pod is being deleted, with room: it takes them some milliseconds.
 pub const DEFAULT_PRE_STOP_SLEEP: u32 = 1;
 
+/// Longest name of a CSI driver, a folder or a socket: the path of a socket has 107 bytes at most (unix(7)).
+const MAX_NAME: usize = 63;
+
 /// Longest value of one of Leno's annotations: the fields of an access log take some lines.
 const MAX_VALUE: usize = 1024;
 
@@ -63,6 +68,8 @@ pub struct Settings {
     pub metrics_compat: Option<String>,
     /// Whether taps may show bodies, which pods cannot permit.
     pub tap_bodies: bool,
+    /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
+    pub workload_api: Option<WorkloadApiVolume>,
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
@@ -70,6 +77,74 @@ pub struct Settings {
     /// Seconds for which a container of the application waits before SIGTERM when its pod is deleted, unless it has a
     /// `preStop` hook; 0 for none, as before Kubernetes 1.30.
     pub pre_stop_sleep: u32,
+}
+
+/// The volume by which pods reach a SPIFFE Workload API, such as that of SPIRE's agent: `csi:DRIVER/SOCKET` or
+/// `hostPath:/DIRECTORY/SOCKET`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadApiVolume {
+    source: WorkloadApiSource,
+    /// The name of the socket in it.
+    socket: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum WorkloadApiSource {
+    /// A CSI driver that gives each pod the folder of the socket, as SPIFFE's does.
+    Csi(String),
+    /// That folder of the node.
+    HostPath(String),
+}
+
+/// A text that names no such volume.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not the volume of a Workload API: use csi:DRIVER/SOCKET, for example csi:csi.spiffe.io/spire-agent.sock, or \
+     hostPath:/DIRECTORY/SOCKET"
+)]
+pub struct NoWorkloadApiVolume(String);
+
+impl FromStr for WorkloadApiVolume {
+    type Err = NoWorkloadApiVolume;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let no = || NoWorkloadApiVolume(text.to_owned());
+        let is_plain = |part: &str| {
+            let letter = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
+            (1..=MAX_NAME).contains(&part.len())
+                && part.chars().all(letter)
+                && !["..", "."].contains(&part)
+        };
+        let (kind, rest) = text.split_once(':').ok_or_else(no)?;
+        let (place, socket) = rest.rsplit_once('/').ok_or_else(no)?;
+        let is_folder =
+            || place.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain));
+        let source = match kind {
+            "csi" if is_plain(place) => WorkloadApiSource::Csi(place.to_owned()),
+            "hostPath" if is_folder() => WorkloadApiSource::HostPath(place.to_owned()),
+            _ => return Err(no()),
+        };
+        is_plain(socket).then(|| Self { source, socket: socket.to_owned() }).ok_or_else(no)
+    }
+}
+
+impl WorkloadApiVolume {
+    /// The name of the socket in it.
+    pub(crate) fn socket(&self) -> &str {
+        &self.socket
+    }
+
+    /// The volume of a pod, but for its name.
+    pub(crate) fn value(&self) -> (&'static str, Value) {
+        match &self.source {
+            WorkloadApiSource::Csi(driver) => {
+                ("csi", [("driver", driver.as_str().into()), ("readOnly", true.into())].into())
+            }
+            WorkloadApiSource::HostPath(path) => {
+                ("hostPath", [("path", path.as_str().into()), ("type", "Directory".into())].into())
+            }
+        }
+    }
 }
 
 /// As what the proxy runs beside the application.
@@ -124,6 +199,7 @@ impl Default for Settings {
             access_log: None,
             metrics_compat: None,
             tap_bodies: false,
+            workload_api: None,
             workload: None,
             shape: Shape::default(),
             pre_stop_sleep: DEFAULT_PRE_STOP_SLEEP,
@@ -136,13 +212,15 @@ impl Settings {
     pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
         let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], Value::fields);
-        let spiffe = |(name, value): &&(String, Value)| {
-            name == SPIFFE_SOCKET_ANNOTATION && value.text() != Some(OFF)
-        };
-        if let Some((name, _)) = annotations.iter().find(spiffe) {
-            let reason = "is for `leno up`: in a cluster the control plane issues certificates";
-            let (name, reason) = (name.clone(), reason.to_owned());
-            return Err(InjectError::Annotation { name, reason });
+        if let Some((name, value)) =
+            annotations.iter().find(|(name, _)| name == SPIFFE_SOCKET_ANNOTATION)
+        {
+            if value.text() != Some(OFF) {
+                let reason = "is off or absent in a cluster: the value identity.workloadApi names the Workload API of all pods";
+                let (name, reason) = (name.clone(), reason.to_owned());
+                return Err(InjectError::Annotation { name, reason });
+            }
+            settings.workload_api = None;
         }
         if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
             settings.pre_stop_sleep = pre_stop_sleep(value)?;
@@ -336,7 +414,7 @@ mod tests {
         assert_eq!(traces(""), Ok(all.traces.clone()));
         assert_eq!(traces(r#""leno.dev/proxy-traces":"off""#), Ok(None));
         let socket = r#""leno.dev/spiffe-endpoint-socket":"unix:///a""#;
-        assert!(traces(socket).unwrap_err().to_string().contains("is for `leno up`"));
+        assert!(traces(socket).unwrap_err().to_string().contains("identity.workloadApi"));
         assert!(traces(r#""leno.dev/spiffe-endpoint-socket":"off""#).is_ok());
         let own = "shop/spans:4318,protocol=http";
         assert_eq!(
@@ -390,6 +468,44 @@ mod tests {
         assert_eq!(both, Ok(Some("linkerd,istio".to_owned())));
         let wrong = of(r#""leno.dev/proxy-metrics-compat":"consul""#).unwrap_err().to_string();
         assert!(wrong.contains("proxy-metrics-compat") && wrong.contains("use linkerd"), "{wrong}");
+    }
+
+    #[test]
+    fn the_volume_of_a_workload_api_is_one_of_csi_or_a_folder_of_the_node() {
+        for good in
+            ["csi:csi.spiffe.io/spire-agent.sock", "hostPath:/run/spire/agent-sockets/a.sock"]
+        {
+            assert!(good.parse::<WorkloadApiVolume>().is_ok(), "{good}");
+        }
+        let long = format!("csi:csi.spiffe.io/{}", "a".repeat(MAX_NAME + 1));
+        for bad in [
+            "",
+            "csi:",
+            "csi:driver",
+            "csi:driver/",
+            "csi:/run/a.sock",
+            "csi:a/b/c",
+            "hostPath:run/a.sock",
+            "hostPath:/a.sock",
+            "hostPath:/run/../a.sock",
+            "hostPath:/run//a.sock",
+            "emptyDir:/run/a.sock",
+            "csi:a/b c",
+            &long,
+        ] {
+            assert!(bad.parse::<WorkloadApiVolume>().is_err(), "{bad}");
+        }
+        let all = Settings {
+            workload_api: "csi:csi.spiffe.io/a.sock".parse().ok(),
+            ..Settings::default()
+        };
+        let of = |annotation: &str| {
+            let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);
+            all.of_pod(&serde_json::from_str(&pod).unwrap()).map(|settings| settings.workload_api)
+        };
+        assert_eq!(of(""), Ok(all.workload_api.clone()));
+        assert_eq!(of(r#""leno.dev/spiffe-endpoint-socket":"off""#), Ok(None));
+        assert!(of(r#""leno.dev/spiffe-endpoint-socket":"unix:///a""#).is_err());
     }
 
     #[test]

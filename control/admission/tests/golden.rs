@@ -10,7 +10,7 @@ use leno_admission::{
 };
 
 /// Fewest texts: a folder that is not found has none.
-const TEXTS: usize = 18;
+const TEXTS: usize = 20;
 
 /// The texts, with the form they are in.
 fn texts() -> Vec<(PathBuf, String)> {
@@ -23,11 +23,18 @@ fn texts() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect()
 }
 
-/// `container` is for clusters without native sidecars.
+/// `container` is for clusters without native sidecars, `spire` for those whose certificates SPIRE issues.
 fn settings(file: &Path) -> Settings {
-    let older = file.to_string_lossy().contains("container.in");
+    let file = file.to_string_lossy();
+    let older = file.contains("container.in");
     let shape = if older { Shape::Container } else { Shape::Sidecar };
-    Settings { image: "leno-proxy:test".to_owned(), shape, ..Settings::default() }
+    let api = match () {
+        () if file.contains("spire.in") => Some("csi:csi.spiffe.io/spire-agent.sock"),
+        () if file.contains("spire-folder.in") => Some("hostPath:/run/spire/agent-sockets/a.sock"),
+        () => None,
+    };
+    let workload_api = api.map(|text| text.parse().unwrap());
+    Settings { image: "leno-proxy:test".to_owned(), shape, workload_api, ..Settings::default() }
 }
 
 fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {

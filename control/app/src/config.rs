@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use leno_admission::{Settings as Proxies, Shape, pull_secrets};
+use leno_admission::{Settings as Proxies, Shape, WorkloadApiVolume, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
 use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
@@ -100,6 +100,12 @@ pub(crate) struct Flags {
     /// settings of their --metrics-compat; only with --kubernetes [default: off]
     #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
     pub(crate) proxy_metrics_compat: Option<String>,
+
+    /// The volume by which pods reach the SPIFFE Workload API that issues the certificates of their proxies, in place of the
+    /// control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane reaches it itself by
+    /// --spiffe-endpoint-socket; only with --kubernetes
+    #[arg(long, env = "LENO_PROXY_WORKLOAD_API", value_name = "VOLUME", requires = "spiffe_endpoint_socket")]
+    pub(crate) proxy_workload_api: Option<WorkloadApiVolume>,
 
     /// Permits leno trace-request --bodies to show the first 4 KiB of bodies of pods, with the secrets that are in them;
     /// only with --kubernetes
@@ -374,6 +380,7 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
         .map_err(anyhow::Error::msg)
         .context("--proxy-metrics-compat")?,
         tap_bodies: flags.proxy_tap_bodies,
+        workload_api: flags.proxy_workload_api.clone(),
         shape: match &*flags.proxy_shape {
             "container" => Shape::Container,
             _ => Shape::Sidecar,
