@@ -81,7 +81,9 @@ impl WorkloadApi {
         match self.volume {
             WorkloadApiVolume::None => None,
             WorkloadApiVolume::Csi => Some(format!("csi:{}/{}", self.csi_driver, self.socket)),
-            WorkloadApiVolume::HostPath => Some(format!("hostPath:{}/{}", self.host_path, self.socket)),
+            WorkloadApiVolume::HostPath => {
+                Some(format!("hostPath:{}/{}", self.host_path, self.socket))
+            }
         }
     }
 }

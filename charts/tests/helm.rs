@@ -196,7 +196,8 @@ fn a_workload_api_is_mounted_into_the_control_plane_which_mounts_it_into_pods() 
         let values = Values::load(&[], &values).unwrap();
         assert_eq!(values.identity.workload_api.setting().as_deref(), Some(setting));
         let all = documents(&render(&values, NAMESPACE).unwrap());
-        let pod = &all.iter().find(|one| one["kind"] == "Deployment").unwrap()["spec"]["template"]["spec"];
+        let pod = &all.iter().find(|one| one["kind"] == "Deployment").unwrap()["spec"]["template"]
+            ["spec"];
         let container = &pod["containers"][0];
         let env = |name: &str| {
             let all = container["env"].as_array().unwrap().iter();

@@ -104,7 +104,12 @@ pub(crate) struct Flags {
     /// The volume by which pods reach the SPIFFE Workload API that issues the certificates of their proxies, in place of the
     /// control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane reaches it itself by
     /// --spiffe-endpoint-socket; only with --kubernetes
-    #[arg(long, env = "LENO_PROXY_WORKLOAD_API", value_name = "VOLUME", requires = "spiffe_endpoint_socket")]
+    #[arg(
+        long,
+        env = "LENO_PROXY_WORKLOAD_API",
+        value_name = "VOLUME",
+        requires = "spiffe_endpoint_socket"
+    )]
     pub(crate) proxy_workload_api: Option<WorkloadApiVolume>,
 
     /// Permits leno trace-request --bodies to show the first 4 KiB of bodies of pods, with the secrets that are in them;

@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_large_document_takes_no_room_of_small_ones() {
-        let all = named(&[("a", MAX_BYTES - 10), ("b", 4), ("c", 3)]);
+        let all = named(&[("a", MAX_BYTES - 9), ("b", 4), ("c", 3)]);
         let (fitting, left_out) = fit(&wanted(all), &Documents::new());
         assert_eq!((fitting, left_out), (named(&[("b", 4), ("c", 3)]), 1));
         let exact = named(&[("a", MAX_BYTES - 5), ("c", 3)]);

@@ -6,8 +6,8 @@ use std::time::Instant;
 use anyhow::Context;
 
 use leno_cluster::{
-    AuthorityStore, FailingKind, KeptReconciler, RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas,
-    Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION, TokenReviewer,
+    AuthorityStore, FailingKind, KeptReconciler, RemovalReconciler, ReplicaReport, ReplicaReporter,
+    Replicas, Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION, TokenReviewer,
     UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
     policies_enforced, unenforced_annotation,
 };
