@@ -3,11 +3,12 @@
 use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
-use leno_sources::{is_meshed, is_ready};
+use leno_sources::is_ready;
 use leno_types::ports;
 use serde_json::Value;
 
 use crate::diagnose::{ProxyPod, find, seen};
+use crate::namespaces::NamespaceModes;
 use crate::pods::{name, phase};
 use crate::reach::{PodName, Reach};
 use crate::{AGENTS, Error};
@@ -38,7 +39,7 @@ pub async fn pod_capture(
     let namespace = namespace.unwrap_or(client.default_namespace());
     let pod = find(client, namespace, wanted).await?;
     let at = name(&pod);
-    if !is_meshed(&pod) {
+    if !NamespaceModes::permitted(client, Some(namespace)).await?.has_proxy(&pod) {
         return Err(Error::NoProxy(at.to_string()));
     }
     if pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)) {

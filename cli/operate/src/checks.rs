@@ -77,6 +77,10 @@ fn node_agents() -> Check {
     Check::new("node agents", "Is one ready on every node?")
 }
 
+fn node_proxies() -> Check {
+    Check::new("node proxies", "Does a supervisor of node proxies run on every node?")
+}
+
 /// Checks whether Leno can be installed.
 ///
 /// # Errors
@@ -133,6 +137,7 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
         Err(error) => found.push(unless_forbidden(replicas::check(), Err(error))?),
     }
     found.push(unless_forbidden(node_agents(), agents(client, namespace).await)?);
+    found.push(unless_forbidden(node_proxies(), supervisors(client, namespace).await)?);
     match observer(client, namespace).await {
         Ok(None) => {}
         Ok(Some(finding)) => found.push(finding),
@@ -318,23 +323,34 @@ async fn observer(client: &Client, namespace: &str) -> Result<Option<Finding>, E
 }
 
 async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
+    let of = (node_agents(), "leno-agent", "pods with a proxy do not start on the others");
+    on_every_node(client, namespace, of).await
+}
+
+async fn supervisors(client: &Client, namespace: &str) -> Result<Finding, Error> {
+    let of = (node_proxies(), "leno-node", "pods in node mode are not served on the others");
+    on_every_node(client, namespace, of).await
+}
+
+/// Whether a DaemonSet has a ready pod on each of its nodes. `lack` says what does not work where it has none.
+async fn on_every_node(
+    client: &Client,
+    namespace: &str,
+    (check, name, lack): (Check, &str, &str),
+) -> Result<Finding, Error> {
     let all: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
-    let found = all.get_opt("leno-agent").await.map_err(Error::api("get the node agents"))?;
+    let found = all.get_opt(name).await.map_err(Error::api(format!("get DaemonSet {name}")))?;
     let status = found.and_then(|one| one.status).unwrap_or_default();
     let (wanted, ready) = (status.desired_number_scheduled, status.number_ready);
     if wanted > 0 && ready == wanted {
-        return Ok(node_agents().good(format!("{ready} of {wanted} nodes")));
+        return Ok(check.good(format!("{ready} of {wanted} nodes")));
     }
     let nodes: Api<Node> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
     let names: Vec<String> =
         nodes.iter().filter_map(|node| node.metadata.name.clone()).take(5).collect();
-    let text = format!(
-        "{ready} of {wanted} nodes ({}): pods with a proxy do not start on the others",
-        names.join(", ")
-    );
-    let remedy = format!("kubectl -n {namespace} describe daemonset leno-agent");
-    Ok(node_agents().bad(text).remedy(remedy))
+    let text = format!("{ready} of {wanted} nodes ({}): {lack}", names.join(", "));
+    Ok(check.bad(text).remedy(format!("kubectl -n {namespace} describe daemonset {name}")))
 }
 
 #[cfg(test)]

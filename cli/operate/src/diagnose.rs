@@ -4,11 +4,12 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use leno_kube::{Api, Client};
 use leno_observe::admin::Reply;
 use leno_resources::CAPTURE_ANNOTATION;
-use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
+use leno_sources::{PROXY_CONTAINER, is_ready, owner};
 use leno_types::{Owner, nearest};
 use serde::Serialize;
 
 use crate::Error;
+use crate::namespaces::NamespaceModes;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 
@@ -25,7 +26,7 @@ pub struct ProxyPod {
     pub node: String,
     /// `Running`, `Pending` and the like.
     pub phase: String,
-    /// The proxy's image.
+    /// The image of its proxy's container; empty in node mode.
     pub image: String,
     /// How often its proxy was restarted.
     pub restarts: i32,
@@ -63,7 +64,7 @@ pub async fn diagnose(
     let namespace = namespace.unwrap_or(client.default_namespace());
     let pod = find(client, namespace, wanted).await?;
     let at = name(&pod);
-    if !is_meshed(&pod) {
+    if !NamespaceModes::permitted(client, Some(namespace)).await?.has_proxy(&pod) {
         return Err(Error::NoProxy(at.to_string()));
     }
     let reach = Reach::new(client.clone());
@@ -86,9 +87,12 @@ pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Resu
         }
     }
     let mut pods = all(client, Some(namespace)).await?;
+    let modes = NamespaceModes::permitted(client, Some(namespace)).await?;
     // Prefer the pod whose proxy is most likely to answer.
     let ends = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
-    pods.sort_by_key(|pod| (!is_meshed(pod), phase(pod) != "Running", ends(pod), !is_ready(pod)));
+    pods.sort_by_key(|pod| {
+        (!modes.has_proxy(pod), phase(pod) != "Running", ends(pod), !is_ready(pod))
+    });
     let made_by = |pod: &Pod| {
         let Owner { name, .. } = owner(pod);
         let whole = owner(pod).to_string();

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use leno_kube::api::ListParams;
 use leno_kube::core::PartialObjectMeta;
 use leno_kube::{Api, Client};
+use leno_resources::NamespaceMode;
+use leno_sources::has_proxy;
 use leno_types::nearest;
 
 use crate::Error;
@@ -57,6 +59,55 @@ pub async fn namespace_settings(
         Some((one.metadata.name?, own.collect()))
     };
     Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(settings).collect())
+}
+
+/// Where the proxies of namespaces run, as the namespaces say.
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceModes(BTreeMap<String, NamespaceMode>);
+
+impl NamespaceModes {
+    /// Reads one namespace, or all.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) async fn read(client: &Client, namespace: Option<&str>) -> Result<Self, Error> {
+        let all: Api<Namespace> = Api::all(client.clone());
+        let found = match namespace {
+            Some(name) => {
+                let one = all.get_metadata_opt(name).await;
+                let one = one.map_err(Error::api(format!("get Namespace {name}")))?;
+                one.into_iter().collect()
+            }
+            None => {
+                let list = async |asked: &ListParams| all.list_metadata(asked).await;
+                let found = paged(ListParams::default(), usize::MAX, list).await;
+                found.map_err(Error::api("list namespaces"))?
+            }
+        };
+        let mode = |one: PartialObjectMeta<Namespace>| {
+            let metadata = one.metadata;
+            let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
+            Some((metadata.name?, NamespaceMode::new(labels, annotations)))
+        };
+        Ok(Self(found.into_iter().filter_map(mode).collect()))
+    }
+
+    /// The same, for a user who may lack the right to read namespaces: pods are then judged by their own settings alone.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub(crate) async fn permitted(client: &Client, namespace: Option<&str>) -> Result<Self, Error> {
+        match Self::read(client, namespace).await {
+            Err(error) if error.is_forbidden() => Ok(Self::default()),
+            read => read,
+        }
+    }
+
+    /// Whether a pod has a proxy, of its own or of its node.
+    pub(crate) fn has_proxy(&self, pod: &Pod) -> bool {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        has_proxy(pod, self.0.get(namespace).copied().unwrap_or_default())
+    }
 }
 
 /// The error for a missing namespace, with the most similar one of `known` as a hint.

@@ -3,10 +3,11 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, Pod};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
-use leno_sources::{is_meshed, is_ready, owner};
+use leno_sources::{is_ready, owner};
 use leno_types::Owner;
 
 use crate::Error;
+use crate::namespaces::NamespaceModes;
 use crate::objects::paged;
 use crate::reach::PodName;
 
@@ -32,7 +33,15 @@ pub struct Running {
 /// The pods cannot be listed.
 pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<Running>, Error> {
     let pods = all(client, namespace).await?;
-    Ok(pods.iter().filter(|pod| phase(pod) == "Running").map(of).collect())
+    let modes = NamespaceModes::permitted(client, namespace).await?;
+    let running = pods.iter().filter(|pod| phase(pod) == "Running");
+    let of = |pod: &Pod| Running {
+        name: name(pod),
+        owner: owner(pod),
+        meshed: modes.has_proxy(pod),
+        ready: is_ready(pod),
+    };
+    Ok(running.map(of).collect())
 }
 
 pub(crate) async fn all(client: &Client, namespace: Option<&str>) -> Result<Vec<Pod>, Error> {
@@ -92,10 +101,6 @@ pub(crate) fn has_run(pod: &Pod) -> bool {
         let states = one.state.iter().chain(&one.last_state);
         one.restart_count > 0 || states.into_iter().any(ran)
     })
-}
-
-fn of(pod: &Pod) -> Running {
-    Running { name: name(pod), owner: owner(pod), meshed: is_meshed(pod), ready: is_ready(pod) }
 }
 
 #[cfg(test)]

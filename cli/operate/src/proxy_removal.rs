@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Error;
+use crate::namespaces::NamespaceModes;
 use crate::pods::{all, name, phase};
 use crate::reach::{PodName, Reach};
 use crate::removal::CONTROLLER;
@@ -172,8 +173,11 @@ impl<'a> ProxyRemoval<'a> {
     /// How many pods with a proxy each namespace has.
     pub(crate) async fn left(&self) -> Result<BTreeMap<String, usize>, Error> {
         let mut left = BTreeMap::new();
-        for pod in with_proxy(self.client).await? {
-            *left.entry(pod.namespace).or_default() += 1;
+        let pods = all(self.client, None).await?;
+        // Those in node mode have none any more, once that of their node is gone.
+        let keeps = |pod: &&Pod| phase(pod) == "Running" && has_own_network(pod) && is_meshed(pod);
+        for pod in pods.iter().filter(keeps) {
+            *left.entry(name(pod).namespace).or_default() += 1;
         }
         Ok(left)
     }
@@ -282,10 +286,13 @@ async fn all_take(
     left.ok_or_else(|| Error::Late("list pods of all namespaces".to_owned(), BASE.as_secs()))
 }
 
-/// The running pods that have a proxy and their own network.
+/// The running pods that have a proxy, of their own or of their node, and their own network.
 pub(crate) async fn with_proxy(client: &Client) -> Result<Vec<PodName>, Error> {
     let pods = all(client, None).await?;
-    Ok(pods.iter().filter(|pod| phase(pod) == "Running" && leaves(pod)).map(name).collect())
+    let modes = NamespaceModes::read(client, None).await?;
+    let leaves =
+        |pod: &Pod| phase(pod) == "Running" && has_own_network(pod) && modes.has_proxy(pod);
+    Ok(pods.iter().filter(|pod| leaves(pod)).map(name).collect())
 }
 
 /// Whether the webhooks that inject proxies into pods exist.
@@ -312,10 +319,9 @@ fn taken(config: &str) -> Option<Removal> {
     config.pointer("/policy/removal")?.as_str()?.parse().ok()
 }
 
-/// Whether a pod's connections pass its proxy. Those of a pod in its node's network do not.
-fn leaves(pod: &Pod) -> bool {
-    let has_own_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true));
-    is_meshed(pod) && has_own_network
+/// The connections of a pod in its node's network do not pass its proxy.
+fn has_own_network(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true))
 }
 
 #[cfg(test)]
@@ -409,10 +415,11 @@ mod tests {
     #[test]
     fn only_pods_with_a_proxy_and_a_network_of_their_own_leave() {
         let pod = |spec: &str| serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
-        let meshed = |spec: &str| leaves(&pod(spec));
-        assert!(meshed(r#"{"containers":[],"initContainers":[{"name":"leno-proxy"}]}"#));
-        assert!(meshed(r#"{"containers":[{"name":"leno-proxy"}]}"#));
-        assert!(!meshed(r#"{"containers":[{"name":"web"}]}"#));
-        assert!(!meshed(r#"{"containers":[{"name":"leno-proxy"}],"hostNetwork":true}"#));
+        let modes = NamespaceModes::default();
+        let leaves = |spec: &str| has_own_network(&pod(spec)) && modes.has_proxy(&pod(spec));
+        assert!(leaves(r#"{"containers":[],"initContainers":[{"name":"leno-proxy"}]}"#));
+        assert!(leaves(r#"{"containers":[{"name":"leno-proxy"}]}"#));
+        assert!(!leaves(r#"{"containers":[{"name":"web"}]}"#));
+        assert!(!leaves(r#"{"containers":[{"name":"leno-proxy"}],"hostNetwork":true}"#));
     }
 }

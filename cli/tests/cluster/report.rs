@@ -163,6 +163,36 @@ async fn proxies_that_cannot_be_reached_are_named_and_pods_without_one_are_told_
 }
 
 #[tokio::test]
+async fn a_pod_in_node_mode_is_one_with_a_proxy() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let plain = |words: &[&str]| leno_at(&shop.admin, words);
+    let silent = "no answer from the proxy of shop/plain: ";
+    let stat = plain(&["stat", "-n", "shop", "--window", "100ms"]);
+    assert!(!said(&stat).contains(silent), "{}", said(&stat));
+
+    shop.bed
+        .apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop",
+            "labels": {"leno.dev/inject": "enabled"}, "annotations": {"leno.dev/mode": "node"}}}))
+        .await;
+    let stat = plain(&["stat", "-n", "shop", "--window", "100ms"]);
+    assert!(said(&stat).contains(silent), "{}", said(&stat));
+    let file = shop.admin.to_str().unwrap();
+    let proxy = leno(&["diagnostics", "proxy", "--kubeconfig", file, "-n", "shop", "plain"]);
+    assert_eq!(proxy.status.code(), Some(1), "{}", said(&proxy));
+    let lines = out(&proxy);
+    assert!(lines.contains("mode         node\n") && !lines.contains("image"), "{lines}");
+    let explained = plain(&["explain", "-n", "shop", "pod/plain", "--", "http://cart/"]);
+    assert!(out(&explained).contains("client       shop/plain\n"), "{}", said(&explained));
+    // A user without the right to read namespaces is told of pods by what these set themselves.
+    let rules = json!([{"apiGroups": [""], "resources": ["pods", "pods/portforward"],
+        "verbs": ["get", "list", "create"]}]);
+    let weak =
+        leno_at(&shop.allowed("weak", rules).await, &["stat", "-n", "shop", "--window", "100ms"]);
+    assert!(weak.status.success() && !said(&weak).contains(silent), "{}", said(&weak));
+}
+
+#[tokio::test]
 async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
     let Some(kube) = binary() else { return };
     let shop = Shop::open(&kube, &[]).await;

@@ -256,8 +256,14 @@ impl Mesh {
         };
         let instances = workload.status.iter().flat_map(|status| &status.instances);
         let named = |name: &str| InstanceName::new(namespace, name).ok();
-        let mut all: Vec<Candidate> =
-            instances.map(|instance| of(named(&instance.name), instance.meshed)).collect();
+        let mut all: Vec<Candidate> = instances
+            .map(|instance| {
+                let name = named(&instance.name);
+                // One in node mode has its proxy outside of its pod: its namespace may say so.
+                let meshed = name.as_ref().is_some_and(|name| self.index.is_meshed(name));
+                of(name, meshed)
+            })
+            .collect();
         if all.is_empty() {
             all.push(of(None, true));
         }

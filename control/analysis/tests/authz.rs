@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_analysis::{CheckClient, ClientAccess, Mesh, Question, access_changes};
-use leno_resources::{Object, parse};
+use leno_resources::{Object, PodHost, parse};
 
 /// `web` and `cart` call `orders`; `plain` has no proxy.
 const MESH: &str = "
@@ -139,6 +139,35 @@ fn a_default_and_strict_decide_where_no_policy_does() {
     let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
     let plain = access.clients.iter().find(|one| one.client == "shop/plain").unwrap();
     assert_eq!((plain.access, plain.reason.contains("mTLS is strict")), ("denied", true));
+}
+
+#[test]
+fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
+    let of = |mode: &str| {
+        let settings = format!(
+            "{{name: shop, labels: {{leno.dev/inject: enabled}}, annotations: {{leno.dev/mode: {mode}}}}}"
+        );
+        let mut objects = objects(&MESH.replace("{name: shop}", &settings));
+        for object in &mut objects {
+            if let Object::Workload(plain) = object
+                && plain.metadata.name == "plain"
+            {
+                // As one that the API server has, with no proxy in it.
+                plain.status.as_mut().unwrap().instances[0].pod = Some(PodHost::default());
+            }
+        }
+        let mesh = Mesh::new(objects);
+        let enforced = mesh.access(Some("shop"), None).unwrap();
+        let enforced = enforced.iter().any(|one| one.workload == "shop/plain" && one.enforced);
+        let words: Vec<String> = vec!["http://orders/".to_owned()];
+        let question = Question::parse(Some("shop"), "plain", &words).unwrap();
+        let explained = mesh.explain(&question).unwrap();
+        let client = CheckClient::Named("plain".into());
+        let checked = mesh.check(Some("shop"), "orders", &client, (&question, &[])).unwrap();
+        (enforced, explained.client.meshed, explained.outcome.kind, checked.identity.is_some())
+    };
+    assert_eq!(of("node"), (true, true, "forwarded", true));
+    assert_eq!(of("sidecar"), (false, false, "unmeshed", false));
 }
 
 #[test]

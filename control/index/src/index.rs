@@ -139,6 +139,12 @@ impl Index {
         row.map(|row| &row.identity)
     }
 
+    /// Whether an instance has a proxy, of its own or of its node.
+    #[must_use]
+    pub fn is_meshed(&self, name: &InstanceName) -> bool {
+        self.facts.instance(name).is_some_and(|row| self.facts.is_meshed(name, row))
+    }
+
     /// What a workload's own proxy enforces.
     #[must_use]
     pub fn server_policy(&self, name: &InstanceName) -> Option<Arc<ServerPolicy>> {

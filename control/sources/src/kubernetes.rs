@@ -24,7 +24,7 @@ mod watch;
 
 use crate::Update;
 pub use followed::{Followed, UnfollowedKind};
-pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
+pub use pod::{PROXY_CONTAINER, has_proxy, is_meshed, is_ready, owner};
 pub use read::{ReadError, SourceObjects, Unread, read};
 
 use collector::Collector;

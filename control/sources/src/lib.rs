@@ -22,7 +22,7 @@ pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{
     Followed, KubernetesSource, PROXY_CONTAINER, ReadError, SourceObjects, UnfollowedKind, Unread,
-    is_meshed, is_ready, owner, read,
+    has_proxy, is_meshed, is_ready, owner, read,
 };
 
 use leno_index::Change;

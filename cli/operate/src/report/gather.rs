@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
 use leno_kube::{Api, Client};
 use leno_resources::Kind;
-use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready};
+use leno_sources::{PROXY_CONTAINER, is_ready};
 use leno_types::ports;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::ReportScope;
 use super::archive::Archive;
 use super::tail::tail;
+use crate::namespaces::NamespaceModes;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
@@ -35,8 +36,13 @@ const MAX_OBJECTS: usize = 2_000;
 /// Most events of one namespace; Kubernetes keeps them for an hour.
 const MAX_EVENTS: u32 = 500;
 /// The parts of the control plane, by the names of their pods, and the ports of their admin servers.
-const PARTS: [(&str, u16); 2] =
-    [("leno-controller", ports::ADMIN), ("leno-agent", ports::AGENT_ADMIN)];
+const PARTS: [(&str, u16); 3] = [
+    ("leno-controller", ports::ADMIN),
+    ("leno-agent", ports::AGENT_ADMIN),
+    ("leno-node", ports::AGENT_ADMIN),
+];
+/// The pages of a proxy's admin server that are included.
+const OF_PROXY: &[&str] = &["ready", "config", "metrics"];
 /// The kinds of objects in an installation's namespace: API version and kind.
 const INSTALLED: [(&str, &str); 9] = [
     ("apps/v1", "Deployment"),
@@ -86,7 +92,11 @@ impl ReportCoverage {
         let parts = all(client, Some(&wanted.system)).await.unwrap_or_default();
         // The namespace may contain other applications' pods.
         let parts: Vec<Pod> = parts.into_iter().filter(|pod| part_of(pod).is_some()).collect();
-        let mut proxies: Vec<Pod> = pods.into_iter().filter(is_meshed).collect();
+        let modes = match wanted.namespaces.as_slice() {
+            [one] => NamespaceModes::permitted(client, Some(one)).await?,
+            _ => NamespaceModes::permitted(client, None).await?,
+        };
+        let mut proxies: Vec<Pod> = pods.into_iter().filter(|pod| modes.has_proxy(pod)).collect();
         // Pods that are not ready come first, finished ones last.
         let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
         namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
@@ -239,11 +249,12 @@ impl Gathered {
         place: &ReportCoverage,
     ) -> io::Result<()> {
         let reach = Reach::new(client.clone());
-        let runs = |pod: &&Pod| phase(pod) == "Running";
-        let asked = place.proxies.iter().chain(&place.parts).filter(runs).flat_map(|pod| {
-            let port = port_of(pod);
+        let proxies = place.proxies.iter().map(|pod| (pod, Some(ports::ADMIN), OF_PROXY));
+        let parts = place.parts.iter().map(|pod| (pod, part_of(pod), pages_of(pod)));
+        let running = proxies.chain(parts).filter(|(pod, ..)| phase(pod) == "Running");
+        let asked = running.flat_map(|(pod, port, pages)| {
             let of = move |page: &&'static str| Some((name(pod), port?, *page));
-            pages_of(pod).iter().filter_map(of).collect::<Vec<(PodName, u16, &'static str)>>()
+            pages.iter().filter_map(of).collect::<Vec<(PodName, u16, &'static str)>>()
         });
         let asked: Vec<_> = asked.collect();
         let ask = |(pod, port, page): (PodName, u16, &'static str)| {
@@ -264,27 +275,21 @@ impl Gathered {
     }
 }
 
-/// The pages of a pod's admin server that are included.
+/// The pages of the admin server of a control plane's or agent's pod that are included.
 fn pages_of(pod: &Pod) -> &'static [&'static str] {
-    match part_of(pod) {
-        _ if is_meshed(pod) => &["ready", "config", "metrics"],
-        Some(ports::AGENT_ADMIN) => &["ready", "captures", "metrics"],
+    match part(pod) {
+        Some("leno-agent") => &["ready", "captures", "metrics"],
         _ => &["ready", "metrics"],
     }
 }
 
-/// The port of a pod's admin server, determined by its containers or its labels.
-fn port_of(pod: &Pod) -> Option<u16> {
-    if is_meshed(pod) {
-        return Some(ports::ADMIN);
-    }
-    part_of(pod)
-}
-
 /// The port of the admin server of a control plane's or agent's pod; `None` for other pods.
 fn part_of(pod: &Pod) -> Option<u16> {
-    let part = pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name")?;
-    PARTS.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
+    PARTS.into_iter().find(|(name, _)| part(pod) == Some(name)).map(|(_, port)| port)
+}
+
+fn part(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name").map(String::as_str)
 }
 
 /// One log of a container.
@@ -365,15 +370,17 @@ mod tests {
 
     #[test]
     fn every_admin_server_is_asked_for_what_it_knows_of_capture() {
-        let pod = |part: &str, container: &str| -> Pod {
-            let text = format!(
-                r#"{{"metadata":{{"labels":{{"app.kubernetes.io/name":"{part}"}}}},
-                    "spec":{{"containers":[{{"name":"{container}"}}]}}}}"#
-            );
-            serde_json::from_str(&text).unwrap()
+        let pod = |part: &str| -> Pod {
+            let labels = format!(r#"{{"labels":{{"app.kubernetes.io/name":"{part}"}}}}"#);
+            serde_json::from_str(&format!(r#"{{"metadata":{labels}}}"#)).unwrap()
         };
-        assert_eq!(pages_of(&pod("web", "leno-proxy")), ["ready", "config", "metrics"]);
-        assert_eq!(pages_of(&pod("leno-agent", "agent")), ["ready", "captures", "metrics"]);
-        assert_eq!(pages_of(&pod("leno-controller", "controller")), ["ready", "metrics"]);
+        assert_eq!(pages_of(&pod("leno-agent")), ["ready", "captures", "metrics"]);
+        for (part, port) in [("leno-node", 15025), ("leno-controller", 15020)] {
+            assert_eq!(
+                (part_of(&pod(part)), pages_of(&pod(part))),
+                (Some(port), &["ready", "metrics"][..])
+            );
+        }
+        assert_eq!(part_of(&pod("web")), None);
     }
 }

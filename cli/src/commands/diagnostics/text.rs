@@ -15,7 +15,10 @@ pub(super) fn text(report: &Report) -> String {
             "pod",
             &format!("{}/{} of {} on {node}, {}", pod.namespace, pod.name, pod.owner, pod.phase),
         );
-        lines.add("image", &format!("{}, started again {} times", pod.image, pod.restarts));
+        match pod.image.as_str() {
+            "" => lines.add("mode", "node"),
+            image => lines.add("image", &format!("{image}, started again {} times", pod.restarts)),
+        }
         if let Some(waiting) = &pod.waiting {
             lines.add("waiting", waiting);
         }

@@ -75,7 +75,12 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     // An API server alone runs nothing.
     let after = leno(&admin, &["check", "-o", "json"]);
     assert_eq!(after.status.code(), Some(1));
-    for wanted in [("installation", "good"), ("control plane", "bad"), ("node agents", "bad")] {
+    for wanted in [
+        ("installation", "good"),
+        ("control plane", "bad"),
+        ("node agents", "bad"),
+        ("node proxies", "bad"),
+    ] {
         assert!(findings(&after).contains(&pair(wanted.0, wanted.1)), "{wanted:?}");
     }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use leno_resources::{
-    DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, Object, ObjectKey, PodHost,
-    Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
+    DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, NamespaceMode, Object, ObjectKey,
+    PodHost, PodMode, Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
@@ -72,8 +72,16 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
     })))
 }
 
-/// Whether a pod has a proxy: as a sidecar among its init containers, or, in clusters before 1.29,
-/// among its regular containers.
+/// Whether a pod is in the mesh: it has a proxy of its own ([`is_meshed`]), or is in node mode by its own settings or by
+/// those of its namespace.
+#[must_use]
+pub fn has_proxy(pod: &Pod, of_namespace: NamespaceMode) -> bool {
+    let shared = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
+    let (labels, annotations) = (pod.metadata.labels.as_ref(), pod.metadata.annotations.as_ref());
+    is_meshed(pod) || !shared && PodMode::new(labels, annotations).is_node(of_namespace)
+}
+
+/// Whether a pod has a sidecar: among its init containers, or, in clusters before 1.29, among its regular containers.
 #[must_use]
 pub fn is_meshed(pod: &Pod) -> bool {
     let containers = |spec: &PodSpec| {
@@ -186,6 +194,23 @@ mod tests {
         let host = status.instances[0].pod.as_ref().unwrap();
         assert!(host.shared);
         assert!(host.addresses.iter().all(|ip| ip.to_string() == "10.0.0.4"));
+    }
+
+    #[test]
+    fn a_pod_in_node_mode_has_a_proxy_though_it_has_no_container_of_one() {
+        let settings = |text: &str| BTreeMap::from([("leno.dev/mode".to_owned(), text.to_owned())]);
+        let enabled = BTreeMap::from([("leno.dev/inject".to_owned(), "enabled".to_owned())]);
+        let node = NamespaceMode::new(Some(&enabled), Some(&settings("node")));
+        let plain = pod(r#"{"containers":[{"name":"web"}]}"#, RUNNING);
+        assert!(has_proxy(&plain, node));
+        assert!(!has_proxy(&plain, NamespaceMode::default()));
+        let on_host = pod(r#"{"hostNetwork":true,"containers":[{"name":"web"}]}"#, RUNNING);
+        assert!(!has_proxy(&on_host, node));
+        let mut own = plain;
+        own.metadata.annotations = Some(settings("sidecar"));
+        assert!(!has_proxy(&own, node), "it waits to be made again");
+        let sidecar = pod(r#"{"containers":[{"name":"web"},{"name":"leno-proxy"}]}"#, RUNNING);
+        assert!(has_proxy(&sidecar, NamespaceMode::default()));
     }
 
     #[test]
