@@ -87,6 +87,6 @@ fn taps(dashboard: &Dashboard) -> Ask {
     let live = Rc::new(Live::new(dashboard.mesh.clone()));
     Rc::new(move |query| {
         let live = live.clone();
-        Box::pin(async move { live.answer(&query).await })
+        Box::pin(async move { Ok(live.answer(&query).await) })
     })
 }

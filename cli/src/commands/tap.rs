@@ -17,7 +17,7 @@ pub(super) mod reach;
 pub(super) mod text;
 
 use parties::Names;
-use reach::{Proxies, Proxy};
+use reach::{Proxies, Proxy, Unpolled};
 
 /// Most proxies that are tapped for what is wanted, and as many for the other halves of their requests.
 pub(super) const MAX_PROXIES: usize = 64;
@@ -247,7 +247,7 @@ impl Session {
         for (proxy, page) in targets.into_iter().zip(of_targets) {
             match page {
                 Ok(page) => ready.extend(self.take(proxy, page)),
-                Err(reason) => self.lost(&proxy, &reason)?,
+                Err(reason) => self.lost(&proxy, reason)?,
             }
         }
         ready.extend(self.joiner.late(Instant::now()));
@@ -276,10 +276,11 @@ impl Session {
     }
 
     /// A target does not answer: it may have ended, or this user may not tap it.
-    fn lost(&mut self, proxy: &Proxy, reason: &str) -> Result<()> {
+    fn lost(&mut self, proxy: &Proxy, reason: Unpolled) -> Result<()> {
         self.targets.remove(proxy);
         if self.targets.is_empty() {
-            bail!("the proxy of {proxy} cannot be tapped: {reason}");
+            let what = format!("the proxy of {proxy} cannot be tapped");
+            return Err(anyhow::Error::new(reason).context(what));
         }
         eprintln!("leno: the proxy of {proxy} is tapped no more: {reason}");
         Ok(())
@@ -300,12 +301,12 @@ impl Session {
         Ok(false)
     }
 
-    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<TapPage, String> {
+    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<TapPage, Unpolled> {
         self.proxies.poll(proxy, &format!("id={}{query}", self.id)).await
     }
 
     /// Closes all taps. One that cannot be closed lapses.
-    async fn close(&self) {
+    pub(super) async fn close(&self) {
         let all = self.targets.iter().chain(&self.others);
         let bound = Duration::from_secs(2);
         let closed = join_all(all.map(|proxy| self.poll(proxy, "&close=true")));

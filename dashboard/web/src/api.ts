@@ -77,7 +77,7 @@ export interface Problem {
   changes: Mark[];
   /** The culprit as far as the evidence tells. */
   culprit: string;
-  /** The command that shows more. */
+  /** The command that shows more; empty if there is none. */
   more: string;
 }
 
@@ -174,17 +174,21 @@ export class Refused extends Error {
   }
 }
 
+function headers(): Record<string, string> {
+  // This header keeps pages of other sites from opening taps.
+  const all: Record<string, string> = { "Leno-Page": "1" };
+  if (token) all["Authorization"] = `Bearer ${token}`;
+  return all;
+}
+
 async function get<T>(path: string, parameters: Record<string, string | number | undefined>, signal: AbortSignal): Promise<T> {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined) query.set(name, String(value));
   }
-  // The header keeps pages of other sites from opening taps.
-  const headers: Record<string, string> = { "Leno-Page": "1" };
-  if (token) headers["Authorization"] = `Bearer ${token}`;
   let response: Response;
   try {
-    response = await fetch(`/api/v1/${path}?${query}`, { headers, signal });
+    response = await fetch(`/api/v1/${path}?${query}`, { headers: headers(), signal });
   } catch (error) {
     if (signal.aborted) throw error;
     throw new Refused(0, "leno dashboard does not answer: it has ended, or this machine is off the network");
@@ -206,6 +210,11 @@ export const routes = (at: number | undefined, window: number, signal: AbortSign
   get<Routes>("routes", { at, window }, signal);
 
 export const tap = (parameters: Record<string, string>, signal: AbortSignal) => get<TapPage>("tap", parameters, signal);
+
+/** Closes a tap, also while the page ends. One that stays open is closed by the proxies when it is polled no more. */
+export function closeTap(id: string): void {
+  void fetch(`/api/v1/tap?${new URLSearchParams({ id, close: "true" })}`, { headers: headers(), keepalive: true }).catch(() => undefined);
+}
 
 export type Wanted = { workload: string } | { client: string; server: string };
 

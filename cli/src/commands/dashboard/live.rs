@@ -9,13 +9,14 @@ use leno_observe::admin::Reply;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use crate::commands::tap::reach::Unpolled;
 use crate::commands::tap::{RequestFilter, Session, Tap};
 use crate::commands::{AnyMesh, Output};
 
 /// Taps at once: a proxy has as many.
 const MAX_TAPS: usize = 4;
-/// A tap that is not polled for this long is forgotten; its proxies have closed it by then.
-const FORGOTTEN: Duration = Duration::from_secs(10);
+/// A tap that is not polled for this long is forgotten: its proxies have closed it by then.
+const FORGOTTEN: Duration = leno_telemetry::tap::LAPSE;
 /// Requests a second of one tap: what a person can glance at.
 const MAX_RPS: u32 = 20;
 /// Longest name of a tap.
@@ -28,7 +29,8 @@ pub(super) struct Live {
 }
 
 struct LiveTap {
-    session: Rc<Mutex<Session>>,
+    /// It is there when its first poll has opened it.
+    session: Rc<Mutex<Option<Session>>>,
     polled: Instant,
 }
 
@@ -37,72 +39,150 @@ impl Live {
         Self { mesh, taps: RefCell::default() }
     }
 
-    /// Polls the tap that a query names, which is opened by its first poll.
-    pub(super) async fn answer(&self, query: &str) -> Result<Reply, String> {
-        let parameters: HashMap<String, String> =
+    /// Polls the tap that a query names, which is opened by its first poll, or closes it with `close=true`.
+    pub(super) async fn answer(&self, query: &str) -> Reply {
+        let parameters: Parameters =
             form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        let known = ["id", "workload", "to", "method", "path", "status"];
+        let known = ["id", "workload", "to", "method", "path", "status", "close"];
         if let Some(name) = parameters.keys().find(|name| !known.contains(&&***name)) {
-            return Ok(refusal(&format!("there is no parameter {name:?}")));
+            return refusal(400, &format!("there is no parameter {name:?}"));
         }
-        let text = |name: &str| parameters.get(name).filter(|text| !text.is_empty()).cloned();
-        let Some(id) = text("id").filter(|id| id.len() <= MAX_ID) else {
-            return Ok(refusal("say an id"));
+        let Some(id) = text(&parameters, "id").filter(|id| id.len() <= MAX_ID) else {
+            return refusal(400, "say an id");
         };
-        self.taps.borrow_mut().retain(|_, tap| tap.polled.elapsed() < FORGOTTEN);
-        let known = self.taps.borrow_mut().get_mut(&id).map(|tap| {
-            tap.polled = Instant::now();
-            tap.session.clone()
-        });
-        let session = match known {
-            Some(session) => session,
-            None if self.taps.borrow().len() >= MAX_TAPS => {
-                return Ok(refusal("there are four pages with live requests already: close one"));
-            }
-            None => {
-                let Some((namespace, name)) =
-                    parameters.get("workload").and_then(|name| name.split_once('/'))
-                else {
-                    return Ok(refusal("say a workload, namespace/name"));
-                };
-                let tap = Tap {
-                    filter: RequestFilter {
-                        workloads: vec![name.to_owned()],
-                        mesh: self.mesh.clone(),
-                        namespace: Some(namespace.to_owned()),
-                        to: text("to"),
-                        method: text("method"),
-                        path: text("path"),
-                    },
-                    from: None,
-                    status: text("status"),
-                    max_rps: MAX_RPS,
-                    count: None,
-                    time: None,
-                    headers: false,
-                    output: Output::Json,
-                };
-                let session = Session::open(&tap).await.map_err(|error| format!("{error:#}"))?;
-                let session = Rc::new(Mutex::new(session));
-                let tap = LiveTap { session: session.clone(), polled: Instant::now() };
-                self.taps.borrow_mut().insert(id.clone(), tap);
-                session
-            }
+        if text(&parameters, "close").is_some_and(|closes| closes == "true") {
+            self.close(&id).await;
+            return Reply { status: 200, body: "{}".to_owned() };
+        }
+        let Some((namespace, name)) =
+            parameters.get("workload").and_then(|name| name.split_once('/'))
+        else {
+            return refusal(400, "say a workload, namespace/name");
         };
-        let mut session = session.lock().await;
-        let requests = match session.step().await {
-            Ok(requests) => requests,
+        let Some(session) = self.reserve(&id) else {
+            let why = "there are four pages with live requests already: close one";
+            return refusal(503, why);
+        };
+        let mut open = session.lock().await;
+        let polled = async {
+            if open.is_none() {
+                *open = Some(Session::open(&self.tap(namespace, name, &parameters)).await?);
+            }
+            let session = open.as_mut().expect("it was opened");
+            let requests = session.step().await?;
+            let (beyond, dropped) = session.missed();
+            Ok(json!({"requests": requests, "beyond": beyond, "dropped": dropped}))
+        };
+        let polled: Result<_, anyhow::Error> = polled.await;
+        let mut taps = self.taps.borrow_mut();
+        let own = taps.get_mut(&id).filter(|tap| Rc::ptr_eq(&tap.session, &session));
+        match polled {
+            Ok(body) => {
+                if let Some(tap) = own {
+                    tap.polled = Instant::now();
+                }
+                Reply { status: 200, body: body.to_string() }
+            }
             Err(error) => {
-                self.taps.borrow_mut().remove(&id);
-                return Err(format!("{error:#}"));
+                if own.is_some() {
+                    taps.remove(&id);
+                }
+                refusal(status_of(&error), &format!("cannot tap: {error:#}"))
             }
-        };
-        let (beyond, dropped) = session.missed();
-        let body = json!({"requests": requests, "beyond": beyond, "dropped": dropped});
-        Ok(Reply { status: 200, body: body.to_string() })
+        }
+    }
+
+    /// The tap of this name, or a place for it; `None` if there is none.
+    fn reserve(&self, id: &str) -> Option<Rc<Mutex<Option<Session>>>> {
+        let mut taps = self.taps.borrow_mut();
+        // One that is being polled has other owners.
+        taps.retain(|_, tap| {
+            Rc::strong_count(&tap.session) > 1 || tap.polled.elapsed() < FORGOTTEN
+        });
+        if !taps.contains_key(id) && taps.len() >= MAX_TAPS {
+            return None;
+        }
+        let tap = taps
+            .entry(id.to_owned())
+            .or_insert_with(|| LiveTap { session: Rc::default(), polled: Instant::now() });
+        tap.polled = Instant::now();
+        Some(tap.session.clone())
+    }
+
+    /// Frees the place of a tap, and closes it.
+    async fn close(&self, id: &str) {
+        let tap = self.taps.borrow_mut().remove(id);
+        let Some(tap) = tap else { return };
+        if let Some(session) = tap.session.lock().await.take() {
+            session.close().await;
+        }
+    }
+
+    fn tap(&self, namespace: &str, name: &str, parameters: &Parameters) -> Tap {
+        Tap {
+            filter: RequestFilter {
+                workloads: vec![name.to_owned()],
+                mesh: self.mesh.clone(),
+                namespace: Some(namespace.to_owned()),
+                to: text(parameters, "to"),
+                method: text(parameters, "method"),
+                path: text(parameters, "path"),
+            },
+            from: None,
+            status: text(parameters, "status"),
+            max_rps: MAX_RPS,
+            count: None,
+            time: None,
+            headers: false,
+            output: Output::Json,
+        }
     }
 }
 
-fn refusal(why: &str) -> Reply {
-    Reply { status: 400, body: json!({"error": why}).to_string() }
+/// The query of a poll.
+type Parameters = HashMap<String, String>;
+
+fn text(parameters: &Parameters, name: &str) -> Option<String> {
+    parameters.get(name).filter(|text| !text.is_empty()).cloned()
+}
+
+/// The status that an error has for the page: from 400 to 499 where asking again would change nothing.
+fn status_of(error: &anyhow::Error) -> u16 {
+    for cause in error.chain() {
+        if let Some(unpolled) = cause.downcast_ref::<Unpolled>() {
+            return unpolled.refusal.unwrap_or(502);
+        }
+        if let Some(error) = cause.downcast_ref::<leno_operate::Error>() {
+            return if error.is_forbidden() { 403 } else { 502 };
+        }
+        if cause.is::<leno_local::Error>() {
+            return 502;
+        }
+    }
+    // What was asked for does not exist.
+    400
+}
+
+fn refusal(status: u16, why: &str) -> Reply {
+    Reply { status, body: json!({"error": why}).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_asking_again_does_not_mend_is_a_refusal() {
+        let unpolled = |refusal| {
+            anyhow::Error::new(Unpolled::new("HTTP", refusal)).context("the proxy of shop/web-0")
+        };
+        assert_eq!(status_of(&unpolled(Some(400))), 400);
+        assert_eq!(status_of(&unpolled(None)), 502);
+        let forbidden =
+            leno_operate::Error::Forbidden { what: "ask".to_owned(), said: "no".to_owned() };
+        assert_eq!(status_of(&forbidden.into()), 403);
+        let late = leno_operate::Error::Late("ask".to_owned(), 4);
+        assert_eq!(status_of(&anyhow::Error::new(late).context("x")), 502);
+        assert_eq!(status_of(&anyhow::anyhow!("shop has no workload wbe")), 400);
+    }
 }

@@ -33,6 +33,28 @@ impl fmt::Display for Proxy {
     }
 }
 
+/// Why a proxy was not polled.
+#[derive(Clone, Debug)]
+pub(in crate::commands) struct Unpolled {
+    said: String,
+    /// The HTTP status with which the proxy or the API server refuses the tap, as it will the next time.
+    pub(in crate::commands) refusal: Option<u16>,
+}
+
+impl Unpolled {
+    pub(in crate::commands) fn new(said: impl fmt::Display, refusal: Option<u16>) -> Self {
+        Self { said: said.to_string(), refusal }
+    }
+}
+
+impl fmt::Display for Unpolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Unpolled {}
+
 /// All of a mesh.
 pub(in crate::commands) struct Proxies {
     at: ProxyAccess,
@@ -110,30 +132,36 @@ impl Proxies {
         &self,
         proxy: &Proxy,
         query: &str,
-    ) -> Result<TapPage, String> {
+    ) -> Result<TapPage, Unpolled> {
         let reply = self.post(proxy, &format!("/tap?{query}")).await?;
-        serde_json::from_str(&reply.page()?).map_err(|error| error.to_string())
+        // A proxy with too many taps (429) has a place again when one of them has ended.
+        let refusal = (400..=404).contains(&reply.status).then_some(reply.status);
+        let page = reply.page().map_err(|said| Unpolled::new(said, refusal))?;
+        serde_json::from_str(&page).map_err(|error| Unpolled::new(error, None))
     }
 
-    async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, String> {
+    async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, Unpolled> {
         let header = (BY, &*self.user);
         let Proxy { namespace, name } = proxy.clone();
         match &self.at {
             ProxyAccess::Machine(layout) => {
                 // An instance may have been started again, in another network namespace.
-                let status = Status::read(layout).map_err(|error| error.to_string())?;
+                let status = Status::read(layout).map_err(|error| Unpolled::new(error, None))?;
                 let is = |one: &&_| is_instance(one, proxy);
-                let instance = status.instances.iter().find(is).ok_or("it has ended")?;
+                let instance = status.instances.iter().find(is);
+                let instance = instance.ok_or_else(|| Unpolled::new("it has ended", None))?;
                 let asked = async {
                     let netns = Netns::open(&instance.surroundings.netns)?;
                     Admin::within(&netns).send(Some(header), ("POST", path)).await
                 };
-                asked.await.map_err(|error| error.chain())
+                asked.await.map_err(|error| Unpolled::new(error.chain(), None))
             }
             ProxyAccess::Cluster(reach) => {
                 let pod = PodName { namespace, name };
                 let sent = reach.send_with(&pod, header, ("POST", path)).await;
-                sent.map_err(|error| error.said())
+                sent.map_err(|error| {
+                    Unpolled::new(error.said(), error.is_forbidden().then_some(403))
+                })
             }
         }
     }

@@ -1,4 +1,4 @@
-// Live requests of a workload, as `leno tap` shows them. The page polls; a tap that is polled no more is closed by the proxies.
+// Live requests of a workload, as `leno tap` shows them. The page polls, and closes its tap; one that is polled no more is closed by the proxies.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -137,9 +137,14 @@ function useTap(workload: string, filter: Filter, paused: boolean): Live {
       timer = setTimeout(once, PAUSE);
     };
     void once();
+    // A page with another filter opens another tap, and there are few places.
+    const close = () => api.closeTap(id);
+    addEventListener("pagehide", close);
     return () => {
+      removeEventListener("pagehide", close);
       aborted.abort();
       clearTimeout(timer);
+      close();
     };
   }, [key, paused]);
   useEffect(() => setLive({ requests: [], missed: 0, error: null }), [key]);
