@@ -458,8 +458,8 @@ impl Inbound {
 /// Under `disabled` no client can prove an identity, so that none has to.
 fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(), Refusal> {
     match accepted {
-        Accepted::Mesh { identity: Some(_), .. } => admitted.prove(),
-        _ if mtls == MtlsMode::Disabled => admitted.prove(),
+        Accepted::Mesh { identity: Some(identity), .. } => admitted.prove(Some(identity)),
+        _ if mtls == MtlsMode::Disabled => admitted.prove(None),
         _ => admitted.serve_unproven(),
     }
 }

@@ -12,22 +12,26 @@
 //!     1          undecided   the oldest of the address that has most makes room for a new one
 //!     4 at most  unproven    3 at most of one address
 //!     6 at most  unproven and outbound together, so that 1 is left for proven clients
-//!     5 at most  unproven and proven together, so that 2 are left for outbound connections
-//!                proven ones of one address leave 1 of them to others
+//!     5 at most  unproven and proven together, so that 2 are left for outbound connections;
+//!                with unproven ones 1 of these is left for proven clients
+//!     4 at most  proven, of one identity, which always leaves 1/2 to other ones
 //! ```
 //! So clients that have not proven who they are can take no place from the workload's own
-//! connections, nor from clients that have, and can only take turns among themselves. One proven client whose
-//! connections leak keeps out none of the others.
+//! connections, nor all from clients that have, and can only take turns among themselves. One proven identity whose
+//! connections leak, of however many replicas, keeps out none of the others, but it can keep out clients that have
+//! proven none.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of open connections, each subtracted once"
 )]
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use leno_types::Identity;
 use tokio::task::AbortHandle;
 
 /// In what connections are shared out.
@@ -56,7 +60,7 @@ pub enum Refusal {
     Limit,
     /// As many clients without a proven identity are served as may be.
     Unproven,
-    /// As many clients of the kind as may be come from this address.
+    /// As many clients of the kind as may be come from this address, or have this identity.
     Source,
 }
 
@@ -72,9 +76,12 @@ struct Bounds {
     undecided: usize,
     unproven: usize,
     unproven_of_source: usize,
-    proven_of_source: usize,
+    proven_of_client: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
+    /// Of these and of `decided`, what unproven ones leave to proven ones, and what those of one client leave to others.
+    left_to_proven: usize,
+    left_to_others: usize,
     decided: usize,
 }
 
@@ -84,7 +91,7 @@ struct Open {
     proven: usize,
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
-    proven_of: HashMap<IpAddr, usize>,
+    proven_of: HashMap<Rc<ProvenClient>, usize>,
     /// By age.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
@@ -97,12 +104,21 @@ struct Undecided {
     task: Option<AbortHandle>,
 }
 
+/// A client that counts as proven: under `disabled`, where no client can prove an identity, by its address.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum ProvenClient {
+    Identity(Identity),
+    Address(IpAddr),
+}
+
 /// One connection, which counts as open until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     admission: Rc<Admission>,
     standing: Cell<Standing>,
     source: IpAddr,
+    /// Of a proven one; all connections of a client share it.
+    client: OnceCell<Rc<ProvenClient>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,10 +139,10 @@ impl Bounds {
         match directions {
             Directions::Outbound => Self { unproven_and_outbound: all, ..Self::both(total, all) },
             Directions::Inbound => {
-                let proven_of_source = decided - eighths(1);
+                let proven_of_client = decided - eighths(1);
                 Self {
                     unproven_and_proven: decided,
-                    proven_of_source,
+                    proven_of_client,
                     ..Self::both(total, decided)
                 }
             }
@@ -140,9 +156,11 @@ impl Bounds {
             undecided: eighths(1).min(MAX_UNDECIDED),
             unproven: eighths(4),
             unproven_of_source: eighths(3),
-            proven_of_source: eighths(4),
+            proven_of_client: eighths(4),
             unproven_and_outbound: eighths(6),
             unproven_and_proven: eighths(5),
+            left_to_proven: eighths(1),
+            left_to_others: eighths(1) / 2,
             decided,
         }
     }
@@ -215,23 +233,24 @@ impl Open {
 
     fn remove(&mut self, number: u64) -> Option<Undecided> {
         let removed = self.undecided.remove(&number)?;
-        decrement(&mut self.undecided_of, removed.source);
+        decrement(&mut self.undecided_of, &removed.source);
         Some(removed)
     }
 }
 
-fn decrement(counts: &mut HashMap<IpAddr, usize>, source: IpAddr) {
-    if let Some(count) = counts.get_mut(&source) {
+fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {
-            counts.remove(&source);
+            counts.remove(of);
         }
     }
 }
 
 impl Admitted {
     fn new(admission: &Rc<Admission>, standing: Standing, source: IpAddr) -> Self {
-        Self { admission: Rc::clone(admission), standing: Cell::new(standing), source }
+        let (admission, standing) = (Rc::clone(admission), Cell::new(standing));
+        Self { admission, standing, source, client: OnceCell::new() }
     }
 
     /// The number under which what serves it is attached; none of an outbound connection, which is
@@ -244,11 +263,11 @@ impl Admitted {
         }
     }
 
-    /// Notes that the client has proven an identity, or that none is asked for here.
+    /// Notes that the client has proven this identity, or that none is asked for here.
     ///
     /// # Errors
     /// As many connections are open as may be.
-    pub fn prove(&self) -> Result<(), Refusal> {
+    pub fn prove(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
         let Admission { bounds, open } = &*self.admission;
         let mut open = open.borrow_mut();
         self.leave_undecided(&mut open);
@@ -257,12 +276,24 @@ impl Admitted {
         {
             return Err(Refusal::Limit);
         }
-        let of_source = open.proven_of.entry(self.source).or_default();
-        if *of_source >= bounds.proven_of_source {
+        let client = match identity {
+            Some(identity) => ProvenClient::Identity(identity.clone()),
+            None => ProvenClient::Address(self.source),
+        };
+        let (client, of_client) = match open.proven_of.get_key_value(&client) {
+            Some((known, count)) => (Rc::clone(known), *count),
+            None => (Rc::new(client), 0),
+        };
+        let but_others = open.decided() - (open.proven - of_client);
+        if of_client >= bounds.proven_of_client
+            || open.unproven + of_client + bounds.left_to_others >= bounds.unproven_and_proven
+            || but_others + bounds.left_to_others >= bounds.decided
+        {
             return Err(Refusal::Source);
         }
-        *of_source += 1;
+        open.proven_of.insert(Rc::clone(&client), of_client + 1);
         open.proven += 1;
+        let _first = self.client.set(client);
         self.standing.set(Standing::Proven);
         Ok(())
     }
@@ -278,7 +309,7 @@ impl Admitted {
         let of_source = open.unproven_of.get(&self.source).copied().unwrap_or_default();
         if open.unproven >= bounds.unproven
             || open.unproven + open.outbound >= bounds.unproven_and_outbound
-            || open.unproven + open.proven >= bounds.unproven_and_proven
+            || open.unproven + open.proven + bounds.left_to_proven >= bounds.unproven_and_proven
             || open.decided() >= bounds.decided
         {
             return Err(Refusal::Unproven);
@@ -315,11 +346,13 @@ impl Drop for Admitted {
             Standing::Outbound => open.outbound -= 1,
             Standing::Proven => {
                 open.proven -= 1;
-                decrement(&mut open.proven_of, self.source);
+                if let Some(client) = self.client.get() {
+                    decrement(&mut open.proven_of, client);
+                }
             }
             Standing::Unproven => {
                 open.unproven -= 1;
-                decrement(&mut open.unproven_of, self.source);
+                decrement(&mut open.unproven_of, &self.source);
             }
             // It may have been evicted.
             Standing::Undecided(number) => {

@@ -24,7 +24,7 @@ fn silence_takes_turns_among_itself() {
     assert!(is_undecided(&admission, &peer));
     let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
     assert_eq!(left.collect::<Vec<_>>(), [vec![false; 91], vec![true; 9]].concat());
-    peer.prove().unwrap();
+    peer.prove(None).unwrap();
     assert_eq!(admission.connections(), 10);
     drop((peer, strangers));
     assert_eq!(admission.connections(), 0);
@@ -78,14 +78,14 @@ fn the_unproven_leave_room_for_the_proven_and_for_the_workload() {
     assert_eq!(serve(7), Err(Refusal::Unproven));
     let outbound: Vec<_> = (0..20).map(|_| admission.outbound().unwrap()).collect();
     assert_eq!(admission.outbound().unwrap_err(), Refusal::Limit);
-    let proven: Vec<_> = (0..10)
-        .map(|_| {
-            let admitted = admission.inbound(address(1)).0;
-            admitted.prove().unwrap();
-            admitted
-        })
-        .collect();
-    assert_eq!(admission.inbound(address(1)).0.prove(), Err(Refusal::Limit));
+    let prove = |source| {
+        let admitted = admission.inbound(address(source)).0;
+        admitted.prove(None).map(|()| admitted)
+    };
+    let mut proven: Vec<_> = (0..5).map(|_| prove(1).unwrap()).collect();
+    assert_eq!(prove(1).unwrap_err(), Refusal::Source);
+    proven.extend((0..5).map(|_| prove(2).unwrap()));
+    assert_eq!(prove(3).unwrap_err(), Refusal::Limit);
     assert_eq!(admission.connections(), 70);
     drop((held, proven));
     assert_eq!(admission.connections(), outbound.len());
@@ -100,7 +100,7 @@ fn a_direction_that_is_not_served_needs_no_reserve() {
     let inbound = Admission::new(80, Directions::Inbound);
     let prove = |source| {
         let admitted = inbound.inbound(address(source)).0;
-        admitted.prove().map(|()| admitted)
+        admitted.prove(None).map(|()| admitted)
     };
     let held: Vec<_> = (0..70).map(|number| prove(number).unwrap()).collect();
     assert_eq!(prove(0).unwrap_err(), Refusal::Limit);
@@ -111,16 +111,36 @@ fn a_direction_that_is_not_served_needs_no_reserve() {
 fn one_proven_client_leaves_room_for_others() {
     for (directions, most, in_all) in [(Directions::Both, 40, 50), (Directions::Inbound, 60, 70)] {
         let admission = Admission::new(80, directions);
-        let prove = |source| {
+        let prove = |source, account: &str| {
             let admitted = admission.inbound(address(source)).0;
-            admitted.prove().map(|()| admitted)
+            let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().unwrap();
+            admitted.prove(Some(&identity)).map(|()| admitted)
         };
-        let of_one: Vec<_> = (0..most).map(|_| prove(1).unwrap()).collect();
-        assert_eq!(prove(1).unwrap_err(), Refusal::Source);
-        let of_others: Vec<_> = (most..in_all).map(|_| prove(2).unwrap()).collect();
-        assert_eq!(prove(3).unwrap_err(), Refusal::Limit);
+        let serve_unproven = || admission.inbound(address(9)).0.serve_unproven();
+        // Of many replicas.
+        let of_one: Vec<_> = (0..).take(most).map(|from| prove(from, "a").unwrap()).collect();
+        assert_eq!(prove(100, "a").unwrap_err(), Refusal::Source);
+        assert_eq!(serve_unproven().unwrap_err(), Refusal::Unproven, "the rest is for others");
+        // From the same addresses.
+        let of_others: Vec<_> = (most..in_all).map(|_| prove(0, "b").unwrap()).collect();
+        assert_eq!(prove(0, "c").unwrap_err(), Refusal::Limit);
         assert_eq!(admission.connections(), in_all);
         drop((of_one, of_others));
+        serve_unproven().unwrap();
         assert!(admission.open.borrow().proven_of.is_empty());
     }
+}
+
+#[test]
+fn one_proven_client_leaves_room_for_others_beside_all_else() {
+    let admission = Admission::new(80, Directions::Both);
+    let own: Vec<_> = (0..60).map(|_| admission.outbound().unwrap()).collect();
+    let prove = |source| {
+        let admitted = admission.inbound(address(source)).0;
+        admitted.prove(None).map(|()| admitted)
+    };
+    let of_one: Vec<_> = (0..5).map(|_| prove(1).unwrap()).collect();
+    assert_eq!(prove(1).unwrap_err(), Refusal::Source);
+    let other = prove(2).unwrap();
+    drop((own, of_one, other));
 }
