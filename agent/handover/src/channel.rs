@@ -37,8 +37,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
-/// One end of a connection. A message arrives whole, with its descriptors as far as the process that receives it may
-/// open more.
+/// One end of a connection. A message arrives whole. The kernel drops descriptors beyond the receiver's `RLIMIT_NOFILE`.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
@@ -91,9 +90,8 @@ impl Channel {
         send(self.0.as_fd(), &bytes, descriptors)
     }
 
-    /// The next message, with its descriptors; `None` once the other end is closed. Descriptors beyond the limit of this
-    /// process are lost (`RLIMIT_NOFILE`), which others may have used up: so the caller compares their number with what
-    /// the message says.
+    /// The next message, with its descriptors; `None` once the other end is closed. The kernel drops descriptors beyond
+    /// this process' `RLIMIT_NOFILE`: the caller compares their number with what the message says.
     ///
     /// # Errors
     /// `InvalidData` if the message cannot be read; `WouldBlock` if there is none and the channel does not block;

@@ -66,6 +66,8 @@ struct Stock {
     wanted: Cell<bool>,
     /// Why the last answer had fewer than were wanted.
     errno: Cell<Option<i32>>,
+    /// The kernel dropped all sockets of the last answer.
+    lost: Cell<bool>,
     arrived: Notify,
 }
 
@@ -134,6 +136,15 @@ impl Namespace {
                     // The process may have no descriptor left: then none of them has arrived.
                     let lost = sockets.is_empty().then_some(libc::EMFILE);
                     stock.errno.set(errno.or(lost));
+                    let is_lost = errno.is_none() && sockets.is_empty();
+                    if is_lost && !stock.lost.get() {
+                        tracing::warn!(
+                            ipv6,
+                            "no descriptor is left for sockets of a workload, whose new connections fail: raise the \
+                             limit of open files of the node proxy"
+                        );
+                    }
+                    stock.lost.set(is_lost);
                     stock.sockets.borrow_mut().extend(sockets);
                     stock.arrived.notify_waiters();
                 }
@@ -298,7 +309,7 @@ mod tests {
                 assert!(made.iter().all(|stream| timeout(stream) == Some(brokered)));
                 let (more, _) = broker.receive::<Want>().await.unwrap().unwrap();
                 assert_eq!(more, Want { ipv6: false, count: STOCK - LOW + 1 });
-                // The broker has none, or they were lost on the way; then there are some again.
+                // The broker has none, or the kernel dropped them; then there are some again.
                 for errno in [Some(libc::ENFILE), None] {
                     answer(&broker, false, 0, errno);
                     let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
