@@ -17,6 +17,7 @@
 mod cache;
 mod failed;
 mod forward;
+mod places;
 mod server;
 mod zone;
 

@@ -6,17 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use leno_names::{MAX_RESOLVERS, nameservers, over_tcp};
-use leno_program::Shares;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::cache::Cache;
+use super::places::Places;
 
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
 /// Questions under way, and how many of them are of one client. Beyond it they fail at once, which clients repeat later.
-/// When all are under way, the client with most of them gives one up for another client.
 const MAX_QUESTIONS: usize = 128;
 const MAX_QUESTIONS_OF_CLIENT: usize = 64;
 /// Longest answer over UDP of a client that does not say that it takes more (RFC 1035 section 4.2.1).
@@ -28,7 +27,7 @@ const MAX_DATAGRAM: usize = 65_535;
 #[derive(Debug)]
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
-    questions: Shares<IpAddr>,
+    questions: Places,
     cache: Cache,
     /// What is outside can be reached over IPv6, as far as is known.
     ipv6: bool,
@@ -47,7 +46,7 @@ impl Upstreams {
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
-        let questions = Shares::new(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
+        let questions = Places::new(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
         Self { servers, questions, cache: Cache::default(), ipv6: true }
     }
 
@@ -56,6 +55,11 @@ impl Upstreams {
     #[must_use]
     pub fn without_ipv6(self) -> Self {
         Self { ipv6: false, ..self }
+    }
+
+    /// These clients share no bound of one client: the machine's own programs.
+    pub(super) fn with_unbounded(self, clients: Vec<IpAddr>) -> Self {
+        Self { questions: self.questions.with_unbounded(clients), ..self }
     }
 
     /// Whether names outside have addresses of IPv6.
@@ -72,8 +76,8 @@ impl Upstreams {
         if let Some(known) = self.cache.get(question, Instant::now()).filter(fits) {
             return Some(known);
         }
-        let share = self.questions.take(client)?;
-        let answer = share.hold(self.ask_each(question, stream)).await.flatten()?;
+        let place = self.questions.take(client)?;
+        let answer = place.hold(self.ask_each(question, stream)).await.flatten()?;
         self.cache.put(question, &answer, Instant::now());
         Some(answer)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, Record, RecordType};
 use leno_names::PROXY_OPTION;
-use leno_program::Shares;
+use leno_program::{Share, Shares, accept};
 use leno_types::canonical;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
@@ -26,6 +26,8 @@ const MAX_QUESTION: usize = 4096;
 /// open, the client with most of them loses its oldest for another client.
 const MAX_CONNECTIONS: usize = 256;
 const MAX_CONNECTIONS_OF_CLIENT: usize = 64;
+/// As many again are of the machine's own programs, node proxies and the controller: by address they are one client.
+const MAX_OWN_CONNECTIONS: usize = 256;
 /// How long a TCP client may be silent, or not read its answer.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -42,6 +44,7 @@ struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
     upstreams: Upstreams,
     connections: Shares<IpAddr>,
+    own_connections: Shares<IpAddr>,
     failed: Arc<FailedLookups>,
 }
 
@@ -62,6 +65,11 @@ impl Sockets {
         }
         Ok(sockets)
     }
+
+    /// From these the machine's own programs ask.
+    fn addresses(&self) -> io::Result<Vec<IpAddr>> {
+        self.udp.iter().map(|socket| Ok(socket.local_addr()?.ip())).collect()
+    }
 }
 
 /// Serves on a thread of its own, so that nothing else on the machine's side delays an answer.
@@ -78,7 +86,9 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut ended = zone.clone();
     let connections = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS_OF_CLIENT);
-    let shared = Arc::new(ServerState { zone, upstreams, connections, failed });
+    let own_connections = Shares::new(MAX_OWN_CONNECTIONS, MAX_OWN_CONNECTIONS);
+    let upstreams = upstreams.with_unbounded(sockets.addresses()?);
+    let shared = Arc::new(ServerState { zone, upstreams, connections, own_connections, failed });
     {
         let _context = runtime.enter();
         for socket in sockets.udp {
@@ -131,13 +141,30 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
 
 async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) {
     loop {
-        let (stream, client, share) = shared.connections.accept(&listener).await;
+        let (stream, client, share) = accept_one(&listener, &shared).await;
         let shared = shared.clone();
         tokio::spawn(async move {
             if let Some(Err(error)) = share.hold(converse(stream, client, &shared)).await {
                 tracing::debug!(%client, %error, "DNS connection ended");
             }
         });
+    }
+}
+
+/// The next connection that gets a place. Others are closed.
+async fn accept_one(
+    listener: &tokio::net::TcpListener,
+    shared: &ServerState,
+) -> (tokio::net::TcpStream, SocketAddr, Share<IpAddr>) {
+    loop {
+        let (stream, client) = accept("connection", || listener.accept()).await;
+        let address = client.ip().to_canonical();
+        let is_own = stream.local_addr().is_ok_and(|own| own.ip().to_canonical() == address);
+        let places = if is_own { &shared.own_connections } else { &shared.connections };
+        match places.take(address) {
+            Some(share) => return (stream, client, share),
+            None => tracing::debug!(%client, "connection closed: its address has many"),
+        }
     }
 }
 
