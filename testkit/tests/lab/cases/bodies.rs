@@ -100,8 +100,11 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
 /// Sends heads without bodies, more than a proxy reads bodies at a time, from the appearance of one file to that of another.
 const HOLD: &str = "
 import os, socket, sys, time
-held = [socket.create_connection(('front-0.front.lab', 8080)) for _ in range(600)]
-for one in held:
+address = socket.getaddrinfo('front-0.front.lab', 8080, type=socket.SOCK_STREAM)[0][4][:2]
+held = []
+for _ in range(600):
+    one = socket.create_connection(address)
+    held.append(one)
     one.sendall(b'POST /pay HTTP/1.1\\r\\nHost: front.lab\\r\\nContent-Length: 50\\r\\n\\r\\n')
 open(sys.argv[1], 'w').close()
 while not os.path.exists(sys.argv[2]):
