@@ -153,7 +153,7 @@ fn rights() -> Vec<Value> {
         rule("", &["nodes"], &["list"]),
         rule("", &["pods"], &["list", "get", "create", "deletecollection"]),
         rule("", &["pods/portforward"], &["get", "create"]),
-        rule("apps", &["deployments", "daemonsets"], &both),
+        rule("apps", &["deployments", "daemonsets", "statefulsets"], &both),
         rule("policy", &["poddisruptionbudgets"], &both),
         rule("networking.k8s.io", &["networkpolicies"], &both),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &both),
