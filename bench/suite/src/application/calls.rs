@@ -1,8 +1,11 @@
 //! The calls that an application makes to others before it answers, over connections that it keeps
 //! open.
 
-use std::net::Ipv4Addr;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -11,7 +14,9 @@ use http::{Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
+use tower_service::Service;
 
 /// The largest number of idle connections to one callee; further ones are closed after their
 /// answer.
@@ -52,16 +57,37 @@ pub(super) struct Calls {
     http2: HttpClient,
 }
 
-type HttpClient = Client<HttpConnector, Full<Bytes>>;
+type HttpClient = Client<HttpConnector<Ipv4Resolver>, Full<Bytes>>;
+
+/// Over IPv4, as the load: so all meshes carry the same traffic.
+#[derive(Clone, Copy, Debug)]
+struct Ipv4Resolver;
+
+impl Service<Name> for Ipv4Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(found.filter(SocketAddr::is_ipv4).collect::<Vec<_>>().into_iter())
+        })
+    }
+}
 
 impl Calls {
     pub(super) fn new(callees: &[Callee]) -> Self {
-        let mut connector = HttpConnector::new();
+        let mut connector = HttpConnector::new_with_resolver(Ipv4Resolver);
         connector.set_nodelay(true);
-        // Over IPv4, as the load: so all meshes carry the same traffic.
-        connector.set_local_address(Some(Ipv4Addr::UNSPECIFIED.into()));
         let client = |http2| {
             let mut client = Client::builder(TokioExecutor::new());
+            // A call that fails is to be counted as one.
+            client.retry_canceled_requests(false);
             client.http2_only(http2).pool_max_idle_per_host(MAX_IDLE).build(connector.clone())
         };
         Self { callees: callees.into(), http1: client(false), http2: client(true) }

@@ -96,7 +96,7 @@ mod tests {
                     raised.raise();
                     return pid;
                 }
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(5));
             }
         });
         run(Path::new("sh"), &["-c", &script], &Target::default(), &interrupt).unwrap_err();
@@ -106,7 +106,7 @@ mod tests {
             if text.contains(") Z ") {
                 break;
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
