@@ -57,9 +57,9 @@ pub enum AuthoritiesError {
     /// It is no PEM.
     #[error("{0} is no PEM")]
     Pem(PathBuf, #[source] pem::Error),
-    /// It has no certificate, or one that cannot be used.
+    /// It has no certificate that can be used.
     #[error(
-        "{0} has no certificate of an authority, or one that cannot be used: put certificates in PEM into it"
+        "{0} has no certificate of an authority that can be used: put certificates in PEM into it"
     )]
     Unusable(PathBuf),
 }
@@ -163,21 +163,33 @@ fn read(file: &Path) -> Result<Vec<u8>, AuthoritiesError> {
     }
 }
 
-/// Those of a file besides.
+/// Those of a file besides, without those that cannot be used.
 fn with(
     base: &RootCertStore,
     (file, text): (&Path, &[u8]),
     counts: &Counts,
 ) -> Result<Arc<ClientConfig>, AuthoritiesError> {
     let mut roots = base.clone();
-    let mut added = 0;
-    for one in CertificateDer::pem_slice_iter(text) {
-        let one = one.map_err(|error| AuthoritiesError::Pem(file.to_owned(), error))?;
-        roots.add(one).map_err(|_| AuthoritiesError::Unusable(file.to_owned()))?;
-        added += 1;
+    let (mut added, mut last) = (0, AuthoritiesError::Unusable(file.to_owned()));
+    for (index, one) in CertificateDer::pem_slice_iter(text).enumerate() {
+        let taken = match one {
+            Ok(one) => roots.add(one).map_err(|error| error.to_string()),
+            Err(error) => {
+                let text = error.to_string();
+                last = AuthoritiesError::Pem(file.to_owned(), error);
+                Err(text)
+            }
+        };
+        match taken {
+            Ok(()) => added += 1,
+            Err(error) => {
+                let file = file.display();
+                tracing::warn!(%file, index, error, "this certificate of an authority is left out");
+            }
+        }
     }
     if added == 0 {
-        return Err(AuthoritiesError::Unusable(file.to_owned()));
+        return Err(last);
     }
     counts.file.store(added, Ordering::Relaxed);
     Ok(config(roots))
@@ -235,5 +247,13 @@ mod tests {
         std::fs::write(&file, pem() + &pem()).unwrap();
         assert!(!same(&authorities.config()));
         assert!(rendered(&authorities).contains("{source=\"file\"} 2\n"));
+
+        // One odd certificate takes nothing from the others, and does not keep the control plane from starting.
+        let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let no_base64 = odd.replace("AAAA", "???");
+        assert!(refused(Some(odd)).contains("can be used"));
+        std::fs::write(&file, [odd, &pem(), &no_base64, &pem()].concat()).unwrap();
+        let started = WebAuthorities::open(Some(&file)).unwrap();
+        assert!(rendered(&started).contains("{source=\"file\"} 2\n"));
     }
 }
