@@ -35,11 +35,12 @@ const LOG_BOUND: Duration = Duration::from_secs(30);
 const MAX_OBJECTS: usize = 2_000;
 /// Most events of one namespace; Kubernetes keeps them for an hour.
 const MAX_EVENTS: u32 = 500;
-/// The parts of the control plane, by the names of their pods, and the ports of their admin servers.
-const PARTS: [(&str, u16); 3] = [
-    ("leno-controller", ports::ADMIN),
-    ("leno-agent", ports::AGENT_ADMIN),
-    ("leno-node", ports::AGENT_ADMIN),
+/// The parts of the control plane, by the names of their pods, and the ports of their admin servers; those of a node's proxies
+/// listen in the network namespaces of pods alone.
+const PARTS: [(&str, Option<u16>); 3] = [
+    ("leno-controller", Some(ports::ADMIN)),
+    ("leno-agent", Some(ports::AGENT_ADMIN)),
+    ("leno-node", None),
 ];
 /// The pages of a proxy's admin server that are included.
 const OF_PROXY: &[&str] = &["ready", "config", "metrics"];
@@ -91,7 +92,7 @@ impl ReportCoverage {
         // If the user may not list these pods, later requests to the namespace report that.
         let parts = all(client, Some(&wanted.system)).await.unwrap_or_default();
         // The namespace may contain other applications' pods.
-        let parts: Vec<Pod> = parts.into_iter().filter(|pod| part_of(pod).is_some()).collect();
+        let parts: Vec<Pod> = parts.into_iter().filter(is_part).collect();
         let modes = match wanted.namespaces.as_slice() {
             [one] => NamespaceModes::permitted(client, Some(one)).await?,
             _ => NamespaceModes::permitted(client, None).await?,
@@ -250,7 +251,7 @@ impl Gathered {
     ) -> io::Result<()> {
         let reach = Reach::new(client.clone());
         let proxies = place.proxies.iter().map(|pod| (pod, Some(ports::ADMIN), OF_PROXY));
-        let parts = place.parts.iter().map(|pod| (pod, part_of(pod), pages_of(pod)));
+        let parts = place.parts.iter().map(|pod| (pod, port_of(pod), pages_of(pod)));
         let running = proxies.chain(parts).filter(|(pod, ..)| phase(pod) == "Running");
         let asked = running.flat_map(|(pod, port, pages)| {
             let of = move |page: &&'static str| Some((name(pod), port?, *page));
@@ -283,9 +284,13 @@ fn pages_of(pod: &Pod) -> &'static [&'static str] {
     }
 }
 
-/// The port of the admin server of a control plane's or agent's pod; `None` for other pods.
-fn part_of(pod: &Pod) -> Option<u16> {
-    PARTS.into_iter().find(|(name, _)| part(pod) == Some(name)).map(|(_, port)| port)
+fn is_part(pod: &Pod) -> bool {
+    PARTS.into_iter().any(|(name, _)| part(pod) == Some(name))
+}
+
+/// The port of the admin server of a control plane's or agent's pod; `None` for others, of which the logs are all there is.
+fn port_of(pod: &Pod) -> Option<u16> {
+    PARTS.into_iter().find(|(name, _)| part(pod) == Some(name))?.1
 }
 
 fn part(pod: &Pod) -> Option<&str> {
@@ -375,12 +380,15 @@ mod tests {
             serde_json::from_str(&format!(r#"{{"metadata":{labels}}}"#)).unwrap()
         };
         assert_eq!(pages_of(&pod("leno-agent")), ["ready", "captures", "metrics"]);
-        for (part, port) in [("leno-node", 15025), ("leno-controller", 15020)] {
-            assert_eq!(
-                (part_of(&pod(part)), pages_of(&pod(part))),
-                (Some(port), &["ready", "metrics"][..])
-            );
+        assert_eq!(pages_of(&pod("leno-controller")), ["ready", "metrics"]);
+        let all = [
+            ("leno-agent", true, Some(15025)),
+            ("leno-controller", true, Some(15020)),
+            ("leno-node", true, None),
+            ("web", false, None),
+        ];
+        for (part, is, port) in all {
+            assert_eq!((is_part(&pod(part)), port_of(&pod(part))), (is, port), "{part}");
         }
-        assert_eq!(part_of(&pod("web")), None);
     }
 }
