@@ -55,6 +55,7 @@ pub struct WorkloadApi {
     /// The CSI driver.
     pub csi_driver: String,
     /// The folder of the node.
+    #[cfg_attr(test, schemars(regex(pattern = r"^(/[A-Za-z0-9._-]+)+$")))]
     pub host_path: String,
     /// The name of the socket in the volume.
     pub socket: String,

@@ -87,6 +87,11 @@ pub enum InjectError {
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
     )]
     Volume(&'static str),
+    /// One of its containers mounts the folder of the node that has the Workload API, and could write there.
+    #[error(
+        "its container {0} mounts {WORKLOAD_API_VOLUME}, which is a volume of the proxy's, to write: add readOnly: true"
+    )]
+    WorkloadApiMount(String),
     /// One of its containers listens where the proxy does.
     #[error(
         "its container {container} has the port {port}, on which the proxy listens: use another"
@@ -346,6 +351,14 @@ fn check(pod: &Value) -> Result<(), InjectError> {
     for container in spec.containers() {
         if let Some(port) = ports::taken(container) {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
+        }
+        // The namespace may not be permitted to have folders of nodes: what it gets is the proxy's.
+        let writes = |mount: &Value| {
+            mount.name() == Some(WORKLOAD_API_VOLUME)
+                && !matches!(mount.get("readOnly"), Some(Value::Bool(true)))
+        };
+        if container.list("volumeMounts").iter().any(writes) {
+            return Err(InjectError::WorkloadApiMount(name(container).to_owned()));
         }
     }
     Ok(())
