@@ -1,8 +1,9 @@
-//! What replicas have fetched, kept in `ConfigMap`s for those that start: keys of tokens, and trust bundles of other trust
-//! domains. Without them a control plane that starts while an issuer is away would deny what its keys permit.
+//! What replicas have fetched, kept in Secrets for those that start: keys of tokens, and trust bundles of other trust domains.
+//! Without them a control plane that starts while an issuer is away would deny what its keys permit. Nothing in them is
+//! secret, but a writer decides which tokens and certificates count, and fewer accounts may write Secrets than `ConfigMap`s.
 //!
 //! ```text
-//!  each replica that starts ◄── ConfigMap ◄── the replica that leads, what it has fetched
+//!  each replica that starts ◄── Secret ◄── the replica that leads, what it has fetched
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,21 +12,22 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use leno_keys::{KeptDocuments, WantedDocuments};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
 use leno_program::Family;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// The `ConfigMap` with sets of keys.
+/// The Secret with sets of keys.
 pub const KEYS: &str = "leno-keys";
-/// The `ConfigMap` with trust bundles.
+/// The Secret with trust bundles.
 pub const BUNDLES: &str = "leno-bundles";
 
 /// Whose the fields of these are, for the API server.
@@ -36,22 +38,24 @@ const MAX_BYTES: usize = 960 * 1024;
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How often the leader looks for documents that nothing has wanted for long.
+const SWEEP: Duration = Duration::from_mins(1);
 
-/// The documents of a `ConfigMap`, by name.
+/// The documents of a Secret, by name.
 type Documents = BTreeMap<String, String>;
 
 /// Keeps what was fetched.
 pub struct KeptReconciler {
-    maps: Api<ConfigMap>,
-    all: [KeptMap; 2],
+    secrets: Api<Secret>,
+    all: [KeptSecret; 2],
     written: AtomicU64,
     failed: AtomicU64,
 }
 
-struct KeptMap {
+struct KeptSecret {
     name: &'static str,
     documents: KeptDocuments,
-    /// How many documents are stored, and how many have no room, as far as this replica leads.
+    /// How many documents are stored, and how many have no room; none of this replica where it does not lead.
     stored: AtomicUsize,
     left_out: AtomicUsize,
 }
@@ -59,30 +63,32 @@ struct KeptMap {
 /// What is stored.
 struct Observed<'a> {
     own: &'a KeptReconciler,
-    maps: [ObservedMap; 2],
+    secrets: [ObservedSecret; 2],
 }
 
 #[derive(Default)]
-struct ObservedMap {
+struct ObservedSecret {
     found: Reflection<(), Documents>,
     /// Names that another client has written: server-side apply does not remove them.
     foreign: BTreeSet<String>,
 }
 
 enum Observation {
-    Map(usize, Report<ConfigMap>),
+    Secret(usize, Report<Secret>),
     /// This replica has fetched something.
     Fetched,
+    /// It is time to look for what nothing wants.
+    Sweep,
 }
 
 impl KeptReconciler {
     /// Reads what is kept. An API server that does not answer is asked again for ever.
     pub async fn open(client: Client, namespace: &str) -> Self {
-        let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-        let keys = KeptMap::open(&maps, KEYS).await;
-        let bundles = KeptMap::open(&maps, BUNDLES).await;
+        let secrets: Api<Secret> = Api::namespaced(client, namespace);
+        let keys = KeptSecret::open(&secrets, KEYS).await;
+        let bundles = KeptSecret::open(&secrets, BUNDLES).await;
         let [written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { maps, all: [keys, bundles], written, failed }
+        Self { secrets, all: [keys, bundles], written, failed }
     }
 
     /// The sets of keys.
@@ -101,30 +107,30 @@ impl KeptReconciler {
 
     /// Watches, and writes while `leads` says so, until its sender ends.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
-        while_leading(leads, || Observed { own: self, maps: Default::default() }).await;
+        while_leading(leads, || Observed { own: self, secrets: Default::default() }).await;
     }
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "ConfigMaps of fetched keys and trust bundles written, by result.";
+        let help = "Secrets of fetched keys and trust bundles written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("kept_writes_total", help), &results);
         let help = "Fetched sets of keys and trust bundles, as far as this replica leads: stored for the next start, or left \
-                    out for want of room in the ConfigMap.";
+                    out for want of room in the Secret.";
         let mut family = Family::gauge(text, "leno_control_kept_documents", help);
-        for map in &self.all {
-            for (state, count) in [("stored", &map.stored), ("left-out", &map.left_out)] {
-                let labels = [("config_map", map.name), ("state", state)];
+        for secret in &self.all {
+            for (state, count) in [("stored", &secret.stored), ("left-out", &secret.left_out)] {
+                let labels = [("secret", secret.name), ("state", state)];
                 family.sample(&labels, count.load(Ordering::Relaxed));
             }
         }
     }
 }
 
-impl KeptMap {
-    async fn open(maps: &Api<ConfigMap>, name: &'static str) -> Self {
+impl KeptSecret {
+    async fn open(secrets: &Api<Secret>, name: &'static str) -> Self {
         let stored = loop {
-            match timeout(ANSWER, read(maps, name)).await {
+            match timeout(ANSWER, read(secrets, name)).await {
                 Ok(Ok(stored)) => break stored,
                 Ok(Err(error)) if is_status(&error, 403) => {
                     let error: &dyn std::error::Error = &error;
@@ -148,11 +154,16 @@ impl KeptMap {
     }
 }
 
-/// The documents in a `ConfigMap`; none if there is no such one. Listed, for which the control plane has the right.
-async fn read(maps: &Api<ConfigMap>, name: &str) -> Result<Documents, leno_kube::Error> {
+/// The documents in a Secret; none if there is no such one. Listed, for which the control plane has the right.
+async fn read(secrets: &Api<Secret>, name: &str) -> Result<Documents, leno_kube::Error> {
     let selection = ListParams::default().fields(&format!("metadata.name={name}"));
-    let found = maps.list(&selection).await?.items.into_iter().next();
-    Ok(found.and_then(|map| map.data).unwrap_or_default())
+    Ok(secrets.list(&selection).await?.items.into_iter().next().map(documents).unwrap_or_default())
+}
+
+/// The documents in a Secret. What is no text was not written here.
+fn documents(secret: Secret) -> Documents {
+    let all = secret.data.unwrap_or_default().into_iter();
+    all.filter_map(|(name, ByteString(text))| Some((name, String::from_utf8(text).ok()?))).collect()
 }
 
 /// What is to be stored: the small documents first, so that a large one takes no place of others. And how many documents
@@ -179,19 +190,20 @@ fn fit(wanted: &WantedDocuments, stored: &Documents) -> (Documents, usize) {
 }
 
 impl Observed<'_> {
-    /// What the map should have, if it has anything else.
+    /// What the Secret should have, if it has anything else.
     fn due(&self, nth: usize) -> Option<Documents> {
-        let (map, observed) = (self.own.all.get(nth)?, self.maps.get(nth)?);
+        let (secret, observed) = (self.own.all.get(nth)?, self.secrets.get(nth)?);
         if !observed.found.is_complete() {
             return None;
         }
         let none = Documents::new();
         let found = observed.found.values().get(&()).unwrap_or(&none);
-        let (next, left_out) = fit(&map.documents.wanted().borrow(), found);
-        map.stored.store(next.len(), Ordering::Relaxed);
-        if map.left_out.swap(left_out, Ordering::Relaxed) < left_out {
+        let (next, left_out) = fit(&secret.documents.wanted().borrow(), found);
+        let is_stored = |(name, text): &(&String, &String)| found.get(*name) == Some(*text);
+        secret.stored.store(next.iter().filter(is_stored).count(), Ordering::Relaxed);
+        if secret.left_out.swap(left_out, Ordering::Relaxed) < left_out {
             tracing::error!(
-                config_map = map.name,
+                secret = secret.name,
                 left_out,
                 "what was fetched has no room, and a replica that starts has to fetch it"
             );
@@ -203,19 +215,20 @@ impl Observed<'_> {
 
     /// Whether it was written.
     async fn write(&mut self, nth: usize, next: &Documents) -> bool {
-        let (Some(of), Some(observed)) = (self.own.all.get(nth), self.maps.get_mut(nth)) else {
+        let (Some(of), Some(observed)) = (self.own.all.get(nth), self.secrets.get_mut(nth)) else {
             return false;
         };
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
+        let data = next.iter().map(|(name, text)| (name, ByteString(text.clone().into_bytes())));
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": of.name, "labels": {"app.kubernetes.io/part-of": "leno"}},
-            "data": next,
+            "data": data.collect::<BTreeMap<_, _>>(),
         });
-        // Applied, it is made where there is none, by the right to this name alone.
-        let written = apply(&self.own.maps, FIELD_MANAGER, of.name, &map);
+        // Applied, it is made where there is none.
+        let written = apply(&self.own.secrets, FIELD_MANAGER, of.name, &secret);
         let failure = match timeout(ANSWER, written).await {
-            Ok(Ok(map)) => {
-                let stored = map.data.unwrap_or_default();
+            Ok(Ok(secret)) => {
+                let stored = documents(secret);
                 let others = stored.keys().filter(|name| !next.contains_key(*name));
                 observed.foreign = others.cloned().collect();
                 observed.found.insert((), stored);
@@ -227,7 +240,7 @@ impl Observed<'_> {
         };
         self.own.failed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
-            config_map = of.name,
+            secret = of.name,
             failure,
             "what was fetched cannot be stored; trying again"
         );
@@ -239,20 +252,34 @@ impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
     fn watches(&self) -> BoxStream<'static, Observation> {
-        let each = self.own.all.iter().enumerate().map(|(nth, map)| {
-            let stored = leno_kube::watch(self.own.maps.clone(), Selection::named(map.name));
-            let stored = stored.map(move |report| Observation::Map(nth, report));
-            let fetched = changes(map.documents.wanted()).map(|()| Observation::Fetched);
+        let each = self.own.all.iter().enumerate().map(|(nth, secret)| {
+            let stored = leno_kube::watch(self.own.secrets.clone(), Selection::named(secret.name));
+            let stored = stored.map(move |report| Observation::Secret(nth, report));
+            let fetched = changes(secret.documents.wanted()).map(|()| Observation::Fetched);
             stream::select(stored, fetched).boxed()
         });
-        stream::select_all(each).boxed()
+        let sweep = stream::unfold(interval(SWEEP), |mut times| async move {
+            times.tick().await;
+            Some((Observation::Sweep, times))
+        });
+        stream::select(stream::select_all(each), sweep).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
-        let Observation::Map(nth, report) = observation else { return };
-        match (report, self.maps.get_mut(nth)) {
+        let (nth, report) = match observation {
+            Observation::Secret(nth, report) => (nth, report),
+            Observation::Fetched => return,
+            Observation::Sweep => {
+                self.own.all.iter().for_each(|secret| secret.documents.sweep());
+                return;
+            }
+        };
+        match (report, self.secrets.get_mut(nth)) {
             (Report::Event(event), Some(observed)) => {
-                observed.found.take(event, |map| ((), Some(map.data.unwrap_or_default())));
+                observed.found.take(event, |secret| ((), Some(documents(secret))));
+                let found = observed.found.values().get(&()).into_iter().flat_map(Documents::keys);
+                let found = found.filter(|name| !observed.foreign.contains(*name));
+                self.own.all.get(nth).iter().for_each(|own| own.documents.found(found.clone()));
             }
             (Report::Failed(error), _) => {
                 let error: &dyn std::error::Error = &error;
@@ -263,17 +290,27 @@ impl Reconciler for Observed<'_> {
     }
 
     fn is_due(&self) -> bool {
-        (0..self.maps.len()).any(|nth| self.due(nth).is_some())
+        (0..self.secrets.len()).any(|nth| self.due(nth).is_some())
     }
 
     async fn reconcile(&mut self) -> bool {
         let mut all = true;
-        for nth in 0..self.maps.len() {
+        for nth in 0..self.secrets.len() {
             if let Some(next) = self.due(nth) {
                 all &= self.write(nth, &next).await;
             }
         }
         all
+    }
+}
+
+impl Drop for Observed<'_> {
+    /// This replica does not lead any more.
+    fn drop(&mut self) {
+        for secret in &self.own.all {
+            secret.stored.store(0, Ordering::Relaxed);
+            secret.left_out.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //!  TokenReview  <- tokens      whose token a proxy shows, and on which node the pods of a node proxy run
 //!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
-//!  ConfigMaps   <- kept        fetched keys and trust bundles, for replicas that start, by it
+//!  Secrets      <- kept        fetched keys and trust bundles, for replicas that start, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
 //!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each

@@ -65,6 +65,8 @@ struct FollowedSet {
     set: Option<String>,
     /// Whether the last fetch failed, or none is permitted.
     is_failing: bool,
+    /// Whether the last fetch has found the set, so that it is stored.
+    is_confirmed: bool,
     /// What fetches it; `None` where its origin is not permitted, or no place is left.
     task: Option<AbortHandle>,
     /// Has the task fetch it before the next time that it would.
@@ -162,7 +164,8 @@ impl KeySets {
         if permits_others || names_others {
             self.follow();
         }
-        // The first changes are all objects.
+        // The first changes are all objects; in a cluster without those of kinds that cannot be read yet, so that what replicas
+        // share is not removed at once.
         if let (false, Some(store)) = (std::mem::replace(&mut self.is_filled, true), &self.store) {
             let kept: BTreeSet<String> = self.followed.keys().map(|url| document(url)).collect();
             store.retain(|name| kept.contains(name));
@@ -248,6 +251,9 @@ impl KeySets {
             let set = match result {
                 Ok(set) => set,
                 Err(error) => {
+                    if std::mem::replace(&mut known.is_confirmed, false) {
+                        self.store.iter().for_each(|store| store.doubt(&document(&url)));
+                    }
                     if !std::mem::replace(&mut known.is_failing, true) {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
                         let cause = cause.unwrap_or_default();
@@ -260,10 +266,13 @@ impl KeySets {
             };
             known.is_failing = false;
             let differs = known.set.as_ref() != Some(&set);
+            let is_confirmed = std::mem::replace(&mut known.is_confirmed, true);
+            if (differs || !is_confirmed)
+                && let Some(store) = &self.store
+            {
+                store.write(&document(&url), &set);
+            }
             if differs {
-                if let Some(store) = &self.store {
-                    store.write(&document(&url), &set);
-                }
                 known.set = Some(set);
                 tracing::info!(url, "other keys of tokens are in effect");
             }
@@ -320,8 +329,13 @@ impl KeySets {
         });
         for url in named {
             if !self.followed.contains_key(url) {
-                let set = self.store.as_ref().and_then(|store| store.read(&document(url)));
-                let one = FollowedSet { set, is_failing: false, task: None, early: Arc::default() };
+                let one = FollowedSet {
+                    set: self.store.as_ref().and_then(|store| stored(store, url)),
+                    is_failing: false,
+                    is_confirmed: false,
+                    task: None,
+                    early: Arc::default(),
+                };
                 self.followed.insert(url.to_owned(), one);
             }
         }
@@ -335,6 +349,9 @@ impl KeySets {
         for (url, one) in &mut self.followed {
             if !wanted.contains(url) {
                 one.end();
+                if std::mem::replace(&mut one.is_confirmed, false) {
+                    self.store.iter().for_each(|store| store.doubt(&document(url)));
+                }
             }
         }
         let fetched = self.followed.values().filter(|one| one.task.is_some());
@@ -428,6 +445,22 @@ fn config_map(namespace: &str, name: &str) -> ObjectKey {
 /// The name under which the set of a URL is stored.
 fn document(url: &str) -> String {
     HEXLOWER.encode(digest(&SHA256, url.as_bytes()).as_ref())
+}
+
+/// The set of a URL that was stored last, unless it holds no keys of tokens.
+fn stored(store: &Store, url: &str) -> Option<String> {
+    let set = store.read(&document(url))?;
+    match check_key_set(&set) {
+        Ok(()) => Some(set),
+        Err(error) => {
+            tracing::warn!(
+                url,
+                error,
+                "what is stored of it holds no keys of tokens, and is left out"
+            );
+            None
+        }
+    }
 }
 
 fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {

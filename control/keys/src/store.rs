@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  one machine   Store ──► a directory
-//!  a cluster     Store ──► KeptDocuments ──► a ConfigMap, written by the replica that leads, read by each that starts
+//!  a cluster     Store ──► KeptDocuments ──► a Secret, written by the replica that leads, read by each that starts
 //! ```
 
 use std::collections::BTreeMap;
@@ -10,8 +10,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long replicas keep a document that nothing wants. A cluster may be read in part, for example while an API server that
+/// starts does not have a kind yet: nothing is lost when the policies that name it come back.
+const UNWANTED: Duration = Duration::from_mins(10);
+/// Most documents that are kept though nothing wants them: tenants can have others fetched without end.
+const MAX_UNWANTED: usize = 512;
 
 /// Documents by name, kept for the next start.
 #[derive(Clone, Debug)]
@@ -75,7 +83,17 @@ impl Store {
         }
     }
 
-    /// Removes a document: tenants can have others fetched without end.
+    /// Says that a document may be older than what others have fetched since. It can still be read, but replicas leave what is
+    /// stored as it is until it is written again.
+    pub fn doubt(&self, name: &str) {
+        match &self.0 {
+            Medium::Directory(_) => {}
+            Medium::Shared(documents) => documents.doubt(name),
+        }
+    }
+
+    /// Removes a document: tenants can have others fetched without end. What replicas share stays for ten minutes, and is
+    /// kept on if it is read or written meanwhile.
     pub fn forget(&self, name: &str) {
         let directory = match &self.0 {
             Medium::Directory(directory) => directory,
@@ -115,13 +133,20 @@ fn names(directory: &Path) -> Vec<String> {
 /// be stored.
 #[derive(Clone, Debug)]
 pub struct KeptDocuments {
-    /// Without those that this one has replaced or forgotten.
-    stored: Arc<Mutex<BTreeMap<String, String>>>,
+    memory: Arc<Mutex<Memory>>,
     wanted: Arc<watch::Sender<WantedDocuments>>,
 }
 
-/// The documents that should be stored, by name. `None`: as it is stored, if it is, since this replica has not fetched
-/// another one.
+#[derive(Debug)]
+struct Memory {
+    /// Those that this replica does not assert, as it has read or fetched them last.
+    stored: BTreeMap<String, String>,
+    /// Those that nothing wants, and since when.
+    unwanted: BTreeMap<String, Instant>,
+}
+
+/// The documents that should be stored, by name. `None`: as it is stored, if it is, since the last fetch of this replica has
+/// not found it.
 pub type WantedDocuments = BTreeMap<String, Option<String>>;
 
 impl KeptDocuments {
@@ -129,7 +154,8 @@ impl KeptDocuments {
     #[must_use]
     pub fn new(stored: BTreeMap<String, String>) -> Self {
         let wanted = stored.keys().map(|name| (name.clone(), None)).collect();
-        Self { stored: Arc::new(Mutex::new(stored)), wanted: Arc::new(watch::Sender::new(wanted)) }
+        let memory = Memory { stored, unwanted: BTreeMap::new() };
+        Self { memory: Arc::new(Mutex::new(memory)), wanted: Arc::new(watch::Sender::new(wanted)) }
     }
 
     /// What should be stored, and its changes.
@@ -138,37 +164,101 @@ impl KeptDocuments {
         self.wanted.subscribe()
     }
 
+    /// Takes the names of what is stored: what this replica does not know another one has stored, and it stays as long as
+    /// what this one has forgotten.
+    pub fn found<'n>(&self, names: impl Iterator<Item = &'n String>) {
+        let mut memory = self.memory();
+        for name in names {
+            if self.claim(name) {
+                self.leave(&mut memory, name);
+            }
+        }
+    }
+
+    /// Removes what nothing has wanted for ten minutes.
+    pub fn sweep(&self) {
+        let mut memory = self.memory();
+        let ended = memory.unwanted.extract_if(.., |_, since| since.elapsed() >= UNWANTED);
+        let ended: Vec<String> = ended.map(|(name, _)| name).collect();
+        self.remove(&mut memory, &ended);
+    }
+
     fn names(&self) -> Vec<String> {
         self.wanted.borrow().keys().cloned().collect()
     }
 
     fn read(&self, name: &str) -> Option<String> {
+        let mut memory = self.memory();
+        memory.unwanted.remove(name);
         let fetched = self.wanted.borrow().get(name).cloned().flatten();
         // Another replica may store one before this one does.
-        let claim = |wanted: &mut WantedDocuments| match wanted.contains_key(name) {
-            true => false,
-            false => wanted.insert(name.to_owned(), None).is_none(),
-        };
-        self.wanted.send_if_modified(claim);
-        fetched.or_else(|| self.stored().get(name).cloned())
+        self.claim(name);
+        fetched.or_else(|| memory.stored.get(name).cloned())
     }
 
-    fn stored(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
         // No panic can leave it half changed.
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self, name: &str, text: &str) {
-        self.stored().remove(name);
+        let mut memory = self.memory();
+        memory.unwanted.remove(name);
+        memory.stored.remove(name);
         let next = Some(text.to_owned());
         self.wanted.send_if_modified(|wanted| {
             wanted.insert(name.to_owned(), next.clone()).is_none_or(|before| before != next)
         });
     }
 
+    fn doubt(&self, name: &str) {
+        self.leave_as_stored(&mut self.memory(), name);
+    }
+
+    fn leave_as_stored(&self, memory: &mut Memory, name: &str) {
+        let mut fetched = None;
+        self.wanted.send_if_modified(|wanted| {
+            fetched = wanted.get_mut(name).and_then(Option::take);
+            fetched.is_some()
+        });
+        memory.stored.extend(fetched.map(|text| (name.to_owned(), text)));
+    }
+
     fn forget(&self, name: &str) {
-        self.stored().remove(name);
-        self.wanted.send_if_modified(|wanted| wanted.remove(name).is_some());
+        let mut memory = self.memory();
+        if self.wanted.borrow().contains_key(name) {
+            self.leave_as_stored(&mut memory, name);
+            self.leave(&mut memory, name);
+        }
+        drop(memory);
+        self.sweep();
+    }
+
+    /// Wants a document as it is stored, if this replica does not want it yet. Returns whether it did not.
+    fn claim(&self, name: &str) -> bool {
+        self.wanted.send_if_modified(|wanted| match wanted.contains_key(name) {
+            true => false,
+            false => wanted.insert(name.to_owned(), None).is_none(),
+        })
+    }
+
+    /// Lets a wanted document stay for a while.
+    fn leave(&self, memory: &mut Memory, name: &str) {
+        memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now);
+        if memory.unwanted.len() > MAX_UNWANTED
+            && let Some((oldest, _)) = memory.unwanted.iter().min_by_key(|(_, since)| **since)
+        {
+            let oldest = oldest.clone();
+            memory.unwanted.remove(&oldest);
+            self.remove(memory, &[oldest]);
+        }
+    }
+
+    fn remove(&self, memory: &mut Memory, names: &[String]) {
+        for name in names {
+            memory.stored.remove(name);
+            self.wanted.send_if_modified(|wanted| wanted.remove(name).is_some());
+        }
     }
 }
 
@@ -198,23 +288,51 @@ mod tests {
         assert_eq!(open().read("c").as_deref(), Some("3"));
     }
 
-    #[test]
-    fn replicas_want_to_be_stored_what_they_have_fetched_and_leave_the_rest() {
+    #[tokio::test(start_paused = true)]
+    async fn replicas_want_to_be_stored_what_they_have_fetched_and_leave_the_rest() {
         let pairs = [("a", "1"), ("b", "2")].map(|(name, text)| (name.to_owned(), text.to_owned()));
         let documents = KeptDocuments::new(pairs.into());
         let mut wanted = documents.wanted();
-        let store = Store::shared(documents);
+        let store = Store::shared(documents.clone());
         let left = |names: &[&str]| -> WantedDocuments {
             names.iter().map(|name| ((*name).to_owned(), None)).collect()
         };
         assert_eq!(*wanted.borrow_and_update(), left(&["a", "b"]));
         check(&store);
-        let only = [("c".to_owned(), Some("3".to_owned()))].into();
-        assert_eq!(*wanted.borrow_and_update(), only);
+        let mut all = left(&["a", "b"]);
+        all.insert("c".to_owned(), Some("3".to_owned()));
+        assert_eq!(*wanted.borrow_and_update(), all, "what was forgotten is not removed yet");
         store.write("c", "3");
         assert!(!wanted.has_changed().unwrap(), "the same");
+        store.doubt("c");
+        assert_eq!(*wanted.borrow_and_update(), left(&["a", "b", "c"]));
+        assert_eq!(store.read("c").as_deref(), Some("3"), "it counts, but is not asserted");
         assert_eq!(store.read("d"), None);
         assert_eq!(wanted.borrow().get("d"), Some(&None), "another replica may have it");
-        assert_eq!(store.read("b"), None, "it was forgotten");
+
+        tokio::time::advance(UNWANTED - Duration::from_secs(1)).await;
+        assert_eq!(store.read("b").as_deref(), Some("2"), "it is wanted again");
+        let found = ["d".to_owned(), "of-another-replica".to_owned()];
+        documents.found(found.iter());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        documents.sweep();
+        assert_eq!(*wanted.borrow(), left(&["b", "c", "d", "of-another-replica"]));
+        assert_eq!(store.read("a"), None, "it was forgotten");
+        tokio::time::advance(UNWANTED).await;
+        documents.sweep();
+        assert_eq!(*wanted.borrow(), left(&["a", "b", "c", "d"]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nothing_wants_has_a_bound() {
+        let documents = KeptDocuments::new(BTreeMap::new());
+        let store = Store::shared(documents.clone());
+        for nth in 0..=MAX_UNWANTED {
+            store.write(&nth.to_string(), "1");
+            store.forget(&nth.to_string());
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(documents.names().len(), MAX_UNWANTED);
+        assert_eq!((store.read("0"), store.read("1")), (None, Some("1".to_owned())));
     }
 }

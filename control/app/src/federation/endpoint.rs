@@ -35,6 +35,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
+/// The longest name of a document in bytes: that of a Secret's key.
+const MAX_NAME: usize = 253;
+
 /// Where a trust domain publishes its bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
@@ -118,6 +121,10 @@ pub(super) struct Follower {
     store: Store,
     /// The bundle that is in use.
     held: Option<Bundle>,
+    /// Whether that was stored by an earlier run. Nothing but the store vouches for its sequence.
+    is_of_store: bool,
+    /// Whether the last fetch has found it, so that it is stored with the hash of what was given.
+    is_confirmed: bool,
     /// The hash of the given bundle that is in use, or was before a fetched one.
     given: Option<String>,
     counts: Arc<Counts>,
@@ -140,8 +147,19 @@ impl Follower {
     ) -> anyhow::Result<Self> {
         let endpoint = BundleEndpoint::new(&url)?;
         let (held, given, counts) = (None, None, Arc::default());
-        let mut follower =
-            Self { domain, endpoint, server, authority, authorities, store, held, given, counts };
+        let mut follower = Self {
+            domain,
+            endpoint,
+            server,
+            authority,
+            authorities,
+            store,
+            held,
+            is_of_store: false,
+            is_confirmed: false,
+            given,
+            counts,
+        };
         follower.take_stored();
         Ok(follower)
     }
@@ -166,6 +184,9 @@ impl Follower {
                     sleep(refresh).await;
                 }
                 Err(error) => {
+                    if std::mem::replace(&mut self.is_confirmed, false) {
+                        self.store.doubt(&document(&self.domain));
+                    }
                     self.counts.failed.fetch_add(1, Ordering::Relaxed);
                     let error = format!("{error:#}");
                     if error != said {
@@ -193,7 +214,8 @@ impl Follower {
         };
         let bundle = self.endpoint.fetch(server).await?;
         workload_bundles::check(&bundle.roots_der)?;
-        let held = self.held.as_ref().and_then(|held| held.sequence);
+        let held = self.held.as_ref().filter(|_| !self.is_of_store);
+        let held = held.and_then(|held| held.sequence);
         if let (Some(sequence), Some(held)) = (bundle.sequence, held)
             && sequence < held
         {
@@ -202,8 +224,12 @@ impl Follower {
             );
         }
         let refresh = bundle.refresh_hint.unwrap_or(REFRESH);
-        if self.held.as_ref() != Some(&bundle) {
+        let is_other = self.held.as_ref() != Some(&bundle);
+        if is_other || !self.is_confirmed {
             self.keep(&bundle);
+        }
+        (self.is_confirmed, self.is_of_store) = (true, false);
+        if is_other {
             tracing::info!(domain = %self.domain, roots = bundle.roots_der.len(), "trust bundle fetched");
             self.hold(bundle);
         }
@@ -233,6 +259,7 @@ impl Follower {
                     let now = self.given_file().and_then(|file| Some(hash(&text(file).ok()?)));
                     if now.is_none() || now == given {
                         self.given = now;
+                        self.is_of_store = true;
                         self.hold(bundle);
                     }
                 }
@@ -260,6 +287,7 @@ impl Follower {
         match read.and_then(|text| parsed(&text, file)) {
             Ok(bundle) => {
                 tracing::info!(domain = %self.domain, file = %file.display(), "the given trust bundle is used");
+                self.is_of_store = false;
                 self.hold(bundle);
             }
             Err(error) => {
@@ -268,6 +296,8 @@ impl Follower {
             }
         }
         self.given = given;
+        // What is stored names what was given before.
+        self.is_confirmed = false;
     }
 
     fn given_file(&self) -> Option<&Path> {
@@ -311,9 +341,11 @@ impl StoredBundle {
     }
 }
 
-/// The name under which the bundle of a trust domain is stored.
+/// The name under which the bundle of a trust domain is stored. A Secret takes 253 bytes; longer ones of trust domains are
+/// named by their hash.
 pub(super) fn document(domain: &TrustDomain) -> String {
-    format!("{domain}.json")
+    let name = format!("{domain}.json");
+    if name.len() <= MAX_NAME { name } else { format!("{}.json", hash(domain.as_str())) }
 }
 
 fn hash(text: &str) -> String {
@@ -341,4 +373,17 @@ pub(super) fn render(all: &[(TrustDomain, Arc<Counts>)], text: &mut String) {
 
 fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_each_document_has_room_in_a_secret() {
+        let of = |bytes: usize| document(&TrustDomain::new(&"a".repeat(bytes)).unwrap());
+        assert_eq!(of(248), "a".repeat(248) + ".json");
+        assert_eq!((of(249).len(), of(255).len()), (69, 69));
+        assert_ne!(of(249), of(250));
+    }
 }

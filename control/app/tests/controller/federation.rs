@@ -83,6 +83,11 @@ impl Mesh {
         self.says(text).split("address=").nth(1).unwrap().trim().to_owned()
     }
 
+    /// Where it keeps the bundle of another trust domain.
+    fn stored(&self, domain: &str) -> PathBuf {
+        self.place.path().join(format!("control/federation/{domain}.json"))
+    }
+
     /// Where its own roots are, in PEM.
     fn roots(&self) -> PathBuf {
         self.place.path().join("roots.pem")
@@ -189,6 +194,16 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     assert_eq!(far.federated(NEAR), after, "it was stored");
     until("a fetch by the stored roots", || far.metric(FETCHED), |count| *count > 0);
     assert!(near.metric("leno_control_bundle_requests_total") > 0);
+
+    // A given bundle that is the endpoint's is stored, too.
+    let stored = far.stored(NEAR);
+    let kept = || fs::read_to_string(&stored).ok();
+    let good = until("what is stored", kept, Option::is_some).unwrap();
+    far.stop();
+    fs::remove_file(&stored).unwrap();
+    fs::write(&first, good).unwrap();
+    far.start();
+    until("the same to be stored", kept, Option::is_some);
 }
 
 /// An authority of the web, and the directory of a certificate that it signs for 127.0.0.1.
@@ -334,4 +349,14 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     let shown: Value = serde_json::from_slice(&fetched.stdout).unwrap();
     assert_eq!((shown["roots"].as_array().unwrap().len(), &shown["refresh_s"]), (1, &7.into()));
     assert!(!fetch("spiffe://far.example/other").status.success());
+
+    // Nothing but the store vouches for the sequence of what is stored: a wrong one holds nothing off.
+    far.stop();
+    let stored = far.stored(NEAR);
+    let mut wrong: Value = serde_json::from_str(&fs::read_to_string(&stored).unwrap()).unwrap();
+    let sequence = std::mem::replace(&mut wrong["spiffe_sequence"], 1_000_000.into());
+    assert!(sequence.is_u64(), "{sequence}");
+    fs::write(&stored, wrong.to_string()).unwrap();
+    far.start();
+    until("a fetch", || far.metric(FETCHED), |count| *count > 0);
 }

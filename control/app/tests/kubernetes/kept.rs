@@ -17,15 +17,24 @@ const DOCUMENT: &str = "bd46d63fa0dc23aae735df215884b84f5c8faa9066bcd7e28f4f45dc
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
 
 fn kept(name: &str, data: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "leno-system"}, "data": data})
+    json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": name, "namespace": "leno-system"}, "stringData": data})
 }
 
 /// The documents in one.
 async fn documents(bed: &Bed, name: &str) -> Vec<String> {
-    let map = bed.get(kept(name, &json!({}))).await;
-    let data = map.as_ref().and_then(|map| map.data.get("data")?.as_object());
+    let secret = bed.get(kept(name, &json!({}))).await;
+    let data = secret.as_ref().and_then(|secret| secret.data.get("data")?.as_object());
     data.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+}
+
+/// Waits until a replica that leads has compared what is in one with what it wants there, and found so many documents.
+async fn is_stored(replica: &Replica, name: &str, count: u64) {
+    let stored = format!("leno_control_kept_documents{{secret=\"{name}\",state=\"stored\"}}");
+    until("the documents to be stored", async || {
+        (replica.metric(&stored).await as u64 == count).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,16 +65,22 @@ async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_iss
     first.end();
     let second = Replica::start("controller-1", &kubeconfig);
     leads(&second).await;
-    let has = [("Accepted", ""), ("ResolvedRefs", ""), ("Programmed", "")];
-    says(&bed, &policy, &has).await;
-    let stored = "leno_control_kept_documents{config_map=\"leno-keys\",state=\"stored\"}";
-    until("the set to be kept", async || (second.metric(stored).await as u64 == 1).then_some(()))
-        .await;
+    let good = [("Accepted", ""), ("ResolvedRefs", ""), ("Programmed", "")];
+    says(&bed, &policy, &good).await;
+    is_stored(&second, "leno-keys", 3).await;
+    let has = async || documents(&bed, "leno-keys").await.iter().any(|name| name == DOCUMENT);
+    assert!(has().await);
 
-    bed.delete(policy).await;
-    until("nothing to be kept", async || (second.metric(stored).await as u64 == 0).then_some(()))
-        .await;
+    // What nothing names stays for ten minutes, and is there for the next replica.
+    bed.delete(policy.clone()).await;
     second.end();
+    let third = Replica::start("controller-2", &kubeconfig);
+    leads(&third).await;
+    is_stored(&third, "leno-keys", 3).await;
+    assert!(has().await);
+    bed.apply(policy.clone()).await;
+    says(&bed, &policy, &good).await;
+    third.end();
 }
 
 /// A control plane of another trust domain, which serves its bundle.
@@ -149,6 +164,7 @@ async fn fetched_trust_bundles_survive_a_restart_of_the_control_plane_without_th
     let second = Replica::start_with("controller-1", &kubeconfig, &["--federate", &federate]);
     leads(&second).await;
     assert_eq!(roots(&second).await, fetched);
+    is_stored(&second, "leno-bundles", 1).await;
     // What it has not fetched itself stays as it is stored.
     let writes = "leno_control_kept_writes_total{result=\"written\"}";
     assert_eq!(second.metric(writes).await as u64, 0);

@@ -247,3 +247,64 @@ async fn replicas_share_what_one_of_them_has_fetched() {
     next.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
 }
+
+/// An API server that starts, or in which a right is missing, does not list policies: the first changes lack them.
+#[tokio::test]
+async fn what_is_kept_survives_first_changes_without_policies() {
+    let stored: BTreeMap<String, String> = [(document(URL), SET.to_owned())].into();
+    let documents = KeptDocuments::new(stored);
+    let wanted = documents.wanted();
+    let mut sets = key_sets(Some(Store::shared(documents)));
+    sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
+    assert_eq!(wanted.borrow().get(&document(URL)), Some(&None), "it stays as it is stored");
+    let named = policy(URL);
+    let Change::Upsert(object) = &named else { panic!() };
+    let key = object.key();
+    let mut listed = vec![named.clone()];
+    sets.fill(&mut listed);
+    assert_eq!(keys(&listed), [SET]);
+    // Later the kind is taken for removed, for a while.
+    sets.fill(&mut vec![Change::Delete(key)]);
+    assert_eq!(wanted.borrow().get(&document(URL)), Some(&None));
+    let mut again = vec![named];
+    sets.fill(&mut again);
+    assert_eq!(keys(&again), [SET]);
+}
+
+#[tokio::test]
+async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
+    let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
+    let (url, _) = issuer(&served).await;
+    let origin = url.trim_end_matches("/keys").to_owned();
+    let documents = KeptDocuments::new([(document(&url), SET.to_owned())].into());
+    let mut wanted = documents.wanted();
+    let mut sets = key_sets(Some(Store::shared(documents)));
+    sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
+    sets.refresh = Duration::from_millis(20);
+    sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
+    assert_eq!(wanted.borrow().get(&document(&url)), Some(&None));
+    let mut is = async |expected: Option<&str>| {
+        let expected = expected.map(str::to_owned);
+        let found = wanted.wait_for(|all| all.get(&document(&url)) == Some(&expected));
+        tokio::select! {
+            found = found => drop(found.expect("the documents are there")),
+            changes = sets.refreshed() => panic!("the same set: {changes:?}"),
+        }
+    };
+    // The same as what is stored, which another replica may remove meanwhile.
+    is(Some(SET)).await;
+    *served.lock().expect("a set") = "no set".to_owned();
+    is(None).await;
+    *served.lock().expect("a set") = SET.to_owned();
+    is(Some(SET)).await;
+}
+
+#[tokio::test]
+async fn what_is_stored_and_is_no_set_of_keys_is_left_out() {
+    let secret = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#.to_owned();
+    let documents = KeptDocuments::new([(document(URL), secret)].into());
+    let mut sets = key_sets(Some(Store::shared(documents)));
+    let mut changes = vec![permit("leno-system", "https://id.example.com"), policy(URL)];
+    sets.fill(&mut changes);
+    assert!(keys(&changes).iter().all(|keys| keys.is_empty()), "{changes:?}");
+}
