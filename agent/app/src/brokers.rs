@@ -311,8 +311,17 @@ impl Brokers {
             match report {
                 PlacementReport::Held(pod) => {
                     let uid = pod.uid.clone();
-                    let orders = <[_; 1]>::try_from(descriptors).ok().map(|[orders]| orders.into());
-                    if orders.is_some_and(|orders| self.take_over(&mut state, pod, orders)) {
+                    let Ok([orders]) = <[_; 1]>::try_from(descriptors) else {
+                        // It connects again, and then names everything. Without this pod it would be told to release it.
+                        tracing::warn!(
+                            uid,
+                            "the broker of a pod was lost on its way from the supervisor: raise the limit of open files \
+                             of leno-agent"
+                        );
+                        channel.shut_down();
+                        break;
+                    };
+                    if self.take_over(&mut state, pod, orders.into()) {
                         held.insert(uid);
                     }
                 }

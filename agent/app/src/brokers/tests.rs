@@ -109,6 +109,29 @@ async fn the_broker_that_serves_a_pod_ends_another_one_but_not_that_of_a_new_san
 }
 
 #[tokio::test]
+async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_its_pod() {
+    let brokers = brokers();
+    let (near, far) = Channel::pair().unwrap();
+    let (held, _broker) = Channel::pair().unwrap();
+    let report = PlacementReport::Held(pod("a"));
+    far.send(&report, &[]).unwrap();
+    far.send(&PlacementReport::Complete, &[]).unwrap();
+    Arc::clone(&brokers).meet(near).await;
+    // Its end, or that it has sent what was not read.
+    assert!(!matches!(far.receive::<Placement>(), Ok(Some(_))), "it is told something");
+    assert!(!lock(&brokers.state).met);
+    let (near, far) = Channel::pair().unwrap();
+    far.send(&report, &[held.as_fd()]).unwrap();
+    far.send(&PlacementReport::Complete, &[]).unwrap();
+    tokio::spawn(Arc::clone(&brokers).meet(near));
+    until(&brokers, |state| state.met).await;
+    brokers.check_served("a").unwrap();
+    brokers.release("a");
+    let supervisor = AsyncChannel::new(far).unwrap();
+    assert_eq!(told(&supervisor).await, release("a"), "this is the first that it is told");
+}
+
+#[tokio::test]
 async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
     let mut brokers = brokers();
     let netns = Path::new("/nonexistent");
