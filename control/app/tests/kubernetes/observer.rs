@@ -55,17 +55,27 @@ impl Observer {
         Self { child, addresses }
     }
 
-    /// The status and the body of a page of the interface.
-    fn ask(&self, path: &str, token: Option<&str>) -> (u16, String) {
+    /// The status and the body of a page of the interface, once the API server has said who asks.
+    async fn ask(&self, path: &str, token: Option<&str>) -> (u16, String) {
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
-        get(&self.addresses[0], path, &bearer.unwrap_or_default())
+        let bearer = bearer.unwrap_or_default();
+        until("an answer of the API server", async || {
+            let (status, body) = get(&self.addresses[0], path, &bearer);
+            (status != 503).then_some((status, body))
+        })
+        .await
     }
 
     /// What a reader is shown of the last minute.
-    fn topology(&self, token: &str) -> Topology {
-        let (status, body) = self.ask("/api/v1/topology?window=60000", Some(token));
+    async fn topology(&self, token: &str) -> Topology {
+        let (status, body) = self.ask("/api/v1/topology?window=60000", Some(token)).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
+    }
+
+    /// What a reader is shown of changes.
+    async fn changes(&self, token: &str) -> String {
+        self.ask("/api/v1/changes?from=0", Some(token)).await.1
     }
 }
 
@@ -79,6 +89,8 @@ impl Drop for Observer {
 
 fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")
         .unwrap();
     let mut answer = String::new();
@@ -89,15 +101,16 @@ fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
 
 /// The admin server of a proxy, on loopback at the port that all proxies have: with each page it has counted more
 /// requests, all to `server`.
-fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
-    // Tests run side by side, and each address of loopback has its own ports.
-    let listener = (0..250_u8).find_map(|nth| {
-        let mut random = [0; 2];
+async fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
+    // Tests run side by side, and each address of loopback has its own ports. Who listens on all addresses has it of all
+    // of them, and ends.
+    let listener = until("a free address", async || {
+        let mut random = [0; 3];
         aws_lc_rs::rand::fill(&mut random).unwrap();
-        let address = Ipv4Addr::new(127, 1 + random[0] % 250, random[1], 1 + nth);
+        let address = Ipv4Addr::new(127, 1 + random[0] % 250, random[1], 1 + random[2] % 250);
         TcpListener::bind((address, leno_types::ports::ADMIN)).ok()
-    });
-    let listener = listener.expect("one of these addresses is free");
+    })
+    .await;
     let address = listener.local_addr().unwrap().ip();
     std::thread::spawn(move || {
         let mut requests = 0;
@@ -176,9 +189,9 @@ async fn two_namespaces(bed: &Bed) {
             "metadata": {"name": "web", "namespace": namespace}}))
             .await;
     }
-    run_pod(bed, "shop", "web-0", proxy("shop", "web-0", "ledger-0")).await;
-    run_pod(bed, "bank", "teller-0", proxy("bank", "teller-0", "ledger-0")).await;
-    run_pod(bed, "bank", "ledger-0", proxy("bank", "ledger-0", "vault-0")).await;
+    run_pod(bed, "shop", "web-0", proxy("shop", "web-0", "ledger-0").await).await;
+    run_pod(bed, "bank", "teller-0", proxy("bank", "teller-0", "ledger-0").await).await;
+    run_pod(bed, "bank", "ledger-0", proxy("bank", "ledger-0", "vault-0").await).await;
 }
 
 /// What is shown without a token that proves a reader.
@@ -188,10 +201,10 @@ async fn refuses_others(bed: &Bed, observer: &Observer) {
         (Some("x"), "does not accept the token"),
         (Some(&*bed.token(("people", "of-shop"), Some("vault"), None).await), "does not accept"),
     ] {
-        let (status, body) = observer.ask("/api/v1/overview", token);
+        let (status, body) = observer.ask("/api/v1/overview", token).await;
         assert!(status == 401 && body.contains(why), "{status} {body}");
     }
-    assert_eq!(observer.ask("/", None).0, 200, "the page itself has nothing of the mesh");
+    assert_eq!(observer.ask("/", None).await.0, 200, "the page itself has nothing of the mesh");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,24 +224,23 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
         ["bank/ledger-0 bank/vault-0", "bank/teller-0 bank/ledger-0", "shop/web-0 bank/ledger-0"];
     let everything = bed.token(("leno-system", "observer"), Some("leno-observer"), None).await;
     until("all edges", async || {
-        let edges = observer.topology(&everything).edges;
+        let edges = observer.topology(&everything).await.edges;
         (ends(&edges) == all).then_some(())
     })
     .await;
     let shop = reader(&bed, "of-shop", &["shop"], None).await;
     // An edit is a change in the namespace of its object. The first may be before services are followed.
-    let changed = |token: &str| observer.ask("/api/v1/changes?from=0", Some(token)).1;
     bed.apply(service("web", 80)).await;
     let mut edits = 0;
     until("the edit", async || {
         edits += 1;
         let annotations = json!({"example.com/edit": edits.to_string()});
         bed.merge(service("web", 80), json!({"metadata": {"annotations": annotations}})).await;
-        changed(&shop).contains("Service shop/web ").then_some(())
+        observer.changes(&shop).await.contains("Service shop/web ").then_some(())
     })
     .await;
-    assert!(changed(&everything).contains("Service shop/web "));
-    let seen = observer.topology(&shop);
+    assert!(observer.changes(&everything).await.contains("Service shop/web "));
+    let seen = observer.topology(&shop).await;
     assert_eq!(ends(&seen.edges), ["shop/web-0 /(other namespaces)"]);
     let names: Vec<&str> = seen.workloads.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["web-0"]);
@@ -238,20 +250,24 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
         seen.problems
     );
     for path in ["overview", "topology?window=60000", "routes", "changes?from=0"] {
-        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(&shop));
+        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(&shop)).await;
         assert_eq!(status, 200, "{path}: {body}");
         for hidden in ["bank", "ledger", "vault", "teller"] {
             assert!(!body.contains(hidden), "{path} shows {hidden}: {body}");
         }
     }
-    let (status, _) = observer.ask("/api/v1/series?workload=bank/ledger-0", Some(&shop));
+    let (status, _) = observer.ask("/api/v1/series?workload=bank/ledger-0", Some(&shop)).await;
     assert_eq!(status, 404, "as of a workload that does not exist");
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
-    assert_eq!(ends(&observer.topology(&both).edges), all);
+    // The API server may know the bindings later than it has them, and its answers hold for half a minute.
+    until("both namespaces", async || {
+        (ends(&observer.topology(&both).await.edges) == all).then_some(())
+    })
+    .await;
     let stranger = reader(&bed, "of-nothing", &[], None).await;
-    assert!(!changed(&stranger).contains("web"));
-    let seen = observer.topology(&stranger);
+    assert!(!observer.changes(&stranger).await.contains("web"));
+    let seen = observer.topology(&stranger).await;
     assert!(seen.edges.is_empty() && seen.workloads.is_empty(), "{seen:?}");
     refuses_others(&bed, &observer).await;
 
@@ -259,15 +275,17 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     bed.delete(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": "of-shop", "namespace": "shop"}}))
         .await;
-    until("nothing is seen", async || observer.topology(&shop).workloads.is_empty().then_some(()))
-        .await;
+    until("nothing is seen", async || {
+        observer.topology(&shop).await.workloads.is_empty().then_some(())
+    })
+    .await;
 
     // The next observer has what this one has seen.
-    let (_, before) = observer.ask("/api/v1/overview", Some(&everything));
+    let (_, before) = observer.ask("/api/v1/overview", Some(&everything)).await;
     let before: Value = serde_json::from_str(&before).unwrap();
     drop(observer);
     let observer = Observer::start(&kubeconfig, &history);
-    let (_, after) = observer.ask("/api/v1/overview", Some(&everything));
+    let (_, after) = observer.ask("/api/v1/overview", Some(&everything)).await;
     let after: Value = serde_json::from_str(&after).unwrap();
     assert_eq!(after["from_ms"], before["from_ms"]);
     until("it observes", async || {
