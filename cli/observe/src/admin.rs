@@ -45,6 +45,18 @@ pub async fn ask(
     send(stream, (method, path), "").await
 }
 
+/// Like [`ask`], of a response of at most so many bytes.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn ask_at_most(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (method, path): (&str, &str),
+    most: u64,
+) -> io::Result<Reply> {
+    exchange(stream, None, (method, path), ("", most)).await
+}
+
 /// Like [`ask`], with a body.
 ///
 /// # Errors
@@ -76,10 +88,19 @@ pub async fn send_as(
 /// # Errors
 /// As [`ask`].
 pub async fn send_with(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    header: Option<(&str, &str)>,
+    what: (&str, &str),
+    body: &str,
+) -> io::Result<Reply> {
+    exchange(stream, header, what, (body, MAX_ANSWER)).await
+}
+
+async fn exchange(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     header: Option<(&str, &str)>,
     (method, path): (&str, &str),
-    body: &str,
+    (body, most): (&str, u64),
 ) -> io::Result<Reply> {
     // A response to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
@@ -89,7 +110,7 @@ pub async fn send_with(
     );
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
-    let mut rest = stream.take(MAX_ANSWER);
+    let mut rest = stream.take(most);
     // A relay in between may not report that the server has closed the connection, so stop at
     // Content-Length.
     while missing(&answer) != Some(0) && rest.read_buf(&mut answer).await? > 0 {}

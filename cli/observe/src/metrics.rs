@@ -98,6 +98,15 @@ impl Histogram {
         }
     }
 
+    /// Drops the longest bounds beyond so many, and returns how many that were.
+    pub(crate) fn keep(&mut self, most: usize) -> usize {
+        let beyond = self.buckets.len().saturating_sub(most);
+        for _ in 0..beyond {
+            self.buckets.pop_last();
+        }
+        beyond
+    }
+
     /// The increase since `before`; `None` if a bucket has fewer observations than before.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<Self> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+mod believed;
 mod growth;
 mod proxy_counters;
 mod routes;

@@ -42,7 +42,7 @@ pub(crate) struct Observe {
 
 /// Observes until SIGTERM or SIGINT. What was observed is in the file already.
 pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
-    // One thread takes all in; another answers readers meanwhile.
+    // One takes all in while the other answers; what readers ask is computed by further threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

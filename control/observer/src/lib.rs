@@ -33,6 +33,7 @@ use leno_dashboard::hub::Hub;
 pub use leno_dashboard::sight::PORT;
 use leno_kube::Client;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use metrics::Metrics;
 use objects::Edits;
@@ -84,7 +85,7 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
     };
     let (metrics, pods) = (Arc::new(Metrics::default()), Arc::new(Pods::default()));
     let readers = Readers::new(client.clone(), &settings.namespace, metrics.clone());
-    let front = Front { hub: hub.clone(), readers };
+    let front = Front::new(hub.clone(), pods.clone(), readers);
     let admin = Admin { hub: hub.clone(), pods: pods.clone(), metrics: metrics.clone() };
     let (listener, admin_listener) = (
         listen(settings.listen).await?,
@@ -98,12 +99,19 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
     let followed = pods.clone().follow(client.clone());
     let edited = edits.clone().follow(client);
     let mut scraper = Scraper::new(&settings, (pods, edits), hub, metrics);
+    // Tasks of their own: probes are answered while the pages of proxies are read, and these while readers are answered.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { scraper.run().await });
+    tasks.spawn(async move { admin.serve(admin_listener).await });
     tokio::select! {
         () = followed => {}
         () = edited => {}
-        () = scraper.run() => {}
         () = front.serve(listener) => {}
-        () = admin.serve(admin_listener) => {}
+        Some(ended) = tasks.join_next() => {
+            if let Err(error) = ended && error.is_panic() {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ pub(crate) struct Metrics {
     pub(crate) silent: AtomicU64,
     /// Proxies that are not queried, because there are too many.
     pub(crate) beyond: AtomicU64,
+    /// Samples of proxies that are not believed, or beyond a bound.
+    pub(crate) left_out: AtomicU64,
     /// Observations that the file does not have.
     pub(crate) unwritten: AtomicU64,
     pub(crate) answered: AtomicU64,
@@ -41,6 +43,9 @@ impl Metrics {
         family.sample(&[("result", "answered")], asked.saturating_sub(silent));
         family.sample(&[("result", "silent")], silent);
         family.sample(&[("result", "beyond_bound")], of(&self.beyond));
+        let help = "Samples of proxies that were left out: of another workload than their own, or too many.";
+        Family::counter(text, "leno_observer_samples_left_out_total", help)
+            .sample(&[], of(&self.left_out));
         let help = "Pods that are not followed, because there are too many.";
         Family::gauge(text, "leno_observer_pods_beyond_bound", help).sample(&[], pods);
         let help = "Memory that the history occupies.";

@@ -114,6 +114,12 @@ impl Pods {
         lock(&self.pods).is_complete() && lock(&self.namespaces).is_complete()
     }
 
+    /// The namespaces of the cluster; `None` before they were listed once.
+    pub(crate) fn namespaces(&self) -> Option<BTreeSet<String>> {
+        let namespaces = lock(&self.namespaces);
+        namespaces.is_complete().then(|| namespaces.values().keys().cloned().collect())
+    }
+
     /// Pods that are not followed, because there are too many.
     pub(crate) fn beyond(&self) -> usize {
         lock(&self.beyond).len()

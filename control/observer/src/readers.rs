@@ -28,6 +28,10 @@ use crate::metrics::Metrics;
 const HOLDS: Duration = Duration::from_secs(30);
 /// Most readers that are remembered, those seen last.
 const MAX_READERS: usize = 256;
+/// How long it is remembered that a token was not accepted.
+const REJECTED: Duration = Duration::from_secs(5);
+/// Most such tokens that are remembered, the last ones.
+const MAX_REJECTED: usize = 256;
 /// Reviews at once for one request; each is one short request.
 const AT_ONCE: usize = 16;
 /// Longest wait for all reviews of one request.
@@ -46,6 +50,8 @@ pub(crate) struct Readers {
     /// The user name of the observer.
     own: String,
     known: Mutex<HashMap<Key, Reader>>,
+    /// Why tokens were not accepted, and when that was said.
+    rejected: Mutex<HashMap<Key, (String, Instant)>>,
     metrics: Arc<Metrics>,
 }
 
@@ -80,15 +86,17 @@ impl Readers {
             rights: Api::all(client),
             own: format!("system:serviceaccount:{namespace}:{ACCOUNT}"),
             known: Mutex::default(),
+            rejected: Mutex::default(),
             metrics,
         }
     }
 
-    /// What the reader with this token may see, of these namespaces.
+    /// What the reader with this token may see, of these namespaces; `None` where they are not known yet. Who has no token
+    /// that is accepted has none of the work for them.
     pub(crate) async fn sight(
         &self,
         token: Option<&str>,
-        namespaces: BTreeSet<String>,
+        namespaces: impl FnOnce() -> Option<BTreeSet<String>>,
     ) -> Result<Sight, Refusal> {
         let found = timeout(BOUND, self.find(token, namespaces)).await.unwrap_or_else(|_late| {
             Err(Refusal::Unavailable(format!("no answer within {} s", BOUND.as_secs())))
@@ -105,7 +113,7 @@ impl Readers {
     async fn find(
         &self,
         token: Option<&str>,
-        namespaces: BTreeSet<String>,
+        namespaces: impl FnOnce() -> Option<BTreeSet<String>>,
     ) -> Result<Sight, Refusal> {
         let token = token.filter(|token| !token.is_empty()).ok_or(Refusal::NoToken)?;
         if token.len() > MAX_TOKEN {
@@ -115,7 +123,14 @@ impl Readers {
         let reader = match self.remembered(key) {
             Some(reader) => reader,
             None => {
-                let user = self.review(token).await?;
+                if let Some(why) = rejection(&mut lock(&self.rejected), key) {
+                    return Err(Refusal::Bad(why));
+                }
+                let user = self.review(token).await;
+                if let Err(Refusal::Bad(why)) = &user {
+                    reject(&mut lock(&self.rejected), key, why);
+                }
+                let user = user?;
                 let reader = Reader { user, since: Instant::now(), rights: BTreeMap::new() };
                 self.remember(key, reader.clone());
                 reader
@@ -128,6 +143,9 @@ impl Readers {
         if self.may_see(key, &reader, [ALL.to_owned()].into()).await?.contains(ALL) {
             return Ok(Sight::All);
         }
+        let namespaces = namespaces().ok_or_else(|| {
+            Refusal::Unavailable("the namespaces have not been listed yet".to_owned())
+        })?;
         Ok(Sight::Namespaces(self.may_see(key, &reader, namespaces).await?))
     }
 
@@ -142,18 +160,24 @@ impl Readers {
             let known = reader.rights.get(&namespace).filter(|(_, at)| at.elapsed() < HOLDS);
             let allowed = match known {
                 Some((allowed, _)) => *allowed,
-                None => self.allows(&reader.user, &namespace).await?,
+                None => {
+                    let allowed = self.allows(&reader.user, &namespace).await?;
+                    // At once: a request that ends before it has all answers is asked again with these.
+                    self.keep(key, &namespace, allowed);
+                    allowed
+                }
             };
-            let at = known.map_or_else(Instant::now, |(_, at)| *at);
-            Ok::<_, Refusal>((namespace, allowed, at))
+            Ok::<_, Refusal>((namespace, allowed))
         });
         let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).try_collect().await?;
-        if let Some(reader) = self.lock().get_mut(&key) {
-            let rights = answers.iter().map(|(of, allowed, at)| (of.clone(), (*allowed, *at)));
-            reader.rights.extend(rights);
-            reader.rights.retain(|_, (_, at)| at.elapsed() < HOLDS);
+        Ok(answers.into_iter().filter(|one| one.1).map(|(namespace, _)| namespace).collect())
+    }
+
+    /// Remembers whether a reader may see a namespace.
+    fn keep(&self, key: Key, namespace: &str, allowed: bool) {
+        if let Some(reader) = lock(&self.known).get_mut(&key) {
+            reader.rights.insert(namespace.to_owned(), (allowed, Instant::now()));
         }
-        Ok(answers.into_iter().filter(|one| one.1).map(|(namespace, ..)| namespace).collect())
     }
 
     async fn review(&self, token: &str) -> Result<UserInfo, Refusal> {
@@ -203,25 +227,44 @@ impl Readers {
     }
 
     fn remembered(&self, key: Key) -> Option<Reader> {
-        let known = self.lock();
-        known.get(&key).filter(|reader| reader.since.elapsed() < HOLDS).cloned()
+        let mut known = lock(&self.known);
+        let reader = known.get_mut(&key).filter(|reader| reader.since.elapsed() < HOLDS)?;
+        reader.rights.retain(|_, (_, at)| at.elapsed() < HOLDS);
+        Some(reader.clone())
     }
 
     fn remember(&self, key: Key, reader: Reader) {
-        let mut known = self.lock();
+        let mut known = lock(&self.known);
         known.retain(|_, reader| reader.since.elapsed() < HOLDS);
-        if known.len() >= MAX_READERS
-            && let Some(oldest) = known.iter().min_by_key(|(_, one)| one.since).map(|(key, _)| *key)
-        {
-            known.remove(&oldest);
-        }
+        make_room(&mut known, MAX_READERS, |reader| reader.since);
         known.insert(key, reader);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Reader>> {
-        // Whole entries only: what a panic left behind is still sound.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+/// Why this token was not accepted, if it was just shown before.
+fn rejection(rejected: &mut HashMap<Key, (String, Instant)>, key: Key) -> Option<String> {
+    rejected.retain(|_, (_, at)| at.elapsed() < REJECTED);
+    rejected.get(&key).map(|(why, _)| why.clone())
+}
+
+fn reject(rejected: &mut HashMap<Key, (String, Instant)>, key: Key, why: &str) {
+    make_room(rejected, MAX_REJECTED, |(_, at)| *at);
+    rejected.insert(key, (why.to_owned(), Instant::now()));
+}
+
+/// Removes the oldest one where there are as many as there may be.
+fn make_room<T>(all: &mut HashMap<Key, T>, most: usize, since: impl Fn(&T) -> Instant) {
+    if all.len() < most {
+        return;
     }
+    if let Some(oldest) = all.iter().min_by_key(|(_, one)| since(one)).map(|(key, _)| *key) {
+        all.remove(&oldest);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole entries only: what a panic left behind is still sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unavailable(error: &leno_kube::Error) -> Refusal {
@@ -249,6 +292,21 @@ fn audiences(token: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_that_were_not_accepted_are_few() {
+        let mut rejected = HashMap::new();
+        let key = |nth: usize| digest(&nth.to_string());
+        for nth in 0..MAX_REJECTED + 3 {
+            assert_eq!(rejection(&mut rejected, key(nth)), None);
+            reject(&mut rejected, key(nth), "expired");
+        }
+        assert_eq!(rejected.len(), MAX_REJECTED);
+        let last = key(MAX_REJECTED + 2);
+        assert_eq!(rejection(&mut rejected, last).as_deref(), Some("expired"));
+        rejected.get_mut(&last).unwrap().1 -= REJECTED;
+        assert_eq!(rejection(&mut rejected, last), None, "the API server is asked again");
+    }
 
     #[test]
     fn a_token_names_its_audiences() {

@@ -25,8 +25,11 @@ use crate::state;
 
 /// How long a proxy may take to answer: the others answer within milliseconds.
 const BOUND: Duration = Duration::from_secs(1);
-/// Proxies that are queried at once: each page, of up to 8 MiB, is in memory meanwhile.
-const AT_ONCE: usize = 32;
+/// Proxies that are queried at once: the page of each is in memory meanwhile.
+const AT_ONCE: usize = 16;
+/// Longest page, in bytes. That of a proxy with all edges that it counts has 2 MiB, with the names of another mesh
+/// twice as many.
+const MAX_PAGE: u64 = 4 * 1024 * 1024;
 /// Most proxies that are queried, the first by namespace and name.
 const MAX_PROXIES: usize = 5_000;
 /// Observations in which instances of one workload are compared: half a minute.
@@ -159,7 +162,12 @@ impl Scraper {
         self.metrics.beyond.store(beyond, Ordering::Relaxed);
         let answers = stream::iter(asked.into_iter().map(async |(instance, address)| {
             let answer: Answer = match address {
-                Some(address) => Some(page(address).await),
+                Some(address) => {
+                    Some(page(address, &instance).await.map(|(counters, left_out)| {
+                        self.metrics.left_out.fetch_add(left_out, Ordering::Relaxed);
+                        counters
+                    }))
+                }
                 None => None,
             };
             (instance, answer)
@@ -185,12 +193,15 @@ impl Scraper {
     }
 }
 
-/// The counters of the proxy at this address.
-async fn page(address: IpAddr) -> Result<ProxyCounters, String> {
+/// The counters of the proxy at this address, and how many samples of its page were left out.
+async fn page(address: IpAddr, own: &Instance) -> Result<(ProxyCounters, u64), String> {
     let address = SocketAddr::new(address, ports::ADMIN);
-    let asked = async { admin::ask(TcpStream::connect(address).await?, "GET", "/metrics").await };
+    let asked = async {
+        let stream = TcpStream::connect(address).await?;
+        admin::ask_at_most(stream, ("GET", "/metrics"), MAX_PAGE).await
+    };
     match timeout(BOUND, asked).await {
-        Ok(Ok(reply)) => ProxyCounters::of(&reply),
+        Ok(Ok(reply)) => ProxyCounters::of_instance(&reply, own),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_late) => Err(format!("no answer within {} s", BOUND.as_secs())),
     }

@@ -1,7 +1,9 @@
 //! What is served: the page and the interface for readers, and the admin server.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
@@ -9,26 +11,48 @@ use leno_dashboard::front;
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
 use leno_dashboard::sight::Sight;
-use leno_program::{Answer, answer_pages, refuse_method};
+use leno_program::{Answer, Shares, answer_pages, refuse_method, serve_stream};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 use crate::pods::Pods;
 use crate::readers::{Readers, Refusal};
 
+/// Connections of readers at once. They all come from loopback, by port-forwards, and one that sends nothing for 3 s ends.
+const MAX_CONNECTIONS: usize = 128;
+/// Answers that are computed at once, each by a thread of its own.
+const MAX_COMPUTED: usize = 4;
+
 /// The page and the interface.
 pub(crate) struct Front {
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) readers: Readers,
+    hub: Arc<Hub>,
+    pods: Arc<Pods>,
+    readers: Readers,
+    /// Places for answers that are computed.
+    computed: Arc<Semaphore>,
 }
 
 impl Front {
+    pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
+        Self { hub, pods, readers, computed: Arc::new(Semaphore::new(MAX_COMPUTED)) }
+    }
+
     /// Serves until the future is dropped.
     pub(crate) async fn serve(&self, listener: TcpListener) {
-        leno_program::serve(listener, async |request, _| {
-            front::with_headers(self.answer(&request).await)
-        })
-        .await;
+        // One more than there are: it is the oldest that ends where all are taken, not the newest.
+        let shares: Shares<IpAddr> = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS + 1);
+        let mut connections = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                (stream, client, share) = shares.accept(&listener) => {
+                    connections.push(share.hold(serve_stream(stream, client, async |request| {
+                        front::with_headers(self.answer(&request).await)
+                    })));
+                }
+                Some(_ended) = connections.next() => {}
+            }
+        }
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Answer {
@@ -41,8 +65,13 @@ impl Front {
         }
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer "));
-        match self.readers.sight(token, self.hub.namespaces()).await {
-            Ok(sight) => answer((&self.hub, &sight), request.method(), path, request.uri().query()),
+        // What a page of a proxy names may not exist: the API server is asked about none of that.
+        let namespaces = || {
+            let there = self.pods.namespaces()?;
+            Some(self.hub.namespaces().intersection(&there).cloned().collect())
+        };
+        match self.readers.sight(token, namespaces).await {
+            Ok(sight) => self.compute(sight, request).await,
             Err(Refusal::NoToken) => refuse(
                 StatusCode::UNAUTHORIZED,
                 "the observer wants a token of the cluster: use leno dashboard, or add #token=TOKEN to the address",
@@ -53,6 +82,25 @@ impl Front {
                 &format!("the API server does not say what the reader may see: {why}"),
             ),
         }
+    }
+}
+
+impl Front {
+    /// The answer for a reader. It takes long for a large mesh, and nothing else waits for it.
+    async fn compute(&self, sight: Sight, request: &Request<Incoming>) -> Answer {
+        let (hub, method, uri) =
+            (self.hub.clone(), request.method().clone(), request.uri().clone());
+        let computed = async {
+            let place = self.computed.clone().acquire_owned().await.ok()?;
+            let work = move || {
+                let _place = place;
+                answer((&hub, &sight), &method, uri.path(), uri.query())
+            };
+            tokio::task::spawn_blocking(work).await.ok()
+        };
+        computed.await.unwrap_or_else(|| {
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be computed: see the log")
+        })
     }
 }
 
@@ -80,7 +128,7 @@ impl Admin {
 
     fn metrics(&self) -> String {
         let mut text = String::new();
-        let overview = self.hub.overview(&Sight::Namespaces(std::collections::BTreeSet::new()));
+        let overview = self.hub.overview(&Sight::All);
         let history = (overview.history_bytes, overview.lost);
         self.metrics.render(&mut text, history, self.pods.beyond());
         text

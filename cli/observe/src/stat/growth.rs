@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::believed::{MAX_EDGES, MAX_ROUTES};
 use super::{Counts, Grown, Instance, Name, ProxyCounters, RouteGrowth, Scrape, grown, routes};
 
 /// What all proxies of a mesh have counted between two scrapes.
@@ -85,10 +86,17 @@ impl Scrape {
                 detached: false,
                 expired: false,
             });
+            // Those that are counted now go before those that are idle, which the proxy forgets, too.
             for (ends, counts) in &earlier.edges {
+                if now.edges.len() >= MAX_EDGES {
+                    break;
+                }
                 now.edges.entry(ends.clone()).or_insert_with(|| counts.idle());
             }
             for (name, counts) in &earlier.routes {
+                if now.routes.len() >= MAX_ROUTES {
+                    break;
+                }
                 now.routes.entry(name.clone()).or_insert_with(|| counts.idle());
             }
         }

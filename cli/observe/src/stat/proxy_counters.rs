@@ -43,11 +43,11 @@ const REFUSED: [(&str, &str); 3] = [
 /// When the proxy's certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 /// The identity that the proxy proves, as a label.
-const IDENTITY: &str = "leno_identity_info";
+pub(super) const IDENTITY: &str = "leno_identity_info";
 /// Whether the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
-const KNOWN: [&str; 11] =
+pub(super) const KNOWN: [&str; 11] =
     [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
 
 /// The families of an edge or a rule that only grow, as a Prometheus has them. Connections that were refused before their

@@ -1,0 +1,180 @@
+//! What is believed of a page that came from a pod: an application in it may have written the page.
+//!
+//! A proxy counts what its own workload calls and answers. What a page says of other workloads is left out, and what it
+//! names is bounded, in number and in length.
+
+use std::time::Instant;
+
+use super::proxy_counters::{IDENTITY, KNOWN};
+use super::{Instance, Name, ProxyCounters};
+use crate::admin::Reply;
+use crate::metrics::{self, Sample};
+
+/// Most edges of one proxy: each of its workers counts 256.
+pub(super) const MAX_EDGES: usize = 2_048;
+/// Most rules of routes of one proxy.
+pub(super) const MAX_ROUTES: usize = 1_024;
+/// Most causes of one edge or rule.
+const MAX_CAUSES: usize = 64;
+/// Most bounds of durations of one edge or rule.
+const MAX_BOUNDS: usize = 64;
+/// Longest label, in bytes: a route is named by its kind, its namespace and its name.
+const MAX_LABEL: usize = 400;
+/// Longest identity: what SPIFFE permits.
+const MAX_IDENTITY: usize = 2_048;
+/// What a proxy calls both ends of the edges beyond its own bound.
+const OTHER: &str = "other";
+
+impl ProxyCounters {
+    /// What the proxy of this instance can know itself of a response to `/metrics` that has just arrived, and how many
+    /// samples were left out.
+    ///
+    /// # Errors
+    /// The response is not a page of metrics; the text says why.
+    pub fn of_instance(reply: &Reply, own: &Instance) -> Result<(Self, u64), String> {
+        if reply.status != 200 {
+            return Err(format!("HTTP {}", reply.status));
+        }
+        let mut samples = metrics::parse(&reply.body);
+        let all = samples.len();
+        samples.retain_mut(|sample| is_believed(sample, own));
+        let left_out = (all - samples.len()) as u64;
+        let mut counters = Self::of_samples(&samples, Instant::now());
+        let beyond = counters.bound();
+        Ok((counters, left_out + beyond))
+    }
+
+    /// Drops what is beyond the bounds, and returns how much that was.
+    fn bound(&mut self) -> u64 {
+        let before = self.edges.len() + self.routes.len();
+        let last = self.edges.keys().nth(MAX_EDGES).cloned();
+        if let Some(last) = last {
+            self.edges.split_off(&last);
+        }
+        let last = self.routes.keys().nth(MAX_ROUTES).cloned();
+        if let Some(last) = last {
+            self.routes.split_off(&last);
+        }
+        let mut beyond = before - self.edges.len() - self.routes.len();
+        for counts in self.edges.values_mut().chain(self.routes.values_mut()) {
+            while counts.causes.len() > MAX_CAUSES {
+                counts.causes.pop_last();
+                beyond += 1;
+            }
+            beyond += counts.durations.keep(MAX_BOUNDS);
+        }
+        beyond as u64
+    }
+}
+
+/// Whether a sample is of this instance, or of none. An edge beyond the proxy's own bound becomes one of the instance.
+fn is_believed(sample: &mut Sample, own: &Instance) -> bool {
+    if !sample.value.is_finite() || sample.value < 0.0 {
+        return false;
+    }
+    if sample.name == IDENTITY {
+        let within = format!("/ns/{}/", own.namespace);
+        let identity = sample.labels.get("identity");
+        return identity.is_some_and(|name| name.len() <= MAX_IDENTITY && name.contains(&within));
+    }
+    if sample.labels.values().any(|value| value.len() > MAX_LABEL) {
+        return false;
+    }
+    if !KNOWN.contains(&sample.name.as_str()) {
+        return true;
+    }
+    let is_inbound = sample.labels.get("direction").is_some_and(|one| one == "inbound");
+    let (namespace, name) = match is_inbound {
+        true => ("server_namespace", "server"),
+        false => ("client_namespace", "client"),
+    };
+    let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
+    let of: Name = (label(namespace), label(name));
+    if of.0.is_empty() && of.1 == OTHER {
+        sample.labels.insert(namespace.to_owned(), own.namespace.clone());
+        sample.labels.insert(name.to_owned(), own.name.clone());
+        return true;
+    }
+    of.0 == own.namespace && (of.1 == own.name || of.1 == own.workload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Instance {
+        Instance {
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            name: "web-7d9-a".to_owned(),
+            meshed: true,
+            ready: true,
+        }
+    }
+
+    fn of(text: &str) -> (ProxyCounters, u64) {
+        let reply = Reply { status: 200, body: text.to_owned() };
+        ProxyCounters::of_instance(&reply, &own()).unwrap()
+    }
+
+    fn line(direction: &str, (client, of_client): (&str, &str), server: (&str, &str)) -> String {
+        format!(
+            "leno_requests_total{{direction=\"{direction}\",client=\"{client}\",client_namespace=\"{of_client}\",\
+             server=\"{}\",server_namespace=\"{}\",mtls=\"true\",status=\"200\"}} 7\n",
+            server.0, server.1
+        )
+    }
+
+    #[test]
+    fn a_page_tells_of_its_own_pod_alone() {
+        let (web, vault) = (("web-7d9-a", "shop"), ("vault-0", "bank"));
+        let (counters, left_out) = of(&[
+            line("outbound", web, vault),
+            line("outbound", vault, web),
+            line("outbound", ("web-7d9-a", "bank"), vault),
+            line("outbound", ("cart-0", "shop"), vault),
+            line("inbound", vault, web),
+            line("inbound", web, vault),
+            line("outbound", ("other", ""), ("other", "")),
+        ]
+        .concat());
+        assert_eq!(left_out, 4);
+        let ends = counters.edges.keys().map(|ends| match ends.inbound {
+            true => (&*ends.server.0, &*ends.server.1),
+            false => (&*ends.client.0, &*ends.client.1),
+        });
+        assert_eq!(ends.collect::<Vec<_>>(), [("shop", "web-7d9-a"); 3]);
+    }
+
+    #[test]
+    fn an_identity_is_of_the_namespace_of_the_pod() {
+        let page = |namespace: &str| {
+            format!("leno_identity_info{{identity=\"spiffe://a/ns/{namespace}/sa/web\"}} 1\n")
+        };
+        assert!(of(&page("shop")).0.identity.is_some());
+        assert_eq!(of(&page("bank")).0.identity, None);
+    }
+
+    #[test]
+    fn names_and_numbers_are_bounded() {
+        let web = ("web-7d9-a", "shop");
+        let mut page: String = (0..MAX_EDGES + 5)
+            .map(|nth| line("outbound", web, (&format!("s{nth}"), "x")))
+            .collect();
+        page += &line("outbound", web, (&"s".repeat(MAX_LABEL + 1), "x"));
+        page += &line("outbound", web, ("nan", "x")).replace("} 7", "} NaN");
+        for nth in 0..MAX_CAUSES + 3 {
+            let cause = format!("mtls=\"true\",cause=\"{nth}\"");
+            let text = line("outbound", web, ("s0", "x")).replace("requests_total", "errors_total");
+            page += &text.replace("mtls=\"true\"", &cause);
+        }
+        for nth in 0..MAX_BOUNDS + 2 {
+            let bound = format!("mtls=\"true\",le=\"{nth}\"");
+            let text = line("outbound", web, ("s0", "x"));
+            let text = text.replace("requests_total", "request_duration_seconds_bucket");
+            page += &text.replace("mtls=\"true\"", &bound);
+        }
+        let (counters, left_out) = of(&page);
+        assert_eq!((counters.edges.len(), left_out), (MAX_EDGES, 5 + 2 + 3 + 2));
+    }
+}
