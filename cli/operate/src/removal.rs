@@ -125,7 +125,8 @@ impl Removal {
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
         let values = Values::load(&[("what was told".to_owned(), there.values)], &[]);
         // The record of another version may have values that this version does not know.
-        let text = render(&values.unwrap_or_else(|_| Values::defaults()), &self.namespace)?;
+        let values = with_all_parts(values.unwrap_or_else(|_| Values::defaults()));
+        let text = render(&values, &self.namespace)?;
         let mut all = named(&text)?;
         all.reverse();
         let (webhooks, mut rest): (Vec<ObjectReference>, Vec<ObjectReference>) =
@@ -344,6 +345,17 @@ impl Removal {
     }
 }
 
+/// These values with the observer and its readers: `kubectl apply` has left what an upgrade without them no longer has,
+/// and an unused right is a right all the same.
+fn with_all_parts(mut values: Values) -> Values {
+    values.observer.enabled = true;
+    if values.observer.readers.is_empty() {
+        // Only the name of the binding counts here.
+        values.observer.readers.push(serde_json::Map::new());
+    }
+    values
+}
+
 /// Whether a namespace was made for Leno.
 fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(PART_OF.0).map(String::as_str) == Some(PART_OF.1)
@@ -360,4 +372,23 @@ async fn pause(
     }
     tokio::time::sleep(LOOK).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_upgrade_without_an_observer_has_left_is_removed() {
+        let settings = ["observer.enabled=false".to_owned()];
+        let values = with_all_parts(Values::load(&[], &settings).unwrap());
+        let all = named(&render(&values, "leno-system").unwrap()).unwrap();
+        let has =
+            |kind: &str, name: &str| all.iter().any(|one| one.kind == kind && one.name == name);
+        for kind in ["ClusterRole", "ClusterRoleBinding", "StatefulSet", "NetworkPolicy"] {
+            assert!(has(kind, "leno-observer"), "{kind}");
+        }
+        assert!(has("RoleBinding", "leno-observer-reader"));
+        assert!(has("ServiceAccount", "observer"));
+    }
 }
