@@ -97,7 +97,9 @@ fn text(problems: &[Problem], now_ms: u64, is_observed: bool) -> String {
             let ago = now_ms.saturating_sub(*at_ms) / 1000;
             text += &format!("{:<9}changed {ago} s ago: {}\n", "", lines.join("; "));
         }
-        text += &format!("{:<9}more: {}\n", "", problem.more);
+        if !problem.more.is_empty() {
+            text += &format!("{:<9}more: {}\n", "", problem.more);
+        }
     }
     text
 }

@@ -28,7 +28,7 @@ pub struct Overview {
     pub to_ms: Option<u64>,
     /// The time between two observations.
     pub step_ms: u64,
-    /// How much memory the history takes.
+    /// How much memory the history takes; 0 for who may not see all namespaces, as the next one.
     pub history_bytes: u64,
     /// Counts that were lost because there were too many workloads and edges.
     pub lost: u64,
@@ -311,7 +311,7 @@ pub struct Problem {
     /// The culprit as far as the evidence tells: `the application of shop/cart`.
     #[serde(default)]
     pub culprit: String,
-    /// The command that shows more of it.
+    /// The command that shows more of it; empty if there is none.
     #[serde(default)]
     pub more: String,
 }

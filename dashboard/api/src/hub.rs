@@ -104,14 +104,16 @@ impl Hub {
     #[must_use]
     pub fn overview(&self, sight: &Sight) -> Overview {
         let known = self.lock();
+        // They tell of the traffic of all namespaces.
+        let all = matches!(sight, Sight::All);
         Overview {
             mesh: self.mesh.clone(),
             now_ms: now_ms(),
             from_ms: known.history.begin_ms(),
             to_ms: known.history.end_ms(),
             step_ms: tick_ms(),
-            history_bytes: known.history.size() as u64,
-            lost: known.history.lost(),
+            history_bytes: if all { known.history.size() as u64 } else { 0 },
+            lost: if all { known.history.lost() } else { 0 },
             state: sight.state(&known.state),
         }
     }

@@ -34,9 +34,11 @@ export function Problems({ problems, place, now }: { problems: Problem[]; place:
                       changed at {clock(mark.at_ms)}: {mark.lines.join("; ")}
                     </li>
                   ))}
-                  <li>
-                    more: <code>{problem.more}</code>
-                  </li>
+                  {problem.more !== "" && (
+                    <li>
+                      more: <code>{problem.more}</code>
+                    </li>
+                  )}
                 </ul>
               )}
             </li>

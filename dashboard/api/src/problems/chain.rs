@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What a policy denies or limits, and what is slow, may be where a chain begins, too. What is denied all the time
-//! explains nothing: the failures of its client have to have begun about when it did.
+//! explains nothing: the failures of its client have to have begun about when it did. No chain goes on through what is in
+//! namespaces that the reader may not see: it has one name for many workloads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,6 +15,7 @@ use leno_observe::stat::Name;
 
 use super::edges::Broken;
 use super::text;
+use crate::sight::HIDDEN;
 
 /// Longest chain that is told, in workloads.
 const MAX_CHAIN: usize = 8;
@@ -25,8 +27,12 @@ pub(super) fn rank(all: &mut [Broken]) {
     let mut by_client: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
     let mut by_server: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
     for (at, one) in all.iter().enumerate().filter(|(_, one)| one.fault.may_lead_to_others()) {
-        by_client.entry(one.client.clone()).or_default().push(at);
-        by_server.entry(one.server.clone()).or_default().push(at);
+        if one.client.1 != HIDDEN {
+            by_client.entry(one.client.clone()).or_default().push(at);
+        }
+        if one.server.1 != HIDDEN {
+            by_server.entry(one.server.clone()).or_default().push(at);
+        }
     }
     // From the edges whose servers make no failing calls towards the clients. An edge of a circle that no
     // such edge ends is not reached: where that begins is not known, and it stays first.

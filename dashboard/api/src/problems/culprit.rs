@@ -13,13 +13,14 @@ use leno_observe::stat::Name;
 use super::edges::{Broken, Fault};
 use super::{restarted, text};
 use crate::api::{Sign, SignKind, State};
+use crate::sight::HIDDEN;
 
 /// The culprit of an edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Culprit {
     /// `the application of shop/cart`.
     pub(super) text: String,
-    /// The command that shows more.
+    /// The command that shows more; empty if there is none.
     pub(super) more: String,
 }
 
@@ -170,10 +171,13 @@ fn holder<'a>(all: &'a [Broken], one: &'a Broken, cause: &str) -> &'a Name {
     let refused = all
         .iter()
         .filter(|other| other.cause.as_deref().and_then(subject) == Some(Subject::Certificate));
+    // Two ends in other namespaces may be two workloads.
     let (mut of_client, mut of_server) = (0, 0);
     for other in refused {
-        of_client += u32::from(other.client == one.client) + u32::from(other.server == one.client);
-        of_server += u32::from(other.server == one.server) + u32::from(other.client == one.server);
+        let is_known = |name: &Name| name.1 != HIDDEN || std::ptr::eq(other, one);
+        let same = |a: &Name, b: &Name| u32::from(a == b && is_known(a));
+        of_client += same(&other.client, &one.client) + same(&other.server, &one.client);
+        of_server += same(&other.server, &one.server) + same(&other.client, &one.server);
     }
     match of_client.cmp(&of_server) {
         std::cmp::Ordering::Greater => &one.client,
@@ -226,13 +230,19 @@ pub(super) fn logs(name: &Name) -> String {
     with_name("logs", name)
 }
 
-/// A command about a workload.
+/// A command about a workload; empty for what is none, or is in namespaces that the reader may not see.
 pub(super) fn with_name(command: &str, (namespace, name): &Name) -> String {
+    if namespace.is_empty() {
+        return String::new();
+    }
     format!("leno {command} -n {namespace} {name}")
 }
 
-/// A command about a namespace.
+/// A command about the namespace of a workload; empty as that of [`with_name`].
 pub(super) fn command(command: &str, (namespace, _): &Name) -> String {
+    if namespace.is_empty() {
+        return String::new();
+    }
     format!("leno {command} -n {namespace}")
 }
 
@@ -240,6 +250,9 @@ fn tap(one: &Broken) -> String {
     let (namespace, client) = &one.client;
     if namespace.is_empty() {
         return with_name("tap", &one.server);
+    }
+    if one.server.0.is_empty() {
+        return with_name("tap", &one.client);
     }
     format!("leno tap -n {namespace} {client} --to {}", text(&one.server))
 }

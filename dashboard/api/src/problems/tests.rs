@@ -2,6 +2,7 @@ use super::*;
 use crate::api::Restart;
 use crate::history::{History, MarkKind};
 use crate::query;
+use crate::sight::Sight;
 use crate::testing::{edge, growth, workload};
 
 mod culprits;
@@ -127,6 +128,37 @@ fn the_deepest_edge_of_a_chain_of_failures_comes_first() {
     );
     assert_eq!(all[2].evidence[0], "follows from what fails from shop/cart to shop/db");
     assert_eq!(all[3].evidence[0], "follows in the end from what fails from shop/cart to shop/db");
+}
+
+#[test]
+fn no_chain_goes_on_through_hidden_namespaces() {
+    let mut history = History::default();
+    let mut now = growth(5.0, vec![edge("front", "x", 0.0), edge("y", "cart", 0.0)]);
+    now.edges[0].server.0 = "bank".to_owned();
+    now.edges[1].client.0 = "bank".to_owned();
+    for edge in &mut now.edges {
+        edge.counts.classes[4] = 5.0;
+        edge.counts.causes = [("tls-handshake-failed".to_owned(), 5.0)].into();
+    }
+    history.push(5_000, &now);
+    let judge = |sight: &Sight| {
+        let view = View::new(&history, sight);
+        let window = view.window(0, 5_000);
+        let topology = query::topology(&view, ("default", &BTreeMap::new()), &window);
+        problems(&view, &topology, &window, None)
+    };
+    let all = judge(&Sight::Namespaces(["shop".to_owned()].into()));
+    assert_eq!(all.len(), 2, "{all:?}");
+    for one in &all {
+        let text = format!("{one:?}");
+        assert!(!text.contains("follows") && !text.contains("begins here"), "{text}");
+        assert!(!text.contains("bank") && !one.more.contains("(other"), "{text}");
+    }
+    // Each has another end that is refused, as far as that can be told.
+    let culprits: Vec<_> = all.iter().map(|one| &*one.culprit).collect();
+    let hidden = "the certificate of (other namespaces) (tls-handshake-failed)";
+    let cart = "the certificate of shop/cart (tls-handshake-failed)";
+    assert!(culprits.contains(&hidden) && culprits.contains(&cart), "{culprits:?}");
 }
 
 #[test]
