@@ -47,8 +47,12 @@ pub(super) struct Talk {
     client: Stream,
     server: Stream,
     pending: VecDeque<Pending>,
-    /// Requests that were given up because of a bound, since the last [`Talk::take_given_up`].
+    /// Requests, and begins of messages, that were given up because of a bound since the last [`Talk::take_given_up`].
     given_up: u64,
+    /// How many of them have their results still to come, where the order of results is all that says whose they are; and when
+    /// the latest of these requests came.
+    dropped: u64,
+    dropped_ns: u64,
     /// Bytes had no sample, so requests and responses may not belong together.
     is_unsure: bool,
 }
@@ -110,6 +114,8 @@ impl Talk {
             server: Stream::default(),
             pending: VecDeque::new(),
             given_up: 0,
+            dropped: 0,
+            dropped_ns: 0,
             is_unsure: false,
         }
     }
@@ -175,6 +181,9 @@ impl Talk {
 
     /// Ends what has waited since before this time.
     pub(super) fn expire(&mut self, before_ns: u64, each: &mut impl FnMut(Exchange)) {
+        if self.dropped_ns < before_ns {
+            self.dropped = 0;
+        }
         while self.pending.front().is_some_and(|oldest| oldest.at_ns < before_ns) {
             self.end_oldest(UNANSWERED, each);
         }
@@ -206,12 +215,12 @@ impl Talk {
     pub(super) fn relieve(&mut self, most: usize, each: &mut impl FnMut(Exchange)) {
         for side in [Side::Client, Side::Server] {
             if !std::mem::take(&mut self.stream(side).held).is_empty() {
+                self.given_up += 1;
                 self.lose(side);
             }
         }
         while self.pending.len() > most {
-            self.given_up += 1;
-            self.end_oldest(UNSEEN, each);
+            self.drop_oldest(each);
         }
         self.pending.shrink_to(most);
     }
@@ -306,8 +315,7 @@ impl Talk {
                 if parser.alternates() {
                     self.give_up(UNSEEN, each);
                 } else if self.pending.len() >= MAX_PENDING {
-                    self.given_up += 1;
-                    self.end_oldest(UNSEEN, each);
+                    self.drop_oldest(each);
                 }
                 self.pending.push_back(Pending { kind, id, at_ns: now_ns, answer: None });
             }
@@ -318,6 +326,8 @@ impl Talk {
                     one.answer = Some((one.answer.map_or(now_ns, |(first, _)| first), result));
                 }
             }
+            // It is that of a request which was given up.
+            Says::Result { .. } if self.dropped > 0 => self.dropped -= 1,
             Says::Result { result, id } => {
                 if let Some(one) = self.answered(id).and_then(|of| self.pending.remove(of)) {
                     let first_ns = one.answer.map_or(now_ns, |(first, _)| first);
@@ -337,13 +347,27 @@ impl Talk {
         if parser.has_ids() {
             return self.pending.iter().position(|one| one.id == id);
         }
-        (!self.pending.is_empty()).then_some(0)
+        (self.dropped == 0 && !self.pending.is_empty()).then_some(0)
     }
 
     fn give_up(&mut self, result: &'static str, each: &mut impl FnMut(Exchange)) {
+        self.dropped = 0;
         while !self.pending.is_empty() {
             self.end_oldest(result, each);
         }
+    }
+
+    /// Gives the oldest request up because of a bound: its response is still to come.
+    fn drop_oldest(&mut self, each: &mut impl FnMut(Exchange)) {
+        self.given_up += 1;
+        if let Reads::One(parser) = &self.reads
+            && !parser.has_ids()
+            && let Some(one) = self.pending.front()
+        {
+            self.dropped += 1;
+            self.dropped_ns = one.at_ns;
+        }
+        self.end_oldest(UNSEEN, each);
     }
 
     /// Ends the oldest request with the result that its response has shown, or this one.

@@ -12,7 +12,8 @@ use super::talk::{Exchange, Talk, UDP};
 /// are given up at once for further ones: each costs a look at 16 others.
 const MAX_TALKS: usize = 16_384;
 const EVICTED: usize = MAX_TALKS / 16;
-/// Most memory of what waits in all of them. Above it each gives up all but its latest requests, which are far less.
+/// Most memory that waiting requests and begins of messages take in all connections. Above it those that have more than their
+/// share of half of it give up all but their latest requests.
 const MAX_WAITING: usize = 8 << 20;
 const LATEST: usize = 4;
 /// How long a request waits for its response, and how long a connection is remembered without payload.
@@ -35,7 +36,7 @@ pub(super) struct Talks {
 pub(super) struct GivenUp {
     /// Connections, for further ones.
     pub(super) talks: u64,
-    /// Requests of connections that are followed on, for later ones.
+    /// Requests, and begins of messages, of connections that are followed on.
     pub(super) requests: u64,
 }
 
@@ -84,12 +85,16 @@ impl Talks {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Gives up all but the latest of what waits.
+    /// Gives up all but the latest of what waits, of the connections where most does. At most half is left, so that all are
+    /// looked at again only after many more samples.
     fn relieve(&mut self, each: &mut impl FnMut(Pair, Exchange)) {
+        let share = MAX_WAITING / 2 / self.all.len().max(1);
         self.waiting = 0;
         for (pair, talk) in self.all.values_mut() {
-            talk.relieve(LATEST, &mut |exchange| each(*pair, exchange));
-            self.given_up.requests += talk.take_given_up();
+            if talk.waiting() > share {
+                talk.relieve(LATEST, &mut |exchange| each(*pair, exchange));
+                self.given_up.requests += talk.take_given_up();
+            }
             self.waiting += talk.waiting();
         }
     }
@@ -171,19 +176,29 @@ mod tests {
         talks.all.values().map(|(_, talk)| talk.waiting()).sum()
     }
 
+    const COMMAND: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+    /// Commands of a sample.
+    const BATCH: usize = 36;
+
+    /// The sample number `round` of a connection: commands, or as many replies. The workload tells connections apart.
+    fn batch(key: u64, round: usize, sent: bool) -> FlowSample {
+        let bytes = if sent { COMMAND } else { b"+PONG\r\n" }.repeat(BATCH);
+        let mut sample = sample(key, round as u64, sent, &bytes);
+        sample.sequence = (round * bytes.len()) as u32;
+        sample.workload = key as u32;
+        sample
+    }
+
     #[test]
     fn what_waits_for_responses_has_a_bound_in_bytes_for_all_connections_together() {
         let (mut talks, mut results) = (Talks::default(), Vec::new());
-        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
-        // As many as fit into a sample, of clients that read no response.
-        let commands = b"*1\r\n$4\r\nPING\r\n".repeat(36);
-        let (mut sent, mut given_up, mut most) = (0, 0, 0);
-        for round in 0..8 {
-            for key in 0..2000 {
-                let mut sample = sample(key, round, true, &commands);
-                sample.sequence = round as u32 * commands.len() as u32;
-                talks.take(&sample, &mut each);
-                sent += 36;
+        let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+        // Of clients that read no response.
+        let (connections, rounds) = (2000, 8);
+        let (mut given_up, mut most) = (0, 0);
+        for round in 0..rounds {
+            for key in 0..connections {
+                talks.take(&batch(key, round, true), &mut each);
                 given_up += talks.take_given_up().requests;
                 most = most.max(talks.waiting);
             }
@@ -191,16 +206,54 @@ mod tests {
         }
         assert!(most <= MAX_WAITING && most > MAX_WAITING / 2, "{most}");
         assert_eq!(results.len() as u64, given_up, "each of them is counted");
-        assert!(results.iter().all(|result| *result == super::super::talk::UNSEEN));
+        assert!(results.iter().all(|(_, result)| *result == super::super::talk::UNSEEN));
         // The latest of each connection has its response still.
-        let left = sent - given_up;
-        assert!(left >= (2000 * LATEST) as u64, "{left}");
-        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
-        talks.take(&sample(0, 9, false, &b"+PONG\r\n".repeat(LATEST)), &mut each);
-        assert!(results.ends_with(&["ok"; LATEST]));
+        let sent = connections * (rounds * BATCH) as u64;
+        assert!(sent - given_up >= connections * LATEST as u64, "{given_up} of {sent}");
+        // Replies to those that were given up are not taken for replies to later ones.
+        let before = results.len();
+        let given_up = results.iter().filter(|(workload, _)| *workload == 0).count();
+        assert!(given_up > 0);
+        for round in 0..rounds {
+            let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+            talks.take(&batch(0, round, false), &mut each);
+            let replies = (round + 1) * BATCH;
+            assert_eq!(results.len() - before, replies.saturating_sub(given_up));
+        }
+        assert!(results[before..].iter().all(|one| *one == (0, "ok")));
         let later = u64::try_from(PATIENCE.as_nanos()).unwrap() + 10;
         talks.sweep(later, |_, _| {});
         assert_eq!(talks.waiting, waiting(&talks));
+    }
+
+    #[test]
+    fn connections_where_little_waits_lose_nothing_to_those_that_read_no_response() {
+        let (mut talks, mut results) = (Talks::default(), Vec::new());
+        let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+        talks.take(&batch(0, 0, true), &mut each);
+        let mut given_up = 0;
+        for round in 0..8 {
+            for key in 1..700 {
+                talks.take(&batch(key, round, true), &mut each);
+                given_up += talks.take_given_up().requests;
+            }
+        }
+        assert!(given_up > 700 * 100, "{given_up}");
+        talks.take(&batch(0, 0, false), &mut each);
+        let own = results.iter().filter(|(workload, _)| *workload == 0);
+        assert_eq!(own.map(|(_, result)| *result).collect::<Vec<_>>(), ["ok"; BATCH]);
+    }
+
+    #[test]
+    fn begins_of_messages_that_are_given_up_are_counted() {
+        let (mut talks, each) = (Talks::default(), |_: Pair, _: Exchange| {});
+        let mut begun = batch(0, 0, true);
+        // The last command has no name yet.
+        (begun.length, begun.payload) = (begun.length - 8, begun.payload - 8);
+        talks.take(&begun, each);
+        let (_, talk) = talks.all.get_mut(&0).unwrap();
+        talk.relieve(BATCH, &mut |_| {});
+        assert_eq!(talk.take_given_up(), 1);
     }
 
     #[test]

@@ -143,6 +143,52 @@ fn after_a_loss_replies_do_not_go_to_other_requests_for_long() {
     assert_eq!(wire.found[2..], [("GET", "unanswered", None)]);
 }
 
+#[test]
+fn replies_to_requests_that_were_too_many_go_to_no_later_one() {
+    let mut wire = Wire::new();
+    let (get, many) = (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", 20);
+    let (set, dropped) = (b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n", 2 * many);
+    for _ in 0..2 {
+        wire.send(Side::Client, &set[..].repeat(10));
+        wire.send(Side::Client, &set[..].repeat(10));
+    }
+    let mut sent = 0;
+    while sent < MAX_PENDING {
+        let next = many.min(MAX_PENDING - sent);
+        wire.send(Side::Client, &get[..].repeat(next));
+        sent += next;
+    }
+    assert_eq!(wire.found, vec![("SET", "unseen", None); dropped]);
+    wire.found.clear();
+    assert_eq!(wire.talk.as_mut().unwrap().take_given_up(), dropped as u64);
+    wire.send(Side::Server, &b"-ERR no\r\n".repeat(dropped));
+    assert_eq!(wire.found, []);
+    for _ in 0..MAX_PENDING / 64 {
+        wire.send(Side::Server, &b"+OK\r\n".repeat(64));
+    }
+    let found: Vec<_> = wire.found.drain(..).map(|(kind, result, _)| (kind, result)).collect();
+    assert_eq!(found, [("GET", "ok"); MAX_PENDING]);
+    wire.send(Side::Client, get);
+    wire.send(Side::Server, b"-ERR no\r\n");
+    assert_eq!(wire.found, [("GET", "error", Some(MS))]);
+}
+
+#[test]
+fn replies_that_have_not_come_in_time_are_not_waited_for() {
+    let mut wire = Wire::new();
+    let get = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    wire.send(Side::Client, &get[..].repeat(3));
+    let each = &mut |one: Exchange| wire.found.push((one.kind, one.result, one.took_ns));
+    let talk = wire.talk.as_mut().unwrap();
+    talk.relieve(1, each);
+    talk.expire(wire.now_ns + 1, each);
+    let [unseen, unanswered] = ["unseen", "unanswered"].map(|result| ("GET", result, None));
+    assert_eq!(wire.found, [unseen, unseen, unanswered]);
+    wire.send(Side::Client, get);
+    wire.send(Side::Server, b"+OK\r\n");
+    assert_eq!(wire.found[3..], [("GET", "ok", Some(MS))]);
+}
+
 /// Conversations of each protocol that are read: each part is what one side sends in a frame.
 fn conversations() -> Vec<Vec<(Side, Vec<u8>)>> {
     let part = |side, bytes: &[u8]| (side, bytes.to_vec());
