@@ -206,10 +206,11 @@ impl Governor {
         self.budget
     }
 
-    /// Keeps the level: what the next rounds cost decides.
+    /// Keeps the level: what the next rounds cost decides. How returns went under another budget says nothing of this one.
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
         (self.over, self.calm) = (0, 0);
+        (self.patience, self.since_return) = (PATIENCE, None);
     }
 
     /// Whether the next round is to be measured whatever its turn: it decides on the level.
@@ -430,6 +431,23 @@ mod tests {
         // A return that holds makes it forget.
         rounds_until(&mut governor, 0.0, FlowLevel::Full);
         assert!((0..=MOST_PATIENCE).all(|_| governor.judge(0.006).is_none()));
+        rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
+        assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Full), PATIENCE);
+    }
+
+    #[test]
+    fn another_budget_keeps_the_level_and_forgets_returns_that_failed() {
+        let mut governor = governor();
+        rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
+        for _ in 0..3 {
+            rounds_until(&mut governor, 0.0, FlowLevel::Full);
+            rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
+        }
+        governor.set_budget("2%".parse().unwrap());
+        assert_eq!(governor.level(), FlowLevel::Aggregated);
+        assert_eq!(rounds_until(&mut governor, 0.009, FlowLevel::Full), PATIENCE);
+        // A return under another budget does not make this one's wait longer.
+        governor.set_budget("1%".parse().unwrap());
         rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
         assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Full), PATIENCE);
     }

@@ -54,7 +54,7 @@ impl Caps {
         self.0.values().any(|cap| cap.governor.is_watching())
     }
 
-    /// Bounds a workload; `None` takes the bound away. One that has this bound goes on as it was.
+    /// Bounds a workload; `None` takes the bound away. One that has a bound keeps its level and its sums.
     pub(crate) fn set(
         &mut self,
         flows: &Flows,
@@ -68,6 +68,10 @@ impl Caps {
             self.0.remove(&workload);
             return flows.set_cap(workload, FREE);
         };
+        if let Some(cap) = self.0.get_mut(&workload) {
+            cap.governor.set_budget(budget);
+            return flows.set_cap(workload, cap.price());
+        }
         let cap = Cap { governor: Governor::new(budget), cost: 0.0, steps: [0, 0] };
         flows.set_cap(workload, cap.price())?;
         self.0.insert(workload, cap);
