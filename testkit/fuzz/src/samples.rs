@@ -1,5 +1,5 @@
-//! Samples of the payload of several connections, as the kernel takes them: every reader of a protocol, and what follows messages
-//! from one sample to the next.
+//! Reads samples of the payload of several connections, as the kernel takes them, by the reader of each protocol and by what
+//! follows messages from one sample to the next.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ const IS_LONGER: u8 = 4;
 const IS_UDP: u8 = 8;
 const OTHER_CONNECTION: u8 = 16;
 
-/// Reads the input as samples, each after an octet that says whose it is, and its length in another one.
+/// Reads the samples in the input, and checks what was found. Before its payload each has an octet with flags, such as
+/// [`OF_CLIENT`], and the number of its connection, and an octet with half of its length.
 pub(crate) fn run(input: &[u8]) {
     let samples = decode(input);
     let found = read_samples(&samples);
