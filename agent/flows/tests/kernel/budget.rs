@@ -151,6 +151,9 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
     assert_eq!(lab.metrics().sum("leno_flow_level", &[("level", "full")]), 1);
     let steps = "leno_flow_workload_level_changes_total";
     assert_eq!(lab.metrics().sum(steps, &[("workload", "client"), ("direction", "down")]), 3);
+    // A frame that comes by chance costs less than this. Another budget keeps the level.
+    lab.accounts().set_source("client-0", Source::Packets, Some("50%".parse().unwrap())).unwrap();
+    assert_eq!(level(&mut lab, "client", "off"), 1);
     for expected in [FlowLevel::Aggregated, FlowLevel::Sockets, FlowLevel::Full] {
         let (step, _) = until_step(&mut lab, 0);
         assert_eq!((step.level, step.down), (expected, false));
