@@ -63,8 +63,11 @@ test="$bench
   tcpdump tcpdump tcpdump
   curl curl curl
   /usr/lib/nginx/modules/ngx_stream_module.so libnginx-mod-stream nginx-mod-stream
+  redis-cli redis-tools redis
   mariadbd mariadb-server mariadb-server
+  mariadb mariadb-client mariadb
   psql postgresql postgresql-server
+  pgbench postgresql postgresql-contrib
   python3 python3 python3
   flask python3-flask python3-flask
   java default-jdk-headless java-latest-openjdk-headless

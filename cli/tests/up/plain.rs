@@ -4,13 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use leno_testkit::tools;
 
 use crate::flows::{flows, sum_of};
 use crate::mesh::{Mesh, root};
 
+/// Without a probe an instance is ready after 5 s, whether it listens or not.
 const MESH: &str = "
 apiVersion: v1
 kind: Namespace
@@ -24,36 +27,45 @@ spec: {command: [sleep, infinity], env: {PYTHONPATH: '@TOOLS@/grpcio'}}
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: web, namespace: shop}
-spec: {command: [nginx, -c, '@DIR@/nginx.conf'], ports: [{port: 8080}, {port: 8081}]}
+spec:
+  command: [nginx, -c, '@DIR@/nginx.conf']
+  ports: [{name: http1, port: 8080}, {name: http2, port: 8081}]
+  readiness: {tcpSocket: {port: 8081}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: calls, namespace: shop}
-spec: {command: [python3, calls.py], env: {PYTHONPATH: '@TOOLS@/grpcio'}, ports: [{port: 9000}]}
+spec:
+  command: [python3, calls.py]
+  env: {PYTHONPATH: '@TOOLS@/grpcio'}
+  ports: [{port: 9000}]
+  readiness: {tcpSocket: {port: 9000}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: redis, namespace: shop}
-spec: {command: [redis-server, --save, '', --protected-mode, 'no'], ports: [{port: 6379}]}
+spec:
+  command: [redis-server, --save, '', --protected-mode, 'no']
+  ports: [{port: 6379}]
+  readiness: {tcpSocket: {port: 6379}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: postgres, namespace: shop}
 spec:
   user: postgres
-  workingDir: /tmp
+  workingDir: '@DIR@/postgres'
   command:
   - sh
   - -ec
   - |
     PATH=\"$PATH:$(echo /usr/lib/postgresql/*/bin)\"  # where Debian has them
-    data=$(mktemp -d)
-    trap 'rm -rf \"$data\"' EXIT
-    initdb --no-sync -A trust -D \"$data\" >/dev/null
-    echo 'host all all all trust' >>\"$data/pg_hba.conf\"
-    postgres -D \"$data\" -c listen_addresses='*' -c unix_socket_directories= -c fsync=off -c log_statement=all \\
-      -c ssl=off 2>\"$data/log\"
+    initdb --no-sync -A trust -D data >/dev/null
+    echo 'host all all all trust' >>data/pg_hba.conf
+    exec postgres -D data -c listen_addresses='*' -c unix_socket_directories= -c fsync=off -c log_statement=all \\
+      -c ssl=off 2>log
   ports: [{port: 5432}]
+  readiness: {tcpSocket: {port: 5432}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -67,11 +79,15 @@ spec:
     exec mariadbd --no-defaults --user=root --datadir=\"$PWD/maria\" --socket=\"$PWD/maria/socket\" --pid-file=\"$PWD/maria/pid\" \\
       --skip-grant-tables --skip-networking=0 --innodb=OFF --default-storage-engine=Aria --init-file=\"$PWD/init.sql\"
   ports: [{port: 3306}]
+  readiness: {tcpSocket: {port: 3306}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: kafka, namespace: shop}
-spec: {command: ['@TOOLS@/kafka/kafka', serve, '9092', '127.0.0.1:9093'], ports: [{port: 9092}]}
+spec:
+  command: ['@TOOLS@/kafka/kafka', serve, '9092', '127.0.0.1:9093']
+  ports: [{port: 9092}]
+  readiness: {tcpSocket: {port: 9092}}
 ";
 
 const NGINX: &str = "daemon off;
@@ -132,19 +148,34 @@ impl Shop {
         for (program, package) in [
             ("nginx", "nginx-light"),
             ("h2load", "nghttp2-client"),
+            ("redis-server", "redis-server"),
+            ("redis-cli", "redis-tools"),
             ("redis-benchmark", "redis-tools"),
             ("psql", "postgresql"),
+            ("pgbench", "postgresql"),
             ("mariadbd", "mariadb-server"),
+            ("mariadb", "mariadb-client"),
             ("curl", "curl"),
             ("dig", "bind9-dnsutils"),
+            ("python3", "python3"),
         ] {
             tools::find_or_skip(program, package).unwrap()?;
+        }
+        // Debian has the server's programs in a folder for each version, which is not in PATH.
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        if !versions.into_iter().any(|version| version.path().join("bin/initdb").exists()) {
+            tools::find_or_skip("initdb", "postgresql").unwrap()?;
         }
         tools::install_or_skip("grpcio").unwrap()?;
         let kafka = tools::install_or_skip("kafka").unwrap()?;
         let all_tools = kafka.parent().unwrap().display().to_string();
         let mesh = root(|| Mesh::draft(MESH))?;
         let directory = mesh.directory().display().to_string();
+        // The server's user enters the folder of the mesh, and has one of its own there.
+        fs::set_permissions(mesh.directory(), Permissions::from_mode(0o755)).unwrap();
+        let mut own = Command::new("install");
+        own.args(["-d", "-o", "postgres"]).arg(mesh.directory().join("postgres"));
+        assert!(own.status().unwrap().success(), "{own:?}");
         mesh.edit(&MESH.replace("@DIR@", &directory).replace("@TOOLS@", &all_tools));
         for (name, text) in [
             ("nginx.conf", &*NGINX.replace("@DIR@", &directory)),
@@ -186,7 +217,9 @@ impl Shop {
             let count: u64 = row.rsplit(' ').next().unwrap().parse().unwrap();
             *counts.entry((of("kind"), of("result"))).or_default() += count;
         }
-        assert_eq!(sum_of(&page, "leno_flow_samples_lost_total", &[]), 0);
+        let lost = "leno_flow_samples_lost_total";
+        assert!(page.lines().any(|row| row.starts_with(&format!("{lost} "))), "{page}");
+        assert_eq!(sum_of(&page, lost, &[]), 0);
         counts
     }
 
@@ -246,6 +279,8 @@ fn http(shop: &Shop) {
     }
     for (protocol, version) in [("http1", "HTTP/1.1"), ("http2", "HTTP/2.0")] {
         let logged = |text: &str| shop.lines("access.log", &format!("{version} {text}"));
+        // It writes a line after the response.
+        shop.0.wait_for("the log of nginx", || logged("") >= 160);
         let expected = counts([
             ("GET", "2xx", logged("GET 200")),
             ("HEAD", "2xx", logged("HEAD 200")),
@@ -300,17 +335,13 @@ fn postgresql(shop: &Shop) {
     for _ in 0..3 {
         shop.sh("client", &format!("! {psql} -c 'SELECT 1/0'"));
     }
-    let logged = |text: &str| -> u64 {
-        let query =
-            format!("select count(*) from regexp_matches(pg_read_file('log'), '{text}', 'g')");
-        let psql = "psql -h 127.0.0.1 -U postgres -At postgres";
-        shop.sh("postgres", &format!("{psql} -c \"{query}\"")).parse().unwrap()
-    };
+    // It writes a line before it answers.
+    let logged = |text: &str| shop.lines("postgres/log", text);
     let failed = logged("ERROR:  division by zero");
     // One that was prepared is one request more, for each connection.
-    let [prepared, unnamed] =
-        ["execute P[0-9_]+: SELECT 7", "execute <unnamed>: SELECT 7"].map(logged);
-    let simple = logged("statement: SELECT (7|1/0)");
+    let [unnamed, executed] = ["execute <unnamed>: SELECT 7", "execute "].map(logged);
+    let prepared = executed - unnamed;
+    let simple = logged("statement: SELECT 7") + logged("statement: SELECT 1/0");
     let expected = counts([
         ("SELECT", "ok", simple + unnamed + 2 - failed),
         ("SELECT", "error", failed),
@@ -323,11 +354,12 @@ fn postgresql(shop: &Shop) {
 }
 
 fn mysql(shop: &Shop) {
-    let statements = "INSERT INTO shop.orders VALUES (1);".repeat(20)
-        + &"SELECT COUNT(*) FROM shop.orders;".repeat(30)
-        + &"SELECT nothing FROM shop.orders;".repeat(5);
+    // Of what it reads from its input, the client goes on after an error with the next line.
+    let statements = "INSERT INTO shop.orders VALUES (1);\n".repeat(20)
+        + &"SELECT COUNT(*) FROM shop.orders;\n".repeat(30)
+        + &"SELECT nothing FROM shop.orders;\n".repeat(5);
     let client = "mariadb --no-defaults --skip-ssl";
-    shop.sh("client", &format!("{client} -h maria --force -e '{statements}' 2>/dev/null || true"));
+    shop.sh("client", &format!("echo '{statements}' | {client} -h maria --force"));
     let status = |name: &str| -> u64 {
         let query = format!("SHOW GLOBAL STATUS LIKE \"{name}\"");
         let line = shop.sh("maria", &format!("{client} -h 127.0.0.1 -N -e '{query}'"));
@@ -346,34 +378,38 @@ fn mysql(shop: &Shop) {
 fn kafka(shop: &Shop) {
     let program = tools::install("kafka").unwrap().join("kafka");
     shop.sh("client", &format!("{} call kafka:9092 orders 30", program.display()));
-    let counted = shop.sh("kafka", "curl -sSf http://127.0.0.1:9093/");
-    let counted: BTreeMap<String, u64> = serde_json::from_str(&counted).unwrap();
-    assert_eq!(counted["Produce"], 30, "{counted:?}");
-    // A client that closes does not wait for the response to its last Fetch.
     let names = ["ApiVersions", "InitProducerId", "ListOffsets", "Metadata", "Produce"];
-    let mut expected = Counts::new();
-    for (name, count) in counted.iter().filter(|(name, _)| *name != "Fetch") {
-        let known = names.iter().find(|one| one.eq_ignore_ascii_case(name)).unwrap_or(&"other");
-        *expected.entry(((*known).to_owned(), "answered".to_owned())).or_default() += count;
-    }
+    // What the broker has counted: of Fetch, and of all others.
+    let count = || {
+        let counted = shop.sh("kafka", "curl -sSf http://127.0.0.1:9093/");
+        let mut counted: BTreeMap<String, u64> = serde_json::from_str(&counted).unwrap();
+        let fetched = counted.remove("Fetch").unwrap();
+        let mut rest = Counts::new();
+        for (name, count) in counted {
+            let known =
+                names.iter().find(|one| one.eq_ignore_ascii_case(&name)).unwrap_or(&"other");
+            *rest.entry(((*known).to_owned(), "answered".to_owned())).or_default() += count;
+        }
+        (fetched, rest)
+    };
     for (own, role) in [("client", "client"), ("kafka", "server")] {
         let labels =
             [&format!(",workload=\"{own}\""), &format!("role=\"{role}\""), "protocol=\"kafka\""];
-        let all: u64 = expected.values().sum();
         let read = || {
-            let mut read = shop.read(&labels);
-            let fetched: u64 = read.values().sum();
-            read.retain(|(kind, _), _| kind != "Fetch");
-            let rest = read.values().sum::<u64>();
-            (read, rest, fetched - rest)
+            let mut rest = shop.read(&labels);
+            let all: u64 = rest.values().sum();
+            rest.retain(|(kind, _), _| kind != "Fetch");
+            (all - rest.values().sum::<u64>(), rest)
         };
         shop.0.wait_for("the requests of Kafka", || {
-            let (_, rest, fetched) = read();
-            rest >= all && fetched + 1 >= counted["Fetch"]
+            let [(fetched, rest), (expected_fetched, expected)] = [read(), count()];
+            // A client that closes does not wait for the response to its last Fetch.
+            let all = [&rest, &expected].map(|counts| counts.values().sum::<u64>());
+            all[0] >= all[1] && fetched + 1 >= expected_fetched
         });
-        let (counts, _, fetched) = read();
-        assert_eq!(counts, expected);
-        assert!(fetched <= counted["Fetch"], "{fetched} of {counted:?}");
+        let (_, expected) = count();
+        assert_eq!(expected[&("Produce".to_owned(), "answered".to_owned())], 30, "{expected:?}");
+        assert_eq!(read().1, expected, "{labels:?}");
     }
 }
 
