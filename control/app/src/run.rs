@@ -32,20 +32,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
     };
-    let index = IndexSettings {
-        trust_domain: config.trust_domain.clone(),
-        default_mtls: config.default_mtls,
-        default_egress: config.default_egress,
-        namespace: match &config.source {
-            MeshSource::Cluster(cluster) => Some(cluster.namespace.clone()),
-            MeshSource::Files(_) => None,
-        },
-        writers: match &config.source {
-            MeshSource::Cluster(_) => Writers::Tenants,
-            MeshSource::Files(_) => Writers::Operator,
-        },
-    };
-    let state = State::new(Index::new(index));
+    let state = State::new(Index::new(index_settings(&config)));
     let (stop, stopped) = watch::channel(false);
     let authorities = WebAuthorities::open(config.web_authorities.as_deref());
     let authorities = Arc::new(authorities.context("--web-authorities")?);
@@ -101,6 +88,23 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
     }
     ended
+}
+
+/// What the index is told of the mesh.
+fn index_settings(config: &Config) -> IndexSettings {
+    IndexSettings {
+        trust_domain: config.trust_domain.clone(),
+        default_mtls: config.default_mtls,
+        default_egress: config.default_egress,
+        namespace: match &config.source {
+            MeshSource::Cluster(cluster) => Some(cluster.namespace.clone()),
+            MeshSource::Files(_) => None,
+        },
+        writers: match &config.source {
+            MeshSource::Cluster(_) => Writers::Tenants,
+            MeshSource::Files(_) => Writers::Operator,
+        },
+    }
 }
 
 /// Serves the own trust bundle, and follows those of other trust domains. Returns what appends the metrics.

@@ -74,7 +74,7 @@ struct ObservedSecret {
 }
 
 enum Observation {
-    Secret(usize, Report<Secret>),
+    Secret(usize, Box<Report<Secret>>),
     /// This replica has fetched something.
     Fetched,
     /// It is time to look for what nothing wants.
@@ -254,7 +254,7 @@ impl Reconciler for Observed<'_> {
     fn watches(&self) -> BoxStream<'static, Observation> {
         let each = self.own.all.iter().enumerate().map(|(nth, secret)| {
             let stored = leno_kube::watch(self.own.secrets.clone(), Selection::named(secret.name));
-            let stored = stored.map(move |report| Observation::Secret(nth, report));
+            let stored = stored.map(move |report| Observation::Secret(nth, Box::new(report)));
             let fetched = changes(secret.documents.wanted()).map(|()| Observation::Fetched);
             stream::select(stored, fetched).boxed()
         });
@@ -267,7 +267,7 @@ impl Reconciler for Observed<'_> {
 
     fn observe(&mut self, observation: Observation) {
         let (nth, report) = match observation {
-            Observation::Secret(nth, report) => (nth, report),
+            Observation::Secret(nth, report) => (nth, *report),
             Observation::Fetched => return,
             Observation::Sweep => {
                 self.own.all.iter().for_each(|secret| secret.documents.sweep());

@@ -52,9 +52,8 @@ pub(super) async fn open(
     let kept = Arc::new(KeptReconciler::open(client.clone(), &cluster.namespace).await);
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
-    let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
-    let reviews = TokenReviewer::new(client.clone(), audience, trust_domain.clone(), namespace);
-    let reviews = Arc::new(reviews);
+    let reviews = Arc::new(reviewer(&client, cluster, config));
+    let reviewed = Arc::clone(&reviews);
     let statuses = Arc::new(StatusReconciler::new(client.clone(), &cluster.namespace));
 
     let (name, run) = (replica(cluster)?, run()?);
@@ -89,10 +88,7 @@ pub(super) async fn open(
         Box::new(move |text| followed.render(text)),
         Box::new(render_secret),
         Box::new(render_keys),
-        Box::new({
-            let reviews = Arc::clone(&reviews);
-            move |text| reviews.render(text)
-        }),
+        Box::new(move |text| reviewed.render(text)),
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
@@ -115,6 +111,12 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// What asks the API server whose tokens are.
+fn reviewer(client: &Client, cluster: &Cluster, config: &Config) -> TokenReviewer {
+    let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
+    TokenReviewer::new(client.clone(), audience, config.trust_domain.clone(), namespace)
 }
 
 /// What moves the authority.

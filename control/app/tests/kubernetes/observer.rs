@@ -249,15 +249,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
         "{:?}",
         seen.problems
     );
-    for path in ["overview", "topology?window=60000", "routes", "changes?from=0"] {
-        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(&shop)).await;
-        assert_eq!(status, 200, "{path}: {body}");
-        for hidden in ["bank", "ledger", "vault", "teller"] {
-            assert!(!body.contains(hidden), "{path} shows {hidden}: {body}");
-        }
-    }
-    let (status, _) = observer.ask("/api/v1/series?workload=bank/ledger-0", Some(&shop)).await;
-    assert_eq!(status, 404, "as of a workload that does not exist");
+    shows_no_bank(&observer, &shop).await;
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
     // The API server may know the bindings later than it has them, and its answers hold for half a minute.
@@ -294,6 +286,19 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
     is_documented(&get(&observer.addresses[1], "/metrics", "").1);
+}
+
+/// No answer to this token names the namespace `bank` or what is in it.
+async fn shows_no_bank(observer: &Observer, token: &str) {
+    for path in ["overview", "topology?window=60000", "routes", "changes?from=0"] {
+        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(token)).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        for hidden in ["bank", "ledger", "vault", "teller"] {
+            assert!(!body.contains(hidden), "{path} shows {hidden}: {body}");
+        }
+    }
+    let (status, _) = observer.ask("/api/v1/series?workload=bank/ledger-0", Some(token)).await;
+    assert_eq!(status, 404, "as of a workload that does not exist");
 }
 
 /// The guide has every metric of the page.
