@@ -10,8 +10,8 @@
 //!  error     an error with its causes, on one line
 //!  duration  60s, 24h and so on, as options have them
 //! ```
-//! The responses of a program, and all that is specific to it, are its own. No code here is on the
-//! path of a request between services.
+//! The responses of a program, and all that is specific to it, are its own. Of this code, a request between
+//! services passes [`Shares`] alone, and only where an authorizer gets its body.
 
 #![cfg_attr(
     not(test),

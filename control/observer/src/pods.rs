@@ -178,7 +178,7 @@ impl ObservedPod {
         }
     }
 
-    /// The workload that it belongs to, by the name of its owner.
+    /// How often its proxy has ended.
     pub(crate) fn proxy_ends(&self, workload: &str) -> ProcessEnds {
         self.ends(workload, &self.proxy_ends)
     }
