@@ -156,6 +156,12 @@ impl Call {
         self.deadline
     }
 
+    /// Whether the client's own `grpc-timeout` has run out.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        left.is_some_and(|left| left <= DEADLINE_GRACE)
+    }
+
     /// Answers with a response of the proxy's own. A gRPC call gets one without a message
     /// ("Trailers-Only"), whose `grpc-status` stands for the answer's status.
     pub fn respond(mut self, answer: &Answer<'_>) {

@@ -9,6 +9,8 @@ use crate::head::decimal;
 /// Digits of a `grpc-timeout`.
 const TIMEOUT_DIGITS: usize = 8;
 
+/// gRPC's CANCELLED.
+const CANCELLED: u8 = 1;
 /// gRPC's DEADLINE_EXCEEDED.
 const DEADLINE_EXCEEDED: u8 = 4;
 /// gRPC's UNKNOWN.
@@ -45,12 +47,13 @@ pub fn grpc_status_of(http_status: u16) -> u8 {
     }
 }
 
-/// The status of an error of the mesh's own. A deadline that has passed has a status of its own.
+/// The status of an error of the mesh's own. A deadline that has passed has a status of its own, and so has a call
+/// that the server has cancelled (gRPC over HTTP/2, "HTTP2 Transport Mapping", Errors).
 pub(crate) fn status_of_error(http_status: u16, cause: &str) -> u8 {
-    if http_status == 504 && matches!(cause, "deadline" | "response-timeout") {
-        DEADLINE_EXCEEDED
-    } else {
-        grpc_status_of(http_status)
+    match (http_status, cause) {
+        (504, "deadline" | "response-timeout") => DEADLINE_EXCEEDED,
+        (502, "cancel") => CANCELLED,
+        _ => grpc_status_of(http_status),
     }
 }
 
@@ -122,6 +125,8 @@ mod tests {
         }
         assert_eq!(status_of_error(504, "deadline"), 4);
         assert_eq!(status_of_error(504, "stalled"), 14);
+        assert_eq!(status_of_error(502, "cancel"), 1);
+        assert_eq!(status_of_error(502, "closed"), 14);
     }
 
     #[test]

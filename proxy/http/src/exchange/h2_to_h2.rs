@@ -4,7 +4,9 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use leno_h2::{Client, Code, Head, Link, Piece, Stream, is_mesh_field, link, remove_reserved};
+use leno_h2::{
+    Client, Code, Head, Link, Piece, Reset, ResetBy, Stream, is_mesh_field, link, remove_reserved,
+};
 use leno_transport::test_panic;
 use tokio::time::Instant;
 
@@ -222,6 +224,12 @@ impl<J: Judge> Relay<'_, '_, J> {
         let Some(server) = &mut self.to_server else { return Ok(Poll::Pending) };
         let head = match server.poll_head(cx) {
             Poll::Ready(Ok(head)) => head,
+            // A gRPC server keeps the client's deadline too, and cancels the call when it has passed.
+            Poll::Ready(Err(Reset { code: Code::CANCEL, by: ResetBy::Peer, .. }))
+                if self.call.is_given_up() =>
+            {
+                return Err(timed_out(false, true, false));
+            }
             Poll::Ready(Err(reset)) => {
                 let replayable = self.exchange.first_byte.is_none() && self.call.is_replayable();
                 return Err(server_reset(reset, replayable, self.order.mesh));

@@ -7,6 +7,7 @@ use leno_h2::{Code, ResetBy};
 use leno_http::{Cause, HeaderLine, Place};
 use tokio::join;
 use tokio::task::{spawn_local, yield_now};
+use tokio::time::sleep;
 
 use super::support::{
     Settings, body, h2_front, h2_h2, head, impatient, lines, next, pattern, request, run,
@@ -395,6 +396,19 @@ fn grpc_errors_statuses_and_deadlines() {
         assert_eq!(head.get(b"grpc-status"), Some(&b"4"[..]));
         assert_eq!(head.get(b"leno-error"), Some(&b"deadline"[..]));
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
+        // A server that cancels at the client's deadline, and one that cancels before.
+        call.remove_all(b"grpc-timeout");
+        for (timeout, status, cause) in [("1m", "4", "deadline"), ("1H", "1", "cancel")] {
+            let mut call = call.clone();
+            call.push(b"grpc-timeout", timeout.as_bytes());
+            let mut up = user.open(&call, true).unwrap();
+            let (_, answer) = next(&mut app).await;
+            sleep(Duration::from_millis(2)).await;
+            answer.reset(Code::CANCEL);
+            let head = up.head().await.unwrap();
+            assert_eq!(head.get(b"grpc-status"), Some(status.as_bytes()), "{timeout}");
+            assert_eq!(head.get(b"leno-error"), Some(cause.as_bytes()), "{timeout}");
+        }
     });
 }
 
