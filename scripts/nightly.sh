@@ -28,7 +28,9 @@ run() { # step
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples || return
       local share code=0
       for share in workload node; do
-        LENO_LAB_SHARE=$share scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf:: || code=1
+        # Another generated mesh each night; a failure names its seed.
+        LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=$share scripts/apart.sh \
+          "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
       done
       return "$code"
       ;;

@@ -5,9 +5,10 @@
 #   scripts/test-pool.sh FOLDER
 #
 # Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
-# capture backend: two of these run at a time, since they wait more than they compute. All others share further lanes:
-# one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API servers take much
-# of the processors: they run one after another, in a lane of their own, or after the others where there is one lane.
+# capture backend, and once for what does not depend on it: two of these run at a time, since they wait more than they
+# compute. All others share further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time.
+# Those that start API servers take much of the processors: they run one after another, in a lane of their own, or after
+# the others where there is one lane.
 # The output of a binary is printed whole when it ends.
 set -uo pipefail
 
@@ -17,7 +18,7 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 lab=leno-testkit-lab
-meshes=("$lab-ebpf" "$lab-nftables" "$lab-others" leno-up leno-docs leno-bench leno-capture-kernel leno-testkit-clients
+meshes=("$lab-once" "$lab-ebpf" "$lab-nftables" "$lab-others" leno-up leno-docs leno-bench leno-capture-kernel leno-testkit-clients
   leno-testkit-grpc leno-testkit-h2spec leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
@@ -90,7 +91,8 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   [ -e "$job" ] || continue
   part ebpf ebpf::
   part nftables nftables::
-  part others --skip ebpf:: --skip nftables::
+  part once once::
+  part others --skip ebpf:: --skip nftables:: --skip once::
   rm "$job"
 done
 

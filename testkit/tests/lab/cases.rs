@@ -57,14 +57,16 @@ pub(crate) struct Case {
 pub(crate) enum Run {
     /// The mesh that all shared cases of a backend use; the case leaves it as it found it.
     SharedMesh(fn(&Lab) -> Result<()>),
-    /// Meshes that the case starts itself.
+    /// Meshes that the case starts itself, because it breaks or measures something that a capture
+    /// backend is part of.
     Alone(fn(Capture) -> Result<()>),
-    /// The same for a property that does not depend on the capture: it runs with [`ONCE`] alone.
+    /// Meshes that the case starts itself, for a property that is the same however connections get
+    /// into the proxy: it runs with [`ONCE`] alone.
     Once(fn(Capture) -> Result<()>),
 }
 
-/// What cases run with that do not depend on the capture.
-pub(crate) const ONCE: Capture = Capture::Nftables;
+/// The backend of cases that do not depend on it: the one that `leno up` prefers.
+pub(crate) const ONCE: Capture = Capture::Ebpf;
 
 /// A case on the shared mesh, named as its function.
 macro_rules! shared {
@@ -73,14 +75,14 @@ macro_rules! shared {
     };
 }
 
-/// A case with a mesh of its own, named as its function.
+/// A case with a mesh of its own under each capture backend, named as its function.
 macro_rules! alone {
     ($name:ident) => {
         $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Alone($name) }
     };
 }
 
-/// A case with a mesh of its own that does not depend on the capture, named as its function.
+/// A case with a mesh of its own that runs with one capture backend, named as its function.
 macro_rules! once {
     ($name:ident) => {
         $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Once($name) }

@@ -1,8 +1,9 @@
-//! The network lab: the same list of cases under every capture backend.
+//! The network lab: the same list of cases under every capture backend, and once what does not
+//! depend on how connections are captured (policies, routes, identities, what is reported).
 //!
-//! Most cases share one mesh for each backend, which the first of them starts; cases that break
-//! things start their own. Names are `BACKEND::GROUP::CASE`: `cargo test -p leno-testkit --test lab
-//! -- ebpf::http`.
+//! Most cases under every backend share one mesh for each, which the first of them starts; cases
+//! that break things start their own. Names are `BACKEND::GROUP::CASE` and `once::GROUP::CASE`:
+//! `cargo test -p leno-testkit --test lab -- ebpf::http`.
 //!
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
 //! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode.
@@ -35,10 +36,12 @@ fn main() -> ExitCode {
         meshes.push(Arc::clone(&shared));
         for (group, cases) in cases::all() {
             for case in cases {
-                if matches!(case.run, Run::Once(_)) && capture != ONCE {
-                    continue;
-                }
-                let name = format!("{}::{group}::{}", capture.name(), case.name);
+                let under = match case.run {
+                    Run::Once(_) if capture == ONCE => "once",
+                    Run::Once(_) => continue,
+                    Run::SharedMesh(_) | Run::Alone(_) => capture.name(),
+                };
+                let name = format!("{under}::{group}::{}", case.name);
                 let shared = Arc::clone(&shared);
                 let run = move || run(&case, &shared, root);
                 trials.push(Trial::test(name, run).with_ignored_flag(!root && !required));

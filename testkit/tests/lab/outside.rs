@@ -22,7 +22,7 @@ use leno_testkit::lab::Lab;
 use leno_testkit::{binaries, netns};
 
 /// How long `ip` may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 /// The outside namespace's address.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
 

@@ -16,10 +16,10 @@ use leno_testkit::peer::Step;
 use leno_testkit::{binaries, wait};
 
 use super::calls::peer;
-use super::{Case, alone};
+use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
-const HEAR_LIMIT: Duration = Duration::from_secs(20);
+const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
 /// nginx as a client without a proxy reaches it: by the address of the instance.
 const DIRECT: &str = "http://nginx-0.nginx.lab:8080/";
@@ -154,7 +154,7 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(clients_may_do_what_policies_permit)]
+    vec![once!(clients_may_do_what_policies_permit)]
 }
 
 fn prepare(directory: &Path) -> Result<()> {

@@ -9,7 +9,7 @@ use leno_testkit::wait;
 
 use super::authorization::{answered, until};
 use super::authorizers::{DENIED, asking, seen, start};
-use super::{Case, alone};
+use super::{Case, once};
 
 /// A rule for the paths below `/seen`, and a body of 64 bytes at most.
 fn by_body(body: &str) -> String {
@@ -28,13 +28,13 @@ const WAYS: [(&str, &str); 2] =
     [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
 
 /// How long the connections of a client may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 const TOO_LARGE: &str = "413 authorizer-failed; reason=body-too-large";
 const NO_TEXT: &str = "503 authorizer-failed; reason=unaskable-request";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(authorizers_decide_by_bodies_up_to_their_bound)]
+    vec![once!(authorizers_decide_by_bodies_up_to_their_bound)]
 }
 
 fn authorizers_decide_by_bodies_up_to_their_bound(capture: Capture) -> Result<()> {

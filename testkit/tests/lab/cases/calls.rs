@@ -16,10 +16,10 @@ use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::{binaries, load, wait};
 
-use super::{Case, alone};
+use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
-const HEAR_LIMIT: Duration = Duration::from_secs(20);
+const HEAR_LIMIT: Duration = Duration::from_secs(90);
 /// Requests by which a weight is measured.
 const WEIGHED: usize = 40;
 /// Route changes in a second, and the seconds that they go on.
@@ -122,10 +122,10 @@ const CALLS: &str = "
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        alone!(http2_requests_follow_routes),
-        alone!(grpc_calls_follow_routes),
-        alone!(mesh_grpc_route_request_header_modifier),
-        alone!(routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request),
+        once!(http2_requests_follow_routes),
+        once!(grpc_calls_follow_routes),
+        once!(mesh_grpc_route_request_header_modifier),
+        once!(routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request),
     ]
 }
 

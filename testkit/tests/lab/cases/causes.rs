@@ -5,7 +5,7 @@ use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::wait;
 
 use super::routes::HEAR_LIMIT;
-use super::{Case, alone};
+use super::{Case, once};
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -22,7 +22,7 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(both_proxies_name_what_cuts_a_response_off)]
+    vec![once!(both_proxies_name_what_cuts_a_response_off)]
 }
 
 fn both_proxies_name_what_cuts_a_response_off(capture: Capture) -> Result<()> {

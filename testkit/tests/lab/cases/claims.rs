@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::authorization::{answered, until};
 use super::authorizers::seen;
 use super::tokens::{ISSUER, KEY_ID, MESH, bearer, claims, key, key_set, sign, token};
-use super::{Case, alone};
+use super::{Case, once};
 
 /// Users are known by their tokens; `/seen?open` is for all clients. The last policy is for a header that clients
 /// cannot set.
@@ -51,7 +51,7 @@ const GUESTS: &str = "https://guests.example.com";
 const FORGED: [&str; 6] = ["-H", "X-User: root", "-H", "x_user: root", "-H", "x.groups: root"];
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(claims_reach_the_application_and_no_client_forges_them)]
+    vec![once!(claims_reach_the_application_and_no_client_forges_them)]
 }
 
 fn claims_reach_the_application_and_no_client_forges_them(capture: Capture) -> Result<()> {

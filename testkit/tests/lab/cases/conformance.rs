@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 
 use super::routes::{MESH, route, until_answered};
-use super::{Case, alone};
+use super::{Case, once};
 
 /// A service with two ports, both served by `v1`.
 const TWO_PORTS: &str = "---
@@ -19,7 +19,7 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(mesh_frontend), alone!(mesh_ports), alone!(mesh_http_route_named_rule)]
+    vec![once!(mesh_frontend), once!(mesh_ports), once!(mesh_http_route_named_rule)]
 }
 
 fn marked(value: &str) -> String {

@@ -6,7 +6,7 @@ use leno_testkit::peer::Step;
 use leno_testkit::wait;
 
 use super::routes::{HEAR_LIMIT, route};
-use super::{Case, alone};
+use super::{Case, once};
 
 /// `far` is a proxy for what its clients ask it to connect to.
 const MESH: &str = "
@@ -58,7 +58,7 @@ spec:
 const ASKS: &str = "CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(a_route_and_the_servers_policies_decide_on_connect)]
+    vec![once!(a_route_and_the_servers_policies_decide_on_connect)]
 }
 
 /// What the client gets for a CONNECT.

@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// How long a change of the file may take to reach the proxies.
-const HEAR_LIMIT: Duration = Duration::from_secs(30);
+const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
 fn documents(annotations: &str) -> String {
     format!(

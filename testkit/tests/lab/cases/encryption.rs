@@ -24,7 +24,7 @@ const ASK: &str = r"GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\
 /// How long a killed proxy may take to come back.
 const AWAY_LIMIT: Duration = Duration::from_secs(60);
 /// How long openssl may take.
-const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
+const OPENSSL_LIMIT: Duration = Duration::from_secs(90);
 
 const STRICT: &str = "
 apiVersion: leno.dev/v1alpha1

@@ -35,7 +35,7 @@ fn number(variable: &str) -> Option<usize> {
 }
 
 /// How long connections may take to end.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 const TWO: &str = "
 apiVersion: leno.dev/v1alpha1

@@ -13,7 +13,7 @@ use leno_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 /// How long a phase of a rotation may take on a busy machine, with the time that a control plane that was just started
 /// waits for proxies.
@@ -70,9 +70,9 @@ const HELD: Piece<'_> = Piece::Proxy("idle-0");
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        alone!(a_root_is_replaced_under_load_while_control_planes_are_killed),
-        alone!(a_revocation_ends_the_connections_of_one_identity),
-        alone!(a_connection_ends_with_its_certificate_unless_that_is_renewed),
+        once!(a_root_is_replaced_under_load_while_control_planes_are_killed),
+        once!(a_revocation_ends_the_connections_of_one_identity),
+        once!(a_connection_ends_with_its_certificate_unless_that_is_renewed),
     ]
 }
 

@@ -19,7 +19,7 @@ use super::{Case, alone, shared};
 const METRICS: &str = include_str!("../../../../docs/guide/metrics.md");
 
 /// How long openssl or curl may take.
-const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
+const OPENSSL_LIMIT: Duration = Duration::from_secs(90);
 /// How long a stream of the test may last.
 const STREAM_LIMIT: Duration = Duration::from_secs(60);
 

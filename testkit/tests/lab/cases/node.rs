@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use super::{Case, alone};
 
 /// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::wait;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
-pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(90);
 /// Changes of the route under load.
 const CHANGES: usize = 20;
 
@@ -45,7 +45,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, ap
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(mesh_traffic_split), alone!(a_route_that_changes_loses_no_request)]
+    vec![once!(mesh_traffic_split), once!(a_route_that_changes_loses_no_request)]
 }
 
 pub(super) fn route(name: &str, namespace: &str, rules: &str) -> String {

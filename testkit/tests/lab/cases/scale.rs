@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::wait;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(a_proxy_holds_what_its_workload_uses)]
+    vec![once!(a_proxy_holds_what_its_workload_uses)]
 }
 
 /// How long a change may take to reach a proxy.

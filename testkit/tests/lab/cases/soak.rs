@@ -33,7 +33,7 @@ const DESCRIPTOR_SLACK: u64 = 4;
 /// The time between two samples of the proxies.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// How long connections may take to be closed after the load.
-const CLOSE_LIMIT: Duration = Duration::from_secs(20);
+const CLOSE_LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) fn cases() -> Vec<Case> {
     vec![alone!(twice_saturation_grows_nothing)]

@@ -14,10 +14,10 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::wait;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(stalled_requests_of_http1_do_not_keep_others_from_theirs)]
+    vec![once!(stalled_requests_of_http1_do_not_keep_others_from_theirs)]
 }
 
 const LIMIT: Duration = Duration::from_secs(60);

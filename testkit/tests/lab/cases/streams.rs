@@ -15,12 +15,12 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::{binaries, command, wait};
 
-use super::{Case, alone};
+use super::{Case, once};
 
 /// How long a change may take to reach a proxy.
-const HEAR_LIMIT: Duration = Duration::from_secs(20);
+const HEAR_LIMIT: Duration = Duration::from_secs(90);
 /// How long openssl may take to make a certificate.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(90);
 /// The output for a connection that is refused.
 const REFUSED: &str = "";
 
@@ -71,9 +71,9 @@ spec: {selector: {app: b1}, ports: [{name: tcp, port: 9000, appProtocol: tcp}]}
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        alone!(tls_connections_follow_the_name_that_they_ask_for),
-        alone!(tcp_connections_follow_weights),
-        alone!(requests_and_connections_share_a_port),
+        once!(tls_connections_follow_the_name_that_they_ask_for),
+        once!(tcp_connections_follow_weights),
+        once!(requests_and_connections_share_a_port),
     ]
 }
 

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::authorization::until;
 use super::tokens::MESH;
-use super::{Case, alone};
+use super::{Case, once};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(90);
 
 const MORE: &str = "---
 apiVersion: leno.dev/v1alpha1
@@ -38,7 +38,7 @@ const REQUESTS: [(&str, &[&str]); 4] = [
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(a_policy_is_suggested_for_what_was_audited)]
+    vec![once!(a_policy_is_suggested_for_what_was_audited)]
 }
 
 fn a_policy_is_suggested_for_what_was_audited(capture: Capture) -> Result<()> {

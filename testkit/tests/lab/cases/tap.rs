@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::calls::peer;
 use super::tokens::MESH;
-use super::{Case, alone};
+use super::{Case, once};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -39,7 +39,7 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(live_requests_are_shown_with_their_identities_and_times)]
+    vec![once!(live_requests_are_shown_with_their_identities_and_times)]
 }
 
 fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> Result<()> {

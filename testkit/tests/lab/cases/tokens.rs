@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::authorization::{answered, until, until_within};
 use super::calls::peer;
 use super::reauthorization::{HEAR_LIMIT, Open, begin_stream, begin_talk};
-use super::{Case, alone};
+use super::{Case, once};
 
 pub(super) const ISSUER: &str = "https://id.example.com";
 pub(super) const KEY_ID: &str = r#"{"alg":"ES256","kid":"one"}"#;
@@ -77,9 +77,9 @@ const SHORT: u64 = 6;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        alone!(tokens_of_users_are_verified),
-        alone!(a_response_ends_with_its_token),
-        alone!(keys_are_fetched_from_their_issuer),
+        once!(tokens_of_users_are_verified),
+        once!(a_response_ends_with_its_token),
+        once!(keys_are_fetched_from_their_issuer),
     ]
 }
 

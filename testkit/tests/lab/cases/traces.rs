@@ -16,7 +16,7 @@ use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::{binaries, tools, wait};
 use serde_json::Value;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Spans of a request from `web` to `d`: a client's and a server's for each hop.
@@ -57,9 +57,9 @@ spec:
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        alone!(a_request_over_four_hops_is_one_tree_in_a_collector),
-        alone!(failed_requests_have_spans_in_a_collector_over_http),
-        alone!(the_access_log_is_in_the_collector_of_traces),
+        once!(a_request_over_four_hops_is_one_tree_in_a_collector),
+        once!(failed_requests_have_spans_in_a_collector_over_http),
+        once!(the_access_log_is_in_the_collector_of_traces),
     ]
 }
 

@@ -17,7 +17,7 @@ use leno_testkit::{command, tools, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{Case, alone};
+use super::{Case, once};
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -46,7 +46,7 @@ const REPLACED_LIMIT: Duration = Duration::from_secs(120);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(applications_get_their_identity_over_the_workload_api)]
+    vec![once!(applications_get_their_identity_over_the_workload_api)]
 }
 
 fn applications_get_their_identity_over_the_workload_api(capture: Capture) -> Result<()> {
