@@ -21,7 +21,7 @@ use crate::worker::is_no_family;
 
 /// What is handed over to each node proxy, one after the other.
 struct Namespace {
-    sockets: Vec<(Role, OwnedFd)>,
+    listeners: Vec<(Role, OwnedFd)>,
     addresses: Vec<IpAddr>,
 }
 
@@ -86,13 +86,13 @@ fn bring(proxy: &Channel) -> anyhow::Result<bool> {
 
 impl Namespace {
     fn prepare(flags: &Flags) -> anyhow::Result<Self> {
-        let mut sockets = Vec::new();
+        let mut listeners = Vec::new();
         for (role, addresses) in
             [(Role::Outbound, &flags.outbound), (Role::Inbound, &flags.inbound)]
         {
             for address in addresses {
                 match Listener::socket(*address) {
-                    Ok(socket) => sockets.push((role, socket)),
+                    Ok(socket) => listeners.push((role, socket)),
                     Err(error) if address.is_ipv6() && is_no_family(&error) => {}
                     Err(error) => {
                         return Err(error).with_context(|| format!("listening on {address}"));
@@ -102,25 +102,25 @@ impl Namespace {
         }
         let admin = admin(flags.admin)
             .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
-        sockets.push((Role::Admin, admin));
-        sockets.push((Role::Diagnosis, diagnosis()?.into()));
+        listeners.push((Role::Admin, admin));
+        Ok(Self { listeners, addresses: interface_addresses()? })
+    }
+
+    /// Hands everything over; false if the other end is closed.
+    fn offer(&self, proxy: &Channel) -> anyhow::Result<bool> {
+        // Of no use to a second one, which may come while the first still finishes what it has: each would read answers that
+        // the kernel has sent to the other.
+        let mut own = vec![(Role::Probe, tcp(false)?), (Role::Diagnosis, diagnosis()?.into())];
         match announcements() {
-            Ok(socket) => sockets.push((Role::Announcements, socket.into())),
+            Ok(socket) => own.push((Role::Announcements, socket.into())),
             // The node proxy does without them, and reports it.
             Err(error) => {
                 tracing::debug!(%error, "sockets that the kernel destroys are not announced")
             }
         }
-        Ok(Self { sockets, addresses: interface_addresses()? })
-    }
-
-    /// Hands everything over; false if the other end is closed.
-    fn offer(&self, proxy: &Channel) -> anyhow::Result<bool> {
-        // Of no use to a second one.
-        let probe = tcp(false)?;
-        let roles = self.sockets.iter().map(|(role, _)| *role).chain([Role::Probe]).collect();
-        let sockets = self.sockets.iter().map(|(_, socket)| socket.as_fd());
-        let sockets: Vec<BorrowedFd<'_>> = sockets.chain([probe.as_fd()]).collect();
+        let all = || self.listeners.iter().chain(&own);
+        let roles = all().map(|(role, _)| *role).collect();
+        let sockets: Vec<BorrowedFd<'_>> = all().map(|(_, socket)| socket.as_fd()).collect();
         let addresses = self.addresses.clone();
         was_sent(proxy.send(&Offer::Namespace { roles, addresses }, &sockets))
     }
@@ -157,5 +157,35 @@ fn none_if_gone<T>(error: io::Error) -> io::Result<Option<T>> {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(None),
         _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::fstat;
+
+    use super::*;
+
+    #[test]
+    fn node_proxies_have_the_listeners_in_common_and_no_socket_that_they_read_from() {
+        let listeners = vec![(Role::Admin, admin("127.0.0.1:0".parse().unwrap()).unwrap())];
+        let namespace = Namespace { listeners, addresses: Vec::new() };
+        let offered = || {
+            let (near, far) = Channel::pair().unwrap();
+            assert!(namespace.offer(&near).unwrap());
+            let (offer, descriptors) = far.receive::<Offer>().unwrap().unwrap();
+            let Offer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
+            let of = |wanted: Role| {
+                let at = roles.iter().position(|role| *role == wanted)?;
+                Some(fstat(&descriptors[at]).unwrap().st_ino)
+            };
+            [Role::Admin, Role::Probe, Role::Diagnosis, Role::Announcements].map(of)
+        };
+        let (first, second) = (offered(), offered());
+        assert_eq!(first[0].unwrap(), second[0].unwrap());
+        assert_ne!(first[1].unwrap(), second[1].unwrap());
+        assert_ne!(first[2].unwrap(), second[2].unwrap());
+        // The kernel may have none, and permit its filter to no user without a capability.
+        assert!(first[3].is_none() || first[3] != second[3]);
     }
 }
