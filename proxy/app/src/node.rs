@@ -33,6 +33,7 @@ use crate::confine::confine;
 use crate::control;
 use crate::run::{Ends, Signals, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
+use crate::worker::Departure;
 
 /// What one workload may use of the process' memory budget, and of its descriptors, at most: an eighth. More than eight
 /// that are flooded at once may exceed the descriptors; by a 64th, for the most members that there may be, a workload
@@ -49,7 +50,7 @@ type Name = (String, String);
 /// The threads of a workload, as the main thread sees them.
 struct Served {
     /// Asks it to drain; a second time, to end.
-    end: watch::Sender<()>,
+    end: watch::Sender<Departure>,
     /// Tells it from an earlier one of the same name.
     number: u64,
 }
@@ -98,7 +99,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 () = signals.first() => break,
             }
         }
-        members.values().for_each(Served::end);
+        // Their brokers hand the listeners to the next process.
+        members.values().for_each(|member| member.end(Departure::Replaced));
         while !members.is_empty() {
             tokio::select! {
                 Some(ended) = endings.recv() => has_ended(ended, &mut members, &orders)?,
@@ -120,8 +122,8 @@ impl Common {
 }
 
 impl Served {
-    fn end(&self) {
-        self.end.send_replace(());
+    fn end(&self, departure: Departure) {
+        self.end.send_replace(departure);
     }
 }
 
@@ -148,7 +150,7 @@ fn obey(
         }
         Order::Leave { namespace, name } => {
             if let Some(member) = members.get(&(namespace, name)) {
-                member.end();
+                member.end(Departure::Last);
             }
         }
     }
@@ -170,7 +172,7 @@ fn join(
     if members.len() >= usize::from(MAX_MEMBERS) && !members.contains_key(&name) {
         bail!("this process serves no more than {MAX_MEMBERS}");
     }
-    let (end, ends) = watch::channel(());
+    let (end, ends) = watch::channel(Departure::Last);
     let (common, ended) = (Arc::clone(common), name.clone());
     let thread = thread::Builder::new().name(format!("{}/{}", name.0, name.1));
     thread
@@ -210,7 +212,7 @@ fn has_ended(
 fn live(
     member: &Member,
     broker: Channel,
-    end: watch::Receiver<()>,
+    end: watch::Receiver<Departure>,
     common: &Common,
 ) -> anyhow::Result<()> {
     let flags = Flags {

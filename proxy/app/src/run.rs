@@ -18,7 +18,7 @@ use crate::config::Flags;
 use crate::confine::confine;
 use crate::setup::Setup;
 use crate::state::State;
-use crate::worker::Worker;
+use crate::worker::{Departure, Worker};
 use crate::{capture, control, fixed};
 
 /// How long a draining proxy goes on at least: others learn within this time that it is going.
@@ -92,13 +92,17 @@ pub(crate) async fn serve(
     tokio::task::spawn_local(async move { told.tell_of_removal().await });
     tokio::select! {
         started = start(&setup, &state) => started?,
-        () = ends.next() => return Ok(()),
+        _ = ends.next() => return Ok(()),
     }
-    tokio::select! {
-        () = ends.next() => {}
-        () = state.drain_asked.notified() => {}
-    }
-    drain(&setup, &state, &mut ends).await;
+    let departure = tokio::select! {
+        departure = ends.next() => departure,
+        // A workload of a node proxy is served again, from the same listeners.
+        () = state.drain_asked.notified() => match state.shown {
+            Some(_) => Departure::Replaced,
+            None => Departure::Last,
+        },
+    };
+    drain(&setup, &state, &mut ends, departure).await;
     Ok(())
 }
 
@@ -124,24 +128,23 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 /// Serves on until nothing is in progress, the bound is reached, or it is to end a second time.
 ///
 /// Connections are accepted until nothing is in progress, for half of the time at most: clients that do not know yet that
-/// the proxy ends are served. Then the listeners close, so that no client is cut who has come last.
-async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
+/// the proxy ends are served. Then the listeners close, so that no client is cut who has come last. Where they live on, none
+/// is accepted any more: those that come wait for the next process.
+async fn drain(setup: &Setup, state: &State, ends: &mut Ends, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
+    if departure == Departure::Replaced {
+        close(&workers, departure).await;
+    }
     for worker in &workers {
         worker.drain().await;
     }
     let began = Instant::now();
     let done = async {
-        let half = setup.drain_timeout.checked_div(2).unwrap_or_default();
-        until_idle(state, (began, DRAIN_MIN), (began, half)).await;
-        let mut closing = Vec::new();
-        for worker in &workers {
-            closing.extend(worker.close().await);
-        }
-        for closed in closing {
-            // A worker that has ended accepts nothing, too.
-            let _ended = closed.await;
+        if departure == Departure::Last {
+            let half = setup.drain_timeout.checked_div(2).unwrap_or_default();
+            until_idle(state, (began, DRAIN_MIN), (began, half)).await;
+            close(&workers, departure).await;
         }
         let busy =
             until_idle(state, (Instant::now(), Duration::ZERO), (began, setup.drain_timeout)).await;
@@ -151,7 +154,19 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
     };
     tokio::select! {
         () = done => {}
-        () = ends.next() => {}
+        _ = ends.next() => {}
+    }
+}
+
+/// Has workers accept no more connections.
+async fn close(workers: &[Worker], departure: Departure) {
+    let mut closing = Vec::new();
+    for worker in workers {
+        closing.extend(worker.close(departure).await);
+    }
+    for closed in closing {
+        // A worker that has ended accepts nothing, too.
+        let _ended = closed.await;
     }
 }
 
@@ -179,16 +194,20 @@ pub(crate) enum Ends {
     /// Signals of the process.
     Signals(Signals),
     /// An order for one of several proxies in a process.
-    Order(watch::Receiver<()>),
+    Order(watch::Receiver<Departure>),
 }
 
 impl Ends {
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Departure {
         match self {
-            Self::Signals(signals) => signals.first().await,
+            Self::Signals(signals) => {
+                signals.first().await;
+                Departure::Last
+            }
             Self::Order(order) => {
                 // A sender that is gone is the end, too.
                 let _ended = order.changed().await;
+                *order.borrow_and_update()
             }
         }
     }

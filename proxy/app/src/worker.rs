@@ -79,6 +79,15 @@ pub(crate) struct Plan {
     pub(crate) limit_table: LimitTable,
 }
 
+/// What becomes of the listeners of a proxy that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Departure {
+    /// Nothing listens for its workload any more.
+    Last,
+    /// They live on in the workload's broker: what waits in their queues is the next process'.
+    Replaced,
+}
+
 /// What a worker is asked.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -88,8 +97,9 @@ pub(crate) enum Command {
     Load(oneshot::Sender<Load>),
     /// Finish: close HTTP connections after their next response, or the streams that they have.
     Drain,
-    /// Close the listeners. Connections that clients have begun are served; answered when there are no more of them.
-    Close(oneshot::Sender<()>),
+    /// Close the listeners; answered when they are. Connections that clients have begun are served, unless the listeners live
+    /// on elsewhere.
+    Close(Departure, oneshot::Sender<()>),
 }
 
 /// What a worker has in progress.
@@ -149,9 +159,9 @@ impl Worker {
     }
 
     /// Has it accept no more connections; what is returned is ready once that is so. `None`: it has ended.
-    pub(crate) async fn close(&self) -> Option<oneshot::Receiver<()>> {
+    pub(crate) async fn close(&self, departure: Departure) -> Option<oneshot::Receiver<()>> {
         let (answer, closed) = oneshot::channel();
-        self.commands.send(Command::Close(answer)).await.ok()?;
+        self.commands.send(Command::Close(departure, answer)).await.ok()?;
         Some(closed)
     }
 }
@@ -189,10 +199,10 @@ struct Planes {
     activity: Rc<Activity>,
     admission: Rc<Admission>,
     standing: Standing,
-    /// The tasks that accept connections. They end once `open` is false.
+    /// The tasks that accept connections. They end with `open`.
     accepting: RefCell<Vec<JoinHandle<()>>>,
-    /// Whether connections are accepted.
-    open: watch::Sender<bool>,
+    /// How it ended that connections are accepted; `None`: they are.
+    open: watch::Sender<Option<Departure>>,
     /// What exports spans and records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
     /// Panics of this thread that are counted in the registry.
@@ -361,7 +371,7 @@ impl Planes {
             admission,
             standing,
             accepting: RefCell::default(),
-            open: watch::Sender::new(true),
+            open: watch::Sender::new(None),
             exporters,
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
@@ -416,8 +426,8 @@ impl Planes {
                 let _given_up = answer.send(Load { busy, connections, charged, http2 });
             }
             Command::Drain => self.activity.drain(),
-            Command::Close(answer) => {
-                self.open.send_replace(false);
+            Command::Close(departure, answer) => {
+                self.open.send_replace(Some(departure));
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
@@ -449,7 +459,10 @@ impl Planes {
                     _closing = open.changed() => break,
                 }
             }
-            listener.close(|stream, client| serve(&planes, stream, (client, address))).await;
+            // One that lives on elsewhere would refuse clients there, too.
+            if *open.borrow() != Some(Departure::Replaced) {
+                listener.close(|stream, client| serve(&planes, stream, (client, address))).await;
+            }
         });
         self.accepting.borrow_mut().push(task);
     }

@@ -248,19 +248,21 @@ fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
 fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
-        let before = lab.pid_of(GROUP)?;
         let sidecar = lab.pid_of(Piece::Proxy("apart-0"))?;
-        lab.kill(GROUP, Signal::SIGKILL)?;
-        // It waits in the listener's queue, which has outlived the process.
-        ensure!(status(&lab, "/")? == "200");
-        lab.wait_for("the members again", |s| {
-            s.ready()
-                && ["client-0", "web-0"]
-                    .iter()
-                    .all(|name| s.instance(name).is_ok_and(|i| i.proxy_restarts == 1))
-        })?;
-        let after = lab.pid_of(GROUP)?;
-        ensure!(after != before);
+        // The second time it ends by itself, and leaves the listeners as they are.
+        for (restarts, signal) in [(1, Signal::SIGKILL), (2, Signal::SIGTERM)] {
+            let before = lab.pid_of(GROUP)?;
+            lab.kill(GROUP, signal)?;
+            // It waits in the listener's queue, which has outlived the process.
+            ensure!(status(&lab, "/")? == "200");
+            lab.wait_for("the members again", |s| {
+                s.ready()
+                    && ["client-0", "web-0"]
+                        .iter()
+                        .all(|name| s.instance(name).is_ok_and(|i| i.proxy_restarts == restarts))
+            })?;
+            ensure!(lab.pid_of(GROUP)? != before, "{signal}");
+        }
         ensure!(lab.pid_of(Piece::Proxy("apart-0"))? == sidecar, "a sidecar was ended, too");
         ensure!(lab.status()?.instance("apart-0")?.proxy_restarts == 0);
         ensure!(status(&lab, "/closed")? == "403");
