@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leno_dashboard::history::{Mark, MarkKind};
+use leno_dashboard::sight::namespace_in;
 
 use crate::scrape::Named;
 
@@ -50,13 +51,22 @@ impl Changes {
                 .then(|| format!("{kind} {namespace}/{name} changed; its pods are replaced"))
         });
         let changed: Vec<String> = edits.into_iter().chain(changed).collect();
-        let mark = |kind, lines: Vec<String>| Mark { at_ms: now_ms, kind, lines };
         let both = [(MarkKind::Documents, changed), (MarkKind::Instance, again)];
-        both.into_iter()
-            .filter(|(_, lines)| !lines.is_empty())
-            .map(|(kind, lines)| mark(kind, lines))
-            .collect()
+        let marks = both.into_iter().flat_map(|(kind, lines)| {
+            by_namespace(lines).into_values().map(move |lines| Mark { at_ms: now_ms, kind, lines })
+        });
+        marks.collect()
     }
+}
+
+/// A mark has so many lines as it may have of one namespace: many changes in one push out none of another.
+fn by_namespace(lines: Vec<String>) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in lines {
+        let namespace = namespace_in(&line).unwrap_or_default().to_owned();
+        all.entry(namespace).or_default().push(line);
+    }
+    all
 }
 
 #[cfg(test)]
@@ -94,5 +104,17 @@ mod tests {
         assert!(look(vec![version("web-b", "2")]).is_empty());
         let again = versioned(pod("web-b", status(1)), "2");
         assert_eq!(look(vec![again]), ["shop/web-b was started again: exited with 3"]);
+    }
+
+    #[test]
+    fn changes_of_two_namespaces_are_two_marks() {
+        let edits = ["HTTPRoute shop/a changed", "Service bank/b added", "Service shop/c removed"];
+        let edits = edits.map(str::to_owned).into();
+        let marks = Changes::default().look(&[], edits, 5_000);
+        let lines: Vec<_> = marks.iter().map(|mark| mark.lines.join(", ")).collect();
+        assert_eq!(
+            lines,
+            ["Service bank/b added", "HTTPRoute shop/a changed, Service shop/c removed"]
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Namespace, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_dashboard::ProcessEnds;
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use leno_resources::{NamespaceMode, PodMode};
@@ -58,9 +59,28 @@ pub(crate) struct ObservedPod {
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     pods: Mutex<Reflection<Key, ObservedPod>>,
-    namespaces: Mutex<Reflection<String, NamespaceMode>>,
+    namespaces: Mutex<Reflection<String, ObservedNamespace>>,
     /// Pods beyond [`MAX_PODS`].
     beyond: Mutex<BTreeSet<Key>>,
+}
+
+/// A namespace that is observed.
+#[derive(Clone, Copy, Debug, Default)]
+struct ObservedNamespace {
+    mode: NamespaceMode,
+    /// When it was made, in milliseconds since 1970.
+    created_ms: u64,
+}
+
+impl ObservedNamespace {
+    fn of(metadata: &ObjectMeta) -> Self {
+        let created = metadata.creation_timestamp.as_ref();
+        let created_ms = created.map_or(0, |time| time.0.as_millisecond());
+        Self {
+            mode: NamespaceMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref()),
+            created_ms: u64::try_from(created_ms).unwrap_or(0),
+        }
+    }
 }
 
 impl Pods {
@@ -78,9 +98,9 @@ impl Pods {
                 Some(report) = namespaces.next() => match report {
                     Report::Event(event) => {
                         lock(&self.namespaces).take(event, |namespace: Namespace| {
-                            let of = &namespace.metadata;
-                            let mode = NamespaceMode::new(of.labels.as_ref(), of.annotations.as_ref());
-                            (of.name.clone().unwrap_or_default(), Some(mode))
+                            let of = namespace.metadata;
+                            let observed = ObservedNamespace::of(&of);
+                            (of.name.unwrap_or_default(), Some(observed))
                         });
                     }
                     Report::Failed(error) => failed("namespaces", &error),
@@ -114,10 +134,13 @@ impl Pods {
         lock(&self.pods).is_complete() && lock(&self.namespaces).is_complete()
     }
 
-    /// The namespaces of the cluster; `None` before they were listed once.
-    pub(crate) fn namespaces(&self) -> Option<BTreeSet<String>> {
+    /// Those of these namespaces that the cluster has, and when they were made, in milliseconds since 1970; `None` before they
+    /// were listed once.
+    pub(crate) fn namespaces(&self, of: &BTreeSet<String>) -> Option<BTreeMap<String, u64>> {
         let namespaces = lock(&self.namespaces);
-        namespaces.is_complete().then(|| namespaces.values().keys().cloned().collect())
+        let created =
+            |name: &String| namespaces.values().get(name).map(|one| (name.clone(), one.created_ms));
+        namespaces.is_complete().then(|| of.iter().filter_map(created).collect())
     }
 
     /// Pods that are not followed, because there are too many.
@@ -127,10 +150,10 @@ impl Pods {
 
     /// All pods that have not ended, by namespace and name.
     pub(crate) fn all(&self) -> Vec<ObservedPod> {
-        let namespaces: BTreeMap<String, NamespaceMode> = lock(&self.namespaces).values().clone();
+        let namespaces = lock(&self.namespaces).values().clone();
         let pods = lock(&self.pods);
         let within = |pod: &ObservedPod| {
-            let mode = namespaces.get(&pod.namespace).copied().unwrap_or_default();
+            let mode = namespaces.get(&pod.namespace).copied().unwrap_or_default().mode;
             let is_node = pod.mode.is_some_and(|own| own.is_node(mode));
             ObservedPod { meshed: pod.meshed || is_node, ..pod.clone() }
         };
@@ -327,9 +350,13 @@ pub(crate) mod tests {
         assert!(!pods.are_known(), "the namespaces were not listed");
         assert!(!pods.all()[0].meshed);
         let labels = [("leno.dev/inject", "enabled"), ("leno.dev/mode", "node")];
-        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let mode = NamespaceMode::new(Some(&labels), None);
-        lock(&pods.namespaces).insert("shop".to_owned(), mode);
+        let labels: BTreeMap<&str, &str> = labels.into();
+        let made = "2026-11-28T10:00:00Z";
+        let of = serde_json::from_value(
+            serde_json::json!({"labels": labels, "creationTimestamp": made}),
+        );
+        lock(&pods.namespaces).insert("shop".to_owned(), ObservedNamespace::of(&of.unwrap()));
         assert!(pods.all()[0].meshed);
+        assert_eq!(lock(&pods.namespaces).values()["shop"].created_ms, 1_795_860_000_000);
     }
 }

@@ -6,7 +6,7 @@
 //! A namespace may be seen by who may `create` `pods/portforward` in it. By that right `leno stat` and `leno tap` read
 //! the same from the proxies.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,12 +91,12 @@ impl Readers {
         }
     }
 
-    /// What the reader with this token may see, of these namespaces; `None` where they are not known yet. Who has no token
-    /// that is accepted has none of the work for them.
+    /// What the reader with this token may see, of these namespaces, with when they were made; `None` where they are not
+    /// known yet. Who has no token that is accepted has none of the work for them.
     pub(crate) async fn sight(
         &self,
         token: Option<&str>,
-        namespaces: impl FnOnce() -> Option<BTreeSet<String>>,
+        namespaces: impl FnOnce() -> Option<BTreeMap<String, u64>>,
     ) -> Result<Sight, Refusal> {
         let found = timeout(BOUND, self.find(token, namespaces)).await.unwrap_or_else(|_late| {
             Err(Refusal::Unavailable(format!("no answer within {} s", BOUND.as_secs())))
@@ -113,7 +113,7 @@ impl Readers {
     async fn find(
         &self,
         token: Option<&str>,
-        namespaces: impl FnOnce() -> Option<BTreeSet<String>>,
+        namespaces: impl FnOnce() -> Option<BTreeMap<String, u64>>,
     ) -> Result<Sight, Refusal> {
         let token = token.filter(|token| !token.is_empty()).ok_or(Refusal::NoToken)?;
         if token.len() > MAX_TOKEN {
@@ -140,7 +140,7 @@ impl Readers {
         if reader.user.username.as_ref() == Some(&self.own) {
             return Ok(Sight::All);
         }
-        if self.may_see(key, &reader, [ALL.to_owned()].into()).await?.contains(ALL) {
+        if self.may_see(key, &reader, [(ALL.to_owned(), 0)].into()).await?.contains_key(ALL) {
             return Ok(Sight::All);
         }
         let namespaces = namespaces().ok_or_else(|| {
@@ -154,9 +154,9 @@ impl Readers {
         &self,
         key: Key,
         reader: &Reader,
-        namespaces: BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, Refusal> {
-        let asked = stream::iter(namespaces).map(async |namespace: String| {
+        namespaces: BTreeMap<String, u64>,
+    ) -> Result<BTreeMap<String, u64>, Refusal> {
+        let asked = stream::iter(namespaces).map(async |(namespace, since_ms): (String, u64)| {
             let known = reader.rights.get(&namespace).filter(|(_, at)| at.elapsed() < HOLDS);
             let allowed = match known {
                 Some((allowed, _)) => *allowed,
@@ -167,10 +167,10 @@ impl Readers {
                     allowed
                 }
             };
-            Ok::<_, Refusal>((namespace, allowed))
+            Ok::<_, Refusal>(allowed.then_some((namespace, since_ms)))
         });
         let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).try_collect().await?;
-        Ok(answers.into_iter().filter(|one| one.1).map(|(namespace, _)| namespace).collect())
+        Ok(answers.into_iter().flatten().collect())
     }
 
     /// Remembers whether a reader may see a namespace.

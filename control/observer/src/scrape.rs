@@ -14,6 +14,7 @@ use leno_observe::admin;
 use leno_observe::stat::{Answer, Growth, Instance, InstanceGrowth, ProxyCounters, Scrape};
 use leno_types::ports;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::Settings;
@@ -25,6 +26,8 @@ use crate::state;
 
 /// How long a proxy may take to answer: the others answer within milliseconds.
 const BOUND: Duration = Duration::from_secs(1);
+/// Proxies that are connected to at once. One that does not answer takes [`BOUND`], in which the others go on.
+const CONNECTING: usize = 256;
 /// Proxies that are queried at once: the page of each is in memory meanwhile.
 const AT_ONCE: usize = 16;
 /// Longest page, in bytes. That of a proxy with all edges that it counts has 2 MiB, with the names of another mesh
@@ -160,10 +163,11 @@ impl Scraper {
             asked.push((instance, address.filter(|_| has_place)));
         }
         self.metrics.beyond.store(beyond, Ordering::Relaxed);
+        let places = &Semaphore::new(AT_ONCE);
         let answers = stream::iter(asked.into_iter().map(async |(instance, address)| {
             let answer: Answer = match address {
                 Some(address) => {
-                    Some(page(address, &instance).await.map(|(counters, left_out)| {
+                    Some(page(address, &instance, places).await.map(|(counters, left_out)| {
                         self.metrics.left_out.fetch_add(left_out, Ordering::Relaxed);
                         counters
                     }))
@@ -172,7 +176,7 @@ impl Scraper {
             };
             (instance, answer)
         }));
-        let answers: Vec<(Instance, Answer)> = answers.buffered(AT_ONCE).collect().await;
+        let answers: Vec<(Instance, Answer)> = answers.buffered(CONNECTING).collect().await;
         let of = answers.iter().filter(|(_, answer)| answer.is_some()).count();
         self.metrics.proxies.store(of as u64, Ordering::Relaxed);
         Scrape::new(&self.mesh, at, answers)
@@ -193,16 +197,23 @@ impl Scraper {
     }
 }
 
-/// The counters of the proxy at this address, and how many samples of its page were left out.
-async fn page(address: IpAddr, own: &Instance) -> Result<(ProxyCounters, u64), String> {
+/// The counters of the proxy at this address, and how many samples of its page were left out. `places`: those of pages.
+async fn page(
+    address: IpAddr,
+    own: &Instance,
+    places: &Semaphore,
+) -> Result<(ProxyCounters, u64), String> {
     let address = SocketAddr::new(address, ports::ADMIN);
-    let asked = async {
-        let stream = TcpStream::connect(address).await?;
-        admin::ask_at_most(stream, ("GET", "/metrics"), MAX_PAGE).await
-    };
-    match timeout(BOUND, asked).await {
-        Ok(Ok(reply)) => ProxyCounters::of_instance(&reply, own),
-        Ok(Err(error)) => Err(error.to_string()),
+    let stream = in_time(TcpStream::connect(address)).await?;
+    // The semaphore is not closed.
+    let _place = places.acquire().await;
+    let reply = in_time(admin::ask_at_most(stream, ("GET", "/metrics"), MAX_PAGE)).await?;
+    ProxyCounters::of_instance(&reply, own)
+}
+
+async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
+    match timeout(BOUND, work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
         Err(_late) => Err(format!("no answer within {} s", BOUND.as_secs())),
     }
 }

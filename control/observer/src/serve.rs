@@ -66,10 +66,7 @@ impl Front {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer "));
         // What a page of a proxy names may not exist: the API server is asked about none of that.
-        let namespaces = || {
-            let there = self.pods.namespaces()?;
-            Some(self.hub.namespaces().intersection(&there).cloned().collect())
-        };
+        let namespaces = || self.pods.namespaces(&self.hub.namespaces());
         match self.readers.sight(token, namespaces).await {
             Ok(sight) => self.compute(sight, request).await,
             Err(Refusal::NoToken) => refuse(

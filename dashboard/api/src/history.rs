@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use leno_observe::stat::Growth;
 use serde::{Deserialize, Serialize};
 
+use crate::fair::surplus;
 use crate::frame::Frame;
 use crate::series::{Series, Subject};
+use crate::sight::namespace_in;
 use crate::tally::{Instances, Tally};
 
 /// How long frames stay as fine as they were made.
@@ -23,7 +25,7 @@ const REACH_MS: u64 = 24 * 60 * 60 * 1000;
 /// Most memory of all frames. With the names of 20,480 series and the making of one coarse frame it stays
 /// below 64 MiB.
 pub const MAX_BYTES: usize = 52 * 1024 * 1024;
-/// Most marks: about one a minute for a day.
+/// Most marks: about one a minute for a day. Above it the namespace with the most loses its oldest.
 pub const MAX_MARKS: usize = 1_500;
 /// Most lines of a mark, and their longest, in bytes.
 const MAX_LINES: usize = 20;
@@ -52,6 +54,13 @@ pub enum MarkKind {
     Instance,
     /// The control plane went away or came back.
     ControlPlane,
+}
+
+impl Mark {
+    /// The namespace of the object that its first line begins with; empty if there is none.
+    pub(crate) fn namespace(&self) -> &str {
+        self.lines.first().and_then(|line| namespace_in(line)).unwrap_or_default()
+    }
 }
 
 /// What was counted between two moments.
@@ -124,27 +133,36 @@ impl History {
         }
     }
 
-    /// Takes in a change.
+    /// Takes in a change, unless it was taken in before.
     pub fn mark(&mut self, mut mark: Mark) {
-        mark.lines.truncate(MAX_LINES);
+        let beyond = mark.lines.len().saturating_sub(MAX_LINES);
+        if beyond > 0 {
+            mark.lines.truncate(MAX_LINES);
+            // It begins with an object, by which is known who may see it.
+            if let Some(last) = mark.lines.last_mut() {
+                last.truncate(last.floor_char_boundary(MAX_LINE / 2));
+                last.push_str(&format!(", and {beyond} more changes"));
+            }
+        }
         for line in &mut mark.lines {
             line.truncate(line.floor_char_boundary(MAX_LINE));
         }
-        if self.marks.len() == MAX_MARKS {
-            self.marks.pop_front();
+        if self.marks.iter().rev().any(|known| *known == mark) {
+            return;
         }
         self.marks.push_back(mark);
-        self.changes.marks = (self.changes.marks + 1).min(self.marks.len());
+        self.changes.marks += 1;
+        let namespaces = self.marks.iter().map(Mark::namespace);
+        for index in surplus(namespaces, MAX_MARKS).into_iter().rev() {
+            let is_new = index >= self.marks.len() - self.changes.marks;
+            self.changes.marks -= usize::from(is_new);
+            self.marks.remove(index);
+        }
     }
 
     /// The changes after `from_ms`, up to `to_ms`.
     pub fn marks(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = &Mark> {
         self.marks.iter().filter(move |mark| from_ms < mark.at_ms && mark.at_ms <= to_ms)
-    }
-
-    /// Whether this change was taken in before.
-    pub fn has_mark(&self, mark: &Mark) -> bool {
-        self.marks.iter().rev().any(|known| known.at_ms == mark.at_ms && known.kind == mark.kind)
     }
 
     /// The begin of the first frame, in milliseconds since 1970.

@@ -64,9 +64,7 @@ impl Hub {
         let mut known = self.lock();
         let Inner { history, store, state: before, identities } = &mut *known;
         for mark in marks {
-            if !history.has_mark(&mark) {
-                history.mark(mark);
-            }
+            history.mark(mark);
         }
         if let Some(line) = control_plane_change(history, before.control_plane, state.control_plane)
         {
@@ -96,6 +94,8 @@ impl Hub {
             }
         }
         all.extend(known.state.unready.iter().map(|one| one.namespace.clone()));
+        let marks = known.history.marks(0, u64::MAX);
+        all.extend(marks.map(|mark| mark.namespace().to_owned()));
         all.remove("");
         all
     }

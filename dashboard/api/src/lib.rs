@@ -14,6 +14,7 @@
 
 pub mod api;
 mod bytes;
+mod fair;
 mod file;
 mod frame;
 pub mod front;

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::api::Restart;
+use crate::fair::surplus;
 
 /// How long an end is remembered, as far as `leno why` looks back.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most that are remembered, the newest: four of each instance of a large mesh.
+/// Most that are remembered: four of each instance of a large mesh. Above it the namespace with the most loses its oldest.
 const MAX_RESTARTS: usize = 1_000;
 
 /// How often a process of an instance has ended.
@@ -59,9 +60,10 @@ impl Restarts {
                 ended: one.ended.unwrap_or_else(|| "it ended".to_owned()),
             });
         }
-        let is_old = |one: &Restart| one.at_ms.saturating_add(DAY_MS) < now_ms;
-        while self.all.len() > MAX_RESTARTS || self.all.front().is_some_and(is_old) {
-            self.all.pop_front();
+        self.all.retain(|one| one.at_ms.saturating_add(DAY_MS) >= now_ms);
+        let dropped = surplus(self.all.iter().map(|one| &*one.namespace), MAX_RESTARTS);
+        for index in dropped.into_iter().rev() {
+            self.all.remove(index);
         }
     }
 
@@ -99,6 +101,23 @@ mod tests {
         assert_eq!(look(0, 4_000), [(3_000, 3)], "replaced");
         assert_eq!(look(1, 5_000), [(3_000, 3), (5_000, 1)]);
         assert_eq!(look(1, DAY_MS + 3_001), [(5_000, 1)]);
+    }
+
+    #[test]
+    fn a_namespace_of_many_ends_pushes_out_its_own() {
+        let of = |namespace: &str, nth: u32, times| ProcessEnds {
+            namespace: namespace.to_owned(),
+            instance: format!("web-{nth}"),
+            ..ends(times, None)
+        };
+        let mut applications = Restarts::default();
+        applications.look([of("shop", 0, 0)], 1_000);
+        applications.look([of("shop", 0, 1)], 2_000);
+        let many = 3 * u32::try_from(MAX_RESTARTS).unwrap();
+        applications.look((0..many).map(|nth| of("noisy", nth, 1)), 3_000);
+        let all = applications.all();
+        assert_eq!((all.len(), &*all[0].namespace), (MAX_RESTARTS, "shop"));
+        assert_eq!(all.last().unwrap().instance, format!("web-{}", many - 1));
     }
 
     #[test]

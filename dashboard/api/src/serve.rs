@@ -253,8 +253,8 @@ mod tests {
     #[tokio::test]
     async fn a_reader_sees_nothing_of_other_namespaces_on_any_page() {
         let (_directory, hub) = two_namespaces();
-        let shop = Sight::Namespaces(["shop".to_owned()].into());
-        let none = Sight::Namespaces(std::collections::BTreeSet::new());
+        let shop = Sight::Namespaces([("shop".to_owned(), 0)].into());
+        let none = Sight::Namespaces(std::collections::BTreeMap::new());
         let get = async |sight: &Sight, target: &str| {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let answer = answer((&hub, sight), &Method::GET, path, Some(query));
@@ -283,6 +283,13 @@ mod tests {
             }
             assert_eq!(own.contains("shop"), is_of_shop, "{target}: {own}");
             assert!(all != own, "{target} does not tell both namespaces apart");
+        }
+        // A namespace that was made after all this, by another owner.
+        let again = Sight::Namespaces([("shop".to_owned(), u64::MAX)].into());
+        let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0"];
+        for target in targets.map(|target| format!("/api/v1/{target}")) {
+            let (_, text) = get(&again, &target).await;
+            assert!(!text.contains("shop") && !text.contains("web"), "{target}: {text}");
         }
         let (_, own) = get(&shop, "/api/v1/topology?window=60000").await;
         let own: crate::api::Topology = serde_json::from_str(&own).unwrap();

@@ -3,7 +3,7 @@
 //! Everything that is answered is computed from what the reader may see (`view.rs`), so that no rule, sum or sentence
 //! tells of more.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use leno_observe::stat::{Name, RouteName};
 
@@ -23,8 +23,9 @@ pub const HIDDEN: &str = "(other namespaces)";
 pub enum Sight {
     /// All of them.
     All,
-    /// These alone.
-    Namespaces(BTreeSet<String>),
+    /// These alone, and of each only what was observed since it was made, in milliseconds since 1970: another owner may
+    /// have had a namespace of its name before.
+    Namespaces(BTreeMap<String, u64>),
 }
 
 impl Sight {
@@ -33,7 +34,30 @@ impl Sight {
     pub fn has(&self, namespace: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Namespaces(seen) => seen.contains(namespace),
+            Self::Namespaces(seen) => seen.contains_key(namespace),
+        }
+    }
+
+    /// Whether what was at this moment in a namespace may be seen.
+    fn has_at(&self, namespace: &str, at_ms: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Namespaces(seen) => {
+                seen.get(namespace).is_some_and(|since_ms| *since_ms <= at_ms)
+            }
+        }
+    }
+
+    /// From when on a subject may be seen.
+    pub(crate) fn since_ms(&self, subject: &Subject) -> u64 {
+        let Self::Namespaces(seen) = self else { return 0 };
+        let since = |namespace: &str| seen.get(namespace).copied().unwrap_or(0);
+        match subject {
+            Subject::Workload(name) => since(&name.0),
+            Subject::Edge { client, server, .. } => since(&client.0).max(since(&server.0)),
+            Subject::Route(RouteName { service, route, .. }) => {
+                since(&service.0).max(namespace_in(route).map_or(0, since))
+            }
         }
     }
 
@@ -79,12 +103,13 @@ impl Sight {
         seen.silent.retain(line);
         seen.unready.retain(|one| self.has(&one.namespace));
         seen.deaf.retain(|one| self.has(&one.namespace));
-        seen.restarted.retain(|one| self.has(&one.namespace));
-        seen.ended.retain(|one| self.has(&one.namespace));
+        seen.restarted.retain(|one| self.has_at(&one.namespace, one.at_ms));
+        seen.ended.retain(|one| self.has_at(&one.namespace, one.at_ms));
         seen.signs.retain(|one| {
             // The subject of lost segments is the workload at the other end.
             let other = one.subject.split_once('/').filter(|_| one.kind == SignKind::Lossy);
-            self.has(&one.namespace) && other.is_none_or(|(namespace, _)| self.has(namespace))
+            self.has_at(&one.namespace, one.at_ms)
+                && other.is_none_or(|(namespace, _)| self.has_at(namespace, one.at_ms))
         });
         // It is of documents of any namespace.
         seen.refused_edit = None;
@@ -96,14 +121,16 @@ impl Sight {
         if matches!(self, Self::All) || mark.kind == MarkKind::ControlPlane {
             return Some(mark.clone());
         }
-        let is_seen = |line: &&String| namespace_in(line).is_some_and(|of| self.has(of));
+        let is_seen =
+            |line: &&String| namespace_in(line).is_some_and(|of| self.has_at(of, mark.at_ms));
         let lines: Vec<String> = mark.lines.iter().filter(is_seen).cloned().collect();
         (!lines.is_empty()).then_some(Mark { at_ms: mark.at_ms, kind: mark.kind, lines })
     }
 }
 
 /// The namespace of the object that a text begins with: `Service shop/cart changed`, or `shop/cart-0 was started again`.
-fn namespace_in(text: &str) -> Option<&str> {
+#[must_use]
+pub fn namespace_in(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix("Namespace ") {
         return Some(rest.split([' ', ',', ';']).next().unwrap_or(rest));
     }
@@ -116,7 +143,7 @@ mod tests {
     use crate::api::{ControlPlane, Sign, Unready};
 
     fn shop() -> Sight {
-        Sight::Namespaces(["shop".to_owned()].into())
+        Sight::Namespaces([("shop".to_owned(), 0)].into())
     }
 
     fn name(namespace: &str, name: &str) -> Name {
@@ -219,5 +246,16 @@ mod tests {
         assert_eq!(shop().mark(&mark(MarkKind::Documents, &["HTTPRoute bank/a changed"])), None);
         assert_eq!(shop().mark(&mark(MarkKind::Refused, &["unknown field"])), None);
         assert!(shop().mark(&mark(MarkKind::ControlPlane, &["it went away"])).is_some());
+
+        // A namespace that was made again tells nothing of the one before.
+        let again = Sight::Namespaces([("shop".to_owned(), 6)].into());
+        assert_eq!(again.mark(&mark(MarkKind::Documents, &both)), None);
+        let seen = again.state(&state);
+        assert_eq!((seen.signs.len(), seen.unready.len()), (0, 1));
+        let subject = |of: Subject| again.since_ms(&of);
+        let (web, vault) = (name("shop", "web"), name("bank", "vault"));
+        assert_eq!(subject(edge(web.clone(), vault.clone())), 6);
+        assert_eq!(subject(edge(vault.clone(), web)), 6);
+        assert_eq!(subject(Subject::Workload(vault)), 0);
     }
 }

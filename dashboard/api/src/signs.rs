@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use crate::api::{Sign, SignKind};
+use crate::fair::surplus;
 
 /// How long a sign is remembered after it was seen last.
 const KEPT_MS: u64 = 60 * 60 * 1000;
-/// Most signs that are remembered, those seen last.
+/// Most signs that are remembered. Above it the namespace with the most loses those that were not seen for longest.
 const MAX_SIGNS: usize = 256;
 
 /// A kind, a namespace, a workload, and what else it is about.
@@ -25,9 +26,11 @@ impl Signs {
             self.all.insert(key(&sign), Sign { at_ms: now_ms, ..sign });
         }
         self.all.retain(|_, sign| sign.at_ms.saturating_add(KEPT_MS) > now_ms);
-        let beyond = self.all.len().saturating_sub(MAX_SIGNS);
-        for sign in self.all().into_iter().take(beyond) {
-            self.all.remove(&key(&sign));
+        if self.all.len() > MAX_SIGNS {
+            let all = self.all();
+            for index in surplus(all.iter().map(|sign| &*sign.namespace), MAX_SIGNS) {
+                self.all.remove(&key(&all[index]));
+            }
         }
     }
 
@@ -82,5 +85,7 @@ mod tests {
         assert_eq!(seen(&signs), [2_000]);
         signs.take((0..2 * MAX_SIGNS).map(|nth| sign(&format!("web-{nth}"))), KEPT_MS + 1_600);
         assert_eq!(signs.all().len(), MAX_SIGNS);
+        signs.take([Sign::expired(("bank", "vault"), "vault-0")], KEPT_MS + 1_500);
+        assert!(signs.all().iter().any(|sign| sign.namespace == "bank"), "its own are the oldest");
     }
 }

@@ -22,16 +22,25 @@ pub(crate) struct View<'a> {
 /// Names and changes without those that a reader may not see.
 struct Masked {
     names: Series,
-    /// The number of each series among `names`; `None` for what is not seen.
-    numbers: Vec<Option<u32>>,
+    /// What each series is among `names`; `None` for what is not seen.
+    seen: Vec<Option<Seen>>,
     marks: Vec<Mark>,
+}
+
+/// A series that a reader sees.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// Its number in the view.
+    number: u32,
+    /// Frames that begin before are not seen.
+    since_ms: u64,
 }
 
 /// A frame of a view.
 #[derive(Clone, Copy)]
 pub(crate) struct ViewFrame<'a> {
     frame: &'a Frame,
-    numbers: Option<&'a [Option<u32>]>,
+    seen: Option<&'a [Option<Seen>]>,
 }
 
 impl<'a> View<'a> {
@@ -57,8 +66,8 @@ impl<'a> View<'a> {
 
     /// The frames that end after `from_ms`, up to `to_ms`.
     pub(crate) fn between(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = ViewFrame<'_>> {
-        let numbers = self.masked.as_ref().map(|masked| &*masked.numbers);
-        self.history.between(from_ms, to_ms).map(move |frame| ViewFrame { frame, numbers })
+        let seen = self.masked.as_ref().map(|masked| &*masked.seen);
+        self.history.between(from_ms, to_ms).map(move |frame| ViewFrame { frame, seen })
     }
 
     /// What was counted after `from_ms`, up to `to_ms`.
@@ -86,9 +95,14 @@ impl Masked {
     fn new(history: &History, sight: &Sight) -> Self {
         let all = history.names();
         let mut names = all.with_causes();
-        let numbers = all.subjects().map(|subject| names.number(sight.of(subject?)?)).collect();
+        let seen = all.subjects().map(|subject| {
+            let subject = subject?;
+            let number = names.number(sight.of(subject)?)?;
+            Some(Seen { number, since_ms: sight.since_ms(subject) })
+        });
+        let seen = seen.collect();
         let marks = history.marks(0, u64::MAX).filter_map(|mark| sight.mark(mark)).collect();
-        Self { names, numbers, marks }
+        Self { names, seen, marks }
     }
 }
 
@@ -104,14 +118,16 @@ impl ViewFrame<'_> {
     /// Calls `visit` with every tally, each series once.
     pub(crate) fn each(self, mut visit: impl FnMut(u32, Tally)) {
         // A frame is damaged in memory only by a bug; its file was checked when it was read.
-        let Some(numbers) = self.numbers else {
+        let Some(seen) = self.seen else {
             let _ = self.frame.each(visit);
             return;
         };
+        let begin_ms = self.frame.end_ms.saturating_sub(self.frame.millis);
         let mut sums: BTreeMap<u32, Tally> = BTreeMap::new();
         let _ = self.frame.each(|series, tally| {
-            if let Some(Some(number)) = numbers.get(series as usize) {
-                sums.entry(*number).or_default().join(&tally);
+            let seen = seen.get(series as usize).copied().flatten();
+            if let Some(seen) = seen.filter(|seen| seen.since_ms <= begin_ms) {
+                sums.entry(seen.number).or_default().join(&tally);
             }
         });
         sums.into_iter().for_each(|(number, tally)| visit(number, tally));

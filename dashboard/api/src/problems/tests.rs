@@ -147,7 +147,7 @@ fn no_chain_goes_on_through_hidden_namespaces() {
         let topology = query::topology(&view, ("default", &BTreeMap::new()), &window);
         problems(&view, &topology, &window, None)
     };
-    let all = judge(&Sight::Namespaces(["shop".to_owned()].into()));
+    let all = judge(&Sight::Namespaces([("shop".to_owned(), 0)].into()));
     assert_eq!(all.len(), 2, "{all:?}");
     for one in &all {
         let text = format!("{one:?}");

@@ -1,0 +1,46 @@
+//! What is dropped of a full list, so that no namespace pushes out what others have in it.
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// The entries of a list to drop so that at most `most` are left, by their index: each time the oldest one of the
+/// namespace that has the most. `namespaces`: those of the entries, the oldest first.
+pub(crate) fn surplus<'a>(
+    namespaces: impl Iterator<Item = &'a str>,
+    most: usize,
+) -> BTreeSet<usize> {
+    let mut of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut all = 0_usize;
+    for (index, namespace) in namespaces.enumerate() {
+        of.entry(namespace).or_default().push(index);
+        all += 1;
+    }
+    let mut sizes: BinaryHeap<(usize, &str)> =
+        of.iter().map(|(namespace, entries)| (entries.len(), *namespace)).collect();
+    let mut dropped = BTreeSet::new();
+    while all - dropped.len() > most {
+        let Some((size, namespace)) = sizes.pop() else { break };
+        let entries = &of[namespace];
+        dropped.insert(entries[entries.len() - size]);
+        sizes.push((size - 1, namespace));
+    }
+    dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_namespace_loses_its_oldest() {
+        let all = ["a", "b", "a", "a", "b", "c", "a"];
+        let left = |most| {
+            let dropped = surplus(all.into_iter(), most);
+            let kept = all.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
+            kept.map(|(index, name)| format!("{name}{index}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(left(9), "a0 b1 a2 a3 b4 c5 a6");
+        assert_eq!(left(5), "b1 a3 b4 c5 a6");
+        assert_eq!(left(3), "b4 c5 a6");
+        assert_eq!(left(0), "");
+    }
+}
