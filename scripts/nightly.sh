@@ -29,7 +29,7 @@ run() { # step
       local share code=0
       for share in workload node; do
         # Another generated mesh each night; a failure names its seed.
-        LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=$share scripts/apart.sh \
+        LENO_SOAK_SECONDS=60 LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=$share scripts/apart.sh \
           "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
       done
       return "$code"

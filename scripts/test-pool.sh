@@ -18,7 +18,7 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 lab=leno-testkit-lab
-meshes=("$lab-once" "$lab-ebpf" "$lab-nftables" "$lab-others" leno-up leno-docs leno-bench leno-capture-kernel leno-testkit-clients
+meshes=("$lab-once" leno-up "$lab-nftables" "$lab-ebpf" "$lab-others" leno-docs leno-bench leno-capture-kernel leno-testkit-clients
   leno-testkit-grpc leno-testkit-h2spec leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)

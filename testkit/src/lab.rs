@@ -30,9 +30,9 @@ use crate::{binaries, load, netns, wait};
 /// How long a mesh may take to be ready; on a loaded machine databases take long to initialise.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 /// How long a mesh may take to end.
-const END_LIMIT: Duration = Duration::from_secs(30);
+const END_LIMIT: Duration = Duration::from_secs(90);
 /// How long one command in a workload may take.
-const EXEC_LIMIT: Duration = Duration::from_secs(60);
+const EXEC_LIMIT: Duration = Duration::from_secs(120);
 
 /// The backend that steers traffic into the proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 use crate::{binaries, wait};
 
 /// How long the proxy may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often the proxy is started at most if another program has taken one of its ports: the kernel may
 /// assign any free port to a connection of a test that runs in parallel.
@@ -189,10 +190,18 @@ pub fn reserved() -> Result<(SocketAddr, Socket)> {
     Ok((address, socket))
 }
 
-/// A free port of 127.0.0.1, for programs that cannot choose one themselves. If another process takes it
-/// first, the program fails with an error.
+/// A free port of a loopback address, for programs that cannot choose one themselves.
+///
+/// The address is not 127.0.0.1: until the program listens, that address's port could be given to any client
+/// or listener of the machine. Addresses of processes that run at the same time differ, and those of one
+/// process differ for the first 64 calls.
 pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let nth = CALLS.fetch_add(1, Ordering::Relaxed) & 63;
+    let [_, a, b, c] = (std::process::id() << 6 | nth).to_be_bytes();
+    // 127.0.0.1 itself has a zero in the second place.
+    let host = [127, a.max(1), b, c.clamp(1, 254)];
+    Ok(TcpListener::bind(SocketAddr::from((host, 0)))?.local_addr()?)
 }
 
 /// The document of a proxy that only serves one application, detects its protocol, and has as many workers as the machine

@@ -19,7 +19,7 @@ use tokio::net::TcpSocket;
 use crate::audit::{self, LoggedRead};
 
 /// How long any wait may take, on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 /// Pause between two polls of a condition.
 const LOOK: Duration = Duration::from_millis(50);
 /// The token of the administrator.

@@ -105,12 +105,12 @@ fn under_faults_nothing_is_sent_twice_that_may_change_something() {
     }
 }
 
-/// One of three endpoints takes twenty times as long: it gets few of the requests, while round robin
+/// One of three endpoints takes sixty times as long: it gets few of the requests, while round robin
 /// would give it a third.
 #[test]
 fn an_endpoint_that_is_slow_gets_few_requests() {
     let fast: Script = |_| Act::After(Duration::from_millis(5));
-    let slow: Script = |_| Act::After(Duration::from_millis(100));
+    let slow: Script = |_| Act::After(Duration::from_millis(300));
     let share = |policy: &str| {
         let world = World::outbound(policy, &[fast, fast, slow]);
         let answers = load(&world, "GET");

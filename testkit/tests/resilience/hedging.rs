@@ -36,11 +36,17 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
     let copies = f64::from(seen.len() as u32 - REQUESTS);
     assert!(copies > 0.0);
-    assert_eq!(world.metric(&["leno_hedges_total"]), copies);
-    assert_eq!(world.metric(&["leno_hedges_total", "won"]), copies);
-    // Copies that lose are cancelled.
+    wait::until("all copies to be counted", LONG, || {
+        Ok((world.metric(&["leno_hedges_total"]) == copies).then_some(()))
+    })
+    .unwrap();
+    // A copy loses only where the good server was asked first and was late itself, as on a busy machine.
     let stalled = world.backends[0].seen().len();
-    wait::until("the copies that lost to be given up", LONG, || {
+    let lost = world.metric(&["leno_hedges_total", "lost"]);
+    assert_eq!(world.metric(&["leno_hedges_total", "won"]) + lost, copies);
+    assert_eq!(world.metric(&["leno_hedges_total", "won"]), stalled as f64 - lost);
+    // What loses is cancelled.
+    wait::until("what lost to be given up", LONG, || {
         Ok((world.backends[0].given_up() == stalled).then_some(()))
     })
     .unwrap();
@@ -48,18 +54,19 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
 
 #[test]
 fn no_more_copies_are_sent_than_policy_allows() {
-    let late: Script = |_| Act::After(Duration::from_millis(300));
+    // Long enough for all copies to be sent before it, also by a proxy that does not run for a while.
+    let late: Script = |_| Act::After(Duration::from_secs(1));
     for (copies, servers) in [(1, 3), (2, 3), (3, 5)] {
         let policy = policy(&format!("{{delay: 10ms, copies: {copies}}}"), FREE);
         let world = World::outbound(&policy, &vec![late; servers]);
-        for number in 0..3 {
+        for number in 0..2 {
             assert!(world.get(&number.to_string()).is_good());
         }
         let seen = world.seen();
         let times: Vec<u32> = counted(&seen).values().copied().collect();
-        assert_eq!(times, vec![1 + copies; 3]);
+        assert_eq!(times, vec![1 + copies; 2]);
         let hedges = world.metric(&["leno_hedges_total"]);
-        assert_eq!(hedges, f64::from(3 * copies));
+        assert_eq!(hedges, f64::from(2 * copies));
     }
     // Nor more copies than there are endpoints.
     let world = World::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
@@ -114,14 +121,16 @@ fn copies_come_out_of_the_retry_budget() {
 /// A failure is not forwarded while another copy is in progress; if all fail, the last failure is.
 #[test]
 fn a_failure_waits_for_a_better_answer() {
-    let fails: Script = |_| Act::StatusAfter(503, Duration::from_millis(150));
-    let slow: Script = |_| Act::After(Duration::from_millis(400));
+    // The copy is sent before the failure, also by a proxy that does not run for a while.
+    let fails: Script = |_| Act::StatusAfter(503, Duration::from_millis(800));
+    let slow: Script = |_| Act::After(Duration::from_millis(1600));
     let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, slow]);
-    for number in 0..6 {
+    // Each server is asked first once.
+    for number in 0..2 {
         let answer = world.get(&number.to_string());
         assert!(answer.is_good(), "{answer:?}");
     }
-    assert_eq!(world.seen().len(), 12);
+    assert_eq!(world.seen().len(), 4);
 
     let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, fails]);
     assert_eq!(world.get("1").status, 503);
@@ -188,7 +197,7 @@ fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
 /// The outcome of every copy is counted, even if the first one failed before the client left.
 #[test]
 fn copies_of_a_client_that_leaves_are_counted() {
-    let closes: Script = |_| Act::CloseAfter(Duration::from_millis(300));
+    let closes: Script = |_| Act::CloseAfter(Duration::from_secs(1));
     // Either server may be tried first.
     for servers in [[closes, |_| Act::Stall], [|_| Act::Stall, closes]] {
         let world = World::outbound(&policy("{delay: 10ms}", FREE), &servers);

@@ -86,7 +86,7 @@ fn no_request_is_sent_twice_that_policy_does_not_allow() {
     let faulty: &[Script] =
         &[fails_half, |_| Act::Close, |_| Act::Stall, |_| Act::Garbage, |_| Act::CutBody];
     let retries = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
-        perTryTimeout: 50ms\n    backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n";
+        perTryTimeout: 250ms\n    backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n";
     let world = World::outbound(retries, faulty);
     let mut failed = 0;
     for number in 0..60 {

@@ -261,7 +261,7 @@ fn no_spelling_of_a_path_passes(lab: &Lab) -> Result<()> {
         let url = format!("http://nginx.lab{path}");
         let said = answered(lab, "web", &["--path-as-is", &url])?;
         ensure!(said == expected, "{path}: {said:?} where {expected:?} is expected");
-        let page = ["curl", "-sS", "-m", "5", "--path-as-is", &url];
+        let page = ["curl", "-sS", "-m", "20", "--path-as-is", &url];
         let page = lab.text("web", &page)?;
         ensure!(page != "admin\n", "{path} reached the application");
     }
@@ -376,7 +376,7 @@ pub(super) fn until_within(
 /// The status and `leno-error` of a request.
 pub(super) fn answered(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
     let format = "%{http_code} %header{leno-error}";
-    let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", format];
+    let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
     let answer = lab.exec(client, &[&curl[..], more].concat())?;
     Ok(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
 }

@@ -237,7 +237,7 @@ fn prepare(directory: &Path) -> Result<()> {
 
 /// What the application has seen of a request.
 pub(super) fn seen(lab: &Lab, client: &str, more: &[&str]) -> Result<Value> {
-    let curl = ["curl", "-sS", "-m", "5", "--fail-with-body"];
+    let curl = ["curl", "-sS", "-m", "20", "--fail-with-body"];
     let said = lab.text(client, &[&curl[..], more].concat())?;
     serde_json::from_str(&said).with_context(|| format!("{more:?}: {said:?}"))
 }
@@ -277,12 +277,12 @@ fn over_grpc(lab: &Lab, mesh: &str) -> Result<()> {
 }
 
 fn the_answer_reaches_the_client(lab: &Lab, url: &str) -> Result<()> {
-    let said = lab.text("web", &["curl", "-sSi", "-m", "5", url])?.to_lowercase();
+    let said = lab.text("web", &["curl", "-sSi", "-m", "20", url])?.to_lowercase();
     for part in ["www-authenticate: demo", "content-type: text/html", "<p>who are you?</p>"] {
         ensure!(said.contains(part), "{part} is not in {said}");
     }
     ensure!(!said.contains("forged"), "{said}");
-    let said = lab.text("web", &["curl", "-sSi", "-m", "5", "-H", GOOD, url])?.to_lowercase();
+    let said = lab.text("web", &["curl", "-sSi", "-m", "20", "-H", GOOD, url])?.to_lowercase();
     ensure!(said.contains("x-checked: yes") && !said.contains("x-unlisted"), "{said}");
     Ok(())
 }
@@ -355,7 +355,7 @@ fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     let call = |token: &str| {
         let header = format!("x-token: {token}");
         let format = "%{http_code} %header{grpc-status}%header{leno-error} %header{x-checked}";
-        let fixed = ["curl", "-sS", "-m", "5", "--http2-prior-knowledge", "-w", format, "-o"];
+        let fixed = ["curl", "-sS", "-m", "20", "--http2-prior-knowledge", "-w", format, "-o"];
         let frame = ["/dev/null", "-H", "content-type: application/grpc", "-H", "te: trailers"];
         // Without a body: curl 7.88 ends with 92 where the answer and RST_STREAM with NO_ERROR (RFC 9113
         // section 8.1) arrive before it has sent one.
@@ -405,7 +405,7 @@ fn over_http(lab: &Lab, mesh: &str) -> Result<()> {
         until(lab, client, &[url], &denied)?;
         until(lab, client, &["-H", "cookie: user=ann", url], "200")?;
     }
-    let said = lab.text("web", &["curl", "-sSi", "-m", "5", url])?.to_lowercase();
+    let said = lab.text("web", &["curl", "-sSi", "-m", "20", url])?.to_lowercase();
     for part in [
         "location: http://login.example/?from=front.lab",
         "set-cookie: to=/check/seen?a=b",

@@ -117,7 +117,7 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
                 metrics.lines().find(|line| line.starts_with(copies) && !line.ends_with(" 0"));
             ensure!(counted.is_none(), "{counted:?}");
         }
-        let seen = lab.text("far", &["curl", "-sS", "-m", "5", "http://127.0.0.1:8081/"])?;
+        let seen = lab.text("far", &["curl", "-sS", "-m", "20", "http://127.0.0.1:8081/"])?;
         ensure!(
             !seen.is_empty() && seen.lines().all(|line| line == "far.example:443"),
             "seen {seen:?}"

@@ -182,7 +182,7 @@ fn as_proxy(arguments: &[&str]) -> Result<std::process::Output> {
 }
 
 fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
-    let load = ["--url", "http://web/?size=10", "--rate", "100", "--duration", "8s"];
+    let load = ["--url", "http://web/?size=10", "--rate", "100", "--duration", "12s"];
     let load = lab.load("client", &load)?;
     let stat = lab.stat()?;
     let report = load.finish()?;

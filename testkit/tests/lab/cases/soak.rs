@@ -23,7 +23,7 @@ spec:
 ";
 
 const PROXIES: [Piece<'static>; 2] = [Piece::Proxy("client-0"), Piece::Proxy("web-0")];
-/// How long the soak lasts unless `LENO_SOAK_SECONDS` is set; CI sets 60.
+/// How long the soak lasts unless `LENO_SOAK_SECONDS` is set: CI runs it for longer, and each night for a minute.
 const DEFAULT_SECONDS: u64 = 5;
 /// Growth that is not a leak: the allocator's own caches are still filling.
 const MEMORY_SLACK_KIB: u64 = 1024;

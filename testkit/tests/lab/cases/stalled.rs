@@ -58,7 +58,7 @@ fn run(lab: &Lab) -> Result<()> {
     let directory = lab.directory().display();
     let (ask, hold) = (format!("{directory}/ask.py"), format!("{directory}/hold.py"));
     wait::until("the server to answer", LIMIT, || {
-        let asked = ["curl", "-sS", "--fail", "-m", "5", "http://web:8080/"];
+        let asked = ["curl", "-sS", "--fail", "-m", "20", "http://web:8080/"];
         Ok(lab.exec("other", &asked)?.status.success().then_some(()))
     })?;
     let mut held = Vec::new();

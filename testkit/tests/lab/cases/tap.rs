@@ -55,7 +55,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
         let secret = "Authorization: Bearer hidden-value";
         let ask = |path: &str| -> Result<()> {
             let url = format!("http://front.lab{path}");
-            lab.text("web", &["curl", "-sS", "-m", "5", "-H", secret, &url]).map(drop)
+            lab.text("web", &["curl", "-sS", "-m", "20", "-H", secret, &url]).map(drop)
         };
         is_open("0")?;
         // HTTP/1, without a route's filter, until one request has both halves.

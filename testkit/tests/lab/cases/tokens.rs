@@ -219,7 +219,7 @@ fn decisions(lab: &Lab, key: &EcdsaKeyPair, (client, url): (&str, &str)) -> Resu
 /// Clients learn how to authenticate (RFC 6750).
 fn challenged(lab: &Lab) -> Result<()> {
     let format = "%header{www-authenticate}";
-    let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", format];
+    let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
     for (header, expected) in
         [("x: y", "Bearer"), ("authorization: Bearer x", "Bearer error=\"invalid_token\"")]
     {

@@ -108,7 +108,7 @@ fn no_application_speaks_as_its_proxy(bed: &Bed) -> Result<()> {
     ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
     let seen = bed.seen(&["forging-0", "forging-1"])?;
     ensure!(seen.len() == POSTS, "{} requests reached an application of {POSTS}", seen.len());
-    let curl = ["curl", "-s", "-m", "5", "-D", "-", "http://forging/head"];
+    let curl = ["curl", "-s", "-m", "20", "-D", "-", "http://forging/head"];
     let answer = bed.lab.text("client", &curl)?.to_ascii_lowercase();
     ensure!(answer.ends_with("forged") && !answer.contains("leno"), "{answer}");
     Ok(())
@@ -266,7 +266,7 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
             // The cookie's name shows which change applies.
             let name = format!("c{change}=");
             bed.until_heard("the change", || {
-                let head = bed.lab.text("client", &["curl", "-sSI", "-m", "5", "http://good/"])?;
+                let head = bed.lab.text("client", &["curl", "-sSI", "-m", "20", "http://good/"])?;
                 Ok(head.contains(&name).then_some(()))
             })?;
         }

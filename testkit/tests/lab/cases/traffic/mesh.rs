@@ -126,7 +126,7 @@ impl Bed {
         let mut seen = Vec::new();
         for instance in instances {
             let url = format!("http://{TELL}/");
-            let lines = self.lab.text(instance, &["curl", "-sS", "-m", "5", &url])?;
+            let lines = self.lab.text(instance, &["curl", "-sS", "-m", "20", &url])?;
             seen.extend(lines.lines().map(str::to_owned));
         }
         Ok(seen)
