@@ -198,6 +198,7 @@ impl Draft<'_> {
                 | Object::TcpRoute(_)
                 | Object::ReferenceGrant(_)
                 | Object::ConfigMap(_)
+                | Object::Secret(_)
                 | Object::BackendTlsPolicy(_)
                 | Object::TrafficPolicy(_)
                 | Object::RateLimitPolicy(_)

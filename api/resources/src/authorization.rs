@@ -5,6 +5,9 @@ pub(crate) mod jwks;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_types::TrustDomain;
 use leno_types::authorization as meaning;
 use leno_types::authorizer::ExternalAuthorizer;
@@ -26,7 +29,7 @@ pub use external::{
 };
 pub use jwks::MAX_BYTES as MAX_KEY_SET_BYTES;
 
-/// The key of a `ConfigMap` that holds a set of keys of tokens.
+/// The key of a `ConfigMap` or a `Secret` that holds a set of keys of tokens.
 pub const KEY_SET_KEY: &str = "jwks.json";
 
 /// How far clocks may differ if the policy does not say it.
@@ -89,6 +92,10 @@ pub struct TokenIssuerSpec {
     /// once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_config_map: Option<String>,
+    /// Instead of `jwks`: a Secret of the policy's namespace that has the set as `jwks.json`. In a cluster a Role has to let
+    /// the control plane read it. A change of it holds at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwks_secret: Option<String>,
     /// The header of requests that carries the token. The default is Authorization, after `Bearer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
@@ -98,6 +105,18 @@ pub struct TokenIssuerSpec {
     /// Claims of valid tokens that the application gets as headers. What clients send under these names never reaches it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claim_headers: Vec<ClaimHeaderSpec>,
+}
+
+/// Removes everything but keys of tokens from a `Secret`, annotations among it, in which `kubectl` keeps what was applied. The
+/// keys are in `data` then.
+pub fn only_keys(secret: &mut Secret) {
+    let ObjectMeta { name, namespace, .. } = std::mem::take(&mut secret.metadata);
+    secret.metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+    let given = secret.string_data.take().and_then(|mut texts| texts.remove(KEY_SET_KEY));
+    let given = given.map(|text| ByteString(text.into_bytes()));
+    let keys = given.or_else(|| secret.data.take()?.remove(KEY_SET_KEY));
+    let keys = keys.filter(|keys| keys.0.len() <= MAX_KEY_SET_BYTES);
+    secret.data = keys.map(|keys| [(KEY_SET_KEY.to_owned(), keys)].into());
 }
 
 /// A header with the value of a claim.

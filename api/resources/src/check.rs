@@ -42,6 +42,9 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool)
         }
         Object::EndpointSlice(object) => kubernetes::endpoint_slice(&mut check, &at, object),
         Object::ConfigMap(object) => kubernetes::config_map(&mut check, &at, object),
+        Object::Secret(object) => {
+            kubernetes::metadata(&mut check, &at, &object.metadata, Name::Subdomain);
+        }
         Object::HttpRoute(object) => gateway::http_route(&mut check, &at, object),
         Object::GrpcRoute(object) => gateway::grpc_route(&mut check, &at, object),
         Object::TlsRoute(object) => gateway::tls_route(&mut check, &at, object),

@@ -41,7 +41,7 @@ mod traffic;
 mod tree;
 mod workload;
 
-pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
+pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use authorization::{
@@ -49,7 +49,7 @@ pub use authorization::{
     AuthorizerBodySpec, AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef,
     ClaimHeaderSpec, ClaimSpec, ClientSpec, ExternalSpec, GrpcSpec, HeaderSpec, IpBlockSpec,
     KEY_SET_KEY, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES, OnFailure, OnLarger, RequestSpec,
-    SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
+    SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set, only_keys,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};

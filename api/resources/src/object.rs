@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -32,6 +32,8 @@ pub enum Object {
     EndpointSlice(Box<EndpointSlice>),
     /// Certificates of authorities and keys of tokens, for policies that refer to them.
     ConfigMap(Box<ConfigMap>),
+    /// A `Secret` with keys of tokens; of others nothing is read.
+    Secret(Box<Secret>),
     /// A route of HTTP requests.
     HttpRoute(Box<HttpRoute>),
     /// A route of gRPC calls.
@@ -73,6 +75,8 @@ pub enum Kind {
     EndpointSlice,
     /// `v1` `ConfigMap`.
     ConfigMap,
+    /// `v1` `Secret`, for keys of tokens alone.
+    Secret,
     /// `gateway.networking.k8s.io/v1` `HTTPRoute`.
     HttpRoute,
     /// `gateway.networking.k8s.io/v1` `GRPCRoute`.
@@ -113,7 +117,7 @@ pub struct ObjectKey {
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind but `Secret`, which nothing lists.
     pub const ALL: [Self; 18] = [
         Self::Namespace,
         Self::Service,
@@ -160,6 +164,7 @@ impl Kind {
             Self::ServiceAccount => "ServiceAccount",
             Self::EndpointSlice => "EndpointSlice",
             Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::TlsRoute => "TLSRoute",
@@ -186,7 +191,11 @@ impl Kind {
     #[must_use]
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Service | Self::ServiceAccount | Self::ConfigMap => &["v1"],
+            Self::Namespace
+            | Self::Service
+            | Self::ServiceAccount
+            | Self::ConfigMap
+            | Self::Secret => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::GrpcRoute => &["gateway.networking.k8s.io/v1"],
             Self::BackendTlsPolicy => {
@@ -244,6 +253,7 @@ impl Object {
             Self::ServiceAccount(object) => of_meta(Kind::ServiceAccount, &object.metadata),
             Self::EndpointSlice(object) => of_meta(Kind::EndpointSlice, &object.metadata),
             Self::ConfigMap(object) => of_meta(Kind::ConfigMap, &object.metadata),
+            Self::Secret(object) => of_meta(Kind::Secret, &object.metadata),
             Self::HttpRoute(object) => of_meta(Kind::HttpRoute, &object.metadata),
             Self::GrpcRoute(object) => of_meta(Kind::GrpcRoute, &object.metadata),
             Self::TlsRoute(object) => of_meta(Kind::TlsRoute, &object.metadata),
@@ -298,6 +308,7 @@ pub fn to_yaml(object: &Object) -> String {
         Object::ServiceAccount(object) => serde_saphyr::to_string(object),
         Object::EndpointSlice(object) => serde_saphyr::to_string(object),
         Object::ConfigMap(object) => serde_saphyr::to_string(object),
+        Object::Secret(object) => serde_saphyr::to_string(object),
         Object::HttpRoute(object) => serde_saphyr::to_string(object),
         Object::GrpcRoute(object) => serde_saphyr::to_string(object),
         Object::TlsRoute(object) => serde_saphyr::to_string(object),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
-use crate::authorization::AuthorizationPolicySpec;
+use crate::authorization::{AuthorizationPolicySpec, KEY_SET_KEY, only_keys};
 use crate::check;
 use crate::decode::{Decoded, decode};
 use crate::exemption::PodExemptionSpec;
@@ -204,7 +204,12 @@ fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &
     let (Some(api_version), Some(kind)) = (identifying("apiVersion"), identifying("kind")) else {
         return;
     };
-    match recognise(api_version, kind) {
+    let recognised = match kind {
+        // All others are of no concern.
+        "Secret" if api_version == "v1" && holds_keys(node) => Recognised::Ours(Kind::Secret),
+        _ => recognise(api_version, kind),
+    };
+    match recognised {
         Recognised::Ours(known) => {
             if let Some(object) = object(known, file, node, problems) {
                 documents.objects.push(Located {
@@ -224,6 +229,12 @@ fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &
             problems.push(located(place, field, reason));
         }
     }
+}
+
+/// Whether a Secret has keys of tokens.
+fn holds_keys(secret: &Node) -> bool {
+    let data = ["data", "stringData"].into_iter().filter_map(|field| secret.get(field));
+    data.into_iter().any(|data| data.get(KEY_SET_KEY).is_some())
 }
 
 enum Recognised {
@@ -285,6 +296,11 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             let mut object = reader.in_namespace(|it: &mut crate::ConfigMap| &mut it.metadata)?;
             crate::gateway::only_used(&mut object);
             Object::ConfigMap(object)
+        }
+        Kind::Secret => {
+            let mut object = reader.in_namespace(|it: &mut crate::Secret| &mut it.metadata)?;
+            only_keys(&mut object);
+            Object::Secret(object)
         }
         Kind::BackendTlsPolicy => Object::BackendTlsPolicy(
             reader.in_namespace(|it: &mut BackendTlsPolicy| &mut it.metadata)?,

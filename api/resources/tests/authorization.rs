@@ -247,18 +247,19 @@ fn tokens_are_of_issuers_with_public_keys() {
          - {{issuer: 'https://id2', audiences: [a], jwks: '{JWKS}'}}\n  \
          - {{issuer: 'https://id3', audiences: [a], jwksUrl: 'https://id3/keys?a=b'}}\n  \
          - {{issuer: 'https://id4', audiences: [a], jwksConfigMap: keys, claimHeaders: [{{name: X-User, claim: a.b}}]}}\n  \
+         - {{issuer: 'https://id5', audiences: [a], jwksSecret: keys}}\n  \
          rules: [{{claims: [{{name: groups, values: [ops]}}, {{name: sub}}]}}]\n"
     );
     let read = policy(&text);
     let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
     assert_eq!(policy(&written), read);
     let meaning = read.policy(&TrustDomain::default());
-    let [first, second, third, fourth] = &meaning.tokens[..] else { panic!("{meaning:?}") };
+    let [first, second, third, fourth, fifth] = &meaning.tokens[..] else { panic!("{meaning:?}") };
     assert_eq!((&*first.header, first.clock_skew.as_secs()), ("x-token", 10));
     assert_eq!((&*second.header, second.clock_skew.as_secs()), ("authorization", 30));
     assert_eq!((first.keys.len(), first.keys[0].algorithm.as_str()), (1, "EdDSA"));
     assert!(third.keys.is_empty(), "keys that are still to be fetched");
-    assert!(fourth.keys.is_empty(), "keys that are still to be read");
+    assert!(fourth.keys.is_empty() && fifth.keys.is_empty(), "keys that are still to be read");
     let [header] = &fourth.claim_headers[..] else { panic!("{fourth:?}") };
     assert_eq!((&*header.header, &*header.claim), ("x-user", "a.b"));
     assert_eq!(first.keys[0].id.as_deref(), Some("a"));
@@ -301,6 +302,12 @@ fn tokens_that_would_not_hold_are_refused() {
                 .to_owned(),
             "jwksUrl: says the same",
         ),
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: keys, jwksSecret: keys}]\n"
+                .to_owned(),
+            "jwksSecret: says the same as jwksConfigMap",
+        ),
+        ("  tokens: [{issuer: i, audiences: [a], jwksSecret: 'a/b'}]\n".to_owned(), "jwksSecret: "),
         (
             "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: 'a/b'}]\n".to_owned(),
             "jwksConfigMap: ",
@@ -470,4 +477,23 @@ fn mistakes_of_external_authorizers_are_told() {
         let found = problems(spec);
         assert!(found.len() == 1 && found[0].contains(expected), "{spec}{found:#?}\n{expected}");
     }
+}
+
+#[test]
+fn of_a_secret_nothing_is_read_but_keys_of_tokens() {
+    let set = JWKS.replace('\'', "''");
+    let text = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: keys, namespace: shop}}\n\
+         stringData: {{jwks.json: '{set}', password: hunter2}}\n\
+         ---\napiVersion: v1\nkind: Secret\nmetadata: {{name: other}}\ndata: {{password: '!'}}\n"
+    );
+    let documents = parse("p.yaml", &text).unwrap();
+    let [object] = &documents.objects[..] else { panic!("{documents:?}") };
+    let Object::Secret(secret) = &object.value else { panic!("{object:?}") };
+    let data = secret.data.as_ref().unwrap();
+    assert_eq!((data.len(), data["jwks.json"].0.as_slice()), (1, JWKS.as_bytes()));
+    let written = to_yaml(&object.value);
+    assert!(!written.contains("hunter2"), "{written}");
+    assert_eq!(parse("p.yaml", &written).unwrap().objects[0].value, object.value);
+    assert_eq!(documents.ignored.len(), 1, "a Secret without keys");
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use leno_cluster::KeySecrets;
 use leno_identity::Authority;
 use leno_keys::{KeySets, Store, WebAuthorities};
 use leno_serve::{Authenticator, Credentials, State};
@@ -47,6 +48,8 @@ pub(crate) struct Source {
     pub(crate) updates: mpsc::Receiver<Update>,
     /// The keys of issuers of tokens that policies name by URL.
     pub(crate) keys: KeySets,
+    /// The Secrets with such keys, in a cluster.
+    pub(crate) secrets: Option<KeySecrets>,
     /// What takes note of changes beside the index.
     pub(crate) statuses: Option<Arc<leno_cluster::StatusReconciler>>,
     /// What the webhooks look at.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_cluster::Bearing;
+use leno_cluster::{Bearing, KeySecrets};
 use leno_identity::Authority;
-use leno_index::{Index, Settings as IndexSettings, Writers};
+use leno_index::{Change, Index, Settings as IndexSettings, Writers};
 use leno_keys::{Store, WebAuthorities};
 use leno_program::listen;
 use leno_serve::{CgroupAttestor, Server, Settings, State, WorkloadApi};
@@ -221,7 +221,7 @@ async fn work(
 ) -> anyhow::Result<()> {
     while !reloads.loaded() {
         tokio::select! {
-            update = source.updates.recv() => source.take(update, state, reloads)?,
+            update = source.updates.recv() => source.take_first(update, state, reloads).await?,
             // A dropped sender says the same.
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
@@ -236,6 +236,9 @@ async fn work(
         tokio::select! {
             ended = &mut server => return ended.map_err(Into::into),
             update = source.updates.recv() => source.take(update, state, reloads)?,
+            changes = secrets_changed(&mut source.secrets) => {
+                source.take(Some(Update::Changes(changes)), state, reloads)?;
+            }
             issuers = state.unknown_keys() => source.keys.refetch(&issuers),
             changes = source.keys.refreshed() => {
                 state.apply(changes);
@@ -247,7 +250,29 @@ async fn work(
     }
 }
 
+/// The Secrets with keys of tokens that are other ones now.
+async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<Change> {
+    match secrets {
+        Some(secrets) => secrets.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Source {
+    /// Takes in the first documents, with the Secrets that their policies name. Nothing is served yet.
+    async fn take_first(
+        &mut self,
+        mut update: Option<Update>,
+        state: &State,
+        reloads: &Reloads,
+    ) -> anyhow::Result<()> {
+        if let (Some(Update::Changes(changes)), Some(secrets)) = (&mut update, &mut self.secrets) {
+            secrets.note(changes);
+            changes.extend(secrets.first().await);
+        }
+        self.take(update, state, reloads)
+    }
+
     fn take(
         &mut self,
         update: Option<Update>,
@@ -262,6 +287,9 @@ impl Source {
                 state.preload(changes);
             }
             Update::Changes(mut changes) => {
+                if let Some(secrets) = &mut self.secrets {
+                    secrets.note(&changes);
+                }
                 tracing::info!(changes = changes.len(), "documents taken in");
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the one that leads
+//!  Secrets      -> key_secrets  keys of tokens, where a Role lets it read them
 //!  its own pod, ConfigMap  -> replicas  what others say of their proxies, and what an operator asks for
 //!  TokenReview  <- tokens      whose token a proxy shows, and on which node the pods of a node proxy run
 //!  routes and policies  <- statuses  their status, by the replica that leads
@@ -29,6 +30,7 @@
 mod authority;
 mod counts;
 mod kept;
+mod key_secrets;
 mod kinds;
 mod reconcile;
 mod removal;
@@ -45,6 +47,7 @@ pub use authority::{
     AuthorityError, AuthorityReconciler, AuthorityStore, SECRET, StoreError, authority,
 };
 pub use kept::{BUNDLES, KEYS, KeptReconciler};
+pub use key_secrets::KeySecrets;
 pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};

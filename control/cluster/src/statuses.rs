@@ -133,7 +133,7 @@ impl StatusReconciler {
                 Change::Delete(key) => key.kind,
             };
             let judged = is_judged(kind);
-            let others = [Kind::Service, Kind::ReferenceGrant, Kind::ConfigMap];
+            let others = [Kind::Service, Kind::ReferenceGrant, Kind::ConfigMap, Kind::Secret];
             bearing.all |= judged || others.contains(&kind);
             bearing.endpoints |= matches!(kind, Kind::EndpointSlice | Kind::Workload);
             match change {

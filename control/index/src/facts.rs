@@ -181,7 +181,10 @@ impl Facts {
             Object::AuthorizationPolicy(policy) => self.put_authorization(&key, policy, touched),
             Object::PodExemption(exemption) => self.put_exemption(&key, exemption, touched),
             // Discovery does not use service accounts, static proxies and objectives.
-            Object::ServiceAccount(_) | Object::Proxy(_) | Object::ServiceLevelObjective(_) => true,
+            Object::ServiceAccount(_)
+            | Object::Secret(_)
+            | Object::Proxy(_)
+            | Object::ServiceLevelObjective(_) => true,
         };
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
@@ -268,7 +271,7 @@ impl Facts {
                     self.touch_namespace(&key.namespace, touched);
                 }
             }
-            Kind::ServiceAccount | Kind::Proxy | Kind::ServiceLevelObjective => {}
+            Kind::ServiceAccount | Kind::Secret | Kind::Proxy | Kind::ServiceLevelObjective => {}
         }
     }
 

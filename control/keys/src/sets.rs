@@ -10,8 +10,8 @@ use data_encoding::HEXLOWER;
 use leno_index::Change;
 use leno_program::Family;
 use leno_resources::{
-    AuthorizationPolicy, ConfigMap, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object,
-    ObjectKey, check_key_set, keys_from,
+    AuthorizationPolicy, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey,
+    TokenIssuerSpec, check_key_set, keys_from,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
@@ -38,7 +38,7 @@ const RESULTS: usize = 16;
 /// What a fetch of a URL has found.
 type Fetched = (String, Result<String, FetchError>);
 
-/// The sets of keys that authorization policies name by URL or by `ConfigMap`.
+/// The sets of keys that authorization policies name by URL, by `ConfigMap` or by `Secret`.
 pub struct KeySets {
     /// The namespace of the control plane, which says what is permitted.
     namespace: String,
@@ -46,10 +46,10 @@ pub struct KeySets {
     /// How long after a fetch the next one is.
     refresh: Duration,
     store: Option<Store>,
-    /// The policies that name URLs or `ConfigMap`s, as they were read.
+    /// The policies that name one of these, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
-    /// The sets in `ConfigMap`s.
-    config_maps: BTreeMap<ObjectKey, String>,
+    /// The sets in `ConfigMap`s and `Secret`s.
+    objects: BTreeMap<ObjectKey, String>,
     followed: BTreeMap<String, FollowedSet>,
     /// Whether all policies were there once.
     is_filled: bool,
@@ -102,7 +102,7 @@ impl KeySets {
             refresh: REFRESH,
             store,
             policies: BTreeMap::new(),
-            config_maps: BTreeMap::new(),
+            objects: BTreeMap::new(),
             followed: BTreeMap::new(),
             is_filled: false,
             left_out: 0,
@@ -117,8 +117,8 @@ impl KeySets {
         move |text| counts.render(text)
     }
 
-    /// Writes the keys into policies that name a URL or a `ConfigMap`, and begins to fetch what is new. A set that has
-    /// not been fetched yet has no keys. Where other origins are permitted now, or a `ConfigMap` has other keys, the
+    /// Writes the keys into policies that name a URL, a `ConfigMap` or a `Secret`, and begins to fetch what is new. A set that
+    /// has not been fetched yet has no keys. Where other origins are permitted now, or an object has other keys, the
     /// policies that this is for are added.
     pub fn fill(&mut self, changes: &mut Vec<Change>) {
         let (mut permits_others, mut names_others) = (false, false);
@@ -126,10 +126,17 @@ impl KeySets {
         for change in &*changes {
             let (key, policy) = match change {
                 Change::Upsert(object @ Object::ConfigMap(map)) => {
-                    replaced.extend(self.replace(object.key(), Some(map)));
+                    let text = map.data.as_ref().and_then(|data| data.get(KEY_SET_KEY));
+                    replaced.extend(self.replace(object.key(), text.cloned()));
                     continue;
                 }
-                Change::Delete(key) if key.kind == Kind::ConfigMap => {
+                Change::Upsert(object @ Object::Secret(secret)) => {
+                    let bytes = secret.data.as_ref().and_then(|data| data.get(KEY_SET_KEY));
+                    let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+                    replaced.extend(self.replace(object.key(), text));
+                    continue;
+                }
+                Change::Delete(key) if matches!(key.kind, Kind::ConfigMap | Kind::Secret) => {
                     replaced.extend(self.replace(key.clone(), None));
                     continue;
                 }
@@ -171,7 +178,7 @@ impl KeySets {
             store.retain(|name| kept.contains(name));
         }
         let is_other = |policy: &&AuthorizationPolicy| {
-            permits_others || config_maps(policy).any(|key| replaced.contains(&key))
+            permits_others || objects(policy).any(|key| replaced.contains(&key))
         };
         let others = self.policies.values().filter(is_other).cloned();
         changes
@@ -183,21 +190,22 @@ impl KeySets {
         }
     }
 
-    /// Takes the set of a `ConfigMap`, if it has one. Returns the key of the object if it had another one.
-    fn replace(&mut self, key: ObjectKey, object: Option<&ConfigMap>) -> Option<ObjectKey> {
-        let text = object.and_then(|map| map.data.as_ref()?.get(KEY_SET_KEY));
+    /// Takes the set of an object, if it has one. Returns the key of the object if it had another one.
+    fn replace(&mut self, key: ObjectKey, text: Option<String>) -> Option<ObjectKey> {
         let set = text.filter(|text| match check_key_set(text) {
             Ok(()) => true,
             Err(error) => {
+                // What is in a Secret by mistake is for no log.
+                let error = (key.kind != Kind::Secret).then_some(error);
                 tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
                 false
             }
         });
         let before = match set {
-            Some(set) => self.config_maps.insert(key.clone(), set.clone()),
-            None => self.config_maps.remove(&key),
+            Some(set) => self.objects.insert(key.clone(), set.clone()),
+            None => self.objects.remove(&key),
         };
-        (before.as_ref() != set).then_some(key)
+        (before.as_ref() != self.objects.get(&key)).then_some(key)
     }
 
     /// Takes the origins of the control plane's namespace. Returns whether they are other ones.
@@ -297,15 +305,15 @@ impl KeySets {
     fn complete(&self, policy: &mut AuthorizationPolicy) {
         let namespace = policy.metadata.namespace.as_str();
         for issuer in &mut policy.spec.tokens {
-            if let Some(name) = &issuer.jwks_config_map {
-                let set = self.config_maps.get(&config_map(namespace, name)).cloned();
+            if let Some(object) = object(namespace, issuer) {
+                let set = self.objects.get(&object).cloned();
                 if set.is_none() {
                     let policy = &policy.metadata.name;
                     tracing::warn!(
                         namespace,
                         policy,
-                        config_map = name,
-                        "there are no keys of tokens: no ConfigMap of the namespace has such a {KEY_SET_KEY}"
+                        %object,
+                        "there are no keys of tokens: there is no such object with a {KEY_SET_KEY}"
                     );
                 }
                 issuer.jwks = set.unwrap_or_default();
@@ -429,17 +437,21 @@ impl Counts {
 
 /// Whether a policy names keys that are elsewhere.
 fn names_keys(policy: &AuthorizationPolicy) -> bool {
-    urls(policy).next().is_some() || config_maps(policy).next().is_some()
+    urls(policy).next().is_some() || objects(policy).next().is_some()
 }
 
-fn config_maps(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
-    let names = policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_config_map.as_deref());
-    names.map(move |name| config_map(&policy.metadata.namespace, name))
+/// The objects with the keys of a policy's issuers.
+fn objects(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
+    let namespace = &policy.metadata.namespace;
+    policy.spec.tokens.iter().filter_map(move |issuer| object(namespace, issuer))
 }
 
-fn config_map(namespace: &str, name: &str) -> ObjectKey {
-    let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    ObjectKey { kind: Kind::ConfigMap, namespace, name }
+/// The object with the keys of an issuer.
+fn object(namespace: &str, issuer: &TokenIssuerSpec) -> Option<ObjectKey> {
+    let config_map = issuer.jwks_config_map.as_ref().map(|name| (Kind::ConfigMap, name));
+    let secret = issuer.jwks_secret.as_ref().map(|name| (Kind::Secret, name));
+    let (kind, name) = config_map.or(secret)?;
+    Some(ObjectKey { kind, namespace: namespace.to_owned(), name: name.clone() })
 }
 
 /// The name under which the set of a URL is stored.

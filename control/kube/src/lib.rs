@@ -32,4 +32,4 @@ pub use lease::Elector;
 pub use reflection::Reflection;
 pub use rights::{Need, Right, unmet};
 pub use version::{minor_of, minor_version};
-pub use watch::{Event, Report, Selection, WatchError, watch};
+pub use watch::{Event, Report, Selection, WatchError, is_refused, watch};

@@ -326,5 +326,17 @@ fn is_expired(error: &WatchError) -> bool {
     }
 }
 
+/// Whether the server says that this client has no right to the objects.
+#[must_use]
+pub fn is_refused(error: &WatchError) -> bool {
+    const FORBIDDEN: u16 = 403;
+    match error {
+        WatchError::WatchError(status) => status.code == FORBIDDEN,
+        WatchError::InitialListFailed(kube::Error::Api(status))
+        | WatchError::WatchStartFailed(kube::Error::Api(status)) => status.code == FORBIDDEN,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -112,30 +112,37 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
 
 /// Where the keys of an issuer are.
 fn key_set(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
-    let given = !issuer.jwks.is_empty();
-    match (&issuer.jwks_url, &issuer.jwks_config_map) {
-        (None, None) => {
+    let (url, config_map, secret) =
+        (&issuer.jwks_url, &issuer.jwks_config_map, &issuer.jwks_secret);
+    let places = [
+        ("jwks", !issuer.jwks.is_empty()),
+        ("jwksConfigMap", config_map.is_some()),
+        ("jwksSecret", secret.is_some()),
+        ("jwksUrl", url.is_some()),
+    ];
+    let mut given = places.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field);
+    if let (Some(first), Some(second)) = (given.next(), given.next()) {
+        let reason = format!("says the same as {first}: leave all but one of them out");
+        check.fail(&at.key(second), reason);
+        return;
+    }
+    let objects = [("ConfigMap", "jwksConfigMap", config_map), ("Secret", "jwksSecret", secret)];
+    for (kind, field, name) in objects {
+        if let Some(Err(error)) = name.as_ref().map(|name| check_subdomain(kind, name)) {
+            check.fail(&at.key(field), error.to_string());
+        }
+    }
+    match url {
+        Some(url) if !is_url(url) => {
+            let reason = "is no URL such as https://id.example.com/keys, without a user";
+            check.fail(&at.key("jwksUrl"), reason);
+        }
+        None if config_map.is_none() && secret.is_none() => {
             if let Err(error) = jwks::parse(&issuer.jwks) {
                 check.fail(&at.key("jwks"), error.to_string());
             }
         }
-        (Some(_), _) if given || issuer.jwks_config_map.is_some() => {
-            let reason = "says the same as jwks or jwksConfigMap: leave all of them but one out";
-            check.fail(&at.key("jwksUrl"), reason);
-        }
-        (Some(url), _) if !is_url(url) => {
-            let reason = "is no URL such as https://id.example.com/keys, without a user";
-            check.fail(&at.key("jwksUrl"), reason);
-        }
-        (None, Some(_)) if given => {
-            check.fail(&at.key("jwksConfigMap"), "says the same as jwks: leave one of them out");
-        }
-        (None, Some(name)) => {
-            if let Err(error) = check_subdomain("ConfigMap", name) {
-                check.fail(&at.key("jwksConfigMap"), error.to_string());
-            }
-        }
-        (Some(_), _) => {}
+        Some(_) | None => {}
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::Context;
 
 use leno_cluster::{
-    AuthorityStore, FailingKind, KeptReconciler, RemovalReconciler, ReplicaReport, ReplicaReporter,
-    Replicas, Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION, TokenReviewer,
-    UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
-    policies_enforced, unenforced_annotation,
+    AuthorityStore, FailingKind, KeptReconciler, KeySecrets, RemovalReconciler, ReplicaReport,
+    ReplicaReporter, Replicas, Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION,
+    TokenReviewer, UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority,
+    kinds_followed, policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
 use leno_keys::{KeySets, Store, WebAuthorities};
@@ -79,15 +79,13 @@ pub(super) async fn open(
     let hook = hook(kubernetes, &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
-    let store = Store::shared(kept.keys());
-    let keys = KeySets::new(&cluster.namespace, Some(store), Arc::clone(authorities));
-    let render_keys = keys.render();
+    let ((keys, secrets), render_keys) = keys(&client, cluster, (&kept, authorities));
     let described = Arc::clone(&followed);
     let details: Vec<Render> = vec![Box::new(move |text| described.describe(text))];
     let metrics: Vec<Render> = vec![
         Box::new(move |text| followed.render(text)),
         Box::new(render_secret),
-        Box::new(render_keys),
+        render_keys,
         Box::new(move |text| reviewed.render(text)),
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
@@ -96,6 +94,7 @@ pub(super) async fn open(
     let source = Source {
         updates,
         keys,
+        secrets: Some(secrets),
         statuses: Some(statuses),
         stored: Some(stored),
         refused: RefusedLog::default(),
@@ -111,6 +110,23 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// The keys of tokens, what follows those in Secrets, and what appends the metrics of both.
+fn keys(
+    client: &Client,
+    cluster: &Cluster,
+    (kept, authorities): (&KeptReconciler, &Arc<WebAuthorities>),
+) -> ((KeySets, KeySecrets), Render) {
+    let store = Store::shared(kept.keys());
+    let sets = KeySets::new(&cluster.namespace, Some(store), Arc::clone(authorities));
+    let secrets = KeySecrets::new(client.clone());
+    let (of_sets, of_secrets) = (sets.render(), secrets.render());
+    let render = move |text: &mut String| {
+        of_sets(text);
+        of_secrets(text);
+    };
+    ((sets, secrets), Box::new(render))
 }
 
 /// What asks the API server whose tokens are.

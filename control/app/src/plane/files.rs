@@ -44,6 +44,7 @@ pub(super) fn open(
         source: Source {
             updates,
             keys,
+            secrets: None,
             statuses: None,
             stored: None,
             refused: RefusedLog::default(),

@@ -10,6 +10,7 @@ mod admission;
 mod attacks;
 mod burst;
 mod kept;
+mod key_secrets;
 mod kinds;
 #[path = "../../../serve/tests/scale/machine.rs"]
 mod machine;

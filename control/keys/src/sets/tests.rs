@@ -148,6 +148,34 @@ fn keys_of(namespace: &str, set: &str) -> Change {
 }
 
 #[tokio::test]
+async fn a_policy_has_the_keys_of_a_secret_of_its_own_namespace() {
+    let mut sets = key_sets(None);
+    let secret = |namespace: &str| {
+        change(&format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: keys, namespace: {namespace}}}\nstringData: {{jwks.json: '{SET}'}}\n"
+        ))
+    };
+    let mut changes = vec![
+        change(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {name: p, namespace: shop}\n\
+             spec:\n  selector: {}\n  tokens: [{issuer: i, audiences: [a], jwksSecret: keys}]\n  rules: [{}]\n",
+        ),
+        secret("bank"),
+        keys_of("shop", SET),
+    ];
+    sets.fill(&mut changes);
+    assert_eq!(keys(&changes), [""], "the keys of another namespace, and of a ConfigMap");
+    let mut added = vec![secret("shop")];
+    sets.fill(&mut added);
+    assert_eq!(keys(&added), [SET]);
+    let Change::Upsert(object) = secret("shop") else { panic!() };
+    let mut deleted = vec![Change::Delete(object.key())];
+    sets.fill(&mut deleted);
+    assert_eq!(keys(&deleted), [""]);
+}
+
+#[tokio::test]
 async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     let mut sets = key_sets(None);
     let mut changes = vec![

@@ -70,7 +70,7 @@ pub(super) fn found(
 
 /// Whether the keys of an issuer are not in the policy itself.
 fn names_keys(issuer: &TokenIssuerSpec) -> bool {
-    issuer.jwks_config_map.is_some() || issuer.jwks_url.is_some()
+    issuer.jwks_config_map.is_some() || issuer.jwks_secret.is_some() || issuer.jwks_url.is_some()
 }
 
 /// Whether the keys of all issuers are there.
@@ -78,16 +78,21 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Co
     let have = index.issuers_with_keys(&policy.object.key());
     let issuers = written.spec.tokens.iter().zip(have);
     let lacking = issuers.filter(|(issuer, has)| names_keys(issuer) && !has);
-    let said =
-        |(issuer, _): (&TokenIssuerSpec, bool)| match (&issuer.jwks_config_map, &issuer.jwks_url) {
-            (Some(name), _) => {
-                format!("no ConfigMap {}/{name} has keys as {KEY_SET_KEY}", policy.namespace)
-            }
-            (None, url) => {
-                let url = url.as_deref().unwrap_or_default();
-                format!("no keys have been fetched from {url}: the log of the controller says why")
-            }
-        };
+    let namespace = policy.namespace;
+    let said = |(issuer, _): (&TokenIssuerSpec, bool)| {
+        if let Some(name) = &issuer.jwks_config_map {
+            return format!("no ConfigMap {namespace}/{name} has keys as {KEY_SET_KEY}");
+        }
+        if let Some(name) = &issuer.jwks_secret {
+            // One text for all reasons: the author of the policy may have no right to know which Secrets there are.
+            return format!(
+                "no keys of Secret {namespace}/{name}: it has to hold public keys as {KEY_SET_KEY}, and a Role of the \
+                 namespace has to permit the control plane to list and watch it"
+            );
+        }
+        let url = issuer.jwks_url.as_deref().unwrap_or_default();
+        format!("no keys have been fetched from {url}: the log of the controller says why")
+    };
     let lacking: Vec<String> = lacking.map(said).collect();
     match lacking.is_empty() {
         true => Ok(String::new()),

@@ -434,6 +434,7 @@ fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
         (format!("jwks: '{KEYS}'"), "", vec!["Accepted", "Programmed"]),
         ("jwksConfigMap: keys".into(), "", vec!["Accepted", "KeysNotFound", "KeysNotFound"]),
         ("jwksConfigMap: keys".into(), KEYS, vec!["Accepted", "ResolvedRefs", "Programmed"]),
+        ("jwksSecret: keys".into(), "", vec!["Accepted", "KeysNotFound", "KeysNotFound"]),
         (
             "jwksUrl: 'https://id.example/keys'".into(),
             "",

@@ -1,0 +1,386 @@
+//! Secrets with keys of tokens, each of which a policy of its namespace names. The control plane has no right to read any: a
+//! Role of that namespace grants it, for this Secret alone.
+//!
+//! ```text
+//!  policies ──► note ──► a watch of each Secret ──► its keys ──► changes, before the first policies and whenever they change
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Secret;
+use leno_index::Change;
+use leno_kube::{Api, Client, Event, Report, Selection, WatchError, is_refused, watch};
+use leno_program::Family;
+use leno_resources::{AuthorizationPolicy, Kind, Object, ObjectKey, only_keys};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+/// Most Secrets that are followed: each is a watch.
+const MAX_SECRETS: usize = 256;
+/// Most of one namespace, so that no tenant takes the places of others.
+const MAX_OF_NAMESPACE: usize = 32;
+/// How long the first policies wait for the Secrets that they name: proxies have the keys of the last run, and must not be without any
+/// for a moment.
+const FIRST_ANSWER: Duration = Duration::from_secs(3);
+/// The longest wait before a Secret is asked for again: each that may not be read is a request that is refused.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// For how long a Secret may be refused that was read before, until its keys end. An API server that starts may refuse what
+/// it permits.
+const REFUSED: Duration = Duration::from_mins(1);
+/// Most answers that wait to be taken.
+const ANSWERS: usize = 64;
+
+/// Follows the Secrets that policies name.
+pub struct KeySecrets {
+    client: Client,
+    /// The Secrets that each policy names.
+    policies: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    followed: BTreeMap<ObjectKey, FollowedSecret>,
+    counts: Arc<Counts>,
+    answers: (mpsc::Sender<SecretAnswer>, mpsc::Receiver<SecretAnswer>),
+}
+
+struct FollowedSecret {
+    task: AbortHandle,
+    state: SecretState,
+    /// Since when it is refused.
+    refused: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SecretState {
+    /// The API server has not answered yet.
+    Unknown,
+    /// It is followed, whether there is one or not.
+    Followed,
+    /// It cannot be read.
+    Unread,
+}
+
+#[derive(Default)]
+struct Counts {
+    followed: AtomicUsize,
+    unread: AtomicUsize,
+    left_out: AtomicUsize,
+}
+
+struct SecretAnswer {
+    secret: ObjectKey,
+    found: Found,
+}
+
+/// What a watch has found.
+enum Found {
+    /// The Secret, without anything but keys, or that there is none.
+    Change(Box<Change>),
+    /// The same as before.
+    Same,
+    /// It cannot be read; whether for want of a right.
+    Failure { is_refused: bool },
+}
+
+impl KeySecrets {
+    /// Follows none yet.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        let (policies, followed) = (BTreeMap::new(), BTreeMap::new());
+        Self { client, policies, followed, counts: Arc::default(), answers: mpsc::channel(ANSWERS) }
+    }
+
+    /// What appends the metrics.
+    pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
+        let counts = Arc::clone(&self.counts);
+        move |text| counts.render(text)
+    }
+
+    /// Follows the Secrets that the policies among these changes name, and no longer those that none names any more.
+    pub fn note(&mut self, changes: &[Change]) {
+        let mut differs = false;
+        for change in changes {
+            let (key, secrets) = match change {
+                Change::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
+                    (object.key(), secrets(policy))
+                }
+                Change::Delete(key) if key.kind == Kind::AuthorizationPolicy => {
+                    (key.clone(), BTreeSet::new())
+                }
+                Change::Upsert(_) | Change::Delete(_) => continue,
+            };
+            let before = match secrets.is_empty() {
+                true => self.policies.remove(&key),
+                false => self.policies.insert(key, secrets.clone()),
+            };
+            differs |= before.unwrap_or_default() != secrets;
+        }
+        if differs {
+            self.follow();
+        }
+    }
+
+    /// Waits until the API server has answered for each Secret, [`FIRST_ANSWER`] at most; those that are there.
+    pub async fn first(&mut self) -> Vec<Change> {
+        let latest = Instant::now() + FIRST_ANSWER;
+        let mut changes = Vec::new();
+        while self.followed.values().any(|one| one.state == SecretState::Unknown) {
+            let Ok(Some(answer)) = timeout_at(latest, self.answers.1.recv()).await else {
+                tracing::warn!("not all Secrets with keys of tokens were read before the policies");
+                break;
+            };
+            changes.extend(self.take(answer));
+        }
+        changes
+    }
+
+    /// Waits until a Secret is another one. Cancelling it loses nothing.
+    pub async fn changed(&mut self) -> Vec<Change> {
+        loop {
+            // One sender is here, so that there is always a next one.
+            let Some(answer) = self.answers.1.recv().await else { continue };
+            if let Some(change) = self.take(answer) {
+                return vec![change];
+            }
+        }
+    }
+
+    fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<Change> {
+        // One that no policy names any more may still be on its way.
+        let one = self.followed.get_mut(&secret)?;
+        let change = match found {
+            Found::Failure { is_refused } => {
+                one.state = SecretState::Unread;
+                // Where the API server does not answer, the last keys count.
+                let since = is_refused.then(|| *one.refused.get_or_insert_with(Instant::now));
+                let ended = since.filter(|since| since.elapsed() >= REFUSED);
+                ended.map(|_| Change::Delete(secret))
+            }
+            found => {
+                (one.state, one.refused) = (SecretState::Followed, None);
+                match found {
+                    Found::Change(change) => Some(*change),
+                    Found::Same | Found::Failure { .. } => None,
+                }
+            }
+        };
+        self.count();
+        change
+    }
+
+    /// Follows exactly the Secrets that policies name, as far as there are places.
+    fn follow(&mut self) {
+        let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
+        let wanted = with_places(&named);
+        let left_out = named.len() - wanted.len();
+        if self.counts.left_out.swap(left_out, Ordering::Relaxed) < left_out {
+            tracing::error!(
+                left_out,
+                "policies name more Secrets of keys than are followed: {MAX_SECRETS}, and {MAX_OF_NAMESPACE} of one \
+                 namespace"
+            );
+        }
+        self.followed.retain(|secret, one| {
+            let stays = wanted.contains(secret);
+            if !stays {
+                one.task.abort();
+            }
+            stays
+        });
+        for secret in wanted {
+            let (client, answers) = (self.client.clone(), self.answers.0.clone());
+            self.followed.entry(secret).or_insert_with_key(|secret| {
+                let task = tokio::spawn(follow(client, secret.clone(), answers)).abort_handle();
+                FollowedSecret { task, state: SecretState::Unknown, refused: None }
+            });
+        }
+        self.count();
+    }
+
+    fn count(&self) {
+        let number = |state| {
+            self.followed.values().filter(|one: &&FollowedSecret| one.state == state).count()
+        };
+        self.counts.followed.store(number(SecretState::Followed), Ordering::Relaxed);
+        self.counts.unread.store(number(SecretState::Unread), Ordering::Relaxed);
+    }
+}
+
+impl Drop for KeySecrets {
+    fn drop(&mut self) {
+        self.followed.values().for_each(|one| one.task.abort());
+    }
+}
+
+impl Counts {
+    fn render(&self, text: &mut String) {
+        let help = "Secrets of keys of tokens that policies name: followed, unread where the API server does not let the \
+                    control plane read them, left out for want of places.";
+        let mut family = Family::gauge(text, "leno_control_key_secrets", help);
+        let states =
+            [("followed", &self.followed), ("unread", &self.unread), ("left-out", &self.left_out)];
+        for (state, count) in states {
+            family.sample(&[("state", state)], count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Those that have places: the first of each namespace before the second of any.
+fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all: Vec<(usize, &ObjectKey)> = Vec::new();
+    for secret in named {
+        let own = taken.entry(&secret.namespace).or_default();
+        all.push((*own, secret));
+        *own += 1;
+    }
+    all.sort_unstable();
+    let own = all.into_iter().filter(|(nth, _)| *nth < MAX_OF_NAMESPACE);
+    own.take(MAX_SECRETS).map(|(_, secret)| secret.clone()).collect()
+}
+
+/// Watches one Secret until the task is aborted.
+async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretAnswer>) {
+    let secrets: Api<Secret> = Api::namespaced(client, &secret.namespace);
+    let selection = Selection { longest_wait: LONGEST_WAIT, ..Selection::named(&secret.name) };
+    let mut reports = watch(secrets, selection).boxed();
+    let mut said = String::new();
+    // Whether the list under way has it.
+    let mut is_listed = false;
+    while let Some(report) = reports.next().await {
+        let found = match report {
+            Report::Event(Event::Init) => {
+                is_listed = false;
+                continue;
+            }
+            Report::Event(Event::InitApply(object) | Event::Apply(object)) => {
+                is_listed = true;
+                Found::Change(Box::new(upsert(object)))
+            }
+            Report::Event(Event::InitDone) if is_listed => continue,
+            Report::Event(Event::InitDone | Event::Delete(_)) => {
+                Found::Change(Box::new(Change::Delete(secret.clone())))
+            }
+            Report::Resumed => Found::Same,
+            Report::Failed(error) => failure(&secret, &error, &mut said),
+        };
+        if !matches!(found, Found::Failure { .. }) {
+            said.clear();
+        }
+        let answer = SecretAnswer { secret: secret.clone(), found };
+        if answers.send(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Says once why a Secret cannot be read.
+fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> Found {
+    let text = error.to_string();
+    if text != *said {
+        tracing::warn!(
+            %secret,
+            error = text,
+            "the keys of tokens in it cannot be read: a Role of its namespace has to permit the control plane to list and watch it"
+        );
+        *said = text;
+    }
+    Found::Failure { is_refused: is_refused(error) }
+}
+
+fn upsert(mut secret: Secret) -> Change {
+    only_keys(&mut secret);
+    Change::Upsert(Object::Secret(Box::new(secret)))
+}
+
+/// The Secrets that a policy names.
+fn secrets(policy: &AuthorizationPolicy) -> BTreeSet<ObjectKey> {
+    let names = policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_secret.clone());
+    let namespace = &policy.metadata.namespace;
+    let key = |name| ObjectKey { kind: Kind::Secret, namespace: namespace.clone(), name };
+    names.map(key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(namespace: &str, name: &str, secrets: &[String]) -> Change {
+        let tokens =
+            secrets.iter().map(|name| format!("{{issuer: i, audiences: [a], jwksSecret: {name}}}"));
+        let tokens: Vec<String> = tokens.collect();
+        let text = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{selector: {{}}, tokens: [{}], rules: [{{}}]}}\n",
+            tokens.join(", ")
+        );
+        let mut documents = leno_resources::parse("p.yaml", &text).unwrap();
+        Change::Upsert(documents.objects.remove(0).value)
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("k{number}")).collect()
+    }
+
+    /// Without an API server.
+    fn key_secrets() -> KeySecrets {
+        KeySecrets::new(leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap())
+    }
+
+    fn of(secrets: &KeySecrets, namespace: &str) -> usize {
+        secrets.followed.keys().filter(|key| key.namespace == namespace).count()
+    }
+
+    fn left_out(secrets: &KeySecrets) -> usize {
+        secrets.counts.left_out.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_many_secrets_takes_no_places_of_others() {
+        let mut secrets = key_secrets();
+        // A policy has 8 issuers at most.
+        let of_crowd = |nth: usize| {
+            let of_policy = move |(part, names): (usize, &[String])| {
+                policy(&format!("crowd-{nth:02}"), &format!("p{part}"), names)
+            };
+            names(40).chunks(8).enumerate().map(of_policy).collect::<Vec<_>>()
+        };
+        let crowds: Vec<Change> = (0..20).flat_map(of_crowd).collect();
+        secrets.note(&crowds[..5]);
+        assert_eq!((of(&secrets, "crowd-00"), left_out(&secrets)), (MAX_OF_NAMESPACE, 8));
+        secrets.note(&crowds);
+        assert_eq!(secrets.followed.len(), MAX_SECRETS);
+        secrets.note(&[policy("shop", "p", &names(3))]);
+        assert_eq!((of(&secrets, "shop"), secrets.followed.len()), (3, MAX_SECRETS));
+        let deleted = crowds.iter().map(|change| match change {
+            Change::Upsert(object) => Change::Delete(object.key()),
+            Change::Delete(_) => unreachable!(),
+        });
+        secrets.note(&deleted.collect::<Vec<_>>());
+        assert_eq!((secrets.followed.len(), left_out(&secrets)), (3, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_end_where_the_right_to_read_them_was_withdrawn_and_not_with_the_api_server() {
+        let mut secrets = key_secrets();
+        secrets.note(&[policy("shop", "p", &names(1))]);
+        let (secret, one) = secrets.followed.first_key_value().unwrap();
+        one.task.abort();
+        let secret = secret.clone();
+        let mut answer = |found| secrets.take(SecretAnswer { secret: secret.clone(), found });
+        let failure = |is_refused| Found::Failure { is_refused };
+        assert!(answer(failure(false)).is_none());
+        tokio::time::advance(REFUSED * 2).await;
+        assert!(answer(failure(false)).is_none(), "the API server is away");
+        assert!(answer(failure(true)).is_none());
+        tokio::time::advance(REFUSED / 2).await;
+        assert!(answer(Found::Same).is_none());
+        assert!(answer(failure(true)).is_none());
+        tokio::time::advance(REFUSED / 2).await;
+        assert!(answer(failure(true)).is_none());
+        tokio::time::advance(REFUSED / 2).await;
+        assert_eq!(answer(failure(true)), Some(Change::Delete(secret.clone())));
+    }
+}
