@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 )
 
-// reader may do in the namespace `default` what these commands need, and nothing in `shop`.
+// reader may do in the namespace `default` what these commands need, and nothing in `shop`. It reaches the observer.
 const reader = `
 apiVersion: v1
 kind: ServiceAccount
@@ -27,6 +30,12 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: reader, namespace: default}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader, namespace: leno-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: leno-observer-reader}
 subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 `
 
@@ -58,8 +67,115 @@ func (m mesh) observes() {
 		return m.shows([]string{"trace-request", "-n", "shop", "deploy/shopper", "--to", "till", "--for", "30s", "-o", "json"},
 			`"client_identity":"`+identity, `"server_identity":"`+identity, "goes to shop/till-", "server proxy")
 	})
+	m.remembers()
 	m.asksByMCP()
 	m.showsNothingToOthers()
+}
+
+// remembers checks what the observer in the cluster has of the live mesh. The administrator has a certificate, and so gets a
+// token of the observer's account.
+func (m mesh) remembers() {
+	m.wait("rollout", "status", "statefulset/leno-observer", "-n", "leno-system")
+	edge := []string{`"client":"shopper"`, `"server":"till"`, `"client_identity":"` + identity}
+	m.until("the history has the edge", func() error {
+		return m.shows([]string{"edges", "-n", "shop", "--since", "5m", "-o", "json"}, edge...)
+	})
+	m.until("the history has the workload", func() error {
+		return m.shows([]string{"stat", "-n", "shop", "--since", "5m", "-o", "json"}, `"name":"till"`, `"ready":1`)
+	})
+	// An application that fails every request is the culprit.
+	m.must(m.apply(broken))
+	m.until("leno why names the culprit", func() error {
+		output, err := m.leno("why", "-n", "shop", "-o", "json").Output()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			return fmt.Errorf("leno why: %w%s\n%s", err, problem(err), output)
+		}
+		return has(string(output), `% of the requests from shop/baker to shop/oven fail`, `"culprit":"the application of shop/oven`)
+	})
+	m.until("the page has the edge", func() error {
+		page, err := m.dashboard(m.leno("dashboard", "--cluster", "--listen", "127.0.0.1:0"))
+		return errors.Join(err, has(page, edge...))
+	})
+	m.must(m.kubectl("delete", "-n", "shop", "deployment/oven", "deployment/baker", "service/oven"))
+}
+
+// broken is a service that fails every request, and its client.
+const broken = `
+apiVersion: v1
+kind: Service
+metadata: {name: oven, namespace: shop}
+spec: {selector: {app: oven}, ports: [{port: 80, targetPort: 8080, appProtocol: http}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: oven, namespace: shop}
+spec:
+  selector: {matchLabels: {app: oven}}
+  template:
+    metadata: {labels: {app: oven}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: application
+        image: ` + boxImage + `
+        imagePullPolicy: Never
+        command: [sh, -c, 'mkdir -p /tmp/www/cgi-bin; printf "#!/bin/sh\nprintf \"Status: 500 cold\\\\r\\\\n\\\\r\\\\n\"\n" >/tmp/www/cgi-bin/index.cgi; chmod +x /tmp/www/cgi-bin/index.cgi; exec httpd -f -p 8080 -h /tmp/www']
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: baker, namespace: shop}
+spec:
+  selector: {matchLabels: {app: baker}}
+  template:
+    metadata: {labels: {app: baker}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: application
+        image: ` + boxImage + `
+        imagePullPolicy: Never
+        command: [sh, -c, "while :; do curl -s -m 5 -o /dev/null http://oven/; sleep 0.1; done"]
+`
+
+// dashboard starts `leno dashboard`, and returns the topology that its page shows.
+func (m mesh) dashboard(command *exec.Cmd) (string, error) {
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	var notes strings.Builder
+	command.Stderr = &notes
+	if err := command.Start(); err != nil {
+		return "", err
+	}
+	defer command.Wait()
+	defer command.Process.Kill()
+	line, _ := bufio.NewReader(output).ReadString('\n')
+	found := regexp.MustCompile(`(http://127\.0\.0\.1:\d+/)#token=(\w+)`).FindStringSubmatch(line)
+	if found == nil {
+		return "", fmt.Errorf("leno dashboard prints %q\n%s", line, notes.String())
+	}
+	request, err := http.NewRequestWithContext(m.t.Context(), "GET", found[1]+"api/v1/topology?window=300000", nil)
+	if err != nil {
+		return "", err
+	}
+	for _, token := range []string{"", found[2]} {
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		page, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if wanted := map[bool]int{true: 401, false: 200}[token == ""]; err != nil || answer.StatusCode != wanted {
+			return "", fmt.Errorf("%s, %w: %s", answer.Status, err, page)
+		}
+		if token != "" {
+			return string(page), nil
+		}
+	}
+	return "", nil
 }
 
 // shows runs a command as the administrator. Its output has to have each of these texts and no secret.
@@ -88,6 +204,7 @@ func has(output string, wanted ...string) error {
 func (m mesh) asksByMCP() {
 	for tool, wanted := range map[string][]string{
 		`"stat","arguments":{"namespace":"shop"}`: {`"name":"till"`, `"isError":false`},
+		`"why","arguments":{"namespace":"shop"}`:  {`"problems":`, `"isError":false`},
 		`"tap","arguments":{"workloads":["deploy/shopper"],"namespace":"shop","to":"till","count":1,"for":30}`: {
 			`"method":"GET"`, identity, `"isError":false`},
 	} {
@@ -186,6 +303,37 @@ func (m mesh) showsNothingToOthers() {
 			!strings.Contains(strings.ReplaceAll(answer, " ", ""), `"isError":true`) {
 			m.t.Errorf("MCP tells a reader of default %s, %v", answer, err)
 		}
+	}
+	// Of what the history has it sees the namespaces that it may see.
+	for _, arguments := range [][]string{
+		{"stat", "-n", "shop", "--since", "5m", "-o", "json"},
+		{"edges", "-n", "shop", "--since", "5m", "-o", "json"},
+		{"why", "-n", "shop", "-o", "json"},
+	} {
+		output, err := as(arguments...).Output()
+		if err == nil || !strings.Contains(problem(err), "forbidden") || strings.Contains(string(output), "till") {
+			m.t.Errorf("leno %v as a reader of default: %v%s\n%s", arguments, err, problem(err), output)
+		}
+	}
+	for _, arguments := range [][]string{
+		{"stat", "--since", "5m", "-o", "json"},
+		{"routes", "--since", "5m", "-o", "json"},
+		{"why", "-o", "json"},
+	} {
+		output, err := as(arguments...).Output()
+		var exit *exec.ExitError
+		if err != nil && !(arguments[0] == "why" && errors.As(err, &exit) && exit.ExitCode() == 1) {
+			m.t.Errorf("leno %v as a reader of default: %v%s", arguments, err, problem(err))
+		}
+		for _, name := range []string{"till", "shopper", "oven", `"shop"`} {
+			if strings.Contains(string(output), name) {
+				m.t.Errorf("leno %v shows a reader of default %s", arguments, output)
+			}
+		}
+	}
+	page, err := m.dashboard(as("dashboard", "--cluster", "--listen", "127.0.0.1:0"))
+	if err != nil || strings.Contains(page, "till") || strings.Contains(page, `"shop"`) || !strings.Contains(page, `"default"`) {
+		m.t.Errorf("the page shows a reader of default %s, %v", page, err)
 	}
 	// What it may see it does see.
 	if output, err := as("stat", "-n", "default", "-o", "json").Output(); err != nil {
