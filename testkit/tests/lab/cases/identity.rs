@@ -23,7 +23,8 @@ const LIFETIME: Duration = Duration::from_mins(1);
 /// How long `leno identity` may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it.
+/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it. In node mode it shares
+/// no process, so that the others go on.
 const TWENTY: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -40,7 +41,7 @@ spec:
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
-metadata: {name: idle, namespace: lab}
+metadata: {name: idle, namespace: lab, annotations: {leno.dev/share: workload}}
 spec: {command: [\"@BIN@/leno-peer\", idle]}
 ";
 
@@ -65,8 +66,13 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// The proxy that is stopped.
-const HELD: Piece<'_> = Piece::Proxy("idle-0");
+/// The process that serves `idle-0`, which is stopped.
+fn held(capture: Capture) -> Piece<'static> {
+    match Options::new(capture).share {
+        Some(_) => Piece::Node("workload.lab.idle-0"),
+        None => Piece::Proxy("idle-0"),
+    }
+}
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -81,8 +87,8 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
     let clients = ["client-0", "client-1", "client-2", "client-3"];
     let outcome = under_load(&lab, (&clients, "http://web:8080/"), || {
-        replaced(&lab).context("replacing the root")?;
-        aborted(&lab).context("aborting")
+        replaced(&lab, held(capture)).context("replacing the root")?;
+        aborted(&lab, held(capture)).context("aborting")
     });
     let requests = lab.explain(outcome)?;
     println!("{}: {requests} requests, none lost", capture.name());
@@ -134,12 +140,12 @@ pub(super) fn under_load(
 }
 
 /// One rotation, whose control plane is killed in each phase.
-fn replaced(lab: &Lab) -> Result<()> {
+fn replaced(lab: &Lab, held: Piece<'_>) -> Result<()> {
     // A proxy is ready before the control plane has its report.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 21
     })?;
-    lab.kill(HELD, Signal::SIGSTOP)?;
+    lab.kill(held, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     let second = command::run(&mut lab.leno("identity rotate-root"), ANSWER_LIMIT)?;
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -156,12 +162,12 @@ fn replaced(lab: &Lab) -> Result<()> {
         lab.wait_for("the next control plane", |status| {
             status.controller.is_some_and(|pid| pid != killed)
         })?;
-        lab.kill(HELD, Signal::SIGCONT)?;
+        lab.kill(held, Signal::SIGCONT)?;
         until(lab, "every proxy to acknowledge it to the next control plane", |report| {
             report["phase"] != phase || report["proxies"]["current"] == 21
         })?;
         if phase != "remove" {
-            lab.kill(HELD, Signal::SIGSTOP)?;
+            lab.kill(held, Signal::SIGSTOP)?;
         }
     }
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
@@ -170,15 +176,15 @@ fn replaced(lab: &Lab) -> Result<()> {
 }
 
 /// A rotation that is aborted in its first phase.
-fn aborted(lab: &Lab) -> Result<()> {
+fn aborted(lab: &Lab, held: Piece<'_>) -> Result<()> {
     let before = identity(lab)?;
-    lab.kill(HELD, Signal::SIGSTOP)?;
+    lab.kill(held, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
     rotate(lab, &["--abort"])?;
     // The stopped proxy still uses the earlier bundle, which is the one to return to: no phase waits for it, and the abort
     // may be over before it is seen.
-    lab.kill(HELD, Signal::SIGCONT)?;
+    lab.kill(held, Signal::SIGCONT)?;
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
     ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
     let none = command::run(lab.leno("identity rotate-root").arg("--abort"), ANSWER_LIMIT)?;
