@@ -1,7 +1,9 @@
 //! What the API server asks the controller, and what the leader keeps for it.
 
 use http::Request;
-use leno_kube::api::Patch;
+use leno_charts::{NAMESPACE, Values};
+use leno_kube::Api;
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use leno_testkit_api::objects::{http_route, http_route_definition, service, traffic_policy};
 use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
@@ -269,4 +271,38 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     let maps = "leno_control_roots_writes_total{result=\"written\"}";
     assert_eq!(follower.metric(maps).await as u64, 0, "only the leader writes");
     assert_eq!(follower.metric(written).await as u64, 0, "only the leader writes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api() {
+    let Some(kube) = binary() else { return };
+    let (bed, _) = cluster(&kube).await;
+    let values = ["identity.workloadApi.volume=hostPath".to_owned()];
+    let all = leno_charts::render(&Values::load(&[], &values).unwrap(), NAMESPACE).unwrap();
+    let policies =
+        all.split("---\n").filter(|one| one.contains("\nkind: ValidatingAdmissionPolicy"));
+    let policies: Vec<&str> = policies.collect();
+    assert_eq!(policies.len(), 2);
+    bed.apply_yaml(&policies.join("---\n")).await;
+    // As the injector leaves one, in the namespace of a tenant that may debug its pods.
+    let mut web = pod("shop", json!({}));
+    web["spec"]["volumes"] =
+        json!([{"name": "leno-workload-api", "hostPath": {"path": "/run/spire"}}]);
+    bed.apply(web).await;
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+    let pods: Api<DynamicObject> = Api::namespaced_with(bed.admin.clone(), "shop", &kind);
+    let debug = async |mounts: Value| {
+        let container = json!({"name": "debug", "image": "d", "volumeMounts": mounts});
+        let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [container]}}));
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        let tried = pods.patch_subresource("ephemeralcontainers", "web", &dry_run, &patch).await;
+        tried.map(drop).map_err(|error| error.to_string())
+    };
+    let mount = |read_only: Value| json!([{"name": "leno-workload-api", "mountPath": "/api", "readOnly": read_only}]);
+    let refusal =
+        until("a writer is refused", async || debug(mount(Value::Null)).await.err()).await;
+    assert!(refusal.contains("to write: add readOnly: true"), "{refusal}");
+    assert!(debug(mount(json!(false))).await.is_err());
+    debug(mount(json!(true))).await.unwrap();
+    debug(json!([])).await.unwrap();
 }
