@@ -88,6 +88,11 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     of_api.map(|one| one.domain.clone()).collect()
 }
 
+/// Whether a bundle is stored under this name.
+pub(crate) fn is_document(name: &str) -> bool {
+    name.strip_suffix(".json").is_some_and(|domain| TrustDomain::new(domain).is_ok())
+}
+
 /// Reads all files now, and follows them and the endpoints until the process ends. A domain whose bundle is not good has no
 /// clients until it is: nothing else waits for a partner. Bundles of endpoints are kept in `store` for the next start.
 /// Returns what appends the metrics.
@@ -100,9 +105,13 @@ pub(crate) fn begin(
     let mut kept = BTreeSet::new();
     for Federation { domain, source } in all {
         match source {
-            BundleSource::File(file) => follow_file(domain.clone(), file.clone(), authority),
+            BundleSource::File(file) => {
+                kept.extend(name(file));
+                follow_file(domain.clone(), file.clone(), authority);
+            }
             BundleSource::Endpoint(endpoint) => {
                 kept.insert(endpoint::document(domain));
+                kept.extend(endpoint.given().and_then(name));
                 let of = (domain.clone(), endpoint.clone());
                 let with = (Arc::clone(authority), Arc::clone(authorities));
                 let follower = Follower::new(of, with, store.clone())?;
@@ -114,6 +123,11 @@ pub(crate) fn begin(
     }
     store.retain(|name| kept.contains(name));
     Ok(Box::new(move |text| endpoint::render(&counts, text)))
+}
+
+/// The name of a file that the operator has put somewhere, perhaps into the directory of the store.
+fn name(file: &Path) -> Option<String> {
+    Some(file.file_name()?.to_str()?.to_owned())
 }
 
 fn follow_file(domain: TrustDomain, file: PathBuf, authority: &Arc<Authority>) {

@@ -166,24 +166,29 @@ fn documents(secret: Secret) -> Documents {
     all.filter_map(|(name, ByteString(text))| Some((name, String::from_utf8(text).ok()?))).collect()
 }
 
-/// What is to be stored: the small documents first, so that a large one takes no place of others. And how many documents
-/// have no room.
-fn fit(wanted: &WantedDocuments, stored: &Documents) -> (Documents, usize) {
+/// What is to be stored: the small documents first, so that a large one takes no place of others, and last those that nothing
+/// wants now, of which a tenant can leave many behind. And how many documents have no room.
+fn fit(
+    wanted: &WantedDocuments,
+    (stored, unwanted): (&Documents, &BTreeSet<String>),
+) -> (Documents, usize) {
     let text = |(name, wanted): (&String, &Option<String>)| {
         let text = wanted.as_ref().or_else(|| stored.get(name))?;
-        Some((name.len() + text.len(), name.clone(), text.clone()))
+        let order = (unwanted.contains(name), name.len() + text.len());
+        Some((order, name.clone(), text.clone()))
     };
-    let mut all: Vec<(usize, String, String)> = wanted.iter().filter_map(text).collect();
+    let mut all: Vec<((bool, usize), String, String)> = wanted.iter().filter_map(text).collect();
     all.sort_unstable();
     let (count, mut room) = (all.len(), MAX_BYTES);
-    let fits = |(bytes, _, _): &(usize, String, String)| match room.checked_sub(*bytes) {
+    let fits = |((_, bytes), _, _): &((bool, usize), String, String)| match room.checked_sub(*bytes)
+    {
         Some(rest) => {
             room = rest;
             true
         }
         None => false,
     };
-    let fitting = all.into_iter().take_while(fits).map(|(_, name, text)| (name, text));
+    let fitting = all.into_iter().filter(fits).map(|(_, name, text)| (name, text));
     let fitting: Documents = fitting.collect();
     let left_out = count - fitting.len();
     (fitting, left_out)
@@ -198,7 +203,8 @@ impl Observed<'_> {
         }
         let none = Documents::new();
         let found = observed.found.values().get(&()).unwrap_or(&none);
-        let (next, left_out) = fit(&secret.documents.wanted().borrow(), found);
+        let unwanted = secret.documents.unwanted();
+        let (next, left_out) = fit(&secret.documents.wanted().borrow(), (found, &unwanted));
         let is_stored = |(name, text): &(&String, &String)| found.get(*name) == Some(*text);
         secret.stored.store(next.iter().filter(is_stored).count(), Ordering::Relaxed);
         if secret.left_out.swap(left_out, Ordering::Relaxed) < left_out {
@@ -337,14 +343,23 @@ mod tests {
 
     #[test]
     fn a_large_document_takes_no_room_of_small_ones() {
+        let none = BTreeSet::new();
         let all = named(&[("a", MAX_BYTES - 9), ("b", 4), ("c", 3)]);
-        let (fitting, left_out) = fit(&wanted(all), &Documents::new());
+        let (fitting, left_out) = fit(&wanted(all), (&Documents::new(), &none));
         assert_eq!((fitting, left_out), (named(&[("b", 4), ("c", 3)]), 1));
         let exact = named(&[("a", MAX_BYTES - 5), ("c", 3)]);
-        assert_eq!(fit(&wanted(exact.clone()), &Documents::new()), (exact, 0));
+        assert_eq!(fit(&wanted(exact.clone()), (&Documents::new(), &none)), (exact, 0));
         // What this replica has not fetched stays as it is stored; what it does not want does not.
         let claimed = [("a".to_owned(), None), ("d".to_owned(), None)].into();
         let stored = named(&[("a", 1), ("b", 1)]);
-        assert_eq!(fit(&claimed, &stored), (named(&[("a", 1)]), 0));
+        assert_eq!(fit(&claimed, (&stored, &none)), (named(&[("a", 1)]), 0));
+    }
+
+    #[test]
+    fn what_nothing_wants_any_more_takes_no_room_of_what_is_wanted() {
+        let all = named(&[("a", MAX_BYTES - 9), ("b", 4), ("c", 3), ("d", 4)]);
+        let unwanted = ["b", "c", "d"].map(str::to_owned).into();
+        let (fitting, left_out) = fit(&wanted(all), (&Documents::new(), &unwanted));
+        assert_eq!((fitting, left_out), (named(&[("a", MAX_BYTES - 9), ("c", 3)]), 2));
     }
 }

@@ -111,6 +111,12 @@ impl KeySets {
         }
     }
 
+    /// Whether a set is stored under this name: the SHA-256 of its URL.
+    #[must_use]
+    pub fn is_document(name: &str) -> bool {
+        HEXLOWER.decode(name.as_bytes()).is_ok_and(|hash| hash.len() == SHA256.output_len())
+    }
+
     /// What appends the metrics.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);

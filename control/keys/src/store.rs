@@ -5,7 +5,7 @@
 //!  a cluster     Store ──► KeptDocuments ──► a Secret, written by the replica that leads, read by each that starts
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,22 +27,22 @@ pub struct Store(Medium);
 
 #[derive(Clone, Debug)]
 enum Medium {
-    /// A file for each.
-    Directory(PathBuf),
+    /// A file for each. What is not named as this says is not of the store.
+    Directory(PathBuf, fn(&str) -> bool),
     /// What all replicas share.
     Shared(KeptDocuments),
 }
 
 impl Store {
-    /// The documents in a directory, which is made if it is missing.
+    /// The documents in a directory, which is made if it is missing. Files of other names than documents have are left alone.
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub fn open(directory: &Path) -> io::Result<Self> {
+    pub fn open(directory: &Path, is_document: fn(&str) -> bool) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         match fs::DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(Self(Medium::Directory(directory.to_owned()))),
+            _ => Ok(Self(Medium::Directory(directory.to_owned(), is_document))),
         }
     }
 
@@ -56,7 +56,7 @@ impl Store {
     #[must_use]
     pub fn read(&self, name: &str) -> Option<String> {
         let directory = match &self.0 {
-            Medium::Directory(directory) => directory,
+            Medium::Directory(directory, _) => directory,
             Medium::Shared(documents) => return documents.read(name),
         };
         match fs::read_to_string(directory.join(name)) {
@@ -72,7 +72,7 @@ impl Store {
     /// Stores a document in place of the last one.
     pub fn write(&self, name: &str, text: &str) {
         let directory = match &self.0 {
-            Medium::Directory(directory) => directory,
+            Medium::Directory(directory, _) => directory,
             Medium::Shared(documents) => return documents.write(name, text),
         };
         let file = directory.join(name);
@@ -87,7 +87,7 @@ impl Store {
     /// stored as it is until it is written again.
     pub fn doubt(&self, name: &str) {
         match &self.0 {
-            Medium::Directory(_) => {}
+            Medium::Directory(..) => {}
             Medium::Shared(documents) => documents.doubt(name),
         }
     }
@@ -96,7 +96,7 @@ impl Store {
     /// kept on if it is read or written meanwhile.
     pub fn forget(&self, name: &str) {
         let directory = match &self.0 {
-            Medium::Directory(directory) => directory,
+            Medium::Directory(directory, _) => directory,
             Medium::Shared(documents) => return documents.forget(name),
         };
         if let Err(error) = fs::remove_file(directory.join(name))
@@ -109,7 +109,9 @@ impl Store {
     /// Removes all documents but these: what was fetched before the last start may not be fetched any more.
     pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
         let names = match &self.0 {
-            Medium::Directory(directory) => names(directory),
+            Medium::Directory(directory, is_document) => {
+                names(directory).into_iter().filter(|name| is_document(name)).collect()
+            }
             Medium::Shared(documents) => documents.names(),
         };
         names.iter().filter(|name| !is_kept(name)).for_each(|name| self.forget(name));
@@ -162,6 +164,12 @@ impl KeptDocuments {
     #[must_use]
     pub fn wanted(&self) -> watch::Receiver<WantedDocuments> {
         self.wanted.subscribe()
+    }
+
+    /// The names of documents that are kept though nothing wants them now.
+    #[must_use]
+    pub fn unwanted(&self) -> BTreeSet<String> {
+        self.memory().unwanted.keys().cloned().collect()
     }
 
     /// Takes the names of what is stored: what this replica does not know another one has stored, and it stays as long as
@@ -280,10 +288,14 @@ mod tests {
     #[test]
     fn documents_are_kept_in_a_directory() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Store::open(&directory.path().join("kept")).unwrap();
+        let open = || Store::open(&directory.path().join("kept"), |name| name.len() == 1).unwrap();
         open().write("a", "1");
         open().write("b", "2");
+        let of_operator = directory.path().join("kept/notes");
+        fs::write(&of_operator, "mine").unwrap();
         check(&open());
+        assert_eq!(fs::read_to_string(&of_operator).unwrap(), "mine");
+        fs::remove_file(&of_operator).unwrap();
         assert_eq!(names(&directory.path().join("kept")), ["c"]);
         assert_eq!(open().read("c").as_deref(), Some("3"));
     }

@@ -87,6 +87,11 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
+    /// The file with which its server is verified first.
+    pub(super) fn given(&self) -> Option<&Path> {
+        self.server.as_ref()?.bundle.as_deref()
+    }
+
     /// Whether its server can be authenticated. `is_known`: trust domains whose bundles there are.
     pub(super) fn check(
         &self,

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::{Plane, Source};
 use crate::admin::Render;
 use crate::config::Files;
+use crate::federation;
 use crate::refused::RefusedLog;
 
 /// The namespace whose documents are the operator's, as in a cluster where it is not chosen.
@@ -29,12 +30,17 @@ pub(super) fn open(
     let tokens = TokenStore::open(&files.tokens)
         .with_context(|| format!("opening the tokens in {}", files.tokens.display()))?;
     let source = FilesSource::open(&files.documents).context("cannot follow the documents")?;
-    let store = |name: &str| {
+    let store = |name: &str, is_document| {
         let directory = files.ca_dir.join(name);
-        Store::open(&directory).with_context(|| format!("opening {}", directory.display()))
+        Store::open(&directory, is_document)
+            .with_context(|| format!("opening {}", directory.display()))
     };
-    let bundles = store("federation")?;
-    let keys = KeySets::new(NAMESPACE, Some(store("keys")?), Arc::clone(authorities));
+    let bundles = store("federation", federation::is_document)?;
+    let keys = KeySets::new(
+        NAMESPACE,
+        Some(store("keys", KeySets::is_document)?),
+        Arc::clone(authorities),
+    );
     let metrics: Vec<Render> = vec![Box::new(keys.render())];
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));

@@ -73,9 +73,10 @@ async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
 #[tokio::test]
 async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Store::open(&directory.path().join("keys")).expect("a store");
+    let store = Store::open(&directory.path().join("keys"), KeySets::is_document).expect("a store");
     store.write(&document(URL), SET);
-    let store = Store::open(&directory.path().join("keys")).expect("the same store");
+    let store =
+        Store::open(&directory.path().join("keys"), KeySets::is_document).expect("the same store");
     let mut sets = key_sets(Some(store));
     let mut changes = vec![policy(URL), permit("leno-system", "https://id.example.com")];
     sets.fill(&mut changes);
@@ -127,7 +128,7 @@ async fn a_tenant_with_many_urls_takes_no_places_of_others() {
 #[tokio::test]
 async fn what_no_policy_names_is_removed_from_the_disk() {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Store::open(directory.path()).expect("a store");
+    let store = Store::open(directory.path(), KeySets::is_document).expect("a store");
     store.write(&document(URL), SET);
     store.write(&document("https://id.example.com/named-before-the-last-start"), SET);
     let mut sets = key_sets(Some(store));
