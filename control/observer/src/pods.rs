@@ -24,6 +24,9 @@ const CONTROLLER: &str = "leno-controller";
 /// The reasons for which a container waits that starts in an ordinary way.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
+/// How long after it happened something is seen, at most: at the next observation, when that is over.
+const SEEN_WITHIN_MS: u64 = 10_000;
+
 type Key = (String, String);
 
 /// A pod that is observed.
@@ -134,13 +137,15 @@ impl Pods {
         lock(&self.pods).is_complete() && lock(&self.namespaces).is_complete()
     }
 
-    /// Those of these namespaces that the cluster has, and when they were made, in milliseconds since 1970; `None` before they
-    /// were listed once.
+    /// Those of these namespaces that the cluster has, and from when on what is seen there is theirs, in milliseconds since
+    /// 1970; `None` before they were listed once.
     pub(crate) fn namespaces(&self, of: &BTreeSet<String>) -> Option<BTreeMap<String, u64>> {
         let namespaces = lock(&self.namespaces);
-        let created =
-            |name: &String| namespaces.values().get(name).map(|one| (name.clone(), one.created_ms));
-        namespaces.is_complete().then(|| of.iter().filter_map(created).collect())
+        let since = |name: &String| {
+            let created_ms = namespaces.values().get(name)?.created_ms;
+            Some((name.clone(), created_ms.saturating_add(SEEN_WITHIN_MS)))
+        };
+        namespaces.is_complete().then(|| of.iter().filter_map(since).collect())
     }
 
     /// Pods that are not followed, because there are too many.

@@ -91,7 +91,7 @@ impl Readers {
         }
     }
 
-    /// What the reader with this token may see, of these namespaces, with when they were made; `None` where they are not
+    /// What the reader with this token may see, of these namespaces, with from when on they may be seen; `None` where they are not
     /// known yet. Who has no token that is accepted has none of the work for them.
     pub(crate) async fn sight(
         &self,

@@ -10,12 +10,12 @@ use futures_util::{StreamExt as _, stream};
 use leno_dashboard::api::Sign;
 use leno_dashboard::hub::{Hub, TICK};
 use leno_dashboard::{Restarts, Signs, outliers};
-use leno_observe::admin;
+use leno_observe::admin::{self, Reply};
 use leno_observe::stat::{Answer, Growth, Instance, InstanceGrowth, ProxyCounters, Scrape};
 use leno_types::ports;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{MissedTickBehavior, timeout, timeout_at};
 
 use crate::Settings;
 use crate::marks::Changes;
@@ -26,10 +26,14 @@ use crate::state;
 
 /// How long a proxy may take to answer: the others answer within milliseconds.
 const BOUND: Duration = Duration::from_secs(1);
-/// Proxies that are connected to at once. One that does not answer takes [`BOUND`], in which the others go on.
-const CONNECTING: usize = 256;
-/// Proxies that are queried at once: the page of each is in memory meanwhile.
-const AT_ONCE: usize = 16;
+/// Proxies that are connected to at once, and those of them that are in one namespace. One that is not there takes [`BOUND`],
+/// in which others go on.
+const CONNECTING: (usize, usize) = (256, 192);
+/// The same of proxies that are queried: the page of each is in memory meanwhile.
+const QUERIED: (usize, usize) = (16, 12);
+/// How long an observation waits for all proxies. Where many of a namespace do not answer, those that come last there are
+/// not waited for.
+const ROUND: Duration = Duration::from_secs(4);
 /// Longest page, in bytes. That of a proxy with all edges that it counts has 2 MiB, with the names of another mesh
 /// twice as many.
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
@@ -163,11 +167,11 @@ impl Scraper {
             asked.push((instance, address.filter(|_| has_place)));
         }
         self.metrics.beyond.store(beyond, Ordering::Relaxed);
-        let places = &Semaphore::new(AT_ONCE);
+        let round = &Round::new(pods.iter().map(|(_, pod)| &*pod.namespace));
         let answers = stream::iter(asked.into_iter().map(async |(instance, address)| {
             let answer: Answer = match address {
                 Some(address) => {
-                    Some(page(address, &instance, places).await.map(|(counters, left_out)| {
+                    Some(round.page(address, &instance).await.map(|(counters, left_out)| {
                         self.metrics.left_out.fetch_add(left_out, Ordering::Relaxed);
                         counters
                     }))
@@ -176,7 +180,7 @@ impl Scraper {
             };
             (instance, answer)
         }));
-        let answers: Vec<(Instance, Answer)> = answers.buffered(CONNECTING).collect().await;
+        let answers: Vec<(Instance, Answer)> = answers.buffered(usize::MAX).collect().await;
         let of = answers.iter().filter(|(_, answer)| answer.is_some()).count();
         self.metrics.proxies.store(of as u64, Ordering::Relaxed);
         Scrape::new(&self.mesh, at, answers)
@@ -197,18 +201,71 @@ impl Scraper {
     }
 }
 
-/// The counters of the proxy at this address, and how many samples of its page were left out. `places`: those of pages.
-async fn page(
-    address: IpAddr,
-    own: &Instance,
-    places: &Semaphore,
-) -> Result<(ProxyCounters, u64), String> {
-    let address = SocketAddr::new(address, ports::ADMIN);
-    let stream = in_time(TcpStream::connect(address)).await?;
-    // The semaphore is not closed.
-    let _place = places.acquire().await;
-    let reply = in_time(admin::ask_at_most(stream, ("GET", "/metrics"), MAX_PAGE)).await?;
-    ProxyCounters::of_instance(&reply, own)
+/// What the proxies of one observation share.
+struct Round {
+    connecting: Places,
+    queried: Places,
+    ends: tokio::time::Instant,
+}
+
+impl Round {
+    fn new<'a>(namespaces: impl Iterator<Item = &'a str> + Clone) -> Self {
+        Self {
+            connecting: Places::new(CONNECTING, namespaces.clone()),
+            queried: Places::new(QUERIED, namespaces),
+            ends: tokio::time::Instant::now() + ROUND,
+        }
+    }
+
+    /// The counters of the proxy at this address, and how many samples of its page were left out.
+    async fn page(&self, address: IpAddr, own: &Instance) -> Result<(ProxyCounters, u64), String> {
+        let reply = self.query(SocketAddr::new(address, ports::ADMIN), own).await?;
+        ProxyCounters::of_instance(&reply, own)
+    }
+
+    async fn query(&self, address: SocketAddr, own: &Instance) -> Result<Reply, String> {
+        let queried = async {
+            let stream = {
+                let _place = self.connecting.take(&own.namespace).await;
+                in_time(TcpStream::connect(address)).await?
+            };
+            let _place = self.queried.take(&own.namespace).await;
+            in_time(admin::ask_at_most(stream, ("GET", "/metrics"), MAX_PAGE)).await
+        };
+        let late = |_late| {
+            format!("too many of its namespace did not answer within {} s", ROUND.as_secs())
+        };
+        timeout_at(self.ends, queried).await.map_err(late)?
+    }
+}
+
+/// Places of which no namespace takes all.
+struct Places {
+    all: Semaphore,
+    of: BTreeMap<String, Semaphore>,
+}
+
+impl Places {
+    fn new<'a>((all, each): (usize, usize), namespaces: impl Iterator<Item = &'a str>) -> Self {
+        let of = namespaces.collect::<BTreeSet<_>>().into_iter();
+        let of = of.map(|namespace| (namespace.to_owned(), Semaphore::new(each))).collect();
+        Self { all: Semaphore::new(all), of }
+    }
+
+    /// A place, which ends when it is dropped.
+    async fn take(&self, namespace: &str) -> Place<'_> {
+        let own = match self.of.get(namespace) {
+            Some(own) => own.acquire().await.ok(),
+            None => None,
+        };
+        Place { _own: own, _of_all: self.all.acquire().await.ok() }
+    }
+}
+
+/// The semaphores are not closed, so that it has both.
+struct Place<'a> {
+    _own: Option<SemaphorePermit<'a>>,
+    _of_all: Option<SemaphorePermit<'a>>,
 }
 
 async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
@@ -242,6 +299,34 @@ pub(crate) fn now_ms() -> u64 {
 mod tests {
     use super::*;
     use crate::pods::tests::pod;
+
+    #[tokio::test]
+    async fn pods_that_say_nothing_keep_no_other_namespace_from_being_observed() {
+        let instance = |namespace: &str| Instance {
+            namespace: namespace.to_owned(),
+            workload: "web".to_owned(),
+            name: "web-0".to_owned(),
+            meshed: true,
+            ready: true,
+        };
+        let places = Places::new((4, 3), ["noisy", "shop"].into_iter());
+        let held = futures_util::future::join_all((0..3).map(|_| places.take("noisy"))).await;
+        assert!(timeout(Duration::from_millis(1), places.take("noisy")).await.is_err());
+        drop(places.take("shop").await);
+        drop(held);
+        drop(places.take("noisy").await);
+
+        // All of one namespace that connect and say nothing are not waited for longer than a round.
+        tokio::time::pause();
+        let round = Round::new(["noisy"].into_iter());
+        let _held =
+            futures_util::future::join_all((0..QUERIED.1).map(|_| round.queried.take("noisy")))
+                .await;
+        let listener = tokio::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await;
+        let address = listener.as_ref().unwrap().local_addr().unwrap();
+        let said = round.query(address, &instance("noisy")).await.unwrap_err();
+        assert!(said.contains("too many of its namespace"), "{said}");
+    }
 
     #[test]
     fn workloads_of_one_name_and_several_kinds_are_told_apart() {
