@@ -334,7 +334,7 @@ fn replicas_are_started_again_one_after_the_other() {
     // A client that has connected before still reaches it: no neighbour entry is stale.
     for instance in ["web-0", "web-1"] {
         let url = format!("http://{instance}.web:8080/");
-        let done = mesh.exec("client", &["curl", "-sSf", "-m", "2", "-o", "/dev/null", &url]);
+        let done = mesh.exec("client", &["curl", "-sSf", "-m", "20", "-o", "/dev/null", &url]);
         assert!(done.status.success(), "{done:?}");
         assert_eq!(mesh.text(instance, &["sh", "-c", "echo $COLOUR"]), "blue");
     }

@@ -19,7 +19,7 @@ fn idle() -> String {
 fn the_wait_for_a_mesh_names_a_crash_loop() {
     let bye = workload("bye", "command: [sh, -c, 'echo bye; exit 3']");
     let Some(mesh) = root(|| Mesh::draft(&(idle() + &bye))) else { return };
-    let up = mesh.detached(&["--wait", "--wait-timeout", "2s"]);
+    let up = mesh.detached(&["--wait", "--wait-timeout", "10s"]);
     let text = err(&up);
     assert_eq!(up.status.code(), Some(2), "{up:?}");
     assert!(text.contains("shop/bye-0 (waiting: exited with 3"), "{text}");

@@ -332,19 +332,17 @@ fn limits_hold_and_are_removed_with_the_instance() {
 fn an_application_is_asked_to_end_by_its_signal_within_its_grace() {
     let asked = "  command: [sh, -c, 'trap \"echo asked; exit 0\" QUIT; trap \"\" TERM; echo ready; while :; do sleep 0.05; done']\n  stopSignal: SIGQUIT\n";
     let deaf = "  command: [sh, -c, 'trap \"\" TERM; while :; do sleep 0.05; done']\n  stopGracePeriod: 200ms\n";
-    let Some(mut mesh) =
-        root(|| Mesh::start(&(workload("asked", asked) + &workload("deaf", deaf))))
-    else {
+    let Some(mut mesh) = root(|| {
+        Mesh::start_with_grace(&(workload("asked", asked) + &workload("deaf", deaf)), "1h")
+    }) else {
         return;
     };
     // Before its trap is set, the signal would end it without a word.
     mesh.wait_for("the trap", || mesh.log().contains("| ready\n"));
-    let begun = std::time::Instant::now();
     mesh.interrupt();
+    // The grace of the mesh is not waited for.
     assert_eq!(mesh.ended().code(), Some(0));
     assert!(mesh.log().contains("| asked\n"), "{}", mesh.log());
-    // The grace of the mesh is 5 s.
-    assert!(begun.elapsed().as_secs_f64() < 4.0, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn what_is_refused_is_a_row_with_its_reason_and_connections_have_rates() {
 fn a_terminal_is_redrawn_and_a_pipe_is_not() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
     let watch = format!(
-        "timeout -s INT 3 {} stat -w --window 200ms --name {}",
+        "timeout -s INT 6 {} stat -w --window 200ms --name {}",
         env!("CARGO_BIN_EXE_leno"),
         mesh.name()
     );
@@ -107,7 +107,7 @@ fn top_shows_sorted_edges_on_a_screen_of_its_own_and_once_for_scripts() {
     assert_eq!(edges[0]["server"], "web", "what has no success rate comes last: {edges:?}");
 
     let top = format!(
-        "timeout --foreground -s TERM 4 {} top --window 500ms --name {}",
+        "timeout --foreground -s TERM 8 {} top --window 500ms --name {}",
         env!("CARGO_BIN_EXE_leno"),
         mesh.name()
     );
@@ -209,6 +209,9 @@ fn edges_have_identities_and_routes_their_rules_now_and_in_the_history() {
     assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
 }
 
+/// Between the wait for one answer of a proxy, 0.8 s, and that for two.
+const WAITED_ONCE: Duration = Duration::from_millis(1200);
+
 #[test]
 fn a_proxy_that_is_frozen_holds_up_no_report() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
@@ -218,25 +221,22 @@ fn a_proxy_that_is_frozen_holds_up_no_report() {
     };
     let pid = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
     let proxy = Pid::from_raw(pid.trim().parse().unwrap());
-    // The shortest of three, so that what else the machine does is in neither.
     let stat = || {
-        let once = || {
-            let begun = Instant::now();
-            let mut stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]);
-            (stat.output().unwrap(), begun.elapsed())
-        };
-        let (outputs, took): (Vec<_>, Vec<_>) = (0..3).map(|_| once()).unzip();
-        (outputs.into_iter().next_back().unwrap(), took.into_iter().min().unwrap())
+        let begun = Instant::now();
+        let mut stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]);
+        (stat.output().unwrap(), begun.elapsed())
     };
     let (_, healthy) = stat();
     kill(proxy, Signal::SIGSTOP).unwrap();
-    let (stat, frozen) = stat();
+    // It is waited for once and not in both rounds, which would take 1.6 s each time. What else the machine does makes
+    // some reports slower.
+    let mut tries = (0..30).map(|_| stat());
+    let is_once = |(_, took): &(_, Duration)| took.saturating_sub(healthy) < WAITED_ONCE;
+    let stat = tries.find(is_once).map(|(output, _)| output);
     let check = mesh.check();
     kill(proxy, Signal::SIGCONT).unwrap();
+    let stat = stat.expect("a report that waits once for the proxy");
     assert!(stat.status.success(), "{stat:?}");
-    // It is waited for once and not in both rounds, which would be 1.6 s.
-    let longer = frozen.saturating_sub(healthy);
-    assert!(longer < Duration::from_millis(1200), "{longer:?} longer than {healthy:?}");
     assert!(row(&out(&stat), "shop", "web").is_some(), "{stat:?}");
     let errors = String::from_utf8_lossy(&stat.stderr).into_owned();
     assert!(errors.starts_with("leno: no answer from the proxy of shop/db-0: "), "{errors}");

@@ -63,6 +63,12 @@ spec:
 fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
     let yaml = MESH.replace("@WEB@", &format!("{WEB:?}"));
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    // A request before its server listens has one hop.
+    mesh.wait_for("an answer", || {
+        mesh.exec("client", &["curl", "-sf", "-o", "/dev/null", "http://web:8080/work"])
+            .status
+            .success()
+    });
     let trace = |more: &[&str]| {
         let mut trace = mesh.leno(&["trace-request", "--name", mesh.name(), "client"]);
         trace.args(["--path", "/work", "--for", "60s"]).args(more).output().unwrap()
@@ -172,6 +178,10 @@ fn bodies_are_shown_where_the_mesh_permits_it_and_nowhere_else() {
     drop(mesh);
     let mesh = Mesh::start_by(&yaml, "exec \"$0\" \"$@\" --tap-bodies");
     mesh.wait_for_line(" ready after ");
+    mesh.wait_for("an answer", || {
+        let sale = ["curl", "-sf", "-o", "/dev/null", "-d", "item=1", "http://till:8080/buy"];
+        mesh.exec("client", &sale).status.success()
+    });
     let without = out(&trace(&mesh, &["-o", "json"]));
     assert!(without.contains("\"hops\"") && !without.contains("item=1"), "{without}");
     let traced = trace(&mesh, &["--bodies", "-o", "json"]);

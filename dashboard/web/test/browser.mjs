@@ -24,7 +24,7 @@ const browser = await chromium.launch({
 async function open({ width = 1280, height = 900, dark = false, bypassCSP = false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: dark ? "dark" : "light", bypassCSP });
   const page = await context.newPage();
-  page.setDefaultTimeout(30_000);
+  page.setDefaultTimeout(120_000);
   const complaints = [];
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);

@@ -9,6 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use leno_testkit::proxy::free_address;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Proxy {
@@ -32,8 +34,7 @@ impl Drop for Proxy {
 impl Proxy {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (address, admin) = (free(), free());
+        let (address, admin) = (free_address().unwrap(), free_address().unwrap());
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
         let behind = application.local_addr().unwrap();
         let document = format!(

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use leno_testkit::proxy::free_address;
+
 const BUDGET: usize = 4 * 1024 * 1024;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// More than the kernel holds of it for a client that does not read.
@@ -33,8 +35,7 @@ impl Drop for Proxy {
 impl Proxy {
     fn start(server: SocketAddr) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (address, admin) = (free(), free());
+        let (address, admin) = (free_address().unwrap(), free_address().unwrap());
         let file = directory.path().join("proxy.yaml");
         std::fs::write(&file, documents(address, admin, server)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use leno_testkit::proxy::free_address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -53,8 +54,7 @@ impl Bed {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (address, admin) = (free(), free());
+        let (address, admin) = (free_address().unwrap(), free_address().unwrap());
         let document = format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web-0, namespace: t}}\n\
              spec:\n  admin: \"{admin}\"\n  mtls: disabled\n  \

@@ -19,7 +19,10 @@ pub(crate) fn serve(application: &Application, stream: TcpStream) {
     local.block_on(&runtime, async {
         stream.set_nonblocking(true).expect("a socket");
         let stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
-        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        // Streams of many clients share the connection, and some of them are reset before this thread has accepted them.
+        let mut server = h2::server::Builder::new();
+        server.max_pending_accept_reset_streams(usize::MAX).max_local_error_reset_streams(None);
+        let Ok(mut connection) = server.handshake(stream).await else { return };
         while let Some(Ok((request, respond))) = connection.accept().await {
             let application = application.clone();
             tokio::task::spawn_local(async move {

@@ -11,7 +11,7 @@ use leno_testkit::wait;
 use crate::application::Application;
 
 /// How long anything may take to end that ends by itself.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 /// Requests for this are denied by the policy of inbound sides.
 const DENIED: &str = "---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
@@ -112,12 +112,24 @@ impl World {
 
     /// The sum of the samples whose lines begin so.
     pub(crate) fn metric(&self, name: &str) -> f64 {
+        let page = self.metrics();
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// The errors that the proxy has counted, a line each.
+    pub(crate) fn errors(&self) -> String {
+        let page = self.metrics();
+        let lines = page.lines().filter(|line| line.starts_with("leno_errors_total{"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn metrics(&self) -> String {
         let mut stream = connect(self.proxy().admin());
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("it answers");
-        let lines = page.lines().filter(|line| line.starts_with(name));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        page
     }
 
     /// Everything that the cases took is given back, and nothing panicked.
