@@ -123,35 +123,60 @@ struct flow_name {
 #define MARK_FIN_RECEIVED 16
 #define MARK_ENDED 32
 
+/* The parts of `sent` and `received` of a flow: bytes, and above them a port. */
+#define FLOW_PORT_SHIFT 48
+#define FLOW_BYTES_MASK ((1ull << FLOW_PORT_SHIFT) - 1)
+/* From here on no more is added to them, or to `retransmits`: both stay below what they are stored in. */
+#define FLOW_MOST_BYTES (FLOW_BYTES_MASK - (1ull << 40))
+#define FLOW_MOST_RETRANSMITS 0xe000
+
+/* The parts of `phase` of a flow: enum flow_state, and above it enum flow_end, enum flow_role and enum flow_owner. */
+#define FLOW_STATE_MASK 3
+#define FLOW_END_SHIFT 2
+#define FLOW_END_MASK 7
+#define FLOW_ROLE_SHIFT 5
+#define FLOW_OWNER_SHIFT 6
+
+/* The parts of `family` of a flow: AF_INET or AF_INET6, and above it, of samples, which side's payload came last: 1 sent,
+ * 2 received; 0 before any.
+ */
+#define FLOW_FAMILY_MASK 63
+#define FLOW_TALKER_SHIFT 6
+
+/* Times of a flow in 16 bits: below this number microseconds, from it on with it units of 1,024 us, up to 33 s. */
+#define FLOW_LONG_TIME 0x8000
+
 /* Value of `flows`. The key is the cookie of the socket; of OWNER_WIRE, a number made of the workload, the protocol and
  * both ends, with the highest bit, which no cookie has.
+ *
+ * The kernel may keep a million of them, so it has 80 bytes, and not the 112 of fields of their own
+ * (docs/decisions/174-the-cost-of-flows-as-the-kernel-times-it.md).
  */
 struct flow {
-	__be32 local_ip[4];
 	__be32 remote_ip[4];
 	__u64 opened_ns; /* times are of CLOCK_MONOTONIC */
 	__u64 last_ns;   /* when it changed state last, or was last seen to have moved bytes */
-	__u64 bytes_sent;
-	__u64 bytes_received;
-	__u32 workload;
-	__u32 peer;
+	__u64 sent;      /* bytes; above them the workload's port */
+	__u64 received;  /* bytes; above them the port of the other side */
+	__u32 local;     /* the workload's address: of IPv4 as it is, of IPv6 its key in `locals` */
 	__u32 segments_sent;
 	__u32 segments_received;
-	__u32 retransmits;
-	__u32 rtt_us;       /* smoothed */
-	__u32 min_rtt_us;   /* of the kernel's window, five minutes by default */
-	__u32 handshake_us; /* client: connect to established; server: SYN-ACK to ACK */
-	__u16 local_port;
-	__u16 remote_port;
-	__u8 family;
-	__u8 state;
-	__u8 end;
-	__u8 role;
-	__u8 owner;
+	__u32 pass; /* the last pass of the iterator that found the socket; see MARK_SEQUENCE */
+	__u16 workload;
+	__u16 peer;
+	__u16 retransmits; /* see FLOW_MOST_RETRANSMITS */
+	__u16 rtt;         /* smoothed; see FLOW_LONG_TIME */
+	__u16 min_rtt;     /* of the kernel's window, five minutes by default */
+	__u16 handshake;   /* client: connect to established; server: SYN-ACK to ACK */
+	__u8 phase;
 	__u8 protocol; /* IPPROTO_*; 0 in what an earlier version wrote, and in frames that are not IP */
 	__u8 marks;    /* OWNER_WIRE: MARK_* */
-	__u8 talker;   /* of samples, which side's payload came last: 1 sent, 2 received; 0 before any */
-	__u32 pass; /* the last pass of the iterator that found the socket; see MARK_SEQUENCE */
+	__u8 family;
+};
+
+/* Value of `locals`: an IPv6 address that a workload has. */
+struct flow_local {
+	__be32 ip[4];
 };
 
 /* Key of `pairs`. */
@@ -303,6 +328,9 @@ enum flow_total {
 
 /* Interfaces whose frames are counted: one for each workload. */
 #define MAX_FLOW_PORTS MAX_FLOW_WORKLOADS
+
+/* IPv6 addresses of workloads in the table, those that were used last: a workload has one of its own, and some of links. */
+#define MAX_FLOW_LOCALS 4096
 
 /* Two addresses for each. */
 #define MAX_FLOW_ADDRESSES 16384

@@ -26,11 +26,13 @@
 /* The frame goes on to what comes next at the hook: with tcx, and at the end of a classifier. */
 #define NEXT_PROGRAM TC_ACT_UNSPEC
 
-/* `marks` is changed as a part of the word that begins with `owner`. */
+/* `marks` is changed as a part of the word that begins with `phase`, `retransmits` of the one that begins with it. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define MARKS_SHIFT 16
+#define RETRANSMITS_SHIFT 0
 #else
 #define MARKS_SHIFT 8
+#define RETRANSMITS_SHIFT 16
 #endif
 
 /* Sets a mark; whether it was set before. */
@@ -45,7 +47,7 @@ static __always_inline bool set_mark(struct flow *flow, __u32 mark)
 #else
 static __always_inline bool set_mark(struct flow *flow, __u32 mark)
 {
-	__u32 *word = (__u32 *)&flow->owner;
+	__u32 *word = (__u32 *)&flow->phase;
 
 	return __sync_fetch_and_or(word, mark << MARKS_SHIFT) & (mark << MARKS_SHIFT);
 }
@@ -65,17 +67,6 @@ struct frame {
 	__u8 flags;
 	bool sent;
 };
-
-static __always_inline __u64 mix(__u64 sum, __u64 part)
-{
-	sum = (sum ^ part) * 0x9e3779b97f4a7c15;
-	return sum ^ (sum >> 29);
-}
-
-static __always_inline __u64 mix_ip(__u64 sum, const __be32 *ip)
-{
-	return mix(mix(sum, ((__u64)ip[0] << 32) | ip[1]), ((__u64)ip[2] << 32) | ip[3]);
-}
 
 static __always_inline __u64 key_of(const struct frame *frame)
 {
@@ -111,9 +102,9 @@ static __always_inline bool begins(const struct frame *frame)
 static __always_inline bool is_of(const struct flow *flow, const struct frame *frame)
 {
 	return flow->workload == frame->pair.workload && flow->protocol == frame->pair.protocol &&
-	       flow->local_port == bpf_ntohs(frame->local.port) &&
-	       flow->remote_port == bpf_ntohs(frame->remote.port) &&
-	       same_words(flow->local_ip, frame->local.ip) &&
+	       local_port_of(flow) == bpf_ntohs(frame->local.port) &&
+	       remote_port_of(flow) == bpf_ntohs(frame->remote.port) &&
+	       flow->local == local_number(&frame->local) &&
 	       same_words(flow->remote_ip, frame->remote.ip);
 }
 
@@ -123,8 +114,8 @@ static __always_inline struct flow *flow_of_frame(struct frame *frame, bool *is_
 	struct flow *flow = flow_of(&frame->key), fresh = {};
 
 	/* The ports of a connection that has ended serve the next one. */
-	if (flow && is_of(flow, frame) && !(flow->state == FLOW_CLOSED && begins(frame))) {
-		frame->pair.role = flow->role;
+	if (flow && is_of(flow, frame) && !(flow_state_of(flow) == FLOW_CLOSED && begins(frame))) {
+		frame->pair.role = flow_role_of(flow);
 		frame->pair.peer = flow->peer;
 		return flow;
 	}
@@ -138,16 +129,16 @@ static __always_inline struct flow *flow_of_frame(struct frame *frame, bool *is_
 		return 0;
 	}
 	*is_new = true;
-	__builtin_memcpy(fresh.local_ip, frame->local.ip, sizeof(fresh.local_ip));
+	fresh.local = local_number(&frame->local);
+	note_local(fresh.local, &frame->local);
 	__builtin_memcpy(fresh.remote_ip, frame->remote.ip, sizeof(fresh.remote_ip));
 	fresh.opened_ns = fresh.last_ns = frame->now;
 	fresh.workload = frame->pair.workload;
 	fresh.peer = frame->pair.peer;
-	fresh.local_port = bpf_ntohs(frame->local.port);
-	fresh.remote_port = bpf_ntohs(frame->remote.port);
-	fresh.family = frame->remote.family;
-	fresh.role = frame->pair.role;
-	fresh.owner = OWNER_WIRE;
+	fresh.sent = (__u64)bpf_ntohs(frame->local.port) << FLOW_PORT_SHIFT;
+	fresh.received = (__u64)bpf_ntohs(frame->remote.port) << FLOW_PORT_SHIFT;
+	fresh.family = frame->local.family;
+	fresh.phase = phase_of(frame->pair.role, OWNER_WIRE);
 	fresh.protocol = frame->pair.protocol;
 	list(frame->key, &fresh);
 	return bpf_map_lookup_elem(&flows, &frame->key);
@@ -159,6 +150,21 @@ static __always_inline __u32 after(const struct frame *frame)
 	return frame->sequence + frame->payload + !!(frame->flags & (TCP_SYN | TCP_FIN));
 }
 
+/* Stays below the bound with what several CPUs add at once. */
+static __always_inline void add_retransmits(struct flow *flow, __u32 segments)
+{
+	__u32 *word = (__u32 *)&flow->retransmits;
+
+	if (flow->retransmits < FLOW_MOST_RETRANSMITS && segments < 0xffff - FLOW_MOST_RETRANSMITS)
+		__sync_fetch_and_add(word, segments << RETRANSMITS_SHIFT);
+}
+
+static __always_inline void add_flow_bytes(__u64 *bytes, __u32 added)
+{
+	if ((*bytes & FLOW_BYTES_MASK) < FLOW_MOST_BYTES)
+		__sync_fetch_and_add(bytes, added);
+}
+
 static __always_inline void count_again(struct flow *flow, const struct frame *frame,
 					struct flow_sums *sums)
 {
@@ -167,7 +173,7 @@ static __always_inline void count_again(struct flow *flow, const struct frame *f
 	if (next == frame->sequence)
 		return;
 	if (set_mark(flow, MARK_SEQUENCE) && (__s32)(next - flow->pass) <= 0) {
-		__sync_fetch_and_add(&flow->retransmits, frame->segments);
+		add_retransmits(flow, frame->segments);
 		add(&sums->retransmits, frame->segments);
 		return;
 	}
@@ -181,12 +187,11 @@ static __always_inline void establish_frame(struct flow *flow, struct flow_sums 
 
 	if (set_mark(flow, MARK_ESTABLISHED))
 		return;
-	flow->state = FLOW_ESTABLISHED;
+	set_state(flow, FLOW_ESTABLISHED, flow_end_of(flow));
 	add(&sums->established, 1);
 	if (!took_us)
 		return;
-	flow->handshake_us = took_us;
-	flow->rtt_us = took_us;
+	flow->handshake = flow->rtt = short_time(took_us);
 	add(&sums->handshake_us, took_us);
 	add(&sums->rtt_us, took_us);
 	add(&sums->rtt_samples, 1);
@@ -197,15 +202,14 @@ static __always_inline void end_frame(struct flow *flow, struct flow_sums *sums,
 {
 	if (set_mark(flow, MARK_ENDED))
 		return;
-	flow->state = FLOW_CLOSED;
-	flow->end = end;
+	set_state(flow, FLOW_CLOSED, end);
 	add(&sums->ended[end & 7], 1);
 	add(&sums->duration_us, (now - flow->opened_ns) / 1000);
 }
 
 static __always_inline enum flow_end end_of_reset(const struct flow *flow, bool sent)
 {
-	if (flow->state == FLOW_NEW && sent == (flow->role == ROLE_SERVER))
+	if (flow_state_of(flow) == FLOW_NEW && sent == (flow_role_of(flow) == ROLE_SERVER))
 		return END_REFUSED;
 	return sent ? END_RESET_LOCAL : END_RESET_REMOTE;
 }
@@ -214,7 +218,7 @@ static __always_inline enum flow_end end_of_reset(const struct flow *flow, bool 
 static __always_inline void follow_tcp(struct flow *flow, const struct frame *frame,
 				       struct flow_sums *sums)
 {
-	bool by_client = frame->sent == (flow->role == ROLE_CLIENT);
+	bool by_client = frame->sent == (flow_role_of(flow) == ROLE_CLIENT);
 	bool is_first_fin;
 
 	if (frame->flags & TCP_RST) {
@@ -223,9 +227,9 @@ static __always_inline void follow_tcp(struct flow *flow, const struct frame *fr
 	}
 	if ((frame->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
 		set_mark(flow, MARK_SYN_ANSWERED);
-		if (flow->role == ROLE_CLIENT)
+		if (flow_role_of(flow) == ROLE_CLIENT)
 			establish_frame(flow, sums, frame->now - flow->opened_ns);
-	} else if (!(frame->flags & TCP_SYN) && flow->state == FLOW_NEW && by_client) {
+	} else if (!(frame->flags & TCP_SYN) && flow_state_of(flow) == FLOW_NEW && by_client) {
 		/* Without its SYN it was there before. */
 		establish_frame(flow, sums, flow->marks & MARK_SYN_ANSWERED ?
 						    frame->now - flow->last_ns : 0);
@@ -235,18 +239,17 @@ static __always_inline void follow_tcp(struct flow *flow, const struct frame *fr
 	is_first_fin = !(flow->marks & (MARK_FIN_SENT | MARK_FIN_RECEIVED));
 	set_mark(flow, frame->sent ? MARK_FIN_SENT : MARK_FIN_RECEIVED);
 	if (is_first_fin) {
-		flow->state = FLOW_CLOSING;
-		flow->end = frame->sent ? END_CLOSED_LOCAL : END_CLOSED_REMOTE;
+		set_state(flow, FLOW_CLOSING, frame->sent ? END_CLOSED_LOCAL : END_CLOSED_REMOTE);
 	} else if ((flow->marks & (MARK_FIN_SENT | MARK_FIN_RECEIVED)) ==
 		   (MARK_FIN_SENT | MARK_FIN_RECEIVED)) {
-		end_frame(flow, sums, frame->now, flow->end);
+		end_frame(flow, sums, frame->now, flow_end_of(flow));
 	}
 }
 
 static __always_inline void follow_datagrams(struct flow *flow, const struct frame *frame)
 {
-	if (frame->sent != (flow->role == ROLE_CLIENT))
-		flow->state = FLOW_ESTABLISHED;
+	if (frame->sent != (flow_role_of(flow) == ROLE_CLIENT))
+		set_state(flow, FLOW_ESTABLISHED, END_OPEN);
 }
 
 static __always_inline void add_frame(const struct frame *frame, struct flow_sums *sums)
@@ -259,8 +262,8 @@ static __always_inline void account_frame(struct frame *frame)
 {
 	struct flow_sums *sums;
 	bool is_new = false;
+	enum flow_state before;
 	struct flow *flow;
-	__u8 before;
 
 	flow = flow_of_frame(frame, &is_new);
 	sums = sums_of(&frame->pair, is_new);
@@ -272,13 +275,13 @@ static __always_inline void account_frame(struct frame *frame)
 	if (!flow)
 		return;
 	if (frame->sent) {
-		__sync_fetch_and_add(&flow->bytes_sent, frame->bytes);
+		add_flow_bytes(&flow->sent, frame->bytes);
 		__sync_fetch_and_add(&flow->segments_sent, frame->segments);
 	} else {
-		__sync_fetch_and_add(&flow->bytes_received, frame->bytes);
+		add_flow_bytes(&flow->received, frame->bytes);
 		__sync_fetch_and_add(&flow->segments_received, frame->segments);
 	}
-	before = flow->state;
+	before = flow_state_of(flow);
 	if (frame->pair.protocol == IPPROTO_TCP) {
 		if (frame->sent)
 			count_again(flow, frame, sums);
@@ -287,7 +290,7 @@ static __always_inline void account_frame(struct frame *frame)
 		follow_datagrams(flow, frame);
 	}
 	flow->last_ns = frame->now;
-	if (is_new || flow->state != before)
+	if (is_new || flow_state_of(flow) != before)
 		publish(frame->key, frame->now, flow);
 }
 

@@ -48,6 +48,14 @@ struct {
 	__type(value, struct flow);
 } flows_before SEC(".maps");
 
+/* By numbers that are made of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_FLOW_LOCALS);
+	__type(key, __u32);
+	__type(value, struct flow_local);
+} locals SEC(".maps");
+
 /* Shared by all CPUs and added to atomically: the memory and the time of a reader are those of one
  * CPU (docs/decisions/053-flow-maps.md).
  */
@@ -261,6 +269,82 @@ static __always_inline void count_run(__u32 workload, enum flow_program program)
 
 	if (all)
 		add(&all->of[program & 3], 1);
+}
+
+static __always_inline __u64 mix(__u64 sum, __u64 part)
+{
+	sum = (sum ^ part) * 0x9e3779b97f4a7c15;
+	return sum ^ (sum >> 29);
+}
+
+static __always_inline __u64 mix_ip(__u64 sum, const __be32 *ip)
+{
+	return mix(mix(sum, ((__u64)ip[0] << 32) | ip[1]), ((__u64)ip[2] << 32) | ip[3]);
+}
+
+/* `local` of a flow for this address. leno_bpf_abi::flow::local_of has the same. */
+static __always_inline __u32 local_number(const struct socket_address *address)
+{
+	if (address->family != LENO_AF_INET6)
+		return address->ip[3];
+	return mix_ip(0, address->ip) >> 32;
+}
+
+/* Keeps the address that such a number is of. */
+static __always_inline void note_local(__u32 number, const struct socket_address *address)
+{
+	struct flow_local local;
+
+	if (address->family != LENO_AF_INET6 || bpf_map_lookup_elem(&locals, &number))
+		return;
+	__builtin_memcpy(local.ip, address->ip, sizeof(local.ip));
+	bpf_map_update_elem(&locals, &number, &local, BPF_NOEXIST);
+}
+
+static __always_inline enum flow_state flow_state_of(const struct flow *flow)
+{
+	return flow->phase & FLOW_STATE_MASK;
+}
+
+static __always_inline enum flow_end flow_end_of(const struct flow *flow)
+{
+	return (flow->phase >> FLOW_END_SHIFT) & FLOW_END_MASK;
+}
+
+static __always_inline enum flow_role flow_role_of(const struct flow *flow)
+{
+	return (flow->phase >> FLOW_ROLE_SHIFT) & 1;
+}
+
+static __always_inline __u8 phase_of(enum flow_role role, enum flow_owner owner)
+{
+	return FLOW_NEW | END_OPEN << FLOW_END_SHIFT | role << FLOW_ROLE_SHIFT |
+	       owner << FLOW_OWNER_SHIFT;
+}
+
+static __always_inline void set_state(struct flow *flow, enum flow_state state, enum flow_end end)
+{
+	__u8 fixed = flow->phase & ~(FLOW_STATE_MASK | FLOW_END_MASK << FLOW_END_SHIFT);
+
+	flow->phase = fixed | state | end << FLOW_END_SHIFT;
+}
+
+static __always_inline __u16 local_port_of(const struct flow *flow)
+{
+	return flow->sent >> FLOW_PORT_SHIFT;
+}
+
+static __always_inline __u16 remote_port_of(const struct flow *flow)
+{
+	return flow->received >> FLOW_PORT_SHIFT;
+}
+
+static __always_inline __u16 short_time(__u64 us)
+{
+	if (us < FLOW_LONG_TIME)
+		return us;
+	us >>= 10;
+	return us < FLOW_LONG_TIME ? FLOW_LONG_TIME | us : 0xffff;
 }
 
 /* The entry of a socket, or 0 if it was evicted: user space counts that. While the table is being resized, user

@@ -42,16 +42,16 @@ static __always_inline bool is_read(const struct flow *flow)
 	if (flow->protocol == IPPROTO_TCP)
 		return true;
 	return flow->protocol == IPPROTO_UDP &&
-	       (flow->local_port == DNS_PORT || flow->remote_port == DNS_PORT);
+	       (local_port_of(flow) == DNS_PORT || remote_port_of(flow) == DNS_PORT);
 }
 
 /* Notes whose turn it is; whether it was the other side's. */
 static __always_inline bool turns(struct flow *flow, bool sent)
 {
 	__u8 talker = sent ? 1 : 2;
-	bool turns = flow->talker != talker;
+	bool turns = flow->family >> FLOW_TALKER_SHIFT != talker;
 
-	flow->talker = talker;
+	flow->family = (flow->family & FLOW_FAMILY_MASK) | talker << FLOW_TALKER_SHIFT;
 	return turns;
 }
 
@@ -60,9 +60,9 @@ static __always_inline void fill_sample(struct flow_sample *sample, const struct
 	sample->opened_ns = flow->opened_ns;
 	sample->workload = flow->workload;
 	sample->peer = flow->peer;
-	sample->local_port = flow->local_port;
-	sample->remote_port = flow->remote_port;
-	sample->role = flow->role;
+	sample->local_port = local_port_of(flow);
+	sample->remote_port = remote_port_of(flow);
+	sample->role = flow_role_of(flow);
 	sample->protocol = flow->protocol;
 }
 

@@ -88,16 +88,25 @@ static __always_inline void settle_open(struct tracked *tracked, const struct tc
 }
 #endif
 
+/* The bytes of a direction, with the port that is above them already. */
+static __always_inline __u64 with_port(__u64 before, __u64 bytes)
+{
+	if (bytes > FLOW_MOST_BYTES)
+		bytes = FLOW_MOST_BYTES;
+	return (before & ~FLOW_BYTES_MASK) | bytes;
+}
+
 static __always_inline void show(struct flow *flow, const struct tcp_counts *counts,
 				 struct tcp_sock *tcp)
 {
-	flow->bytes_sent = counts->sent;
-	flow->bytes_received = counts->received;
+	flow->sent = with_port(flow->sent, counts->sent);
+	flow->received = with_port(flow->received, counts->received);
 	flow->segments_sent = counts->segments_sent;
 	flow->segments_received = counts->segments_received;
-	flow->retransmits = counts->retransmits;
-	flow->rtt_us = smoothed_rtt_us(tcp);
-	flow->min_rtt_us = min_rtt_us(tcp);
+	flow->retransmits = counts->retransmits < FLOW_MOST_RETRANSMITS ? counts->retransmits :
+									  FLOW_MOST_RETRANSMITS;
+	flow->rtt = short_time(smoothed_rtt_us(tcp));
+	flow->min_rtt = short_time(min_rtt_us(tcp));
 }
 
 static __always_inline struct socket_address local_of(struct bpf_sock_ops *ops)
@@ -184,17 +193,16 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 		count_total(FLOW_AGGREGATED);
 		return;
 	}
-	__builtin_memcpy(flow.local_ip, local.ip, sizeof(flow.local_ip));
+	flow.local = local_number(&local);
+	note_local(flow.local, &local);
 	__builtin_memcpy(flow.remote_ip, remote.ip, sizeof(flow.remote_ip));
 	flow.opened_ns = flow.last_ns = fresh.opened_ns;
+	flow.sent = (__u64)ops->local_port << FLOW_PORT_SHIFT;
+	flow.received = (__u64)bpf_ntohl(ops->remote_port) << FLOW_PORT_SHIFT;
 	flow.workload = fresh.pair.workload;
 	flow.peer = fresh.pair.peer;
-	flow.local_port = ops->local_port;
-	flow.remote_port = bpf_ntohl(ops->remote_port);
-	flow.family = remote.family;
-	flow.state = FLOW_NEW;
-	flow.role = role;
-	flow.owner = fresh.pair.owner;
+	flow.family = local.family;
+	flow.phase = phase_of(role, fresh.pair.owner);
 	flow.protocol = IPPROTO_TCP;
 	list(fresh.cookie, &flow);
 	publish(fresh.cookie, fresh.opened_ns, &flow);
@@ -265,7 +273,7 @@ static __always_inline void change_state(struct bpf_sock_ops *ops, __u32 from, _
 	struct tcp_sock *tcp;
 	struct flow *flow;
 	__u32 took_us = 0;
-	__u8 before;
+	enum flow_state before;
 	__u64 now;
 
 	if (!sk)
@@ -287,13 +295,12 @@ static __always_inline void change_state(struct bpf_sock_ops *ops, __u32 from, _
 		return;
 	counts = counts_of(tcp, is_client(tracked));
 	show(flow, &counts, tcp);
-	before = flow->state;
-	flow->state = state_of(to);
-	flow->end = end;
+	before = flow_state_of(flow);
+	set_state(flow, state_of(to), end);
 	flow->last_ns = now;
 	if (took_us)
-		flow->handshake_us = took_us;
-	if (flow->state != before)
+		flow->handshake = short_time(took_us);
+	if (state_of(to) != before)
 		publish(tracked->cookie, now, flow);
 }
 
@@ -362,12 +369,13 @@ static __always_inline void read_flow(struct tracked *tracked, struct tcp_sock *
 	cookie = tracked->cookie;
 	is_stable = read_open(tracked, tcp, &counts);
 	flow = flow_of(&cookie);
-	if (!flow || flow->state == FLOW_CLOSED)
+	if (!flow || flow_state_of(flow) == FLOW_CLOSED)
 		return;
 	flow->pass = flow_setting(FLOW_PASS);
 	if (!is_stable)
 		return;
-	if (flow->bytes_sent != counts.sent || flow->bytes_received != counts.received)
+	if ((flow->sent & FLOW_BYTES_MASK) != counts.sent ||
+	    (flow->received & FLOW_BYTES_MASK) != counts.received)
 		flow->last_ns = bpf_ktime_get_ns();
 	show(flow, &counts, tcp);
 }

@@ -37,6 +37,8 @@ const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, co
 
 /// Most addresses of peers without a name that are noted in one reading.
 const MAX_STRANGERS: usize = 256;
+/// The number of their peers in flows.
+const OUTSIDE: u16 = PEER_OUTSIDE as u16;
 
 /// An instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -453,7 +455,7 @@ impl Accounts {
             present += 1;
             let Some(state) = flow.state() else { return };
             let ip = flow.remote().ip().to_canonical();
-            if flow.peer == PEER_OUTSIDE && strangers.len() < MAX_STRANGERS && is_private(ip) {
+            if flow.peer == OUTSIDE && strangers.len() < MAX_STRANGERS && is_private(ip) {
                 strangers.insert(ip);
             }
             *entries.entry(state).or_default() += 1;
@@ -461,7 +463,7 @@ impl Accounts {
                 if flow.last_ns.saturating_add(nanos(linger)) < began {
                     over.push(cookie);
                 }
-            } else if FlowOwner::of(flow.owner) == Some(FlowOwner::Wire) {
+            } else if flow.owner() == Some(FlowOwner::Wire) {
                 if flow.last_ns.saturating_add(nanos(quiet(&flow))) < began {
                     over.push(cookie);
                 }

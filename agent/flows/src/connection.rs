@@ -1,7 +1,7 @@
 //! A flow with names and wall-clock times, for people and programs.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leno_bpf::flows::monotonic;
@@ -16,6 +16,9 @@ const UNNAMED: &str = "?";
 
 /// The names of workloads by id: namespace and workload.
 pub(crate) type Names = BTreeMap<u32, (String, String)>;
+
+/// IPv6 addresses of workloads by the numbers that flows have.
+pub(crate) type Locals = BTreeMap<u32, IpAddr>;
 
 /// The difference between the kernel's clock and the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -125,9 +128,9 @@ pub struct Connection {
     pub segments_sent: u32,
     /// Segments that were received.
     pub segments_received: u32,
-    /// Segments that were sent again.
+    /// Segments that were sent again; 57,344 at most.
     pub retransmits: u32,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time; as the other times above 32.8 ms in steps of 1.024 ms, 33 s at most.
     pub rtt_us: u32,
     /// Least round-trip time of the last five minutes.
     pub min_rtt_us: u32,
@@ -166,8 +169,13 @@ impl Clock {
 }
 
 impl Connection {
-    pub(crate) fn new(cookie: u64, flow: &Flow, names: &Names, clock: Clock) -> Self {
-        let (namespace, workload) = name_of(names, flow.workload);
+    pub(crate) fn new(
+        (cookie, flow): (u64, &Flow),
+        names: &Names,
+        locals: &Locals,
+        clock: Clock,
+    ) -> Self {
+        let (namespace, workload) = name_of(names, flow.workload.into());
         let state = flow.state();
         let end_ns = match state {
             Some(FlowState::Closed) => flow.last_ns,
@@ -178,23 +186,24 @@ impl Connection {
             cookie,
             namespace,
             workload,
-            protocol: FlowOwner::of(flow.owner)
+            protocol: flow
+                .owner()
                 .map_or(UNNAMED, |owner| Protocol::new(owner, flow.protocol).name()),
-            socket: FlowOwner::of(flow.owner).map_or(UNNAMED, FlowOwner::name),
-            role: FlowRole::of(flow.role).map_or(UNNAMED, FlowRole::name),
-            local: flow.local(),
+            socket: flow.owner().map_or(UNNAMED, FlowOwner::name),
+            role: flow.role().map_or(UNNAMED, FlowRole::name),
+            local: flow.local(|number| locals.get(&number).copied()),
             remote: flow.remote(),
-            peer: peer_of(names, flow.peer),
+            peer: peer_of(names, flow.peer.into()),
             state: state.map_or(UNNAMED, FlowState::name),
-            end: FlowEnd::of(flow.end).map_or(UNNAMED, FlowEnd::name),
-            bytes_sent: flow.bytes_sent,
-            bytes_received: flow.bytes_received,
+            end: flow.end().map_or(UNNAMED, FlowEnd::name),
+            bytes_sent: flow.bytes_sent(),
+            bytes_received: flow.bytes_received(),
             segments_sent: flow.segments_sent,
             segments_received: flow.segments_received,
-            retransmits: flow.retransmits,
-            rtt_us: flow.rtt_us,
-            min_rtt_us: flow.min_rtt_us,
-            handshake_us: flow.handshake_us,
+            retransmits: flow.retransmits.into(),
+            rtt_us: flow.rtt_us(),
+            min_rtt_us: flow.min_rtt_us(),
+            handshake_us: flow.handshake_us(),
             first_seen_unix_ms: clock.unix_ms(flow.opened_ns),
             last_seen_unix_ms: clock.unix_ms(flow.last_ns),
             duration_ms: whole_ms(lasted),
@@ -203,10 +212,10 @@ impl Connection {
 }
 
 impl Change {
-    pub(crate) fn new(event: &FlowEvent, names: &Names, clock: Clock) -> Self {
+    pub(crate) fn new(event: &FlowEvent, names: &Names, locals: &Locals, clock: Clock) -> Self {
         Self {
             at_unix_ms: clock.unix_ms(event.at_ns),
-            connection: Connection::new(event.cookie, &event.flow, names, clock),
+            connection: Connection::new((event.cookie, &event.flow), names, locals, clock),
         }
     }
 }

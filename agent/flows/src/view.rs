@@ -7,7 +7,7 @@ use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{Flow, FlowName};
 
 use crate::caps::WorkloadCap;
-use crate::connection::{Change, Clock, Connection, Names};
+use crate::connection::{Change, Clock, Connection, Locals, Names};
 use crate::drops::{DropRow, Drops};
 use crate::requests::{self, RequestRow};
 use crate::wire::{self, WireRow};
@@ -23,6 +23,7 @@ pub struct Events<'a> {
     flows: &'a Flows,
     follower: Follower<'a>,
     names: Names,
+    locals: Locals,
 }
 
 impl View {
@@ -63,10 +64,10 @@ impl View {
             }
         })?;
         keep_latest(&mut latest, most);
-        let (names, clock) = (names(&self.flows)?, Clock::now());
+        let (names, locals, clock) = (names(&self.flows)?, self.flows.locals()?, Clock::now());
         let mut all: Vec<Connection> = latest
             .iter()
-            .map(|(cookie, flow)| Connection::new(*cookie, flow, &names, clock))
+            .map(|(cookie, flow)| Connection::new((*cookie, flow), &names, &locals, clock))
             .collect();
         all.sort_by_key(|one| (one.first_seen_unix_ms, one.cookie));
         let left_out = present - all.len();
@@ -155,7 +156,8 @@ impl View {
     /// [`Error::Followed`] if another process does; or if the kernel refuses.
     pub fn follow(&self) -> Result<Events<'_>, Error> {
         let follower = self.flows.follow()?;
-        Ok(Events { flows: &self.flows, follower, names: names(&self.flows)? })
+        let (names, locals) = (names(&self.flows)?, self.flows.locals()?);
+        Ok(Events { flows: &self.flows, follower, names, locals })
     }
 }
 
@@ -166,12 +168,16 @@ impl Events<'_> {
     /// If the kernel refuses.
     pub fn take(&mut self) -> Result<Vec<Change>, Error> {
         let events = self.follower.take()?;
-        let unknown = |id: u32| !self.names.contains_key(&id);
+        let unknown = |id: u16| !self.names.contains_key(&id.into());
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
             self.names = names(self.flows)?;
         }
-        let clock = Clock::now();
-        Ok(events.iter().map(|event| Change::new(event, &self.names, clock)).collect())
+        let unknown = |number| !self.locals.contains_key(&number);
+        if events.iter().filter_map(|event| event.flow.local_number()).any(unknown) {
+            self.locals = self.flows.locals()?;
+        }
+        let (names, locals, clock) = (&self.names, &self.locals, Clock::now());
+        Ok(events.iter().map(|event| Change::new(event, names, locals, clock)).collect())
     }
 
     /// How many changes were dropped since this reader began, because it was too slow.

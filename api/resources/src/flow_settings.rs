@@ -5,7 +5,7 @@ use crate::FLOW_MAP_SIZE_ANNOTATION;
 /// Most flows that a table may hold, and most changes that may wait for their reader.
 pub const MAX_FLOW_SIZE: u32 = 1 << 20;
 /// The kernel memory of a flow in the table, and of a change that waits, in bytes.
-const FLOW_BYTES: u64 = 184;
+const FLOW_BYTES: u64 = 152;
 const CHANGE_BYTES: u64 = 136;
 
 /// The share of the machine's CPU time that a text such as `0.2%` names, above 0 and at most 1; `None` if it names none.
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(flow_size(FLOW_RING_SIZE_ANNOTATION, "1048576"), Ok(MAX_FLOW_SIZE));
         assert_eq!(
             flow_size(FLOW_MAP_SIZE_ANNOTATION, "2000000").unwrap_err(),
-            "2000000 flows are too many: they would take 368 MB of kernel memory; the most is 1048576, which takes 193 MB"
+            "2000000 flows are too many: they would take 304 MB of kernel memory; the most is 1048576, which takes 160 MB"
         );
         for text in ["0", "-1", "many", "", "1e6"] {
             let error = flow_size(FLOW_RING_SIZE_ANNOTATION, text).unwrap_err();

@@ -7,7 +7,7 @@ use crate::layout::{Field, Layout, size_of_field};
 
 /// The layout of the pinned maps. Raised with every change of a pinned structure: maps of another layout are not used
 /// again.
-pub const FLOW_LAYOUT: u32 = 3;
+pub const FLOW_LAYOUT: u32 = 4;
 
 /// Most workloads that are accounted for on one machine (`MAX_FLOW_WORKLOADS`).
 pub const MAX_FLOW_WORKLOADS: u32 = 8192;
@@ -194,59 +194,53 @@ shared! {
         /// The workload.
         workload: [u8; 64],
     }
-    /// A connection, seen from the socket of a workload, or from its interface; times are of `CLOCK_MONOTONIC`.
+    /// A connection, seen from the socket of a workload, or from its interface; times are of `CLOCK_MONOTONIC`. Its parts
+    /// are read by functions: the kernel may keep a million of them.
     Flow as "flow" {
-        /// The socket's own address.
-        local_ip: [u32; 4],
         /// The address that it is connected to.
         remote_ip: [u32; 4],
         /// When it was begun, or accepted.
         opened_ns: u64,
         /// When it changed state last, or was last seen to have moved bytes.
         last_ns: u64,
-        /// Payload that was sent, each byte once.
-        bytes_sent: u64,
-        /// Payload that was received, each byte once.
-        bytes_received: u64,
-        /// The id of the workload.
-        workload: u32,
-        /// The id of the workload at the other end, [`PEER_OUTSIDE`], [`PEER_SELF`]
-        /// or [`PEER_CONTROL_PLANE`].
-        peer: u32,
+        /// Payload that was sent, each byte once; above it the socket's own port.
+        sent: u64,
+        /// Payload that was received, each byte once; above it the port that it is connected to.
+        received: u64,
+        /// The socket's own address: of IPv4 as it is, of IPv6 its key in `locals`.
+        local: u32,
         /// Segments that were sent, with retransmissions and those without payload.
         segments_sent: u32,
         /// Segments that were received.
         segments_received: u32,
-        /// Segments that were sent again.
-        retransmits: u32,
+        /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: a sequence number.
+        pass: u32,
+        /// The id of the workload.
+        workload: u16,
+        /// The id of the workload at the other end, [`PEER_OUTSIDE`], [`PEER_SELF`]
+        /// or [`PEER_CONTROL_PLANE`].
+        peer: u16,
+        /// Segments that were sent again; [`MOST_RETRANSMITS`] at most.
+        retransmits: u16,
         /// Smoothed round-trip time.
-        rtt_us: u32,
+        rtt: u16,
         /// Least round-trip time in the kernel's window; 0 if there is none.
-        min_rtt_us: u32,
+        min_rtt: u16,
         /// Client: from `connect` to established; server: from SYN-ACK to ACK.
-        handshake_us: u32,
-        /// The socket's own port.
-        local_port: u16,
-        /// The port that it is connected to.
-        remote_port: u16,
-        /// `AF_INET` or `AF_INET6`.
-        family: u8,
-        /// A [`FlowState`].
-        state: u8,
-        /// A [`FlowEnd`].
-        end: u8,
-        /// A [`FlowRole`].
-        role: u8,
-        /// A [`FlowOwner`].
-        owner: u8,
+        handshake: u16,
+        /// A [`FlowState`], a [`FlowEnd`], a [`FlowRole`] and a [`FlowOwner`].
+        phase: u8,
         /// The number of the protocol; 0 in what an earlier version wrote, and in frames that are not IP.
         protocol: u8,
         /// Of [`FlowOwner::Wire`]: what its frames have had.
         marks: u8,
-        /// Of samples: which side's payload came last.
-        talker: u8,
-        /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: a sequence number.
-        pass: u32,
+        /// `AF_INET` or `AF_INET6`, and of samples which side's payload came last.
+        family: u8,
+    }
+    /// Value of `locals`: an IPv6 address of a workload.
+    FlowLocal as "flow_local" {
+        /// 16 bytes in network order.
+        ip: [u32; 4],
     }
     /// Key of `pairs`.
     FlowPair as "flow_pair" {
@@ -557,23 +551,189 @@ impl FlowName {
     }
 }
 
+/// Most retransmissions that a flow counts (`FLOW_MOST_RETRANSMITS`).
+pub const MOST_RETRANSMITS: u16 = 0xe000;
+/// Bits below the port in `sent` and `received` (`FLOW_PORT_SHIFT`).
+const PORT_SHIFT: u32 = 48;
+/// Most bytes that a flow counts in a direction (`FLOW_MOST_BYTES`).
+const MOST_BYTES: u64 = (1 << PORT_SHIFT) - 1 - (1 << 40);
+// Ids of workloads have 16 bits in a flow.
+const _: () = assert!(MAX_FLOW_IDS <= 1 << 16);
+/// Where the parts of `phase` begin (`FLOW_END_SHIFT` and others), and the mask of `family` (`FLOW_FAMILY_MASK`).
+const END_SHIFT: u32 = 2;
+const ROLE_SHIFT: u32 = 5;
+const OWNER_SHIFT: u32 = 6;
+const FAMILY_MASK: u8 = 63;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// The least time in 16 bits that is not in microseconds (`FLOW_LONG_TIME`).
+const LONG_TIME: u16 = 0x8000;
+
+/// What a flow has beside its numbers, as [`Flow::new`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowParts {
+    /// The socket's own address.
+    pub local: SocketAddr,
+    /// What it is connected to.
+    pub remote: SocketAddr,
+    /// Its state.
+    pub state: FlowState,
+    /// How it ended.
+    pub end: FlowEnd,
+    /// Which side it is.
+    pub role: FlowRole,
+    /// Which program has it.
+    pub owner: FlowOwner,
+}
+
 impl Flow {
-    /// The socket's own address and port.
+    /// A flow that has counted nothing.
     #[must_use]
-    pub fn local(&self) -> SocketAddr {
-        SocketAddr::new(ip(self.local_ip), self.local_port)
+    pub fn new(parts: &FlowParts) -> Self {
+        let FlowParts { local, remote, state, end, role, owner } = *parts;
+        let zero = Self::from_bytes(&[0; size_of::<Self>()]).expect("as many bytes as it has");
+        Self {
+            remote_ip: FlowAddress::new(remote.ip()).ip,
+            sent: u64::from(local.port()) << PORT_SHIFT,
+            received: u64::from(remote.port()) << PORT_SHIFT,
+            local: local_of(local.ip()),
+            phase: (state as u8)
+                | ((end as u8) << END_SHIFT)
+                | ((role as u8) << ROLE_SHIFT)
+                | ((owner as u8) << OWNER_SHIFT),
+            family: if local.ip().to_canonical().is_ipv4() { AF_INET } else { AF_INET6 },
+            ..zero
+        }
+    }
+
+    /// The same flow with these bytes, as many as it can count.
+    #[must_use]
+    pub fn with_bytes(self, sent: u64, received: u64) -> Self {
+        let with = |before: u64, bytes: u64| {
+            ((before >> PORT_SHIFT) << PORT_SHIFT) | bytes.min(MOST_BYTES)
+        };
+        Self { sent: with(self.sent, sent), received: with(self.received, received), ..self }
+    }
+
+    /// The socket's own address and port. `locals` finds an IPv6 address by its number; the unspecified address stands in for one
+    /// that is not known any more.
+    #[must_use]
+    pub fn local(&self, locals: impl Fn(u32) -> Option<IpAddr>) -> SocketAddr {
+        let ip = match self.local_number() {
+            Some(number) => locals(number),
+            None if self.family & FAMILY_MASK == AF_INET => Some(self.local.to_ne_bytes().into()),
+            None => None,
+        };
+        let ip = ip.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+        SocketAddr::new(ip, (self.sent >> PORT_SHIFT) as u16)
+    }
+
+    /// The key of the socket's own address in `locals`; `None` if it is of IPv4.
+    #[must_use]
+    pub fn local_number(&self) -> Option<u32> {
+        (self.family & FAMILY_MASK == AF_INET6).then_some(self.local)
     }
 
     /// The address and port that it is connected to.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
-        SocketAddr::new(ip(self.remote_ip), self.remote_port)
+        SocketAddr::new(ip(self.remote_ip), (self.received >> PORT_SHIFT) as u16)
+    }
+
+    /// Payload that was sent, each byte once.
+    #[must_use]
+    pub fn bytes_sent(&self) -> u64 {
+        self.sent & ((1 << PORT_SHIFT) - 1)
+    }
+
+    /// Payload that was received, each byte once.
+    #[must_use]
+    pub fn bytes_received(&self) -> u64 {
+        self.received & ((1 << PORT_SHIFT) - 1)
+    }
+
+    /// Smoothed round-trip time, in microseconds; as the two that follow above 32.8 ms in steps of 1.024 ms, 33 s at most.
+    #[must_use]
+    pub fn rtt_us(&self) -> u32 {
+        time_us(self.rtt)
+    }
+
+    /// Least round-trip time in the kernel's window; 0 if there is none.
+    #[must_use]
+    pub fn min_rtt_us(&self) -> u32 {
+        time_us(self.min_rtt)
+    }
+
+    /// How long the handshake took; 0 if it is not done.
+    #[must_use]
+    pub fn handshake_us(&self) -> u32 {
+        time_us(self.handshake)
     }
 
     /// The state, if this version has it.
     #[must_use]
     pub fn state(&self) -> Option<FlowState> {
-        FlowState::of(self.state)
+        FlowState::of(self.phase & 3)
+    }
+
+    /// How it ended, if this version has it.
+    #[must_use]
+    pub fn end(&self) -> Option<FlowEnd> {
+        FlowEnd::of((self.phase >> END_SHIFT) & 7)
+    }
+
+    /// Which side it is.
+    #[must_use]
+    pub fn role(&self) -> Option<FlowRole> {
+        FlowRole::of((self.phase >> ROLE_SHIFT) & 1)
+    }
+
+    /// Which program has it, if this version has that.
+    #[must_use]
+    pub fn owner(&self) -> Option<FlowOwner> {
+        FlowOwner::of(self.phase >> OWNER_SHIFT)
+    }
+}
+
+/// A time of so many microseconds in 16 bits (`short_time`).
+#[must_use]
+pub fn short_time(us: u32) -> u16 {
+    match u16::try_from(us) {
+        Ok(short) if short < LONG_TIME => short,
+        _ => LONG_TIME | u16::try_from(us >> 10).unwrap_or(u16::MAX).min(LONG_TIME - 1),
+    }
+}
+
+fn time_us(short: u16) -> u32 {
+    if short < LONG_TIME { short.into() } else { u32::from(short - LONG_TIME) << 10 }
+}
+
+/// `local` of a flow with this address (`local_number`).
+#[must_use]
+pub fn local_of(ip: IpAddr) -> u32 {
+    let words = FlowAddress::new(ip).ip;
+    if ip.to_canonical().is_ipv4() {
+        return words[3];
+    }
+    let mix = |sum: u64, part: u64| {
+        let sum = (sum ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        sum ^ (sum >> 29)
+    };
+    let pair = |at: usize| (u64::from(words[at]) << 32) | u64::from(words[at + 1]);
+    (mix(mix(0, pair(0)), pair(2)) >> 32) as u32
+}
+
+impl FlowLocal {
+    /// One of IPv6.
+    #[must_use]
+    pub fn new(ip: IpAddr) -> Self {
+        Self { ip: FlowAddress::new(ip).ip }
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn ip(&self) -> IpAddr {
+        ip(self.ip)
     }
 }
 
@@ -600,12 +760,40 @@ mod tests {
 
     #[test]
     fn addresses_and_names_are_read_back() {
-        let mut flow = Flow::from_bytes(&vec![0; size_of::<Flow>()]).unwrap();
-        flow.local_ip = FlowAddress::new("10.89.0.2".parse().unwrap()).ip;
-        flow.remote_ip = FlowAddress::new("fd89::3".parse().unwrap()).ip;
-        flow.remote_port = 80;
-        assert_eq!(flow.local().to_string(), "10.89.0.2:0");
-        assert_eq!(flow.remote().to_string(), "[fd89::3]:80");
+        let mut parts = FlowParts {
+            local: "10.89.0.2:40000".parse().unwrap(),
+            remote: "[fd89::3]:80".parse().unwrap(),
+            state: FlowState::Closed,
+            end: FlowEnd::Refused,
+            role: FlowRole::Server,
+            owner: FlowOwner::Wire,
+        };
+        let flow = Flow::new(&parts).with_bytes(7, 1 << 40);
+        assert_eq!(flow.local(|_| None), parts.local);
+        assert_eq!((flow.remote(), flow.local_number()), (parts.remote, None));
+        assert_eq!((flow.bytes_sent(), flow.bytes_received()), (7, 1 << 40));
+        assert_eq!((flow.state(), flow.end()), (Some(parts.state), Some(parts.end)));
+        assert_eq!((flow.role(), flow.owner()), (Some(parts.role), Some(parts.owner)));
+        parts.local = "[fd89::2]:1".parse().unwrap();
+        let flow = Flow::new(&parts);
+        let number = flow.local_number().unwrap();
+        assert_eq!(flow.local(|one| (one == number).then(|| parts.local.ip())), parts.local);
+        assert_eq!(flow.local(|_| None).to_string(), "[::]:1");
         assert_eq!(FlowName::new("shop", "web").parts(), ("shop".into(), "web".into()));
+    }
+
+    #[test]
+    fn long_times_are_in_coarse_steps_and_have_an_end() {
+        for (us, read) in [
+            (0, 0),
+            (32_767, 32_767),
+            (32_768, 32_768),
+            (33_000, 32_768),
+            (1_000_000, 999_424),
+            (33_553_408, 33_553_408),
+            (u32::MAX, 33_553_408),
+        ] {
+            assert_eq!(time_us(short_time(us)), read, "{us}");
+        }
     }
 }

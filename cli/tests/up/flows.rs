@@ -146,7 +146,7 @@ fn the_table_and_the_programs_are_replaced_while_a_mesh_is_called() {
     let refused = mesh.leno(&too_many).output().unwrap();
     assert!(!refused.status.success());
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("370 MB of kernel memory"), "{text}");
+    assert!(text.contains("306 MB of kernel memory"), "{text}");
 
     let status = mesh.leno(&["ebpf", "status", "-o", "json"]).output().unwrap();
     let rows: Vec<Value> = serde_json::from_slice(&status.stdout).unwrap();
@@ -360,7 +360,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let own = owners(&mesh);
     assert_eq!(own.len(), 1);
     assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
-    for (what, rows) in [("programs", 3), ("maps", 19)] {
+    for (what, rows) in [("programs", 3), ("maps", 20)] {
         let output = mesh.leno(&["ebpf", what]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));
@@ -501,7 +501,7 @@ fn a_table_above_the_bound_is_refused_with_the_memory_it_would_take() {
     let output = mesh.leno(&arguments).arg(mesh.file()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("2000000 flows are too many: they would take 370 MB"), "{text}");
+    assert!(text.contains("2000000 flows are too many: they would take 306 MB"), "{text}");
 }
 
 /// The mesh of two with an annotation of its namespace.
@@ -528,5 +528,5 @@ fn the_table_has_the_size_of_an_annotation_and_an_edit_changes_it() {
     let output = draft.leno(&["up", "--name", draft.name()]).arg(draft.file()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("2000000 flows are too many: they would take 368 MB"), "{text}");
+    assert!(text.contains("2000000 flows are too many: they would take 304 MB"), "{text}");
 }

@@ -311,7 +311,7 @@ fn the_end_leaves_no_program_map_or_pin() {
     assert!(port.attached_to.starts_with("interface "), "{programs:?}");
     let mut maps: Vec<PinnedMap> = inspect::maps(&root).unwrap();
     maps.retain(|map| of_lab(&map.owner));
-    assert_eq!(maps.len(), 19, "{maps:?}");
+    assert_eq!(maps.len(), 20, "{maps:?}");
     let table = maps.iter().find(|map| map.name == "flows").unwrap();
     // What is told to an operator who wants too many is what the kernel takes, within a tenth.
     let told = leno_bpf::flows::memory_of(65_536);

@@ -342,7 +342,7 @@ fn most_memory() -> u64 {
 
 /// Also prints the figures: `cargo test -p leno-flows --test kernel -- --ignored --nocapture a_million_flows`.
 #[test]
-#[ignore = "takes 200 MB of kernel memory and up to a minute"]
+#[ignore = "takes 160 MB of kernel memory and up to a minute"]
 fn a_million_flows_are_read_in_little_memory() {
     if !has_root() {
         return;
@@ -377,4 +377,6 @@ fn a_million_flows_are_read_in_little_memory() {
         "{entries} flows: {kernel} bytes of kernel memory, {read} to read them, {shown} to show 10,000"
     );
     assert!(read < 30_000_000 && shown < 30_000_000, "{read} {shown}");
+    let table = maps.iter().find(|map| map.owner == lab.owner && map.name == "flows").unwrap();
+    assert!(table.memory_bytes < 160_000_000, "{} bytes", table.memory_bytes);
 }

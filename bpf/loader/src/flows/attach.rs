@@ -24,13 +24,14 @@ use crate::{batch, features, object, pins};
 /// The program on the cgroup.
 const SOCKOPS: &str = "leno_flow_sockops";
 /// The table, and the pin of one that is being filled.
-const TABLE: &str = "flows";
-const NEXT_TABLE: &str = "flows_next";
+pub(super) const TABLE: &str = "flows";
+pub(super) const NEXT_TABLE: &str = "flows_next";
 /// The map that is the table of the size before while entries are carried over.
 const TABLE_BEFORE: &str = "flows_before";
 /// The maps, pinned under these names.
 const MAPS: &[&str] = &[
     TABLE,
+    "locals",
     "pairs",
     "requests",
     "wire_requests",
@@ -99,7 +100,12 @@ fn take_over(
     capacities: Capacities,
     mut earlier: Earlier,
 ) -> Result<(), Error> {
-    let flows = opened(&pins::map_path(directory, TABLE), TABLE)?.max_entries();
+    let pin = pins::map_path(directory, TABLE);
+    let flows = match earlier.room_for_flows() {
+        Some(room) => room,
+        None if pin.exists() => opened(&pin, TABLE)?.max_entries(),
+        None => capacities.flows,
+    };
     let loaded = load(directory, Capacities { flows, ..capacities }, None);
     let replaced = loaded.and_then(|loaded| {
         make_rest(&loaded.object)?;

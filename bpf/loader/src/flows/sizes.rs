@@ -28,7 +28,7 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// 16,384 flows (3 MB) and 4,096 events (1 MB).
+    /// 16,384 flows (2.5 MB) and 4,096 events (0.5 MB).
     fn default() -> Self {
         Self { flows: 16_384, events: 4_096 }
     }
@@ -147,8 +147,8 @@ mod tests {
         let error = Sizes::new(2_000_000, 1).unwrap_err().to_string();
         assert_eq!(
             error,
-            "2000000 flows are too many: they would take 370 MB of kernel memory; the most is \
-             1048576, which takes 193 MB"
+            "2000000 flows are too many: they would take 306 MB of kernel memory; the most is \
+             1048576, which takes 160 MB"
         );
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use leno_bpf_abi::flow::{
-    FIRST_WORKLOAD, FLOW_SAMPLE_BYTES, Flow, FlowCap, FlowPair, FlowSample, FlowSums, PEER_OUTSIDE,
+    FIRST_WORKLOAD, FLOW_SAMPLE_BYTES, Flow, FlowCap, FlowLocal, FlowPair, FlowRole, FlowSample,
+    FlowSums, MOST_RETRANSMITS, PEER_OUTSIDE, local_of,
 };
 use libbpf_rs::{Map, MapCore as _, MapFlags, ProgramInput, RingBufferBuilder};
 
@@ -196,10 +198,53 @@ fn each_kind_of_frame_is_read() {
         let flows = programs.flows();
         let [flow] = &flows[..] else { panic!("{flows:?}") };
         assert_eq!(flow.protocol, protocol, "{frame:?}");
-        assert_eq!((flow.local_port, flow.remote_port), ports, "{frame:?}");
-        assert_eq!((flow.bytes_sent, flow.segments_sent), (frame.len() as u64, 1));
-        assert_eq!((flow.role, flow.peer), (0, PEER_OUTSIDE), "{frame:?}");
+        assert_eq!((flow.local(|_| None).port(), flow.remote().port()), ports, "{frame:?}");
+        assert_eq!((flow.bytes_sent(), flow.segments_sent), (frame.len() as u64, 1));
+        let role = flow.role().unwrap();
+        assert_eq!((role, u32::from(flow.peer)), (FlowRole::Client, PEER_OUTSIDE), "{frame:?}");
+        // The address of IPv6 is found by its number.
+        let locals = programs.map("locals");
+        let find = |number: u32| {
+            let value = locals.lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap()?;
+            Some(FlowLocal::from_bytes(&value).unwrap().ip())
+        };
+        let local = match frame[12..ETHERNET] {
+            [8, 0] => IpAddr::from(CLIENT),
+            [0x86, 0xdd] => "fd09::1".parse().unwrap(),
+            _ => "::".parse().unwrap(),
+        };
+        assert_eq!(flow.local(find).ip(), local);
+        assert_eq!(
+            flow.local_number(),
+            local.is_ipv6().then(|| local_of(local)).filter(|_| protocol > 0)
+        );
     }
+}
+
+#[test]
+fn a_flow_at_its_bounds_counts_no_further_and_keeps_its_ports() {
+    if !has_root() {
+        return;
+    }
+    let programs = Programs::load();
+    let frame = ipv4(6, 0, &tcp(ACK, 8, b"bytes"));
+    programs.run(PROGRAMS[0], &frame);
+    let table = programs.map("flows");
+    let key = table.keys().next().unwrap();
+    let full = Flow { retransmits: MOST_RETRANSMITS, ..programs.flows()[0] };
+    let full = full.with_bytes(u64::MAX, u64::MAX);
+    assert!(full.bytes_sent() > 280_000_000_000_000, "{full:?}");
+    table.update(&key, &full.to_bytes(), MapFlags::ANY).unwrap();
+    // It is sent again, and so is counted as that too.
+    programs.run(PROGRAMS[0], &frame);
+    let flows = programs.flows();
+    let [after] = &flows[..] else { panic!("{flows:?}") };
+    assert_eq!(after.segments_sent, 2);
+    assert_eq!((after.sent, after.received), (full.sent, full.received));
+    assert_eq!((after.retransmits, after.rtt), (full.retransmits, full.rtt));
+    let sums: Vec<_> = programs.sums().into_values().filter(|sums| sums.opened > 0).collect();
+    assert_eq!(sums.iter().map(|sums| sums.retransmits).collect::<Vec<_>>(), [1]);
+    assert_eq!(sums[0].bytes_sent, 2 * frame.len() as u64);
 }
 
 #[test]
