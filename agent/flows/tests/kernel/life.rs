@@ -24,6 +24,8 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
         return;
     }
     let mut lab = Lab::new(Sizes::default());
+    let keep_all = |lab: &mut Lab| lab.accounts().set_linger(Duration::from_secs(3600));
+    keep_all(&mut lab);
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let connect = |lab: &Lab| {
@@ -36,6 +38,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     assert_eq!(lab.metrics().of_side("client", OPENED, &[]), 2);
 
     assert_eq!(lab.restart(Sizes::default()), Earlier::Kept);
+    keep_all(&mut lab);
     assert_eq!(lab.flows("client", |_| true).len(), 2, "the table is the old one");
     talk(client, server, [100, 1], Ending::ClientCloses);
     let rows = lab.metrics_when(|rows| rows.of_side("client", CLOSED, &[]) == 2);
@@ -45,6 +48,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     let (client, server) = connect(&lab);
     let before: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
     assert_eq!(lab.restart(Sizes::new(2048, 64).unwrap()), Earlier::Kept);
+    keep_all(&mut lab);
     let after: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
     assert_eq!(after, before);
     talk(client, server, [10, 1], Ending::ClientCloses);
