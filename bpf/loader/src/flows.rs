@@ -3,6 +3,7 @@
 //! ```text
 //! <bpffs>/leno/<owner>/     owner, version, layout      notes
 //!                           map_<name>                  flows, pairs, sockets, workloads, addresses, names, ...
+//!                           map_<name>_earlier          one of an earlier layout, until it is taken over
 //!                           link_leno_flow_sockops      on the cgroup
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
 //!                                                       frames are counted; or filters_port<number>, a note

@@ -14,7 +14,7 @@ use leno_bpf_abi::flow::{FLOW_LAYOUT, FlowConfig, FlowOwner, FlowPair, FlowRole}
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program};
 
-use super::migrate::Earlier;
+use super::migrate::{self, Earlier};
 use super::ports::Replaced;
 use super::sizes::Capacities;
 use super::{drops, ports, reading};
@@ -101,9 +101,11 @@ fn take_over(
     mut earlier: Earlier,
 ) -> Result<(), Error> {
     let pin = pins::map_path(directory, TABLE);
+    // A table of today's form is of a process that was killed, and its programs may use it already.
+    let was_interrupted = pin.exists();
     let flows = match earlier.room_for_flows() {
+        _ if was_interrupted => opened(&pin, TABLE)?.max_entries(),
         Some(room) => room,
-        None if pin.exists() => opened(&pin, TABLE)?.max_entries(),
         None => capacities.flows,
     };
     let loaded = load(directory, Capacities { flows, ..capacities }, None);
@@ -113,12 +115,15 @@ fn take_over(
         replace(&loaded, directory, cgroup)
     });
     if let Err(error) = replaced {
-        earlier.put_back(directory)?;
+        if !was_interrupted {
+            migrate::put_back(directory)?;
+        }
         return Err(error);
     }
     wait_for_running_programs()?;
     earlier.add_rest(directory)?;
-    pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())
+    pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())?;
+    migrate::remove_earlier(directory)
 }
 
 /// Has the programs use a new table, and moves the entries of the one before into it.

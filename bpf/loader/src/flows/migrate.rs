@@ -5,20 +5,20 @@
 //! before the programs are replaced, and what the old programs still counted until then is added after.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use leno_bpf_abi::flow::{
-    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowEnd, FlowLocal, FlowOwner, FlowParts, FlowRole, FlowState,
-    MOST_RETRANSMITS, short_time,
+    FLOW_LAYOUT, FLOW_SETTINGS, FLOW_TOTALS, Flow, FlowEnd, FlowLocal, FlowOwner, FlowParts,
+    FlowRole, FlowState, MOST_RETRANSMITS, short_time,
 };
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::attach::{NEXT_TABLE, TABLE};
+use super::attach::{NEXT_TABLE, TABLE, rename};
 use crate::error::Error;
 use crate::{batch, pins};
 
 /// The counters of layout 2, in the order of their indexes.
-const TOTALS_2: &[&str] = &[
+const TOTALS_2: [&str; 7] = [
     "flow_added",
     "flow_unlisted",
     "flow_untracked",
@@ -36,68 +36,113 @@ pub(super) fn is_known(layout: &str) -> bool {
     layout == FLOW_LAYOUT.to_string() || ["2", "3"].contains(&layout)
 }
 
-/// What has another form in another layout, unpinned, so that the loader makes new ones.
+/// Whether a map has the form of an earlier layout.
+type IsEarlier = fn(&MapHandle) -> bool;
+
+/// The maps that had another form in one.
+const FORMS: [(&str, IsEarlier); 4] = [
+    (TABLE, |map| map.value_size() == EARLIER_FLOW),
+    // There beside the other if a process that carried flows over to another size was killed.
+    (NEXT_TABLE, |map| map.value_size() == EARLIER_FLOW),
+    ("totals", |map| map.max_entries() as usize == TOTALS_2.len()),
+    ("control", |map| (map.max_entries() as usize) < FLOW_SETTINGS.len()),
+];
+
+/// What has another form in another layout, set aside so that the loader makes new ones: its pins have another name until all
+/// that is in them was taken over. So a process that is killed meanwhile loses nothing: the next one begins again.
 pub(super) struct Earlier {
-    /// The table of flows; two if a process that carried it over to another size was killed.
-    tables: Vec<(&'static str, MapHandle)>,
-    arrays: Option<Arrays>,
+    tables: Vec<MapHandle>,
+    totals: Option<MapHandle>,
+    control: Option<MapHandle>,
+    /// Of `totals`, when the new array was filled.
+    copied: [u64; TOTALS_2.len()],
 }
 
 impl Earlier {
-    /// Unpins it; `None` if the pins have the layout of this build, or there are none.
+    /// Sets it aside; `None` if the pins have the layout of this build, or there are none.
     pub(super) fn set_aside(directory: &Path) -> Result<Option<Self>, Error> {
-        let layout = pins::read_note(directory, "layout");
-        if !["2", "3"].contains(&layout.as_str()) {
+        if !["2", "3"].contains(&pins::read_note(directory, "layout").as_str()) {
+            // A process that had taken over everything may have been killed before it removed them.
+            remove_earlier(directory)?;
             return Ok(None);
         }
-        let arrays = (layout == "2").then(|| Arrays::set_aside(directory)).transpose()?;
-        let mut tables = Vec::new();
-        for name in [TABLE, NEXT_TABLE] {
-            if !pins::map_path(directory, name).exists() {
-                continue;
-            }
-            // One of today's form is of a process that was killed while it took over.
-            if opened(directory, name)?.value_size() == EARLIER_FLOW {
-                tables.push((name, set_aside(directory, name)?));
+        let mut maps = [const { None }; FORMS.len()];
+        let mut renames = Vec::new();
+        for (map, (name, is_earlier)) in maps.iter_mut().zip(FORMS) {
+            let (pin, aside) = (pins::map_path(directory, name), earlier_path(directory, name));
+            let open = |pin: &Path| pin.exists().then(|| opened(pin)).transpose();
+            *map = open(&pin)?.filter(is_earlier);
+            match map {
+                Some(_) => renames.push((pin, aside)),
+                // A process that was killed may have set it aside.
+                None => *map = open(&aside)?,
             }
         }
-        Ok(Some(Self { tables, arrays }))
+        // Nothing is renamed before all of them are open.
+        renames.iter().try_for_each(|(from, to)| rename(from, to))?;
+        let [table, next, totals, control] = maps;
+        let tables = [table, next].into_iter().flatten().collect();
+        Ok(Some(Self { tables, totals, control, copied: [0; TOTALS_2.len()] }))
     }
 
     /// How many flows the table could hold; `None` if there is none of the earlier form.
     pub(super) fn room_for_flows(&self) -> Option<u32> {
-        self.tables.iter().map(|(_, table)| table.max_entries()).max()
+        self.tables.iter().map(MapHandle::max_entries).max()
     }
 
-    /// Fills what has the form of this build, before any program uses it.
+    /// Fills what has the form of this build, before any program uses it. A process that was killed may have filled it already,
+    /// and its programs may have counted there: what is greater stays.
     pub(super) fn fill(&mut self, directory: &Path) -> Result<(), Error> {
-        if let Some(arrays) = &mut self.arrays {
-            arrays.fill(directory)?;
+        if let Some(before) = &self.control {
+            let control = opened(&pins::map_path(directory, "control"))?;
+            for index in 0..before.max_entries() {
+                let key = index.to_ne_bytes();
+                let value = before.lookup(&key, MapFlags::ANY).map_err(Error::bpf(ACTION))?;
+                let value = value.unwrap_or_default();
+                control.update(&key, &value, MapFlags::ANY).map_err(Error::bpf(ACTION))?;
+            }
         }
+        self.move_totals(directory, |there, now, _| there.max(now))?;
         self.enter_flows(directory)
     }
 
-    /// Pins it again, in place of the new ones.
-    pub(super) fn put_back(self, directory: &Path) -> Result<(), Error> {
-        for (name, table) in self.tables {
-            put_back(directory, name, table)?;
-        }
-        self.arrays.map_or(Ok(()), |arrays| arrays.put_back(directory))
-    }
-
-    /// Adds what was counted since the last call.
+    /// Adds what was counted since it was filled. Once no program counts in the old array any more, this is exact, but for what
+    /// the new programs count in the microsecond between the reading of a counter and its writing.
     pub(super) fn add_rest(&mut self, directory: &Path) -> Result<(), Error> {
-        if let Some(arrays) = &mut self.arrays {
-            arrays.add_rest(directory)?;
-        }
+        self.move_totals(directory, |there, now, copied| there + now.saturating_sub(copied))?;
         self.enter_flows(directory)
+    }
+
+    /// Sets each counter to a sum of what is there, of the earlier one now, and of that when it was filled.
+    fn move_totals(
+        &mut self,
+        directory: &Path,
+        sum: impl Fn(u64, u64, u64) -> u64,
+    ) -> Result<(), Error> {
+        let Some(before) = &self.totals else { return Ok(()) };
+        let totals = opened(&pins::map_path(directory, "totals"))?;
+        for ((index, name), copied) in (0u32..).zip(TOTALS_2).zip(&mut self.copied) {
+            let now = number(before, index)?;
+            let Some(place) = FLOW_TOTALS.iter().position(|one| *one == name) else { continue };
+            let place = place as u32;
+            let there = number(&totals, place)?;
+            let sum = sum(there, now, *copied);
+            if sum != there {
+                totals
+                    .update(&place.to_ne_bytes(), &sum.to_ne_bytes(), MapFlags::ANY)
+                    .map_err(Error::bpf(ACTION))?;
+            }
+            *copied = now;
+        }
+        Ok(())
     }
 
     /// Enters the flows that are not in the table of this build, or have changed since they were entered.
     fn enter_flows(&self, directory: &Path) -> Result<(), Error> {
-        let [flows, locals] = [opened(directory, TABLE)?, opened(directory, "locals")?];
+        let open = |name| opened(&pins::map_path(directory, name));
+        let [flows, locals] = [open(TABLE)?, open("locals")?];
         let mut failed = None;
-        for (_, table) in &self.tables {
+        for table in &self.tables {
             batch::for_each(table, ACTION, |key, value| {
                 if let Some(flow) = flow_of(value) {
                     failed = failed.take().or(enter(&flows, &locals, key, &flow).err());
@@ -106,6 +151,27 @@ impl Earlier {
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Gives what is set aside its name again, in place of new ones.
+pub(super) fn put_back(directory: &Path) -> Result<(), Error> {
+    for (name, _) in FORMS {
+        let aside = earlier_path(directory, name);
+        if aside.exists() {
+            rename(&aside, &pins::map_path(directory, name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is set aside, once the note says that everything was taken over.
+pub(super) fn remove_earlier(directory: &Path) -> Result<(), Error> {
+    FORMS.iter().try_for_each(|(name, _)| pins::remove(&earlier_path(directory, name)))
+}
+
+/// Where a map of an earlier form is pinned while it is taken over.
+fn earlier_path(directory: &Path, name: &str) -> PathBuf {
+    pins::map_path(directory, &format!("{name}_earlier"))
 }
 
 fn enter(
@@ -166,75 +232,11 @@ fn flow_of(bytes: &[u8]) -> Option<(Flow, SocketAddr)> {
     Some((flow.with_bytes(long(48)?, long(56)?), local))
 }
 
-/// The arrays of layout 2.
-struct Arrays {
-    totals: MapHandle,
-    control: MapHandle,
-    /// Of `totals`, when the new array was filled.
-    copied: Vec<u64>,
-}
-
-impl Arrays {
-    fn set_aside(directory: &Path) -> Result<Self, Error> {
-        let (totals, control) = (set_aside(directory, "totals")?, set_aside(directory, "control")?);
-        Ok(Self { totals, control, copied: Vec::new() })
-    }
-
-    fn fill(&mut self, directory: &Path) -> Result<(), Error> {
-        let control = opened(directory, "control")?;
-        for index in 0..self.control.max_entries() {
-            let key = index.to_ne_bytes();
-            let value = self.control.lookup(&key, MapFlags::ANY).map_err(Error::bpf(ACTION))?;
-            let value = value.unwrap_or_default();
-            control.update(&key, &value, MapFlags::ANY).map_err(Error::bpf(ACTION))?;
-        }
-        self.copied = vec![0; TOTALS_2.len()];
-        self.add_rest(directory)
-    }
-
-    fn put_back(self, directory: &Path) -> Result<(), Error> {
-        put_back(directory, "totals", self.totals)?;
-        put_back(directory, "control", self.control)
-    }
-
-    /// Once no program counts in the old array any more, this is exact, but for what the new programs count in the
-    /// microsecond between the reading of a counter and its writing.
-    fn add_rest(&mut self, directory: &Path) -> Result<(), Error> {
-        let totals = opened(directory, "totals")?;
-        for ((index, name), copied) in (0u32..).zip(TOTALS_2).zip(&mut self.copied) {
-            let now = number(&self.totals, index)?;
-            let Some(place) = FLOW_TOTALS.iter().position(|one| one == name) else { continue };
-            let more = now.saturating_sub(*copied);
-            if more > 0 {
-                let place = place as u32;
-                let sum = number(&totals, place)? + more;
-                totals
-                    .update(&place.to_ne_bytes(), &sum.to_ne_bytes(), MapFlags::ANY)
-                    .map_err(Error::bpf(ACTION))?;
-            }
-            *copied = now;
-        }
-        Ok(())
-    }
-}
-
-fn set_aside(directory: &Path, name: &str) -> Result<MapHandle, Error> {
-    let map = opened(directory, name)?;
-    pins::remove(&pins::map_path(directory, name))?;
-    Ok(map)
-}
-
-fn put_back(directory: &Path, name: &str, mut map: MapHandle) -> Result<(), Error> {
-    let pin = pins::map_path(directory, name);
-    pins::remove(&pin)?;
-    map.pin(&pin).map_err(Error::bpf(ACTION))
-}
-
 /// What fails, in errors.
 const ACTION: &str = "take over the counters of another layout";
 
-fn opened(directory: &Path, name: &str) -> Result<MapHandle, Error> {
-    MapHandle::from_pinned_path(pins::map_path(directory, name)).map_err(Error::bpf(ACTION))
+fn opened(pin: &Path) -> Result<MapHandle, Error> {
+    MapHandle::from_pinned_path(pin).map_err(Error::bpf(ACTION))
 }
 
 fn number(map: &MapHandle, index: u32) -> Result<u64, Error> {
@@ -244,21 +246,17 @@ fn number(map: &MapHandle, index: u32) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use leno_bpf_abi::flow::{FlowPair, FlowSums};
     use libbpf_rs::MapType;
 
     use super::*;
-    use crate::PinRoot;
-    use crate::flows::{Earlier as Found, Flows, Sizes, self_test};
-    use crate::tests::has_root;
+    use crate::flows::self_test::apart;
+    use crate::flows::{Earlier as Found, Flows, Sizes, attach};
 
     #[test]
     fn every_counter_of_an_earlier_layout_has_a_place() {
         for name in TOTALS_2 {
-            assert!(FLOW_TOTALS.contains(name), "{name}");
+            assert!(FLOW_TOTALS.contains(&name), "{name}");
         }
     }
 
@@ -325,35 +323,37 @@ mod tests {
         }
     }
 
+    /// Pins a table as layouts 2 and 3 had it, with one flow.
+    fn pin_table(directory: &Path, name: &str) {
+        let table = pin_map(directory, name, MapType::LruHash, [8, EARLIER_FLOW, 64]);
+        table.update(&77u64.to_ne_bytes(), &earlier_flow(), MapFlags::ANY).unwrap();
+    }
+
+    fn is_aside(directory: &Path) -> bool {
+        FORMS.iter().any(|(name, _)| earlier_path(directory, name).exists())
+    }
+
     #[test]
     fn what_earlier_layouts_have_counted_is_taken_over() {
-        if !has_root() {
-            return;
-        }
-        let test = || {
-            let groups = self_test::own_namespaces().unwrap();
-            let group = groups.join(format!("leno-migrate-{}", std::process::id()));
-            fs::create_dir(&group).unwrap();
-            let root = PinRoot::at(Path::new("/dev/bpf")).unwrap();
+        apart("migrate", |group, root| {
             let sizes = Sizes::new(64, 64).unwrap();
-            let (flows, found) = Flows::attach(&root, "migrate", &group, sizes).unwrap();
+            let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::New);
             let directory = root.of("migrate").unwrap();
             pin_array(&directory, "totals", 8, 7, 10);
             pin_array(&directory, "control", 4, 2, 0);
-            let table = pin_map(&directory, "flows", MapType::LruHash, [8, 112, 64]);
-            table.update(&77u64.to_ne_bytes(), &earlier_flow(), MapFlags::ANY).unwrap();
+            pin_table(&directory, "flows");
             pins::write_note(&directory, "layout", "2").unwrap();
             let pair =
                 FlowPair { workload: 3, peer: 4, role: 0, owner: 0, protocol: 0, reserved: 0 };
             let mut sums = FlowSums::from_bytes(&[0; size_of::<FlowSums>()]).unwrap();
             sums.opened = 77;
-            let pairs = opened(&directory, "pairs").unwrap();
+            let pairs = opened(&pins::map_path(&directory, "pairs")).unwrap();
             pairs.update(&pair.to_bytes(), &sums.to_bytes(), MapFlags::ANY).unwrap();
             drop(flows);
 
             let sizes = Sizes::new(128, 64).unwrap();
-            let (flows, found) = Flows::attach(&root, "migrate", &group, sizes).unwrap();
+            let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::Kept);
             let totals = flows.totals().unwrap();
             let numbers = [totals.added, totals.unlisted, totals.untracked, totals.folded];
@@ -364,11 +364,10 @@ mod tests {
             assert_eq!(flows.capacity().unwrap(), 128);
             assert_taken_over(&flows);
             // Layout 3 had such flows as well, and today's counters.
-            let table = pin_map(&directory, "flows", MapType::LruHash, [8, 112, 64]);
-            table.update(&77u64.to_ne_bytes(), &earlier_flow(), MapFlags::ANY).unwrap();
+            pin_table(&directory, "flows");
             pins::write_note(&directory, "layout", "3").unwrap();
             drop(flows);
-            let (flows, found) = Flows::attach(&root, "migrate", &group, sizes).unwrap();
+            let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::Kept);
             assert_eq!(flows.totals().unwrap(), totals);
             assert_eq!(flows.capacity().unwrap(), 128);
@@ -376,12 +375,105 @@ mod tests {
             // A process that is killed right before it notes the layout leaves a table of today's form.
             pins::write_note(&directory, "layout", "3").unwrap();
             drop(flows);
-            let (flows, found) = Flows::attach(&root, "migrate", &group, sizes).unwrap();
+            let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::Kept);
             assert_taken_over(&flows);
+            assert!(!is_aside(&directory));
             flows.detach().unwrap();
-            fs::remove_dir(&group).unwrap();
-        };
-        std::thread::scope(|scope| scope.spawn(test).join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_killed_while_it_takes_over_loses_nothing() {
+        apart("killed", |group, root| {
+            let sizes = Sizes::new(64, 64).unwrap();
+            let attach = || Flows::attach(root, "killed", group, sizes).unwrap().0;
+            let flows = attach();
+            let directory = root.of("killed").unwrap();
+            let set_back = |flows: Flows| {
+                let table = flows.table().unwrap();
+                drop(flows);
+                table.delete(&77u64.to_ne_bytes()).ok();
+                pins::write_note(&directory, "layout", "2").unwrap();
+                pins::remove(&pins::map_path(&directory, "locals")).unwrap();
+            };
+            let numbers = |flows: &Flows| {
+                let totals = flows.totals().unwrap();
+                [totals.added, totals.unlisted, totals.removed]
+            };
+            // After it had set aside some, and had made nothing.
+            set_back(flows);
+            pin_table(&directory, "flows_earlier");
+            pins::remove(&pins::map_path(&directory, "flows")).unwrap();
+            pin_table(&directory, "flows_next");
+            pin_array(&directory, "totals_earlier", 8, 7, 10);
+            pins::remove(&pins::map_path(&directory, "totals")).unwrap();
+            pin_array(&directory, "control", 4, 2, 0);
+            let flows = attach();
+            assert_taken_over(&flows);
+            assert_eq!(numbers(&flows), [10, 11, 16]);
+            assert!(!is_aside(&directory));
+            // After it had made the new ones, and before it had filled them. The counters are filled already, and its programs
+            // have counted on in one of them.
+            set_back(flows);
+            pin_table(&directory, "flows_earlier");
+            pin_array(&directory, "totals_earlier", 8, 7, 10);
+            pin_array(&directory, "control_earlier", 4, 2, 0);
+            let totals = opened(&pins::map_path(&directory, "totals")).unwrap();
+            totals.update(&0u32.to_ne_bytes(), &12u64.to_ne_bytes(), MapFlags::ANY).unwrap();
+            let flows = attach();
+            assert_taken_over(&flows);
+            assert_eq!(numbers(&flows), [12, 11, 16]);
+            assert!(!is_aside(&directory));
+            // After it had written the note.
+            pin_table(&directory, "flows_earlier");
+            flows.table().unwrap().delete(&77u64.to_ne_bytes()).unwrap();
+            drop(flows);
+            let flows = attach();
+            flows.for_each(|_, flow| panic!("{flow:?}")).unwrap();
+            assert!(!is_aside(&directory));
+            flows.detach().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_taken_over_gets_its_name_back() {
+        apart("put-back", |group, root| {
+            let sizes = Sizes::new(64, 64).unwrap();
+            let (flows, _) = Flows::attach(root, "put-back", group, sizes).unwrap();
+            drop(flows);
+            let directory = root.of("put-back").unwrap();
+            pin_table(&directory, "flows");
+            pin_array(&directory, "totals", 8, 7, 10);
+            pin_array(&directory, "control", 4, 2, 0);
+            pins::write_note(&directory, "layout", "2").unwrap();
+            let link = pins::link_path(&directory, "leno_flow_sockops");
+            let elsewhere = pins::link_path(&directory, "elsewhere");
+            rename(&link, &elsewhere).unwrap();
+            // Without a link, or a cgroup, the programs can be put nowhere.
+            attach::put_in_place(&directory, None, sizes.capacities()).unwrap_err();
+            assert!(!is_aside(&directory));
+            assert_eq!(pins::read_note(&directory, "layout"), "2");
+            let table = opened(&pins::map_path(&directory, "flows")).unwrap();
+            let flow = table.lookup(&77u64.to_ne_bytes(), MapFlags::ANY).unwrap();
+            assert_eq!(flow, Some(earlier_flow()));
+            for (name, entries) in [("totals", 7), ("control", 2)] {
+                let map = opened(&pins::map_path(&directory, name)).unwrap();
+                assert_eq!(map.max_entries(), entries, "{name}");
+            }
+            // Nor is anything renamed if one of them cannot be opened: this is no map.
+            let control = pins::map_path(&directory, "control");
+            let before = pins::map_path(&directory, "control_before");
+            rename(&control, &before).unwrap();
+            std::os::unix::fs::symlink(".", &control).unwrap();
+            Earlier::set_aside(&directory).map(drop).unwrap_err();
+            assert!(!is_aside(&directory));
+            pins::remove(&control).unwrap();
+            rename(&before, &control).unwrap();
+            rename(&elsewhere, &link).unwrap();
+            let (flows, _) = Flows::attach(root, "put-back", group, sizes).unwrap();
+            assert_taken_over(&flows);
+            flows.detach().unwrap();
+        });
     }
 }

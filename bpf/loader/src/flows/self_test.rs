@@ -72,6 +72,21 @@ fn bring_up_loopback() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Runs a test in namespaces of its own, with a control group and a place for pins; does nothing without root.
+#[cfg(test)]
+pub(super) fn apart(name: &str, test: impl FnOnce(&Path, &PinRoot) + Send) {
+    if !crate::tests::has_root() {
+        return;
+    }
+    let run = || {
+        let group = own_namespaces().unwrap().join(format!("leno-{name}-{}", std::process::id()));
+        fs::create_dir(&group).unwrap();
+        test(&group, &PinRoot::at(&Path::new(PLACE).join("bpf")).unwrap());
+        fs::remove_dir(&group).unwrap();
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
 /// This process in a control group of its own; it goes back when this is dropped.
 struct Moved {
     group: PathBuf,
