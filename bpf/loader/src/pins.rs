@@ -77,11 +77,13 @@ pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
     made.map_err(Error::io(format!("make {}", path.display())))
 }
 
-/// Writes a note as the target of a symbolic link, replacing an older one.
+/// Writes a note as the target of a symbolic link, replacing an older one: at any time one of the two is there.
 pub(crate) fn write_note(directory: &Path, name: &str, text: &str) -> Result<(), Error> {
-    let path = directory.join(name);
-    remove(&path)?;
-    symlink(text, &path).map_err(Error::io(format!("write {}", path.display())))
+    let (path, next) = (directory.join(name), directory.join(format!("next_{name}")));
+    // Left by a process that was killed.
+    remove(&next)?;
+    let written = symlink(text, &next).and_then(|()| fs::rename(&next, &path));
+    written.map_err(Error::io(format!("write {}", path.display())))
 }
 
 /// Reads a note; empty if there is none.
