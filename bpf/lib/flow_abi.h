@@ -129,6 +129,8 @@ struct flow_name {
 /* From here on no more is added to them, or to `retransmits`: both stay below what they are stored in. */
 #define FLOW_MOST_BYTES (FLOW_BYTES_MASK - (1ull << 40))
 #define FLOW_MOST_RETRANSMITS 0xe000
+/* Most segments that one frame adds to `retransmits` of its flow: 64 KiB in segments of 1,448 bytes are 46. */
+#define FLOW_MOST_SEGMENTS 64
 
 /* The parts of `phase` of a flow: enum flow_state, and above it enum flow_end, enum flow_role and enum flow_owner. */
 #define FLOW_STATE_MASK 3

@@ -150,12 +150,18 @@ static __always_inline __u32 after(const struct frame *frame)
 	return frame->sequence + frame->payload + !!(frame->flags & (TCP_SYN | TCP_FIN));
 }
 
-/* Stays below the bound with what several CPUs add at once. */
+/* The word that is added to has `rtt` as well, which stays as it is: CPUs that add at once, as many as could be, add less than
+ * what is left above the bound. Readers show no more than the bound.
+ */
+_Static_assert(FLOW_MOST_RETRANSMITS + 127 * FLOW_MOST_SEGMENTS <= 0xffff, "127 CPUs at once");
+
 static __always_inline void add_retransmits(struct flow *flow, __u32 segments)
 {
 	__u32 *word = (__u32 *)&flow->retransmits;
 
-	if (flow->retransmits < FLOW_MOST_RETRANSMITS && segments < 0xffff - FLOW_MOST_RETRANSMITS)
+	if (segments > FLOW_MOST_SEGMENTS)
+		segments = FLOW_MOST_SEGMENTS;
+	if (flow->retransmits < FLOW_MOST_RETRANSMITS)
 		__sync_fetch_and_add(word, segments << RETRANSMITS_SHIFT);
 }
 

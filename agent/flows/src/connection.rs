@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leno_bpf::flows::monotonic;
 use leno_bpf_abi::flow::{
-    FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, PEER_CONTROL_PLANE,
-    PEER_SELF,
+    FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, MOST_RETRANSMITS,
+    PEER_CONTROL_PLANE, PEER_SELF,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -200,7 +200,7 @@ impl Connection {
             bytes_received: flow.bytes_received(),
             segments_sent: flow.segments_sent,
             segments_received: flow.segments_received,
-            retransmits: flow.retransmits.into(),
+            retransmits: flow.retransmits.min(MOST_RETRANSMITS).into(),
             rtt_us: flow.rtt_us(),
             min_rtt_us: flow.min_rtt_us(),
             handshake_us: flow.handshake_us(),

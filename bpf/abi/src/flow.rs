@@ -220,7 +220,7 @@ shared! {
         /// The id of the workload at the other end, [`PEER_OUTSIDE`], [`PEER_SELF`]
         /// or [`PEER_CONTROL_PLANE`].
         peer: u16,
-        /// Segments that were sent again; [`MOST_RETRANSMITS`] at most.
+        /// Segments that were sent again; programs that ran at once may pass [`MOST_RETRANSMITS`], which is shown then.
         retransmits: u16,
         /// Smoothed round-trip time.
         rtt: u16,

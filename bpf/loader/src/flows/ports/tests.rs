@@ -24,6 +24,8 @@ const LOOPBACK: u32 = 1;
 const CLIENT: [u8; 4] = [10, 9, 0, 1];
 const SERVER: [u8; 4] = [10, 9, 0, 2];
 const ETHERNET: usize = 14;
+/// Where `gso_segs` is in the kernel's `struct __sk_buff`.
+const GSO_SEGS: usize = 164;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
@@ -77,10 +79,22 @@ impl Programs {
     }
 
     /// Runs one program for a frame, which must go on as it was.
-    fn run(&self, (name, _): (&str, Direction), frame: &[u8]) {
+    fn run(&self, program: (&str, Direction), frame: &[u8]) {
+        self.run_with(program, frame, None);
+    }
+
+    /// The same for one that stands for so many segments.
+    fn run_as(&self, program: (&str, Direction), frame: &[u8], segments: u32) {
+        let mut context = [0; GSO_SEGS + 4];
+        context[GSO_SEGS..].copy_from_slice(&segments.to_ne_bytes());
+        self.run_with(program, frame, Some(&mut context));
+    }
+
+    fn run_with(&self, (name, _): (&str, Direction), frame: &[u8], context_in: Option<&mut [u8]>) {
         let mut after = vec![0; frame.len() + 64];
         let program = self.0.progs_mut().find(|one| one.name() == name).unwrap();
         let input = ProgramInput {
+            context_in,
             data_in: Some(frame),
             data_out: Some(&mut after),
             ..ProgramInput::default()
@@ -245,6 +259,30 @@ fn a_flow_at_its_bounds_counts_no_further_and_keeps_its_ports() {
     let sums: Vec<_> = programs.sums().into_values().filter(|sums| sums.opened > 0).collect();
     assert_eq!(sums.iter().map(|sums| sums.retransmits).collect::<Vec<_>>(), [1]);
     assert_eq!(sums[0].bytes_sent, 2 * frame.len() as u64);
+}
+
+/// The other field of the word that is added to is not reached.
+#[test]
+fn a_frame_of_many_segments_that_is_sent_again_leaves_the_time_beside_the_count() {
+    if !has_root() {
+        return;
+    }
+    let programs = Programs::load();
+    let frame = ipv4(6, 0, &tcp(ACK, 8, b"bytes"));
+    programs.run(PROGRAMS[0], &frame);
+    let table = programs.map("flows");
+    let key = table.keys().next().unwrap();
+    let almost = Flow { retransmits: MOST_RETRANSMITS - 1, rtt: 77, ..programs.flows()[0] };
+    table.update(&key, &almost.to_bytes(), MapFlags::ANY).unwrap();
+    programs.run_as(PROGRAMS[0], &frame, 8_000);
+    let flows = programs.flows();
+    let [after] = &flows[..] else { panic!("{flows:?}") };
+    assert_eq!(after.segments_sent, 8_001);
+    // So do 126 further CPUs that have found the same before.
+    assert_eq!(after.retransmits, MOST_RETRANSMITS - 1 + 64);
+    assert_eq!(after.rtt, 77);
+    let sums = programs.sums().into_values().map(|sums| sums.retransmits).max();
+    assert_eq!(sums, Some(8_000));
 }
 
 #[test]
