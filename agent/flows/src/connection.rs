@@ -1,10 +1,10 @@
 //! A flow with names and wall-clock times, for people and programs.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_bpf::flows::monotonic;
+use leno_bpf::flows::{Locals, monotonic};
 use leno_bpf_abi::flow::{
     FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, MOST_RETRANSMITS,
     PEER_CONTROL_PLANE, PEER_SELF,
@@ -16,9 +16,6 @@ const UNNAMED: &str = "?";
 
 /// The names of workloads by id: namespace and workload.
 pub(crate) type Names = BTreeMap<u32, (String, String)>;
-
-/// IPv6 addresses of workloads by the numbers that flows have.
-pub(crate) type Locals = BTreeMap<u32, IpAddr>;
 
 /// The difference between the kernel's clock and the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +188,7 @@ impl Connection {
                 .map_or(UNNAMED, |owner| Protocol::new(owner, flow.protocol).name()),
             socket: flow.owner().map_or(UNNAMED, FlowOwner::name),
             role: flow.role().map_or(UNNAMED, FlowRole::name),
-            local: flow.local(|number| locals.get(&number).copied()),
+            local: flow.local(|number| locals.get(number)),
             remote: flow.remote(),
             peer: peer_of(names, flow.peer.into()),
             state: state.map_or(UNNAMED, FlowState::name),

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
-use leno_bpf::flows::{Flows, Follower, Price};
+use leno_bpf::flows::{Flows, Follower, Locals, Price};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{Flow, FlowName};
 
 use crate::caps::WorkloadCap;
-use crate::connection::{Change, Clock, Connection, Locals, Names};
+use crate::connection::{Change, Clock, Connection, Names};
 use crate::drops::{DropRow, Drops};
 use crate::requests::{self, RequestRow};
 use crate::wire::{self, WireRow};
@@ -172,8 +172,9 @@ impl Events<'_> {
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
             self.names = names(self.flows)?;
         }
-        let unknown = |number| !self.locals.contains_key(&number);
-        if events.iter().filter_map(|event| event.flow.local_number()).any(unknown) {
+        // One that is known from frames alone may have become a workload's.
+        let uncertain = |number| !self.locals.is_certain(number);
+        if events.iter().filter_map(|event| event.flow.local_number()).any(uncertain) {
             self.locals = self.flows.locals()?;
         }
         let (names, locals, clock) = (&self.names, &self.locals, Clock::now());

@@ -18,6 +18,7 @@ mod clock;
 mod drops;
 mod events;
 mod filters;
+mod locals;
 mod migrate;
 mod pin_lock;
 mod ports;
@@ -35,8 +36,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use leno_bpf_abi::flow::{
-    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowAddress, FlowLevel, FlowLocal, FlowName, FlowPair,
-    FlowSums, FlowWorkload,
+    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowAddress, FlowLevel, FlowName, FlowPair, FlowSums,
+    FlowWorkload,
 };
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -49,6 +50,7 @@ pub use clock::{monotonic, thread_time};
 pub(crate) use drops::Tracepoint;
 pub use drops::drop_reasons;
 pub use events::Follower;
+pub use locals::Locals;
 pub use pin_lock::PinLock;
 pub use ports::Port;
 pub(crate) use ports::{filtered, try_frames};
@@ -417,22 +419,6 @@ impl Flows {
                 each(cookie, flow);
             }
         })
-    }
-
-    /// The IPv6 addresses of workloads by the numbers that flows have.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub fn locals(&self) -> Result<BTreeMap<u32, IpAddr>, Error> {
-        let mut all = BTreeMap::new();
-        let locals = Maps::open_one(&self.directory, "locals")?;
-        batch::for_each(&locals, "read the addresses of flows", |key, value| {
-            let number = key.try_into().map(u32::from_ne_bytes).ok();
-            all.extend(
-                number.zip(FlowLocal::from_bytes(value)).map(|(number, at)| (number, at.ip())),
-            );
-        })?;
-        Ok(all)
     }
 
     /// Removes flows from the table, and counts those that were still there. One process at a time may: it

@@ -298,7 +298,7 @@ mod tests {
         flows.for_each(|cookie, flow| all.push((cookie, flow))).unwrap();
         let [(77, flow)] = all[..] else { panic!("{all:?}") };
         let locals = flows.locals().unwrap();
-        let local = flow.local(|number| locals.get(&number).copied());
+        let local = flow.local(|number| locals.get(number));
         assert_eq!(
             (local.to_string().as_str(), flow.remote().to_string().as_str()),
             ("[fd89::2]:40000", "[fd89::3]:80")
