@@ -267,7 +267,8 @@ impl Source {
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
         if let (Some(Update::Changes(changes)), Some(secrets)) = (&mut update, &mut self.secrets) {
-            secrets.note(changes);
+            let ended = secrets.note(changes);
+            changes.extend(ended);
             changes.extend(secrets.first().await);
         }
         self.take(update, state, reloads)
@@ -288,7 +289,8 @@ impl Source {
             }
             Update::Changes(mut changes) => {
                 if let Some(secrets) = &mut self.secrets {
-                    secrets.note(&changes);
+                    let ended = secrets.note(&changes);
+                    changes.extend(ended);
                 }
                 tracing::info!(changes = changes.len(), "documents taken in");
                 if let Some(stored) = &self.stored {

@@ -26,7 +26,7 @@ const MAX_SECRETS: usize = 256;
 const MAX_OF_NAMESPACE: usize = 32;
 /// How long the first policies wait for the Secrets that they name: proxies have the keys of the last run, and must not be without any
 /// for a moment.
-const FIRST_ANSWER: Duration = Duration::from_secs(3);
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait before a Secret is asked for again: each that may not be read is a request that is refused.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// For how long a Secret may be refused that was read before, until its keys end. An API server that starts may refuse what
@@ -50,6 +50,8 @@ struct FollowedSecret {
     state: SecretState,
     /// Since when it is refused.
     refused: Option<Instant>,
+    /// Whether its keys were passed on, and count.
+    is_held: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,8 +100,10 @@ impl KeySecrets {
         move |text| counts.render(text)
     }
 
-    /// Follows the Secrets that the policies among these changes name, and no longer those that none names any more.
-    pub fn note(&mut self, changes: &[Change]) {
+    /// Follows the Secrets that the policies among these changes name, and no longer those that none names any more. The keys
+    /// of those do not count from here on: what is returned belongs to the changes.
+    #[must_use]
+    pub fn note(&mut self, changes: &[Change]) -> Vec<Change> {
         let mut differs = false;
         for change in changes {
             let (key, secrets) = match change {
@@ -117,9 +121,7 @@ impl KeySecrets {
             };
             differs |= before.unwrap_or_default() != secrets;
         }
-        if differs {
-            self.follow();
-        }
+        if differs { self.follow() } else { Vec::new() }
     }
 
     /// Waits until the API server has answered for each Secret, [`FIRST_ANSWER`] at most; those that are there.
@@ -154,9 +156,9 @@ impl KeySecrets {
             Found::Failure { is_refused } => {
                 one.state = SecretState::Unread;
                 // Where the API server does not answer, the last keys count.
-                let since = is_refused.then(|| *one.refused.get_or_insert_with(Instant::now));
-                let ended = since.filter(|since| since.elapsed() >= REFUSED);
-                ended.map(|_| Change::Delete(secret))
+                one.refused = is_refused.then(|| one.refused.unwrap_or_else(Instant::now));
+                let has_ended = one.refused.is_some_and(|since| since.elapsed() >= REFUSED);
+                has_ended.then_some(Change::Delete(secret))
             }
             found => {
                 (one.state, one.refused) = (SecretState::Followed, None);
@@ -166,12 +168,18 @@ impl KeySecrets {
                 }
             }
         };
+        // Keys end once, however often that is found out.
+        let was_held = one.is_held;
+        let change = change.filter(|change| was_held || matches!(change, Change::Upsert(_)));
+        if let Some(change) = &change {
+            one.is_held = matches!(change, Change::Upsert(_));
+        }
         self.count();
         change
     }
 
-    /// Follows exactly the Secrets that policies name, as far as there are places.
-    fn follow(&mut self) {
+    /// Follows exactly the Secrets that policies name, as far as there are places. The ends of the keys of others.
+    fn follow(&mut self) -> Vec<Change> {
         let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
         let wanted = with_places(&named);
         let left_out = named.len() - wanted.len();
@@ -182,21 +190,21 @@ impl KeySecrets {
                  namespace"
             );
         }
-        self.followed.retain(|secret, one| {
-            let stays = wanted.contains(secret);
-            if !stays {
-                one.task.abort();
-            }
-            stays
+        let gone = self.followed.extract_if(.., |secret, _| !wanted.contains(secret));
+        let ended = gone.filter_map(|(secret, one)| {
+            one.task.abort();
+            one.is_held.then_some(Change::Delete(secret))
         });
+        let ended = ended.collect();
         for secret in wanted {
             let (client, answers) = (self.client.clone(), self.answers.0.clone());
             self.followed.entry(secret).or_insert_with_key(|secret| {
                 let task = tokio::spawn(follow(client, secret.clone(), answers)).abort_handle();
-                FollowedSecret { task, state: SecretState::Unknown, refused: None }
+                FollowedSecret { task, state: SecretState::Unknown, refused: None, is_held: false }
             });
         }
         self.count();
+        ended
     }
 
     fn count(&self) {
@@ -348,29 +356,28 @@ mod tests {
             names(40).chunks(8).enumerate().map(of_policy).collect::<Vec<_>>()
         };
         let crowds: Vec<Change> = (0..20).flat_map(of_crowd).collect();
-        secrets.note(&crowds[..5]);
+        assert_eq!(secrets.note(&crowds[..5]), []);
         assert_eq!((of(&secrets, "crowd-00"), left_out(&secrets)), (MAX_OF_NAMESPACE, 8));
-        secrets.note(&crowds);
+        assert_eq!(secrets.note(&crowds), []);
         assert_eq!(secrets.followed.len(), MAX_SECRETS);
-        secrets.note(&[policy("shop", "p", &names(3))]);
+        assert_eq!(secrets.note(&[policy("shop", "p", &names(3))]), []);
         assert_eq!((of(&secrets, "shop"), secrets.followed.len()), (3, MAX_SECRETS));
         let deleted = crowds.iter().map(|change| match change {
             Change::Upsert(object) => Change::Delete(object.key()),
             Change::Delete(_) => unreachable!(),
         });
-        secrets.note(&deleted.collect::<Vec<_>>());
+        assert_eq!(secrets.note(&deleted.collect::<Vec<_>>()), [], "none of them was read");
         assert_eq!((secrets.followed.len(), left_out(&secrets)), (3, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn keys_end_where_the_right_to_read_them_was_withdrawn_and_not_with_the_api_server() {
         let mut secrets = key_secrets();
-        secrets.note(&[policy("shop", "p", &names(1))]);
-        let (secret, one) = secrets.followed.first_key_value().unwrap();
-        one.task.abort();
-        let secret = secret.clone();
+        let secret = follow_one(&mut secrets);
         let mut answer = |found| secrets.take(SecretAnswer { secret: secret.clone(), found });
         let failure = |is_refused| Found::Failure { is_refused };
+        assert!(answer(Found::Change(Box::new(Change::Delete(secret.clone())))).is_none());
+        assert!(answer(read(&secret)).is_some());
         assert!(answer(failure(false)).is_none());
         tokio::time::advance(REFUSED * 2).await;
         assert!(answer(failure(false)).is_none(), "the API server is away");
@@ -381,6 +388,38 @@ mod tests {
         tokio::time::advance(REFUSED / 2).await;
         assert!(answer(failure(true)).is_none());
         tokio::time::advance(REFUSED / 2).await;
+        assert!(answer(failure(false)).is_none(), "the API server is away again");
+        assert!(answer(failure(true)).is_none());
+        tokio::time::advance(REFUSED).await;
         assert_eq!(answer(failure(true)), Some(Change::Delete(secret.clone())));
+        assert!(answer(failure(true)).is_none(), "they end once");
+        assert!(answer(read(&secret)).is_some());
+    }
+
+    #[tokio::test]
+    async fn the_keys_of_a_secret_that_is_not_followed_any_more_end() {
+        let mut secrets = key_secrets();
+        let secret = follow_one(&mut secrets);
+        let found = read(&secret);
+        assert!(secrets.take(SecretAnswer { secret: secret.clone(), found }).is_some());
+        assert_eq!(secrets.note(&[policy("shop", "p", &names(2))]), [], "it is named as before");
+        let other = ["other".to_owned()];
+        assert_eq!(secrets.note(&[policy("shop", "p", &other)]), [Change::Delete(secret)]);
+        assert_eq!(secrets.note(&[policy("shop", "p", &[])]), [], "that one was not read");
+    }
+
+    /// Has a policy name one Secret, which no watch answers for.
+    fn follow_one(secrets: &mut KeySecrets) -> ObjectKey {
+        assert_eq!(secrets.note(&[policy("shop", "p", &names(1))]), []);
+        let (secret, one) = secrets.followed.first_key_value().unwrap();
+        one.task.abort();
+        secret.clone()
+    }
+
+    fn read(secret: &ObjectKey) -> Found {
+        let mut object = Secret::default();
+        object.metadata.name = Some(secret.name.clone());
+        object.metadata.namespace = Some(secret.namespace.clone());
+        Found::Change(Box::new(upsert(object)))
     }
 }
