@@ -1,7 +1,7 @@
 //! `leno-proxy --static` in its own process, in front of one server.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -201,7 +201,13 @@ pub fn free_address() -> Result<SocketAddr> {
     let [_, a, b, c] = (std::process::id() << 6 | nth).to_be_bytes();
     // 127.0.0.1 itself has a zero in the second place.
     let host = [127, a.max(1), b, c.clamp(1, 254)];
-    Ok(TcpListener::bind(SocketAddr::from((host, 0)))?.local_addr()?)
+    loop {
+        let address = TcpListener::bind(SocketAddr::from((host, 0)))?.local_addr()?;
+        // Some programs listen at all addresses.
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).is_ok() {
+            return Ok(address);
+        }
+    }
 }
 
 /// The document of a proxy that only serves one application, detects its protocol, and has as many workers as the machine

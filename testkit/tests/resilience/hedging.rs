@@ -34,20 +34,15 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
     }
     let seen = world.seen();
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
-    let copies = f64::from(seen.len() as u32 - REQUESTS);
-    assert!(copies > 0.0);
-    wait::until("all copies to be counted", LONG, || {
-        Ok((world.metric(&["leno_hedges_total"]) == copies).then_some(()))
-    })
-    .unwrap();
-    // A copy loses only where the good server was asked first and was late itself, as on a busy machine.
-    let stalled = world.backends[0].seen().len();
-    let lost = world.metric(&["leno_hedges_total", "lost"]);
-    assert_eq!(world.metric(&["leno_hedges_total", "won"]) + lost, copies);
-    assert_eq!(world.metric(&["leno_hedges_total", "won"]), stalled as f64 - lost);
-    // What loses is cancelled.
-    wait::until("what lost to be given up", LONG, || {
-        Ok((world.backends[0].given_up() == stalled).then_some(()))
+    // A copy is sent of each request that stalls, and wins. One that is sent to the stalled server loses: the good one was
+    // asked first and was late itself, as on a busy machine; it may be cancelled before that server has seen it.
+    wait::until("all copies to have won, or lost and been given up", LONG, || {
+        let [won, lost] =
+            ["won", "lost"].map(|result| world.metric(&["leno_hedges_total", result]));
+        let stalled = world.backends[0].seen().len();
+        let are_counted = won > 0.0 && (won..=won + lost).contains(&(stalled as f64));
+        let are_all = won + lost == world.metric(&["leno_hedges_total"]);
+        Ok((are_all && are_counted && world.backends[0].given_up() == stalled).then_some(()))
     })
     .unwrap();
 }
