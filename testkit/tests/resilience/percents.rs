@@ -62,13 +62,16 @@ fn mirrors_get_their_share() {
             assert!(world.get(&number.to_string()).is_good());
         }
         assert_eq!(world.seen().len(), REQUESTS);
-        let sent = || world.metric(&["leno_mirrored_requests_total"]);
-        wait::until("the copies to arrive", Duration::from_secs(20), || {
-            Ok((mirror.seen().len() as f64 == sent()).then_some(()))
+        // On a busy machine some copies end before they have arrived: their client has left, or too many are under way.
+        let counted = |result: &str| world.metric(&["leno_mirrored_requests_total", result]);
+        wait::until("the copies to arrive and to be counted", Duration::from_secs(90), || {
+            let seen = mirror.seen().len() as f64;
+            Ok((counted("\"sent\"") <= seen && seen <= counted("")).then_some(()))
         })
         .unwrap();
-        let copies = mirror.seen();
-        assert!(is_share(copies.len(), REQUESTS, chance), "{share}: {} copies", copies.len());
+        let (all, copies) = (counted("") as usize, mirror.seen());
+        assert!(is_share(all, REQUESTS, chance), "{share}: {all} copies");
+        assert!(copies.len() > all / 2, "{share}: {} of {all} copies arrived", copies.len());
         assert!(crate::counted(&copies).values().all(|times| *times == 1), "{share}");
     }
 }
