@@ -1,7 +1,7 @@
 //! A scripted DNS server over UDP and TCP (RFC 1035), for A records.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -32,12 +32,22 @@ const TYPE_A: u16 = 1;
 /// Bytes before the question (RFC 1035 section 4.1.1).
 const HEADER: usize = 12;
 
+/// A port of 127.0.0.1 that is free for both protocols: one that is for UDP may be that of a connection.
+fn sockets() -> Result<(SocketAddr, UdpSocket, TcpListener)> {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").context("cannot bind")?;
+        let address = udp.local_addr()?;
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            tcp => return Ok((address, udp, tcp.context("cannot listen on the same port")?)),
+        }
+    }
+}
+
 impl Resolver {
     /// Serves on a free port of 127.0.0.1.
     pub fn start() -> Result<Self> {
-        let udp = UdpSocket::bind("127.0.0.1:0").context("cannot bind")?;
-        let address = udp.local_addr()?;
-        let tcp = TcpListener::bind(address).context("cannot listen on the same port")?;
+        let (address, udp, tcp) = sockets()?;
         let resolver = Self { address, names: Arc::default(), asked: Arc::default() };
         let serving = resolver.clone();
         thread::spawn(move || {

@@ -381,9 +381,19 @@ mod tests {
         message.to_vec().unwrap()
     }
 
+    /// On a port that is free for both protocols: one that is for UDP may be that of a connection.
+    fn sockets() -> Sockets {
+        loop {
+            match Sockets::bind(["127.0.0.1".parse().unwrap()], 0) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                bound => return bound.unwrap(),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn an_answer_too_long_for_udp_comes_whole_over_tcp() {
-        let sockets = Sockets::bind(["127.0.0.1".parse().unwrap()], 0).unwrap();
+        let sockets = sockets();
         let udp = sockets.udp[0].local_addr().unwrap();
         let tcp = sockets.tcp[0].local_addr().unwrap();
         let (zone, received) = watch::channel(Arc::new(zone()));
@@ -414,7 +424,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_question_gets_no_answer_and_the_next_one_does() {
-        let sockets = Sockets::bind(["127.0.0.1".parse().unwrap()], 0).unwrap();
+        let sockets = sockets();
         let udp = sockets.udp[0].local_addr().unwrap();
         let (_zone, received) = watch::channel(Arc::new(zone()));
         serve(sockets, received, Upstreams::of_host(), Arc::default()).unwrap();

@@ -24,11 +24,21 @@ enum Says {
 /// Number of queries for IPv4.
 type Asked = Arc<AtomicU64>;
 
+/// A port that is free for both protocols: one that is for UDP may be that of a connection of another test.
+async fn sockets() -> (SocketAddr, UdpSocket, TcpListener) {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = udp.local_addr().unwrap();
+        match TcpListener::bind(address).await {
+            Ok(tcp) => return (address, udp, tcp),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+        }
+    }
+}
+
 /// Responds in this order, and repeats the last response.
 async fn resolver(says: Vec<Says>) -> (Resolvers, Asked) {
-    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address: SocketAddr = udp.local_addr().unwrap();
-    let tcp = TcpListener::bind(address).await.unwrap();
+    let (address, udp, tcp) = sockets().await;
     let asked = Asked::default();
     let counted = Arc::clone(&asked);
     let mut says: VecDeque<Says> = says.into();
