@@ -201,13 +201,15 @@ impl Bed {
         api.get_opt(&name).await.unwrap()
     }
 
-    /// Deletes an object without a grace period, and waits until it is gone.
+    /// Deletes an object without a grace period, and waits until it is gone. Who needs it may make it again at once.
     pub async fn delete(&self, object: Value) {
         let (api, name) = self.api(&object);
+        let before = api.get(&name).await.unwrap().metadata.uid;
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         api.delete(&name, &now).await.unwrap();
         until("the object is gone", async || {
-            api.get_opt(&name).await.unwrap().is_none().then_some(())
+            let there = api.get_opt(&name).await.unwrap();
+            there.is_none_or(|there| there.metadata.uid != before).then_some(())
         })
         .await;
     }
