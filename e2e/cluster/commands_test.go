@@ -14,7 +14,7 @@ import (
 const planted = "hunter2"
 
 // till is a service whose manifest and responses are full of secrets, and a client that calls it continuously.
-const till = `
+var till = `
 apiVersion: v1
 kind: Service
 metadata: {name: till, namespace: shop}
@@ -38,22 +38,7 @@ spec:
         env: [{name: MODE, value: hunter2-environment}]
         ports: [{containerPort: 8080}]
         readinessProbe: {httpGet: {path: /, port: 8080, httpHeaders: [{name: Authorization, value: Bearer hunter2-probe}]}, periodSeconds: 1}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: shopper, namespace: shop}
-spec:
-  selector: {matchLabels: {app: shopper}}
-  template:
-    metadata: {labels: {app: shopper}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: application
-        image: ` + boxImage + `
-        imagePullPolicy: Never
-        command: [sh, -c, "while :; do curl -s -m 5 -o /dev/null -H 'Authorization: Bearer hunter2-sent' 'http://till/?token=hunter2-asked'; done"]
----
+` + ofShop("shopper", `"while :; do curl -s -m 5 -o /dev/null -H 'Authorization: Bearer hunter2-sent' 'http://till/?token=hunter2-asked'; done"`) + `---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: till, namespace: shop}

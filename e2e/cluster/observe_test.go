@@ -101,42 +101,33 @@ func (m mesh) remembers() {
 }
 
 // broken is a service that fails every request, and its client.
-const broken = `
+var broken = `
 apiVersion: v1
 kind: Service
 metadata: {name: oven, namespace: shop}
 spec: {selector: {app: oven}, ports: [{port: 80, targetPort: 8080, appProtocol: http}]}
----
+` + ofShop("oven", `'mkdir -p /tmp/www/cgi-bin; printf "#!/bin/sh\nprintf \"Status: 500 cold\\\\r\\\\n\\\\r\\\\n\"\n" >/tmp/www/cgi-bin/index.cgi; chmod +x /tmp/www/cgi-bin/index.cgi; exec httpd -f -p 8080 -h /tmp/www'`) +
+	ofShop("baker", `"while :; do curl -s -m 5 -o /dev/null http://oven/; sleep 0.1; done"`)
+
+// ofShop is a Deployment of namespace `shop` that runs a script, which is quoted as YAML wants it.
+func ofShop(name, script string) string {
+	return fmt.Sprintf(`---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: oven, namespace: shop}
+metadata: {name: %[1]s, namespace: shop}
 spec:
-  selector: {matchLabels: {app: oven}}
+  selector: {matchLabels: {app: %[1]s}}
   template:
-    metadata: {labels: {app: oven}}
+    metadata: {labels: {app: %[1]s}}
     spec:
       terminationGracePeriodSeconds: 1
       containers:
       - name: application
-        image: ` + boxImage + `
+        image: %[2]s
         imagePullPolicy: Never
-        command: [sh, -c, 'mkdir -p /tmp/www/cgi-bin; printf "#!/bin/sh\nprintf \"Status: 500 cold\\\\r\\\\n\\\\r\\\\n\"\n" >/tmp/www/cgi-bin/index.cgi; chmod +x /tmp/www/cgi-bin/index.cgi; exec httpd -f -p 8080 -h /tmp/www']
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: baker, namespace: shop}
-spec:
-  selector: {matchLabels: {app: baker}}
-  template:
-    metadata: {labels: {app: baker}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: application
-        image: ` + boxImage + `
-        imagePullPolicy: Never
-        command: [sh, -c, "while :; do curl -s -m 5 -o /dev/null http://oven/; sleep 0.1; done"]
-`
+        command: [sh, -c, %[3]s]
+`, name, boxImage, script)
+}
 
 // dashboard starts `leno dashboard`, and returns the topology that its page shows.
 func (m mesh) dashboard(command *exec.Cmd) (string, error) {
