@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use leno_index::Change;
+use leno_keys::key_objects;
 use leno_kube::{Api, Client, Event, Report, Selection, WatchError, is_refused, watch};
 use leno_program::Family;
 use leno_resources::{AuthorizationPolicy, Kind, Object, ObjectKey, only_keys};
@@ -305,10 +306,7 @@ fn upsert(mut secret: Secret) -> Change {
 
 /// The Secrets that a policy names.
 fn secrets(policy: &AuthorizationPolicy) -> BTreeSet<ObjectKey> {
-    let names = policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_secret.clone());
-    let namespace = &policy.metadata.namespace;
-    let key = |name| ObjectKey { kind: Kind::Secret, namespace: namespace.clone(), name };
-    names.map(key).collect()
+    key_objects(policy).filter(|key| key.kind == Kind::Secret).collect()
 }
 
 #[cfg(test)]

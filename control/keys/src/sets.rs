@@ -184,7 +184,7 @@ impl KeySets {
             store.retain(|name| kept.contains(name));
         }
         let is_other = |policy: &&AuthorizationPolicy| {
-            permits_others || objects(policy).any(|key| replaced.contains(&key))
+            permits_others || key_objects(policy).any(|key| replaced.contains(&key))
         };
         let others = self.policies.values().filter(is_other).cloned();
         changes
@@ -443,11 +443,11 @@ impl Counts {
 
 /// Whether a policy names keys that are elsewhere.
 fn names_keys(policy: &AuthorizationPolicy) -> bool {
-    urls(policy).next().is_some() || objects(policy).next().is_some()
+    urls(policy).next().is_some() || key_objects(policy).next().is_some()
 }
 
-/// The objects with the keys of a policy's issuers.
-fn objects(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
+/// The objects with the keys of a policy's issuers: `ConfigMap`s and `Secret`s.
+pub fn key_objects(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
     let namespace = &policy.metadata.namespace;
     policy.spec.tokens.iter().filter_map(move |issuer| object(namespace, issuer))
 }
