@@ -9,10 +9,13 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_dashboard::ProcessEnds;
+use leno_dashboard::hub::TICK;
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use leno_resources::{NamespaceMode, PodMode};
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
+
+use crate::scrape::ROUND;
 
 /// Most pods that are followed: the largest cluster that Kubernetes supports has 150,000.
 const MAX_PODS: usize = 150_000;
@@ -24,8 +27,9 @@ const CONTROLLER: &str = "leno-controller";
 /// The reasons for which a container waits that starts in an ordinary way.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// How long after it happened something is seen, at most: at the next observation, when that is over.
-const SEEN_WITHIN_MS: u64 = 10_000;
+/// How long after it happened something is seen, at most: at the next observation, when that is over. And the API server
+/// says of a namespace the whole second in which it was made.
+const SEEN_WITHIN_MS: u64 = (TICK.as_secs() + ROUND.as_secs() + 1) * 1_000;
 
 type Key = (String, String);
 

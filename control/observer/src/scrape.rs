@@ -33,7 +33,7 @@ const CONNECTING: (usize, usize) = (256, 192);
 const QUERIED: (usize, usize) = (16, 12);
 /// How long an observation waits for all proxies. Where many of a namespace do not answer, those that come last there are
 /// not waited for.
-const ROUND: Duration = Duration::from_secs(4);
+pub(crate) const ROUND: Duration = Duration::from_secs(4);
 /// Longest page, in bytes. That of a proxy with all edges that it counts has 2 MiB, with the names of another mesh
 /// twice as many.
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
