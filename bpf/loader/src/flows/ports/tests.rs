@@ -78,6 +78,15 @@ impl Programs {
         self.0.maps().find(|map| map.name() == name).unwrap()
     }
 
+    /// Replaces the only flow of the table; what it is then.
+    fn change_flow(&self, change: impl FnOnce(Flow) -> Flow) -> Flow {
+        let table = self.map("flows");
+        let key = table.keys().next().unwrap();
+        let flow = change(self.flows()[0]);
+        table.update(&key, &flow.to_bytes(), MapFlags::ANY).unwrap();
+        flow
+    }
+
     /// Runs one program for a frame, which must go on as it was.
     fn run(&self, program: (&str, Direction), frame: &[u8]) {
         self.run_with(program, frame, None);
@@ -243,12 +252,10 @@ fn a_flow_at_its_bounds_counts_no_further_and_keeps_its_ports() {
     let programs = Programs::load();
     let frame = ipv4(6, 0, &tcp(ACK, 8, b"bytes"));
     programs.run(PROGRAMS[0], &frame);
-    let table = programs.map("flows");
-    let key = table.keys().next().unwrap();
-    let full = Flow { retransmits: MOST_RETRANSMITS, ..programs.flows()[0] };
-    let full = full.with_bytes(u64::MAX, u64::MAX);
+    let full = programs.change_flow(|flow| {
+        Flow { retransmits: MOST_RETRANSMITS, ..flow }.with_bytes(u64::MAX, u64::MAX)
+    });
     assert!(full.bytes_sent() > 280_000_000_000_000, "{full:?}");
-    table.update(&key, &full.to_bytes(), MapFlags::ANY).unwrap();
     // It is sent again, and so is counted as that too.
     programs.run(PROGRAMS[0], &frame);
     let flows = programs.flows();
@@ -270,10 +277,7 @@ fn a_frame_of_many_segments_that_is_sent_again_leaves_the_time_beside_the_count(
     let programs = Programs::load();
     let frame = ipv4(6, 0, &tcp(ACK, 8, b"bytes"));
     programs.run(PROGRAMS[0], &frame);
-    let table = programs.map("flows");
-    let key = table.keys().next().unwrap();
-    let almost = Flow { retransmits: MOST_RETRANSMITS - 1, rtt: 77, ..programs.flows()[0] };
-    table.update(&key, &almost.to_bytes(), MapFlags::ANY).unwrap();
+    programs.change_flow(|flow| Flow { retransmits: MOST_RETRANSMITS - 1, rtt: 77, ..flow });
     programs.run_as(PROGRAMS[0], &frame, 8_000);
     let flows = programs.flows();
     let [after] = &flows[..] else { panic!("{flows:?}") };
