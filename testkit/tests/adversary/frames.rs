@@ -20,11 +20,6 @@ pub(crate) const TABLE: &str = include_str!("cases/frames.txt");
 
 const TYPES: &str = "DHYRSUPGWC";
 const CLIENTS: usize = 8;
-/// How often a case that has to be served is tried at most: on a machine that does much else the application may take
-/// longer to begin a connection than the proxy waits, and all requests that wait for that connection fail.
-const TRIES: usize = 3;
-/// Most tries that may fail so: a case that harms others fails more of them.
-const MOST_AGAIN: usize = 24;
 const PING: &[u8] = b"adversry";
 /// A field that has the proxy behind mTLS speak HTTP/1 to its application.
 pub(crate) const OF_HTTP1: &str = ";leno-h1=1.1\\sl";
@@ -48,7 +43,7 @@ fn frames_do_not_harm_a_proxy_behind_mtls() {
 
 fn run(world: &World, field: &str) {
     let cases = cases(TABLE);
-    let (next, again) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
     let first = if field.is_empty() { 0 } else { 100_000 };
     let client = || {
         let mut faults = Vec::new();
@@ -56,14 +51,7 @@ fn run(world: &World, field: &str) {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(number) else { return faults };
             let marker = format!("c{}z", first + number);
-            let mut outcome = talk(world, case, (&marker, field));
-            for _ in 1..TRIES {
-                if outcome.is_ok() || case.verdict != Verdict::Served {
-                    break;
-                }
-                again.fetch_add(1, Ordering::Relaxed);
-                outcome = talk(world, case, (&marker, field));
-            }
+            let outcome = talk(world, case, (&marker, field));
             faults
                 .extend(outcome.err().map(|why| format!("{number} {}: {why}", shown(&case.text))));
         }
@@ -74,10 +62,6 @@ fn run(world: &World, field: &str) {
     });
     world.assert_idle();
     let mut faults = faults;
-    let again = again.into_inner();
-    if again > MOST_AGAIN {
-        faults.push(format!("{again} tries of cases that have to be served have failed"));
-    }
     for (number, case) in cases.iter().enumerate() {
         let seen = world.application.seen(&format!("c{}z", first + number));
         for seen in seen.iter().filter(|seen| seen.message.is_whole) {
