@@ -432,6 +432,13 @@ fn taps(taps: &Taps) -> Vec<Measured> {
         count(r#"result="queued""#, counted.queued),
         count(r#"result="sampled_out""#, counted.sampled_out),
         count(r#"result="dropped""#, counted.dropped),
+        Measured {
+            kind: Kind::Counter,
+            name: "leno_tap_bodies_not_copied",
+            labels: Cow::Borrowed(""),
+            help: "Requests of which a tap wanted the bodies, while those of as many others as allowed were copied.",
+            value: taps.not_copied() as f64,
+        },
     ]
 }
 

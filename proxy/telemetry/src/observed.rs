@@ -12,7 +12,9 @@ use crate::access::{MAX_FIELD_BYTES, qualified};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::Outcome;
 
-use crate::tap::{Carried, MASK, Mark, Tap, Taps, are_alike, is_secret, masked_target};
+use crate::tap::{
+    Carried, MASK, MAX_COPIED, Mark, RoomForBodies, Tap, Taps, is_secret, masked_target,
+};
 
 /// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
 const MAX_HEADER_BYTES: usize = 2048;
@@ -35,7 +37,7 @@ pub(crate) struct Observed {
     retries: Cell<u32>,
     carried: Carried,
     /// `None` unless an open tap wants bodies of this request.
-    copies: Option<BodyCopies>,
+    copies: Option<(BodyCopies, RoomForBodies)>,
     /// `None` unless an open tap wants them.
     decisions: Option<RefCell<Vec<(Instant, String)>>>,
     /// The taps that get the request, once that is decided.
@@ -84,16 +86,25 @@ impl Observed {
         }
         let followed = self.carried.followed;
         let may_have = |tap: &Arc<Tap>| {
-            let wanted = tap.filter.followed;
-            let is_followed = |wanted| followed.is_some_and(|id| are_alike(id, wanted));
-            tap.filter.with_bodies && wanted.is_none_or(is_followed)
+            let filter = &tap.filter;
+            filter.with_bodies
+                && tap.may_take()
+                && filter.may_match(&self.method, path(&self.target), followed)
         };
-        self.copies = self.open.iter().any(may_have).then(BodyCopies::default);
+        if !self.open.iter().any(may_have) {
+            return;
+        }
+        match self.taps.room_for_bodies() {
+            Some(room) => self.copies = Some((BodyCopies::default(), room)),
+            None => self.decided(|| {
+                format!("bodies are not shown: those of {MAX_COPIED} other requests are copied now")
+            }),
+        }
     }
 
     /// Where the bodies are to be copied to.
     pub(crate) fn copies(&self) -> Option<&BodyCopies> {
-        self.copies.as_ref()
+        self.copies.as_ref().map(|(copies, _)| copies)
     }
 
     /// Notes what the proxy has decided on the request, if a tap wants that.
@@ -177,7 +188,7 @@ impl Observed {
             };
             let followed = self.carried.followed.or(tap.filter.follow);
             let followed = followed.map(|id| format!("{id:016x}").into());
-            let copies = self.copies.as_ref().filter(|_| tap.filter.with_bodies);
+            let copies = self.copies().filter(|_| tap.filter.with_bodies);
             let request = TappedRequest {
                 headers,
                 decisions,

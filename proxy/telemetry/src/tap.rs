@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub const MAX_TAPS: usize = 4;
 pub const MAX_QUEUED: usize = 256;
 /// The highest rate of a tap, in requests per second and proxy.
 pub const MAX_RATE: u32 = 500;
+/// Most requests of a proxy whose bodies are copied at a time: they occupy up to 512 KiB.
+pub const MAX_COPIED: usize = 64;
 /// A tap that its client polls no more is closed after this time.
 pub const LAPSE: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,20 @@ struct Shared {
     is_watched: AtomicBool,
     /// The events of all taps, those that were closed too.
     counts: Counts,
+    /// Requests whose bodies are copied now.
+    copied: AtomicUsize,
+    /// Requests whose bodies were not copied, since those of [`MAX_COPIED`] others were.
+    not_copied: AtomicU64,
+}
+
+/// The place of a request whose bodies are copied, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct RoomForBodies(Arc<Shared>);
+
+impl Drop for RoomForBodies {
+    fn drop(&mut self) {
+        self.0.copied.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What became of the requests that a tap's filter has matched.
@@ -209,6 +225,24 @@ impl Taps {
         of(&self.0.counts);
     }
 
+    /// A place for a request whose bodies are to be copied. `None`, counted: all are taken.
+    pub(crate) fn room_for_bodies(&self) -> Option<RoomForBodies> {
+        let next = |copied: usize| (copied < MAX_COPIED).then_some(copied.saturating_add(1));
+        match self.0.copied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Some(RoomForBodies(Arc::clone(&self.0))),
+            Err(_) => {
+                self.0.not_copied.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Requests whose bodies were not copied, since those of too many others were.
+    #[must_use]
+    pub fn not_copied(&self) -> u64 {
+        self.0.not_copied.load(Ordering::Relaxed)
+    }
+
     /// Takes a request out of the tap's rate. `false`, counted: the rate is exceeded.
     pub(crate) fn afford(&self, tap: &Tap, now: Instant) -> bool {
         let is_within = tap.spend(now) && tap.has_room();
@@ -233,6 +267,11 @@ impl Tap {
             queue: Mutex::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Whether it takes any request yet, where its filter is for so many only.
+    pub(crate) fn may_take(&self) -> bool {
+        self.filter.most.is_none_or(|most| self.taken.load(Ordering::Relaxed) < most)
     }
 
     /// Takes one of the requests that the filter is for, where it is for so many only.

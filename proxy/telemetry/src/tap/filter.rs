@@ -177,13 +177,23 @@ impl Filter {
             party.is(&edge.server_namespace, &edge.server)
                 || party.is(&edge.server_namespace, &edge.service)
         };
-        self.method.as_deref().is_none_or(|wanted| wanted == method)
-            && self.path.as_deref().is_none_or(|wanted| path.starts_with(wanted.as_bytes()))
+        self.may_match(method, path, followed)
             && self.direction.is_none_or(|wanted| wanted == edge.direction)
-            && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
             && (!self.is_marked || is_marked && edge.direction == Direction::Inbound)
             && (self.from.is_empty() || self.from.iter().any(client))
             && (self.to.is_empty() || self.to.iter().any(server))
+    }
+
+    /// What is known before the request has been routed.
+    pub(crate) fn may_match(
+        &self,
+        method: &str,
+        path: &[u8],
+        followed: Option<NonZeroU64>,
+    ) -> bool {
+        self.method.as_deref().is_none_or(|wanted| wanted == method)
+            && self.path.as_deref().is_none_or(|wanted| path.starts_with(wanted.as_bytes()))
+            && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
     }
 
     /// What is known at the end.

@@ -212,3 +212,33 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     let followed: Vec<_> = events.iter().map(|event| event.followed.as_deref()).collect();
     assert_eq!(followed, [Some(id)]);
 }
+
+#[test]
+fn the_bodies_of_so_many_requests_are_copied_at_a_time() {
+    let taps = Taps::default();
+    let wanted = [("bodies", "true"), ("decisions", "true"), ("method", "POST"), ("most", "1")];
+    taps.open("t", filter(&wanted)).unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let begin = |method: &'static str| {
+        let none = || ("", std::iter::empty::<(&str, &[u8])>());
+        registry.begin(("HTTP/1.1", method, b"/"), none)
+    };
+    assert!(begin("GET").copies().is_none(), "the tap does not take it");
+    let mut begun: Vec<_> = (0..MAX_COPIED).map(|_| begin("POST")).collect();
+    assert!(begun.iter().all(|one| one.copies().is_some()));
+    let beyond = begin("POST");
+    assert!(beyond.copies().is_none());
+    assert_eq!(taps.not_copied(), 1);
+
+    // A place is free again when a request ends.
+    begun.pop();
+    assert!(begin("POST").copies().is_some());
+
+    let edge = registry.edge(&edge(Direction::Outbound));
+    registry.end(&edge, &beyond, &Outcome { status: 200, ..Outcome::default() });
+    let (events, _) = taps.poll("t").unwrap();
+    let decided = events.iter().flat_map(|event| &event.decisions);
+    let decided: Vec<&str> = decided.map(|one| &*one.what).collect();
+    assert_eq!(decided, ["bodies are not shown: those of 64 other requests are copied now"]);
+    assert!(begin("POST").copies().is_none(), "the tap has the one request that it is for");
+}
