@@ -41,10 +41,10 @@ mod own_tls;
 mod peer;
 mod probe;
 mod race;
+mod servers;
 mod standing;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -71,21 +71,14 @@ use application::{Application, Server};
 use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
 use peer::{Instance, Peer};
+use servers::Servers;
 
 pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
 pub use probe::{ProbeAnswers, ProbeMatch};
 
-/// Most pools of connections to the application that are kept apart: one for each of its ports, which
-/// are a handful, and client, where it sees the client's address. Further clients have no idle
-/// connections kept for them.
-const MAX_SERVERS: usize = 4096;
-
 /// Why no client is permitted at first.
 const NO_POLICY: &str = "no policy has come yet";
-
-/// The original destination and, where the application sees the client's address, the client.
-type ServerKey = (SocketAddr, Option<IpAddr>);
 
 /// The parts of one worker's inbound side.
 #[derive(Debug)]
@@ -120,7 +113,7 @@ pub struct Inbound {
     shared: Rc<Shared>,
     /// Which client address the application sees.
     client_address: Rc<ClientAddress>,
-    servers: RefCell<HashMap<ServerKey, Rc<Server>>>,
+    servers: Servers,
 }
 
 #[derive(Debug)]
@@ -216,7 +209,7 @@ impl Inbound {
             probes: OnceCell::new(),
         };
         let shared = Rc::new(shared);
-        Self { shared, client_address: Rc::default(), servers: RefCell::default() }
+        Self { shared, client_address: Rc::default(), servers: Servers::default() }
     }
 
     /// Has a kubelet that calls the workload itself answered. Before the first connection.
@@ -409,11 +402,7 @@ impl Inbound {
         self.shared.meshed.sweep();
         self.shared.limits().sweep();
         self.shared.policies().sweep();
-        let mut servers = self.servers.borrow_mut();
-        servers.retain(|_, server| {
-            server.pool.sweep();
-            Rc::strong_count(server) > 1 || !server.pool.is_empty()
-        });
+        self.servers.sweep();
     }
 
     fn destination(&self, stream: &TcpStream, listener: SocketAddr) -> std::io::Result<SocketAddr> {
@@ -437,21 +426,7 @@ impl Inbound {
 
     fn server(&self, destination: SocketAddr, client: Option<IpAddr>) -> Rc<Server> {
         let on_loopback = self.shared.is_named(destination.port());
-        let mut servers = self.servers.borrow_mut();
-        if let Some(known) = servers.get(&(destination, client))
-            && known.on_loopback() == on_loopback
-        {
-            return Rc::clone(known);
-        }
-        if servers.len() >= MAX_SERVERS {
-            servers.retain(|_, server| Rc::strong_count(server) > 1);
-        }
-        let server = Rc::new(Server::new(destination, on_loopback, &self.shared.h2_limits));
-        if servers.len() < MAX_SERVERS {
-            // One with other rights goes with its connections.
-            servers.insert((destination, client), Rc::clone(&server));
-        }
-        server
+        self.servers.get((destination, client), on_loopback, &self.shared.h2_limits)
     }
 }
 
