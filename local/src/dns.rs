@@ -17,7 +17,6 @@
 mod cache;
 mod failed;
 mod forward;
-mod places;
 mod server;
 mod zone;
 

@@ -1,6 +1,8 @@
 //! A bounded number of places, shared among holders, so that no holder takes them all.
 //!
-//! When all places are held, the holder with the most loses its oldest one to the holder that asks.
+//! When all places are held, the holder with the most loses its oldest one to the holder that asks. Work that is worth
+//! nothing unless it comes to its end keeps its place instead ([`Shares::keeping`]): then a holder that asks is refused,
+//! unless it makes the holders more equal, and the largest one loses its newest place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -19,7 +21,19 @@ use crate::accept;
 pub struct Shares<K> {
     total: usize,
     each: usize,
+    /// These may hold all places.
+    unbounded: Arc<[K]>,
+    when_full: WhenFull,
     holders: Arc<Mutex<Holders<K>>>,
+}
+
+/// What becomes of a holder that asks when all places are held.
+#[derive(Clone, Copy, Debug)]
+enum WhenFull {
+    /// It gets the oldest place of the largest holder.
+    TakeOldest,
+    /// It gets the newest place of the largest holder, if that holds at least two more.
+    TakeNewestOfLarger,
 }
 
 /// By holder and, within one holder, by age.
@@ -42,7 +56,8 @@ pub struct Share<K: Clone + Eq + Hash> {
 
 impl<K> Clone for Shares<K> {
     fn clone(&self) -> Self {
-        Self { total: self.total, each: self.each, holders: Arc::clone(&self.holders) }
+        let (unbounded, holders) = (Arc::clone(&self.unbounded), Arc::clone(&self.holders));
+        Self { unbounded, holders, ..*self }
     }
 }
 
@@ -50,18 +65,35 @@ impl<K: Clone + Eq + Hash> Shares<K> {
     /// `total` places, at most `each` of them for one holder.
     #[must_use]
     pub fn new(total: usize, each: usize) -> Self {
-        Self { total, each, holders: Arc::default() }
+        let (unbounded, when_full) = (Arc::default(), WhenFull::TakeOldest);
+        Self { total, each, unbounded, when_full, holders: Arc::default() }
     }
 
-    /// A place for `holder`; `None` if it holds as many as one holder may.
+    /// The same for work that is worth nothing unless it comes to its end.
+    #[must_use]
+    pub fn keeping(total: usize, each: usize) -> Self {
+        Self { when_full: WhenFull::TakeNewestOfLarger, ..Self::new(total, each) }
+    }
+
+    /// These holders may hold all places, until others ask.
+    #[must_use]
+    pub fn with_unbounded(self, unbounded: Vec<K>) -> Self {
+        Self { unbounded: unbounded.into(), ..self }
+    }
+
+    /// A place for `holder`; `None` if it holds as many as one holder may, or there is none for it.
     #[must_use]
     pub fn take(&self, holder: K) -> Option<Share<K>> {
         let mut holders = lock(&self.holders);
-        if holders.of.get(&holder).is_some_and(|held| held.len() >= self.each) {
+        let own = holders.of.get(&holder).map_or(0, BTreeMap::len);
+        if own >= self.each && !self.unbounded.contains(&holder) {
             return None;
         }
         if holders.count >= self.total {
-            holders.cut_oldest_of_largest();
+            match self.when_full {
+                WhenFull::TakeOldest => holders.cut_oldest_of_largest(),
+                WhenFull::TakeNewestOfLarger => holders.cut_newest_of_larger(own)?,
+            }
         }
         let (number, lost) = holders.insert(holder.clone());
         Some(Share { holder, number, lost, holders: Arc::clone(&self.holders) })
@@ -125,6 +157,17 @@ impl<K: Clone + Eq + Hash> Holders<K> {
             self.remove(&holder, number);
         }
     }
+
+    /// `None`: none holds two places more than `own`.
+    fn cut_newest_of_larger(&mut self, own: usize) -> Option<()> {
+        let (holder, held) = self.of.iter().max_by_key(|(_, held)| held.len())?;
+        if own.saturating_add(2) > held.len() {
+            return None;
+        }
+        let (holder, number) = (holder.clone(), *held.last_key_value()?.0);
+        self.remove(&holder, number);
+        Some(())
+    }
 }
 
 impl<K: Clone + Eq + Hash> Share<K> {
@@ -180,6 +223,40 @@ mod tests {
         let _c = shares.take("c").unwrap();
         assert_eq!(a.hold(std::future::pending::<()>()).await, None);
         assert_eq!(b.hold(async { "work" }).await, Some("work"));
+    }
+
+    #[tokio::test]
+    async fn kept_places_go_to_a_holder_with_two_fewer_than_the_largest_alone() {
+        let shares = Shares::keeping(5, 3);
+        let mut first: Vec<_> = (0..3).map(|_| shares.take("a").unwrap()).collect();
+        assert!(shares.take("a").is_none(), "as many as one holder may have");
+        let second: Vec<_> = (0..2).map(|_| shares.take("b").unwrap()).collect();
+        assert!(shares.take("b").is_none(), "it would have as many as the first had");
+        let third = shares.take("c").unwrap();
+        let newest = first.pop().unwrap();
+        assert_eq!(newest.hold(std::future::pending::<()>()).await, None);
+        let oldest = first.remove(0);
+        assert_eq!(oldest.hold(async { "asked" }).await, Some("asked"));
+        assert_eq!(third.hold(async { "asked" }).await, Some("asked"));
+        drop((first, second));
+        let held = lock(&shares.holders);
+        assert!(held.count == 0 && held.of.is_empty(), "{held:?}");
+    }
+
+    #[test]
+    fn equal_holders_keep_their_places() {
+        let shares = Shares::keeping(2, 2);
+        let _held = ["a", "b"].map(|holder| shares.take(holder).unwrap());
+        assert!(shares.take("c").is_none());
+    }
+
+    #[test]
+    fn a_holder_without_a_bound_may_have_all_places_until_others_ask() {
+        let shares = Shares::keeping(4, 1).with_unbounded(vec!["a"]);
+        let _own: Vec<_> = (0..4).map(|_| shares.take("a").unwrap()).collect();
+        assert!(shares.take("a").is_none());
+        let _other = shares.take("b").unwrap();
+        assert!(shares.take("b").is_none(), "more than it may have");
     }
 
     #[tokio::test]

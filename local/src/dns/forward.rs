@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use leno_names::{MAX_RESOLVERS, nameservers, over_tcp};
+use leno_program::Shares;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::cache::Cache;
-use super::places::Places;
 
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
@@ -27,7 +27,8 @@ const MAX_DATAGRAM: usize = 65_535;
 #[derive(Debug)]
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
-    questions: Places,
+    /// An answer is late where a resolver is away, so that a question keeps its place.
+    questions: Shares<IpAddr>,
     cache: Cache,
     /// What is outside can be reached over IPv6, as far as is known.
     ipv6: bool,
@@ -46,7 +47,7 @@ impl Upstreams {
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
-        let questions = Places::new(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
+        let questions = Shares::keeping(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
         Self { servers, questions, cache: Cache::default(), ipv6: true }
     }
 
