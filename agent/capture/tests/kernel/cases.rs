@@ -475,6 +475,33 @@ pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {
     }
 }
 
+pub fn a_connection_by_fast_open_is_captured(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for i in [0, 1] {
+        let outer = outside.serve_at(OUTSIDE[i]);
+        // The second one may have a cookie, with which the first packet carries data.
+        for _ in [0, 1] {
+            DialReport(app.ask(&format!("dial-fast {outer}"))).assert_captured(&outer);
+        }
+        let inner = app.serve_at(POD[i]);
+        DialReport(outside.ask(&format!("dial-fast {inner}"))).assert_captured(&inner);
+    }
+}
+
+pub fn a_source_route_leads_around_no_proxy(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    let outer = outside.serve_at(OUTSIDE[0]);
+    let left = app.ask(&format!("dial-routed {} {outer}", OUTSIDE[0]));
+    assert!(!left.contains("who=server"), "{left}");
+    let inner = app.serve_at(POD[0]);
+    let entered = outside.ask(&format!("dial-routed {} {inner}", POD[0]));
+    assert!(!entered.contains("who=server"), "{entered}");
+    app.dial(&outer).assert_captured(&outer);
+    outside.dial(&inner).assert_captured(&inner);
+}
+
 pub fn release_leaves_nothing(backend: Backend) {
     let (mut lab, _proxy) = Lab::with_proxy(backend, closed());
     let (mut app, mut outside) = (lab.app(), lab.outside());

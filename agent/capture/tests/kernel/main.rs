@@ -60,6 +60,8 @@ under_every_backend! {
     capturing_again_replaces_what_was_left,
     connections_that_are_open_stay_when_it_is_captured,
     a_forged_packet_opens_no_way_past_the_proxy,
+    a_connection_by_fast_open_is_captured,
+    a_source_route_leads_around_no_proxy,
     release_leaves_nothing,
     no_original_destination_is_lost_in_a_race,
     an_upgrade_under_traffic_loses_nothing,

@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket,
+};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -99,6 +101,11 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
                 .connect_timeout(&to.into(), CONNECT_TIMEOUT)
                 .map_err(|error| io::Error::other(name_of(&error)))?;
             hear(socket.into())
+        }
+        ["dial-fast", to] => dial_fast(address(to)?),
+        ["dial-routed", router, to] => {
+            let router = router.parse().map_err(io::Error::other)?;
+            dial_routed(router, address(to)?)
         }
         ["dial-for", client, to] => dial_for(address(client)?, address(to)?),
         ["dial-from", from, to] => dial_from(address(from)?, address(to)?, |_| Ok(())),
@@ -205,6 +212,47 @@ fn dial_for(client: SocketAddr, to: SocketAddr) -> io::Result<String> {
         .connect_timeout(&to.into(), CONNECT_TIMEOUT)
         .map_err(|error| io::Error::other(name_of(&error)))?;
     Ok(format!("named={named} {}", hear(socket.into())?))
+}
+
+/// Connects by TCP Fast Open (RFC 7413): `sendto` makes the connection, and no call of `connect` does.
+fn dial_fast(to: SocketAddr) -> io::Result<String> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    socket
+        .send_to_with_flags(b"x", &to.into(), nix::libc::MSG_FASTOPEN)
+        .map_err(|error| io::Error::other(name_of(&error)))?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
+    let mut said = [0; 1024];
+    // The server resets the connection, since it has not read the byte.
+    let length = stream.read(&mut said)?;
+    Ok(format!("peer={peer} own={local} {}", String::from_utf8_lossy(&said[..length])))
+}
+
+/// Connects with a loose source route (RFC 791): packets go to the router first.
+fn dial_routed(router: Ipv4Addr, to: SocketAddr) -> io::Result<String> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let [a, b, c, d] = router.octets();
+    // A NOP, then LSRR with one address, of which none has been used.
+    let option = [1, 131, 7, 4, a, b, c, d];
+    // SAFETY: the kernel reads `option.len()` bytes from the pointer, which is valid for the call.
+    let result = unsafe {
+        nix::libc::setsockopt(
+            socket.as_raw_fd(),
+            nix::libc::IPPROTO_IP,
+            nix::libc::IP_OPTIONS,
+            option.as_ptr().cast(),
+            option.len() as u32,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    socket
+        .connect_timeout(&to.into(), CONNECT_TIMEOUT)
+        .map_err(|error| io::Error::other(name_of(&error)))?;
+    hear(socket.into())
 }
 
 /// Passes the client's address to the kernel program; false if there is none.
