@@ -8,7 +8,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper_util::rt::TokioIo;
 use leno_tls::{Alpn, Credentials, Keyring};
-use leno_types::{Protocol, Revocations};
+use leno_types::{Identity, Protocol, Revocations};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,6 +26,8 @@ pub(crate) const PONG: &[u8; 5] = b"pong\n";
 
 const ORDERS: &str = "spiffe://cluster.local/ns/shop/sa/orders";
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+/// Of the namespace and the name that policies are for, in a trust domain that is federated.
+const FAR: &str = "spiffe://far.example/ns/shop/sa/web";
 /// Its certificates are revoked.
 const STOLEN: &str = "spiffe://cluster.local/ns/shop/sa/stolen";
 
@@ -36,6 +38,10 @@ pub(crate) enum Client {
     NoCertificate,
     OtherAuthority,
     OtherTrustDomain,
+    /// Of a trust domain that is federated, by its own authority.
+    Federated,
+    /// Of the mesh's own trust domain, by the authority of the federated one.
+    OwnNameOfFederated,
     Expired,
     NotYetValid,
     Revoked,
@@ -44,11 +50,13 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Plaintext,
         Self::NoCertificate,
         Self::OtherAuthority,
         Self::OtherTrustDomain,
+        Self::Federated,
+        Self::OwnNameOfFederated,
         Self::Expired,
         Self::NotYetValid,
         Self::Revoked,
@@ -64,6 +72,8 @@ impl fmt::Display for Client {
             Self::NoCertificate => "TLS without certificate",
             Self::OtherAuthority => "of another authority",
             Self::OtherTrustDomain => "other trust domain",
+            Self::Federated => "federated",
+            Self::OwnNameOfFederated => "of a federated authority",
             Self::Expired => "expired",
             Self::NotYetValid => "not yet valid",
             Self::Revoked => "revoked",
@@ -83,13 +93,16 @@ pub(crate) struct Clients {
     authority: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
     other: Issuer<'static, KeyPair>,
+    federated: Issuer<'static, KeyPair>,
+    federated_root: CertificateDer<'static>,
 }
 
 impl Clients {
     pub(crate) fn new() -> Self {
-        // Both have one name, which proves nothing.
-        let ((authority, root), (other, _)) = (authority(), authority());
-        Self { authority, root, other }
+        // All have one name, which proves nothing.
+        let ((authority, root), (other, _)) = (self::authority(), self::authority());
+        let (federated, federated_root) = self::authority();
+        Self { authority, root, other, federated, federated_root }
     }
 
     /// What the server proves, and by which root it verifies clients.
@@ -99,7 +112,10 @@ impl Clients {
         let credentials = Credentials::from_der(chain, key, vec![self.root.clone()]).unwrap();
         let until_now = UnixTime::now().as_secs().try_into().unwrap();
         let revoked = Revocations::new([(STOLEN.parse().unwrap(), until_now)]);
-        keyring.rotate(credentials.with_revoked(revoked)).unwrap();
+        let far: Identity = FAR.parse().unwrap();
+        let federated = [(far.trust_domain().clone(), vec![self.federated_root.clone()])];
+        let credentials = credentials.with_revoked(revoked).with_federated(federated.into());
+        keyring.rotate(credentials).unwrap();
         keyring
     }
 
@@ -110,6 +126,8 @@ impl Clients {
             Client::Plaintext | Client::NoCertificate => None,
             Client::OtherAuthority => is_of(WEB, &self.other),
             Client::OtherTrustDomain => is_of("spiffe://other/ns/shop/sa/web", &self.authority),
+            Client::Federated => is_of(FAR, &self.federated),
+            Client::OwnNameOfFederated => is_of(WEB, &self.federated),
             Client::Expired => of_years(2020, 2021),
             Client::NotYetValid => of_years(2100, 2101),
             Client::Revoked => is_of(STOLEN, &self.authority),

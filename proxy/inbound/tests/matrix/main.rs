@@ -49,7 +49,8 @@ What the proxy of a workload in namespace `shop` does with a client, by mode of 
 | no TLS | the connection ends in the handshake or right after it, and the application gets nothing |
 | passed on | under `disabled` TLS is bytes of the client, which the application of such a port gets |
 
-Clients of a trust domain that is federated are not in the table: trust domains do not federate.
+`federated` is a client of a trust domain whose bundle the mesh takes, in a namespace of the same name: `namespaces` in policies are of the mesh's own
+trust domain. `of a federated authority` is one with an identity of this trust domain that the other one's authority has signed.
 
 ";
 
@@ -124,7 +125,7 @@ fn hold(row: &[&str]) {
         panic!("{row:?}")
     };
     let is_served = |cell: &str| cell == "served" || cell == "audited";
-    let is_proven = matches!(*client, "right" | "other namespace");
+    let is_proven = matches!(*client, "right" | "other namespace" | "federated");
     let is_right = *client == "right" && *mode != "disabled";
     assert_eq!(is_served(allow), is_right, "{row:?}");
     assert!(refused.iter().all(|cell| !is_served(cell)), "{row:?}");
