@@ -48,6 +48,7 @@ bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy 
 
 bench-balance: release ## p99 with a slow endpoint, and what matching costs: both have a verdict (5 minutes)
 	@scripts/deps.sh bench bench-balance
+	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench balance
 	$(TARGET)/release/leno-bench match
 	$(TARGET)/release/leno-bench authorize

@@ -1,8 +1,9 @@
 //! The cost of authorizing: of a request, by the number of policies that select its workload; of tokens; of handshakes
-//! between proxies beside rustls alone. Policies that do not select a workload are never sent to its proxy, so that they
+//! between proxies beside rustls alone and Envoy. Policies that do not select a workload are never sent to its proxy, so that they
 //! cost nothing whatever their number.
 
 mod handshakes;
+mod servers;
 mod tokens;
 
 use std::hint::black_box;
@@ -66,6 +67,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     println!("\nA request among {JUDGED} policies of {MESH} takes {verdict} {MOST_NS} ns\n");
     holds &= tokens::run(args)?;
     handshakes::run(args)?;
+    servers::run(args)?;
     Ok(holds)
 }
 

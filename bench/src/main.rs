@@ -67,7 +67,7 @@ enum Command {
     ///
     /// Exits with 1 if it grows faster than the logarithm of their number.
     Match(matching::Args),
-    /// Cost of authorizing: a request by number of policies, a token, a handshake beside rustls alone
+    /// Cost of authorizing: a request by number of policies, a token, a handshake beside rustls alone and Envoy
     ///
     /// Exits with 1 if it takes more than half a microsecond among 100 of them.
     Authorize(authorizing::Args),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use data_encoding::BASE64;
 use leno_tls::{Alpn, ClientIdentity, Connector, Credentials, Keyring};
 use leno_types::Identity;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
@@ -23,7 +24,7 @@ use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 /// rustls verifies names of servers.
-const NAME: &str = "web";
+pub(super) const NAME: &str = "web";
 /// Handshakes of a round: of decisions there are so many times as many.
 const LESS_OFTEN: usize = 1_000;
 
@@ -56,14 +57,14 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 /// What both ends prove, and by what they verify each other.
-struct Proof {
+pub(super) struct Proof {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     root: CertificateDer<'static>,
 }
 
 impl Proof {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let root_key = KeyPair::generate()?;
         let mut root = CertificateParams::default();
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -78,6 +79,65 @@ impl Proof {
         let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
         Ok(Self { chain, key, root: certificate })
     }
+
+    /// A server with what proxies use: TLS 1.3, tickets without a store, the same groups.
+    pub(super) fn rustls_server(&self) -> Result<TlsAcceptor> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(self.roots()?, Arc::clone(&provider));
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier.build()?)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.ticketer = aws_lc_rs::Ticketer::new()?;
+        server.send_tls13_tickets = 1;
+        Ok(TlsAcceptor::from(Arc::new(server)))
+    }
+
+    pub(super) fn rustls_client(&self) -> Result<ClientConfig> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> =
+            WebPkiServerVerifier::builder_with_provider(self.roots()?, Arc::clone(&provider))
+                .build()?;
+        Ok(ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?)
+    }
+
+    /// What proxies prove it by.
+    pub(super) fn keyring(&self) -> Result<Keyring> {
+        let keyring = Keyring::new();
+        let (chain, key) = (self.chain.clone(), self.key.clone_key());
+        keyring.rotate(Credentials::from_der(chain, key, vec![self.root.clone()])?)?;
+        Ok(keyring)
+    }
+
+    /// The same as files for other programs.
+    pub(super) fn pem(&self) -> [(&'static str, String); 3] {
+        let chain: String = self.chain.iter().map(|one| pem("CERTIFICATE", one)).collect();
+        [
+            ("chain.pem", chain),
+            ("key.pem", pem("PRIVATE KEY", self.key.secret_der())),
+            ("root.pem", pem("CERTIFICATE", &self.root)),
+        ]
+    }
+
+    fn roots(&self) -> Result<Arc<RootCertStore>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone())?;
+        Ok(Arc::new(roots))
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = BASE64.encode(der);
+    // RFC 7468 section 2.
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| str::from_utf8(line).unwrap_or_default()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 /// A server and what connects to it.
@@ -87,37 +147,12 @@ enum HandshakePair {
 }
 
 impl HandshakePair {
-    /// With what proxies use: TLS 1.3, tickets without a store, the same groups.
     fn rustls(proves: &Proof) -> Result<Self> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut roots = RootCertStore::empty();
-        roots.add(proves.root.clone())?;
-        let roots = Arc::new(roots);
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-        let (chain, key) = (proves.chain.clone(), proves.key.clone_key());
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier.build()?)
-            .with_single_cert(chain.clone(), key.clone_key())?;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.ticketer = aws_lc_rs::Ticketer::new()?;
-        server.send_tls13_tickets = 1;
-        let verifier: Arc<dyn ServerCertVerifier> =
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
-        let client = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_client_auth_cert(chain, key)?;
-        Ok(Self::Rustls(TlsAcceptor::from(Arc::new(server)), Arc::new(client)))
+        Ok(Self::Rustls(proves.rustls_server()?, Arc::new(proves.rustls_client()?)))
     }
 
     fn proxies(proves: &Proof) -> Result<Self> {
-        let keyring = Keyring::new();
-        let (chain, key) = (proves.chain.clone(), proves.key.clone_key());
-        keyring.rotate(Credentials::from_der(chain, key, vec![proves.root.clone()])?)?;
-        Ok(Self::Proxies(keyring, ID.parse()?))
+        Ok(Self::Proxies(proves.keyring()?, ID.parse()?))
     }
 
     /// Microseconds of one handshake.
@@ -127,6 +162,8 @@ impl HandshakePair {
         let ends = async |client: &HandshakeClient| {
             let server = async {
                 let (tcp, _) = listener.accept().await?;
+                // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
+                tcp.set_nodelay(true)?;
                 match self {
                     Self::Rustls(acceptor, _) => first_byte(acceptor.accept(tcp).await?).await,
                     Self::Proxies(keyring, _) => {
@@ -137,6 +174,7 @@ impl HandshakePair {
             };
             let connected = async {
                 let tcp = TcpStream::connect(at).await?;
+                tcp.set_nodelay(true)?;
                 client.connect(tcp).await
             };
             let (served, resumed) = tokio::try_join!(server, connected)?;

@@ -7,7 +7,8 @@
 //!
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
 //! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode.
-//! `LENO_SOAK_SECONDS` sets how long the soak lasts, `LENO_PARITY_REQUESTS` how many requests are compared with what is accounted for.
+//! `LENO_ROTATION_RATE` sets how many requests a second each of four clients sends while a root is replaced (100),
+//! `LENO_SOAK_SECONDS` how long the soak lasts, `LENO_PARITY_REQUESTS` how many requests are compared with what is accounted for.
 
 mod cases;
 mod fixture;

@@ -109,14 +109,15 @@ pub(super) fn under_load(
 ) -> Result<u64> {
     let service = url.trim_start_matches("http://").trim_end_matches('/');
     lab.reach(clients.first().context("no client")?, service)?;
+    let rate = std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = |client: &&str| {
-            let (client, over) = (client.to_string(), &over);
+            let (client, over, rate) = (client.to_string(), &over, rate.as_str());
             scope.spawn(move || -> Result<u64> {
                 let mut requests = 0;
                 while !over.load(Ordering::Relaxed) {
-                    let arguments = ["--url", url, "--rate", "100"];
+                    let arguments = ["--url", url, "--rate", rate];
                     let more = ["--connections", "4", "--duration", "3s"];
                     let report = lab.load(&client, &[arguments, more].concat())?.finish()?;
                     ensure!(report.errors == 0, "{client}: {report:?}");
