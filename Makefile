@@ -37,9 +37,15 @@ build: ## all binaries, debug
 	@scripts/deps.sh build
 	$(CARGO) build --workspace
 
-release: ## the binaries that people run and those of the benches, optimised, in target/release
-	@scripts/deps.sh build release
-	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench
+# FIPS=1: with aws-lc's FIPS module, for --tls-profile fips. Its sources come with the crate, and not from the machine.
+FIPS_FEATURES := $(if $(FIPS),--features leno/fips --features leno-proxy/fips --features leno-controller/fips)
+ifdef FIPS
+export AWS_LC_FIPS_SYS_USE_SYSTEM := 0
+endif
+
+release: ## the binaries that people run and those of the benches, optimised, in target/release (FIPS=1: with the FIPS module)
+	@scripts/deps.sh $(if $(FIPS),fips,build) release
+	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench $(FIPS_FEATURES)
 
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
 	@scripts/deps.sh bench bench-http

@@ -35,9 +35,16 @@ def cargo(*arguments):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def fips(*programs):
+    """With FIPS=1 the programs that end TLS have aws-lc's FIPS module (scripts/programs.sh)."""
+    having = [one for one in programs if one in ("leno", "leno-proxy", "leno-controller")] if os.environ.get("FIPS") else []
+    return [argument for program in having for argument in ("--features", f"{program}/fips")]
+
+
 @cache
 def metadata(target):
-    return json.loads(cargo("metadata", "--format-version=1", "--filter-platform", target))
+    features = fips("leno", "leno-proxy", "leno-controller")
+    return json.loads(cargo("metadata", "--format-version=1", "--filter-platform", target, *features))
 
 
 @cache
@@ -49,7 +56,7 @@ def checksums():
 
 def packages(program, target):
     """The packages of a program by their names and versions, the program among them."""
-    tree = cargo("tree", "--package", program, "--edges=normal", "--target", target, "--prefix=none")
+    tree = cargo("tree", "--package", program, "--edges=normal", "--target", target, "--prefix=none", *fips(program))
     wanted = {SPEC.match(line).groups() for line in tree.splitlines() if SPEC.match(line)}
     known = {(one["name"], one["version"]): one for one in metadata(target)["packages"]}
     return {key: known[key] for key in sorted(wanted)}

@@ -3,6 +3,7 @@
 # the command to type. Prints nothing and costs milliseconds when everything is there.
 #
 #   scripts/deps.sh build [TARGET]     compilers and headers, for a target of make of another name
+#   scripts/deps.sh fips      the same as build, and what the FIPS module of aws-lc is built with
 #   scripts/deps.sh demo      the same, and what the demo runs: Redis, ip, nft
 #   scripts/deps.sh lint      the same as build, and Go
 #   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
@@ -34,6 +35,9 @@ demo="$build
   redis-server redis-server redis"
 lint="$build
   go golang golang"
+fips="$build
+  go golang golang
+  perl perl perl"
 images="$build
   nft nftables nftables
   iptables-restore iptables iptables-nft"
@@ -85,13 +89,14 @@ test="$bench
 
 case $purpose in
   build) wanted=$build ;;
+  fips) wanted=$fips ;;
   images) wanted=$images ;;
   demo) wanted=$demo ;;
   bench) wanted=$bench ;;
   lint) wanted=$lint ;;
   kernels) wanted=$kernels ;;
   test) wanted=$test ;;
-  *) echo "scripts/deps.sh: $purpose: say build, demo, bench, lint, images, kernels or test" >&2; exit 64 ;;
+  *) echo "scripts/deps.sh: $purpose: say build, fips, demo, bench, lint, images, kernels or test" >&2; exit 64 ;;
 esac
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"

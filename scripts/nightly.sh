@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire)
+steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire fips)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -40,6 +40,7 @@ run() { # step
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/spire-test.sh
       ;;
+    fips) scripts/apart.sh scripts/fips-test.sh ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
     *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
   esac
@@ -70,6 +71,7 @@ row() { # step: what it is
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
     drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
     spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
+    fips) echo '`scripts/fips-test.sh`: the FIPS module of aws-lc, in two proxies and the control plane' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;
   esac
 }

@@ -4,7 +4,7 @@
 #   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 #
-# PROGRAMS="leno-proxy leno-cni" builds these alone.
+# PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
 #
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
 # that architecture (scripts/sysroot.sh).
@@ -70,6 +70,13 @@ if [ "$profile" = release ]; then
 fi
 # A target is named in any case, so that what a build runs itself is built without all that.
 read -ra programs <<<"${PROGRAMS:-leno-proxy leno-controller leno-cni leno-agent leno leno-bench}"
+if [ -n "${FIPS-}" ]; then
+  # Its sources come with the crate, and not from the machine.
+  export AWS_LC_FIPS_SYS_USE_SYSTEM=0
+  for program in "${programs[@]}"; do
+    case $program in leno | leno-proxy | leno-controller) flags+=(--features "$program/fips") ;; esac
+  done
+fi
 cargo build "${flags[@]}" --target "$triple" --bins "${programs[@]/#/--package=}" >&2
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
 for program in "${programs[@]}"; do

@@ -21,7 +21,7 @@ use serde_json::json;
 pub use template::TemplateError;
 pub use values::{
     Agent, Controller, Digests, Egress, FailurePolicy, Identity, Image, Mtls, Proxy, PullPolicy,
-    PullSecret, Shape, Values, Webhook, WorkloadApi, WorkloadApiVolume,
+    PullSecret, Shape, TlsProfile, Values, Webhook, WorkloadApi, WorkloadApiVolume,
 };
 
 /// The default namespace of Leno.

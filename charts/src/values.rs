@@ -14,6 +14,8 @@ pub struct Values {
     pub image: Image,
     /// The trust domain of identities.
     pub trust_domain: String,
+    /// Which cryptography TLS uses.
+    pub tls_profile: TlsProfile,
     /// What issues certificates.
     pub identity: Identity,
     /// How workloads treat plaintext without an annotation.
@@ -34,6 +36,17 @@ pub struct Values {
     pub proxy: Proxy,
     /// The webhooks by which the API server calls the control plane.
     pub webhook: Webhook,
+}
+
+/// Which cryptography TLS uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum TlsProfile {
+    /// What is fast and held to be safe.
+    Default,
+    /// What FIPS 140-3 approves, of images that have the module.
+    Fips,
 }
 
 /// What issues certificates.

@@ -97,12 +97,13 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
     let control = layout.control();
-    let arguments: [(&str, OsString); 8] = [
+    let arguments: [(&str, OsString); 9] = [
         ("--state", state.into()),
         ("--data", control.into()),
         ("--listen", listen.into()),
         ("--cert-lifetime", lifetime.into()),
         ("--trust-domain", mesh.proxy.trust_domain.clone().into()),
+        ("--tls-profile", options.tls_profile.clone().into()),
         ("--admin", admin().to_string().into()),
         ("--roots-file", layout.roots().into()),
         ("--workload-api", layout.workload_api().into()),

@@ -39,6 +39,8 @@ pub struct Settings {
     pub metrics_compat: String,
     /// Whether taps may show bodies.
     pub tap_bodies: bool,
+    /// Which cryptography TLS uses, in the form of the proxy's option.
+    pub tls_profile: String,
     /// The SPIFFE Workload API that issues certificates where a workload's documents do not say.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// Where DNS and the control plane are.
@@ -104,7 +106,7 @@ impl Settings {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
         let tap_bodies = self.tap_bodies.to_string();
-        let all: [(&str, &str); 8] = [
+        let all: [(&str, &str); 9] = [
             ("LENO_TRUST_DOMAIN", &self.trust_domain),
             ("LENO_CONTROL", &control),
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
@@ -113,6 +115,7 @@ impl Settings {
             ("LENO_ACCESS_LOG", &self.access_log),
             ("LENO_METRICS_COMPAT", &self.metrics_compat),
             ("LENO_TAP_BODIES", &tap_bodies),
+            ("LENO_TLS_PROFILE", &self.tls_profile),
         ];
         let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));

@@ -93,6 +93,8 @@ pub struct Options {
     pub metrics_compat: String,
     /// Whether taps may show bodies.
     pub tap_bodies: bool,
+    /// Which cryptography TLS uses, in the form of the proxy's and the control plane's option.
+    pub tls_profile: String,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the

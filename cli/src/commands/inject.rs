@@ -253,6 +253,10 @@ impl Inject {
             metrics_compat: leno_admission::metrics_compat(&told.proxy.metrics_compat)
                 .map_err(anyhow::Error::msg)?,
             tap_bodies: told.proxy.tap_bodies,
+            tls_profile: match told.tls_profile {
+                leno_charts::TlsProfile::Default => None,
+                leno_charts::TlsProfile::Fips => Some("fips".to_owned()),
+            },
             workload_api: workload_api.map(|text| text.parse()).transpose()?,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use leno_capture::Choice;
 use leno_console::{duration, within};
+use leno_crypto::TlsProfile;
 use leno_flows::{Bound, Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
@@ -173,6 +174,11 @@ pub(crate) struct Up {
     #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
     metrics_compat: String,
 
+    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's validated module, which takes
+    /// programs of `make release FIPS=1`
+    #[arg(long, value_name = "PROFILE", default_value_t)]
+    tls_profile: TlsProfile,
+
     /// Permits leno trace-request --bodies to show the first 4 KiB of bodies, with the secrets that are in them
     #[arg(long)]
     tap_bodies: bool,
@@ -199,6 +205,8 @@ pub(crate) struct Up {
 }
 
 pub(crate) fn run(up: &Up) -> Result<bool> {
+    // Keys of the authority are made here.
+    leno_crypto::select(up.tls_profile).context("--tls-profile")?;
     if (up.detach || up.wait) && !detach::is_background()? {
         let reads_stdin = up.files.iter().any(|file| file.as_os_str() == "-");
         return detach::start(&up.name, reads_stdin, up.wait.then_some(up.wait_timeout));
@@ -258,6 +266,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         traces: up.traces.clone(),
         metrics_compat: up.metrics_compat.clone(),
         tap_bodies: up.tap_bodies,
+        tls_profile: up.tls_profile.to_string(),
     };
     leno_local::up::up(&options)?;
     Ok(true)

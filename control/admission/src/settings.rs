@@ -68,6 +68,9 @@ pub struct Settings {
     pub metrics_compat: Option<String>,
     /// Whether taps may show bodies, which pods cannot permit.
     pub tap_bodies: bool,
+    /// Which cryptography its TLS uses, in the form of its `--tls-profile`, which pods cannot choose; without it, as the proxy
+    /// has it.
+    pub tls_profile: Option<String>,
     /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
     pub workload_api: Option<WorkloadApiVolume>,
     /// The name of the workload that has made the pod, where that is known.
@@ -199,6 +202,7 @@ impl Default for Settings {
             access_log: None,
             metrics_compat: None,
             tap_bodies: false,
+            tls_profile: None,
             workload_api: None,
             workload: None,
             shape: Shape::default(),

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use leno_crypto::TlsProfile;
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, Ends, answer_pages, respond};
+use leno_program::{Answer, Ends, Family, answer_pages, respond};
 use leno_serve::State;
 
 use crate::refused;
@@ -73,6 +74,9 @@ impl Admin {
         self.state.render_metrics(&mut text);
         refused::render(&self.state, &mut text);
         self.reloads.render(&mut text);
+        let help = "Whether TLS is of the FIPS module (--tls-profile fips).";
+        let fips = leno_crypto::profile() == TlsProfile::Fips;
+        Family::gauge(&mut text, "leno_control_tls_fips", help).sample(&[], u8::from(fips));
         self.more.iter().for_each(|render| render(&mut text));
         text
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use leno_admission::{Settings as Proxies, Shape, WorkloadApiVolume, pull_secrets};
+use leno_crypto::TlsProfile;
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
 use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
@@ -205,6 +206,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
 
+    /// Which cryptography TLS uses, here and in the proxies of pods: default, or fips for what FIPS 140-3 approves, of
+    /// aws-lc's validated module, which takes programs of `make release FIPS=1`
+    #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
+    pub(crate) tls_profile: TlsProfile,
+
     /// How long workloads' certificates hold, for example 60s, 90m or 24h
     #[arg(long, env = "LENO_CERT_LIFETIME", value_name = "DURATION", default_value = "24h",
           value_parser = lifetime)]
@@ -385,6 +391,8 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
         .map_err(anyhow::Error::msg)
         .context("--proxy-metrics-compat")?,
         tap_bodies: flags.proxy_tap_bodies,
+        tls_profile: (flags.tls_profile != TlsProfile::Default)
+            .then(|| flags.tls_profile.to_string()),
         workload_api: flags.proxy_workload_api.clone(),
         shape: match &*flags.proxy_shape {
             "container" => Shape::Container,

@@ -24,7 +24,7 @@ mod workload_bundles;
 
 use std::process::ExitCode;
 
-use leno_program::Failure;
+use leno_program::{Failure, chain};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use config::{Config, Flags, Task};
@@ -35,9 +35,13 @@ const MAX_THREADS: usize = 4;
 fn main() -> ExitCode {
     leno_program::run(
         |flags: &Flags| &flags.log,
-        |flags| match flags.task {
-            Some(Task::Observe(flags)) => observe::run(flags).map_err(Failure::error),
-            None => start(Config::new(flags).map_err(Failure::usage)?).map_err(Failure::error),
+        |flags| {
+            leno_crypto::select(flags.tls_profile)
+                .map_err(|error| Failure::usage(format!("--tls-profile: {}", chain(&error))))?;
+            match flags.task {
+                Some(Task::Observe(flags)) => observe::run(flags).map_err(Failure::error),
+                None => start(Config::new(flags).map_err(Failure::usage)?).map_err(Failure::error),
+            }
         },
     )
 }

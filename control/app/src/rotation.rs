@@ -76,6 +76,7 @@ impl Shown {
             phase: state.phase.as_str().to_owned(),
             aborted: state.aborted,
             since_unix_s: state.since_unix_s,
+            tls_profile: leno_crypto::profile().to_string(),
             own_root: state.signing().is_own_root(),
             issuer: trust.issuer().to_owned(),
             chain: trust.chain(),

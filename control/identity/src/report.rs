@@ -21,6 +21,9 @@ pub struct IdentityReport {
     pub aborted: bool,
     /// When the phase began.
     pub since_unix_s: u64,
+    /// Which cryptography the control plane's TLS uses, `default` or `fips`; empty of an earlier release.
+    #[serde(default)]
+    pub tls_profile: String,
     /// Whether the root is the mesh's own.
     pub own_root: bool,
     /// The identifier of the key that signs.

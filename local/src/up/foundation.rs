@@ -105,6 +105,7 @@ pub(super) async fn lay(
         traces: options.traces.clone(),
         metrics_compat: options.metrics_compat.clone(),
         tap_bodies: options.tap_bodies,
+        tls_profile: options.tls_profile.clone(),
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use leno_crypto::TlsProfile;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
@@ -63,6 +64,11 @@ pub(crate) struct Flags {
     /// --node
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
+
+    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's validated module, which takes a
+    /// program of `make release FIPS=1`
+    #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
+    pub(crate) tls_profile: TlsProfile,
 
     /// Worker threads; each has its own listeners, pools and counters
     #[arg(long, env = "LENO_WORKERS", default_value_t = 1,

@@ -41,7 +41,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use leno_program::Failure;
+use leno_program::{Failure, chain};
 
 use config::Flags;
 
@@ -54,6 +54,9 @@ fn start(flags: Flags) -> Result<(), Failure> {
     // Proxies of one machine run as one user: none may look into the memory of another.
     nix::sys::prctl::set_dumpable(false)
         .map_err(|error| Failure::error(format!("cannot close its memory to others: {error}")))?;
+    // Before any TLS, and before the process is confined: the module tests itself.
+    leno_crypto::select(flags.tls_profile)
+        .map_err(|error| Failure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {
         Some(hook) => hook::run(hook, flags.admin),
         None if flags.broker => broker::run(&flags),

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use leno_crypto::TlsProfile;
 use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
@@ -173,6 +174,11 @@ impl State {
                 load.charged as f64,
             ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
+            gauge(
+                "leno_tls_fips",
+                "Whether TLS is of the FIPS module (--tls-profile fips).",
+                f64::from(u8::from(leno_crypto::profile() == TlsProfile::Fips)),
+            ),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
             gauge(
                 "leno_removal",

@@ -6,31 +6,20 @@ use std::time::SystemTime;
 
 use leno_types::{Identity, TrustDomain};
 use rustls::client::{ClientSessionMemoryCache, Resumption};
-use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite, kx_group};
-use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::binding::Bindings;
 use crate::stream::Alpn;
 use crate::verify::{ClientVerifier, ServerVerifier, Svid};
 use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
-
-/// Hybrid post-quantum first; X25519 for peers that do not support it.
-const KEY_EXCHANGES: &[&dyn SupportedKxGroup] = &[kx_group::X25519MLKEM768, kx_group::X25519];
-
-/// The fastest suite on processors with AES instructions comes first, since nearly all of today's
-/// have them.
-const CIPHER_SUITES: &[SupportedCipherSuite] = &[
-    cipher_suite::TLS13_AES_128_GCM_SHA256,
-    cipher_suite::TLS13_AES_256_GCM_SHA384,
-    cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-];
 
 /// Sessions that a worker caches for each server identity. rustls keeps eight tickets per server
 /// address, so this covers 16 endpoints. A session takes about 2 KiB.
@@ -71,7 +60,7 @@ impl TlsConfigs {
         clock: Arc<dyn TimeProvider>,
     ) -> Result<Self, CredentialsError> {
         let unusable = |what| move |error| CredentialsError::Unusable(what, error);
-        let provider = Arc::new(provider());
+        let provider = Arc::new(leno_crypto::mesh_provider());
         let roots = store(&credentials.roots).map_err(unusable("trust bundle"))?;
         let federated = credentials.federated().iter().map(|(domain, roots)| {
             let roots = store(roots).map_err(unusable("trust bundle of another trust domain"))?;
@@ -216,16 +205,8 @@ fn server(
     server.ticketer = Ticketer::new()?;
     server.send_tls13_tickets = TICKETS;
     server.key_log = Arc::new(Bindings);
+    leno_crypto::check(server.fips())?;
     Ok(Arc::new(server))
-}
-
-/// The cryptography of aws-lc-rs, for TLS 1.3 only.
-fn provider() -> CryptoProvider {
-    CryptoProvider {
-        cipher_suites: CIPHER_SUITES.to_vec(),
-        kx_groups: KEY_EXCHANGES.to_vec(),
-        ..aws_lc_rs::default_provider()
-    }
 }
 
 fn as_rustls(error: VerifierBuilderError) -> rustls::Error {

@@ -20,7 +20,11 @@ pub(super) fn now() -> i64 {
 pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     let mut text = format!("trust domain  {}\n", escaped(&report.trust_domain));
     let own = if report.own_root { "a root of the mesh's own" } else { "an issuer that was given" };
-    let _ = write!(text, "signs with    {own}, key {}\n\n", short(&report.issuer));
+    let _ = writeln!(text, "signs with    {own}, key {}", short(&report.issuer));
+    if report.tls_profile == "fips" {
+        text += "TLS           of the FIPS module (--tls-profile fips)\n";
+    }
+    text.push('\n');
     text += &certificates("CHAIN", &report.chain, now);
     text.push('\n');
     text += &certificates(&format!("TRUSTED ({})", short(&report.bundle)), &report.roots, now);
@@ -140,6 +144,7 @@ mod tests {
             phase: "switch".to_owned(),
             aborted: true,
             since_unix_s: 940,
+            tls_profile: "fips".to_owned(),
             own_root: true,
             issuer: "key".to_owned(),
             chain: vec![root.clone()],
@@ -166,6 +171,7 @@ mod tests {
         let expected = "\
 trust domain  cluster.local
 signs with    a root of the mesh's own, key key
+TLS           of the FIPS module (--tls-profile fips)
 
 CHAIN                                       SHA-256             ENDS
 O=Leno, CN=mesh root 0a0b0c0d               0123456789abcdef    in 1 d 1 h
