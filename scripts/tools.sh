@@ -7,6 +7,8 @@
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
+#   scripts/tools.sh oauth2-proxy   the login of web applications, a Go module
+#   scripts/tools.sh oidc           a provider of OpenID Connect, of oauth2-proxy's own Go module for tests
 #   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, of SPIFFE's Go module
 #   scripts/tools.sh spire          SPIRE's server and agent, a Go module that takes 10 minutes of a processor; for scripts/spire-test.sh
 #   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
@@ -28,6 +30,7 @@ envoy=1.40.0
 h2spec=v0.0.0-20200804131034-70ac22940108 # v2.6.0; a tag that Go modules cannot name
 grpc_go=v1.85.0
 fortio=v1.63.7 # later ones need a module that proxies refuse to serve
+oauth2_proxy=v7.15.6
 spire=v1.13.3
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
@@ -107,6 +110,11 @@ for tool in "$@"; do
     authorizer)
       install authorizer "$(cat testkit/authorizer/main.go testkit/authorizer/go.* | sha256sum)" \
         of_module testkit/authorizer ;;
+    oauth2-proxy)
+      install oauth2-proxy "$oauth2_proxy" from_go "github.com/oauth2-proxy/oauth2-proxy/v7@$oauth2_proxy" ;;
+    oidc)
+      install oidc "$(cat testkit/oidc/main.go testkit/oidc/go.* | sha256sum)" \
+        of_module testkit/oidc ;;
     spiffe)
       install spiffe "$(cat testkit/spiffe/*.go testkit/spiffe/go.* | sha256sum)" \
         of_module testkit/spiffe ;;
@@ -129,7 +137,7 @@ for tool in "$@"; do
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer collector kafka mixture spiffe grpcio websockets ws browser cargo-deny; do
+      for one in envoy h2spec grpc-interop fortio authorizer oauth2-proxy oidc collector kafka mixture spiffe grpcio websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;

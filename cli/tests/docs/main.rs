@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leno_local::layout::{DEFAULT_MESH, Layout};
+use leno_testkit::tools::install_or_skip;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use page::{Step, shows};
@@ -54,6 +55,15 @@ fn retries() {
 #[test]
 fn authorization() {
     follow("docs/tasks/authorization.md");
+}
+
+/// Its programs are Go modules.
+#[test]
+fn sign_in() {
+    let installed = ["oauth2-proxy", "oidc"].map(|tool| install_or_skip(tool).unwrap());
+    if installed.iter().all(Option::is_some) {
+        follow("docs/tasks/sign-in.md");
+    }
 }
 
 #[test]
@@ -176,9 +186,13 @@ impl<'a> Reader<'a> {
         let output = File::create(self.output.path()).unwrap();
         let leno = Path::new(env!("CARGO_BIN_EXE_leno")).parent().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
+        let tools = leno_testkit::binaries::tools().unwrap();
+        let tools = ["oauth2-proxy", "oidc"].map(|tool| tools.join(tool).display().to_string());
         let mut shell = Command::new("bash");
         shell.args(["-c", command]).current_dir(self.folder.path());
-        shell.env("PATH", format!("{}:{path}", leno.display())).env("HOME", self.folder.path());
+        shell
+            .env("PATH", format!("{}:{}:{path}", leno.display(), tools.join(":")))
+            .env("HOME", self.folder.path());
         for variable in ["KUBECONFIG", "SUDO_UID", "SUDO_GID"] {
             shell.env_remove(variable);
         }

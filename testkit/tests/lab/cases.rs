@@ -32,6 +32,7 @@ mod reauthorization;
 mod routes;
 mod scale;
 mod shared_limits;
+mod sign_in;
 mod soak;
 mod spire;
 mod stalled;
@@ -130,6 +131,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 tokens::cases(),
                 claims::cases(),
                 authorizers::cases(),
+                sign_in::cases(),
                 bodies::cases(),
                 holes::cases(),
                 suggest::cases(),
