@@ -342,6 +342,8 @@ pub struct Proxy {
     pub access_log: String,
     /// The meshes under whose names metrics are served too; nothing for none.
     pub metrics_compat: String,
+    /// From which addresses metrics may be asked for; nothing for all.
+    pub scrape_from: String,
     /// Seconds for which containers without a `preStop` hook wait before SIGTERM; 0 for none.
     pub pre_stop_sleep: u32,
     /// Whether `leno trace-request --bodies` may show the first 4 KiB of bodies.

@@ -12,7 +12,7 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 12] = [
+const SETTINGS: [&[&str]; 13] = [
     &[],
     &["ha=true"],
     &["ha=true", "controller.issuerSecret=mesh-issuer"],
@@ -27,6 +27,7 @@ const SETTINGS: [&[&str]; 12] = [
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
     &["proxy.tapBodies=true"],
+    &["tlsProfile=fips", "proxy.scrapeFrom=192.0.2.0/24"],
     &["observer.enabled=false"],
     &["observer.storage=1Gi", "observer.storageClass=fast"],
     &["identity.workloadApi.volume=csi", "controller.issuerSecret=mesh-issuer"],

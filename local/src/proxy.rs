@@ -41,6 +41,8 @@ pub struct Settings {
     pub tap_bodies: bool,
     /// Which cryptography TLS uses, in the form of the proxy's option.
     pub tls_profile: String,
+    /// Who of the network gets metrics, with commas between them; empty for everyone.
+    pub scrape_from: String,
     /// The SPIFFE Workload API that issues certificates where a workload's documents do not say.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// Where DNS and the control plane are.
@@ -119,7 +121,9 @@ impl Settings {
         ];
         let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));
-        all.iter().chain(more).chain(&traces).map(owned).collect()
+        let scrapers = Some(self.scrape_from.as_str()).filter(|scrapers| !scrapers.is_empty());
+        let scrapers = scrapers.map(|scrapers| ("LENO_SCRAPE_FROM", scrapers));
+        all.iter().chain(more).chain(&traces).chain(&scrapers).map(owned).collect()
     }
 }
 

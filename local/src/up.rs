@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use leno_capture::Choice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_supervise::Descriptors;
+use leno_types::authorization::Cidr;
 use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use tokio::sync::mpsc;
 
@@ -95,6 +96,8 @@ pub struct Options {
     pub tap_bodies: bool,
     /// Which cryptography TLS uses, in the form of the proxy's and the control plane's option.
     pub tls_profile: String,
+    /// Who of the network gets metrics of proxies; without any, everyone does.
+    pub scrape_from: Vec<Cidr>,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the

@@ -88,6 +88,8 @@ pub struct Options {
     pub spiffe_endpoint_socket: Option<String>,
     /// Another trust domain and its bundle, `leno up --federate`.
     pub federate: Option<String>,
+    /// Who of the network gets metrics, `leno up --scrape-from`.
+    pub scrape_from: Option<&'static str>,
 }
 
 impl Options {
@@ -107,6 +109,7 @@ impl Options {
             access_log: None,
             spiffe_endpoint_socket: None,
             federate: None,
+            scrape_from: None,
         }
     }
 }
@@ -434,6 +437,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(federation) = &options.federate {
         command.args(["--federate", federation]);
+    }
+    if let Some(scrapers) = options.scrape_from {
+        command.args(["--scrape-from", scrapers]);
     }
     if let Some(traces) = options.traces {
         command.args(["--traces", traces]);

@@ -253,6 +253,7 @@ impl Inject {
             metrics_compat: leno_admission::metrics_compat(&told.proxy.metrics_compat)
                 .map_err(anyhow::Error::msg)?,
             tap_bodies: told.proxy.tap_bodies,
+            scrape_from: leno_admission::scrape_from(&told.proxy.scrape_from)?,
             tls_profile: match told.tls_profile {
                 leno_charts::TlsProfile::Default => None,
                 leno_charts::TlsProfile::Fips => Some("fips".to_owned()),

@@ -21,6 +21,7 @@ use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
+use leno_types::authorization::Cidr;
 use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -179,6 +180,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "PROFILE", default_value_t)]
     tls_profile: TlsProfile,
 
+    /// From which addresses of the network the metrics of proxies may be asked for, such as 10.0.0.0/8; from all without it
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    scrape_from: Vec<Cidr>,
+
     /// Permits leno trace-request --bodies to show the first 4 KiB of bodies, with the secrets that are in them
     #[arg(long)]
     tap_bodies: bool,
@@ -267,6 +272,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         metrics_compat: up.metrics_compat.clone(),
         tap_bodies: up.tap_bodies,
         tls_profile: up.tls_profile.to_string(),
+        scrape_from: up.scrape_from.clone(),
     };
     leno_local::up::up(&options)?;
     Ok(true)

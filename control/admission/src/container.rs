@@ -101,6 +101,9 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if let Some(compat) = &settings.metrics_compat {
         all.push(said("LENO_METRICS_COMPAT", compat));
     }
+    if let Some(scrapers) = &settings.scrape_from {
+        all.push(said("LENO_SCRAPE_FROM", scrapers));
+    }
     if let Some(profile) = &settings.tls_profile {
         all.push(said("LENO_TLS_PROFILE", profile));
     }

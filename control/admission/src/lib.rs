@@ -40,7 +40,7 @@ pub use mode::ModeOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
     DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, NoWorkloadApiVolume, Resources, Settings, Shape,
-    WorkloadApiVolume, access_log, exports, metrics_compat, pull_secrets, traces,
+    WorkloadApiVolume, access_log, exports, metrics_compat, pull_secrets, scrape_from, traces,
 };
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};

@@ -6,6 +6,7 @@ use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
+use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::{InjectError, said};
@@ -68,6 +69,9 @@ pub struct Settings {
     pub metrics_compat: Option<String>,
     /// Whether taps may show bodies, which pods cannot permit.
     pub tap_bodies: bool,
+    /// From which addresses its metrics may be asked for, in the form of its `--scrape-from`, which pods cannot choose; without
+    /// it, from all.
+    pub scrape_from: Option<String>,
     /// Which cryptography its TLS uses, in the form of its `--tls-profile`, which pods cannot choose; without it, as the proxy
     /// has it.
     pub tls_profile: Option<String>,
@@ -202,6 +206,7 @@ impl Default for Settings {
             access_log: None,
             metrics_compat: None,
             tap_bodies: false,
+            scrape_from: None,
             tls_profile: None,
             workload_api: None,
             workload: None,
@@ -363,6 +368,17 @@ pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
     }
     let settings: AccessSettings = text.parse()?;
     Ok((settings.form != Form::Off).then(|| text.to_owned()))
+}
+
+/// Addresses from which metrics may be asked for; `None` if there are none.
+///
+/// # Errors
+/// One is no block of addresses.
+pub fn scrape_from(text: &str) -> Result<Option<String>, CidrError> {
+    let blocks: Result<Vec<Cidr>, _> =
+        text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect();
+    let blocks: Vec<String> = blocks?.iter().map(ToString::to_string).collect();
+    Ok((!blocks.is_empty()).then(|| blocks.join(",")))
 }
 
 /// The meshes under whose names all proxies serve metrics too, as checked; `off` and an empty text are none.

@@ -102,6 +102,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
     pub(crate) proxy_metrics_compat: Option<String>,
 
+    /// From which addresses the metrics of proxies in pods may be asked for, CIDRs with commas between them; only with
+    /// --kubernetes [default: from all]
+    #[arg(long, env = "LENO_PROXY_SCRAPE_FROM", value_name = "CIDR")]
+    pub(crate) proxy_scrape_from: Option<String>,
+
     /// The volume by which pods reach the SPIFFE Workload API that issues the certificates of their proxies, in place of the
     /// control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane reaches it itself by
     /// --spiffe-endpoint-socket; only with --kubernetes
@@ -391,6 +396,10 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
         .map_err(anyhow::Error::msg)
         .context("--proxy-metrics-compat")?,
         tap_bodies: flags.proxy_tap_bodies,
+        scrape_from: leno_admission::scrape_from(
+            flags.proxy_scrape_from.as_deref().unwrap_or_default(),
+        )
+        .context("--proxy-scrape-from")?,
         tls_profile: (flags.tls_profile != TlsProfile::Default)
             .then(|| flags.tls_profile.to_string()),
         workload_api: flags.proxy_workload_api.clone(),

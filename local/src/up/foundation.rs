@@ -106,6 +106,12 @@ pub(super) async fn lay(
         metrics_compat: options.metrics_compat.clone(),
         tap_bodies: options.tap_bodies,
         tls_profile: options.tls_profile.clone(),
+        scrape_from: options
+            .scrape_from
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(","),
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,

@@ -20,7 +20,7 @@ use metrics::PageForm;
 
 pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
     test_panic("admin", request.uri().path().as_bytes());
-    if let Some(refused) = caller.refuse(request) {
+    if let Some(refused) = caller.refuse(request, &state.scrapers) {
         tracing::debug!(?caller, path = request.uri().path(), "admin request refused");
         return refused;
     }

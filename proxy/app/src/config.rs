@@ -8,6 +8,7 @@ use leno_crypto::TlsProfile;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
+use leno_types::authorization::Cidr;
 use leno_types::{WorkloadApiAddress, ports};
 
 use crate::admin::probe::Probes;
@@ -95,6 +96,11 @@ pub(crate) struct Flags {
     /// Where /metrics, /ready, /live and /config are served; /config on loopback alone
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
     pub(crate) admin: SocketAddr,
+
+    /// From which addresses of the network /metrics may be asked for, such as 10.0.0.0/8; from all without it. Loopback may
+    /// in any case
+    #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) scrape_from: Vec<Cidr>,
 
     /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
     /// SIGTERM drains too

@@ -59,6 +59,7 @@ pub(crate) async fn serve(
         workload: setup.workload.clone(),
         metrics_compat: setup.metrics_compat,
         tap_bodies: setup.tap_bodies,
+        scrapers: setup.scrapers.clone(),
         workers: RefCell::default(),
         directory: setup.directory.clone(),
         names: setup.names.clone(),

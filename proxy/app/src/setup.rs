@@ -18,6 +18,7 @@ use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
 use leno_transport::budget::Budget;
 use leno_transport::{HandedNamespace, Listener};
+use leno_types::authorization::Cidr;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -73,6 +74,8 @@ pub(crate) struct Setup {
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
+    /// Who of the network gets metrics; without any, everyone does.
+    pub(crate) scrapers: Vec<Cidr>,
     /// The workload that the instance belongs to.
     pub(crate) workload: String,
     pub(crate) budget: Budget,

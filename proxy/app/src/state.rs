@@ -15,6 +15,7 @@ use leno_telemetry::{
 };
 use leno_transport::budget::{Budget, Pool};
 use leno_transport::{Shown, panics};
+use leno_types::authorization::Cidr;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
 use leno_wire::Bytes;
@@ -37,6 +38,8 @@ pub(crate) struct State {
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
+    /// Who of the network gets metrics; without any, everyone does.
+    pub(crate) scrapers: Vec<Cidr>,
     pub(crate) workers: RefCell<Vec<Worker>>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,

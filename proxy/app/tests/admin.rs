@@ -152,3 +152,21 @@ fn a_drain_gives_an_idle_client_its_grace() {
     assert!(began.elapsed() >= Duration::from_secs(1), "closed after {:?}", began.elapsed());
     assert!(until("the drained proxy ends", || proxy.has_ended()).success());
 }
+
+/// A program without the module does not fall back to what is not approved.
+#[test]
+#[cfg(not(feature = "fips"))]
+fn a_profile_that_the_program_has_no_module_for_is_refused_with_what_to_build() {
+    let run = |profile: &str| {
+        let mut proxy = Command::new(env!("CARGO_BIN_EXE_leno-proxy"));
+        let output =
+            proxy.args(["--static", "/dev/null", "--tls-profile", profile]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run("fips");
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("make release FIPS=1"), "{said}");
+    let (code, said) = run("FIPS");
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("use default or fips"), "{said}");
+}

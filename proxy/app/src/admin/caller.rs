@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!             /metrics /ready /live /probe    /config /audited /tap    /drain
-//! network              yes                        -                  -
+//! network              yes*                       -                  -
 //! loopback             yes                       yes                 -
 //! Unix socket          yes                       yes                yes
+//! * /metrics to the addresses of --scrape-from alone, where there are some
 //! ```
 //! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
 //! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
@@ -19,12 +20,13 @@ use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode};
 use leno_program::content::TEXT;
 use leno_program::{Answer, Ends, respond};
+use leno_types::authorization::Cidr;
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Another machine or pod.
-    Network(IpAddr),
+    /// Another machine or pod, and the address that it called.
+    Network { client: IpAddr, called: IpAddr },
     /// This network namespace, by way of the address that was called.
     Loopback(IpAddr),
     /// A process of this user or of root, on the Unix socket.
@@ -34,37 +36,45 @@ pub(crate) enum Caller {
 impl Caller {
     /// The client of a TCP connection.
     pub(crate) fn of(ends: &Ends) -> Self {
-        let is_loopback = ends.client.ip().to_canonical().is_loopback();
-        let called = ends.called.ip();
-        if is_loopback { Self::Loopback(called) } else { Self::Network(called) }
+        let (client, called) = (ends.client.ip().to_canonical(), ends.called.ip());
+        if client.is_loopback() { Self::Loopback(called) } else { Self::Network { client, called } }
     }
 
     /// The address that was called.
     pub(crate) fn called(self) -> IpAddr {
         match self {
-            Self::Network(called) | Self::Loopback(called) => called,
+            Self::Network { called, .. } | Self::Loopback(called) => called,
             Self::Socket => std::net::Ipv4Addr::LOCALHOST.into(),
         }
     }
 
-    /// The answer to a request that this caller may not make.
-    pub(crate) fn refuse<B>(self, request: &Request<B>) -> Option<Answer> {
+    /// The answer to a request that this caller may not make. `scrapers`: who of the network gets metrics; without any,
+    /// everyone does.
+    pub(crate) fn refuse<B>(self, request: &Request<B>, scrapers: &[Cidr]) -> Option<Answer> {
         let refused = |status, why: &'static str| Some(respond(status, TEXT, why));
         if matches!(self, Self::Loopback(_)) && !names_this_server(request) {
             let why = "the Host must be an IP address or localhost\n";
             return refused(StatusCode::MISDIRECTED_REQUEST, why);
         }
         match (request.uri().path(), self) {
-            ("/drain", Self::Network(_) | Self::Loopback(_)) => refused(
+            ("/drain", Self::Network { .. } | Self::Loopback(_)) => refused(
                 StatusCode::FORBIDDEN,
                 "/drain is served on the Unix socket of --admin-socket only; SIGTERM drains too\n",
             ),
-            ("/config" | "/audited" | "/tap", Self::Network(_)) => {
+            ("/metrics", Self::Network { client, .. }) if !is_among(scrapers, client) => {
+                refused(StatusCode::FORBIDDEN, "this address is not one of --scrape-from\n")
+            }
+            ("/config" | "/audited" | "/tap", Self::Network { .. }) => {
                 refused(StatusCode::FORBIDDEN, "this page is served on loopback only\n")
             }
             _ => None,
         }
     }
+}
+
+/// Whether metrics are for an address of the network.
+fn is_among(scrapers: &[Cidr], ip: IpAddr) -> bool {
+    scrapers.is_empty() || scrapers.iter().any(|one| one.contains(ip))
 }
 
 /// Whether the request is for an address or `localhost`, as those of probes are.
@@ -100,7 +110,8 @@ mod tests {
         if let Some(host) = host {
             request = request.header(HOST, host);
         }
-        caller.refuse(&request.body(()).unwrap()).map(|answer| answer.status().as_u16())
+        let scrapers = ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
+        caller.refuse(&request.body(()).unwrap(), &scrapers).map(|answer| answer.status().as_u16())
     }
 
     #[test]
@@ -115,6 +126,26 @@ mod tests {
                 assert_eq!(status(from, page, Some("10.0.0.2:15020")), refused, "{from} {page}");
             }
         }
+    }
+
+    #[test]
+    fn metrics_are_for_scrapers_and_health_for_all() {
+        for (from, refused) in [
+            ("10.1.2.3", None),
+            ("::ffff:10.1.2.3", None),
+            ("fd00::7", None),
+            ("127.0.0.1", None),
+            ("socket", None),
+            ("192.0.2.1", Some(403)),
+            ("::ffff:192.0.2.1", Some(403)),
+            ("2001:db8::1", Some(403)),
+        ] {
+            assert_eq!(status(from, "/metrics", None), refused, "{from}");
+            for page in ["/ready", "/live", "/probe/web/liveness"] {
+                assert_eq!(status(from, page, None), None, "{from} {page}");
+            }
+        }
+        assert!(is_among(&[], "192.0.2.1".parse().unwrap()), "everyone, where none is named");
     }
 
     #[test]

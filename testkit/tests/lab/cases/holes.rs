@@ -5,12 +5,13 @@ use leno_testkit::lab::{Capture, Lab, Options};
 
 use super::authorizers::seen;
 use super::tokens::MESH;
-use super::{Case, alone};
+use super::{Case, alone, once};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients),
         alone!(cve_2026_31838_strangers_see_no_configuration),
+        once!(metrics_are_for_scrapers_alone),
     ]
 }
 
@@ -49,19 +50,34 @@ fn forged(lab: &Lab) -> Result<()> {
 /// Istio's control plane served pages for debugging to any pod.
 fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
-    lab.explain(pages(&lab))
+    lab.explain(pages(
+        &lab,
+        &[("GET", "metrics", "200"), ("GET", "config", "403"), ("POST", "drain", "403")],
+    ))
 }
 
-fn pages(lab: &Lab) -> Result<()> {
+/// Metrics name the services and the clients of a workload.
+fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
+    let from = |blocks| Options { scrape_from: Some(blocks), ..Options::new(capture) };
+    let lab = Lab::start(&from("10.0.0.0/8,fd00::/8"), MESH, |_| Ok(()))?;
+    lab.explain(pages(&lab, &[("GET", "metrics", "200"), ("GET", "ready", "200")]))?;
+    drop(lab);
+    let options = from("192.0.2.0/24,2001:db8::/32");
+    let lab = Lab::start(&options, MESH, |_| Ok(()))?;
+    lab.explain(pages(&lab, &[("GET", "metrics", "403"), ("GET", "ready", "200")]))?;
+    // Over loopback, as `leno stat` asks.
+    ensure!(lab.metrics("front")?.contains("leno_busy"), "no metrics over loopback");
+    Ok(())
+}
+
+fn pages(lab: &Lab, answers: &[(&str, &str, &str)]) -> Result<()> {
     let front = lab.status()?.address("front-0", false)?;
-    for (method, page, expected) in
-        [("GET", "metrics", "200"), ("GET", "config", "403"), ("POST", "drain", "403")]
-    {
+    for (method, page, expected) in answers {
         let url = format!("http://{front}:15020/{page}");
         let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}"];
         let said = lab.exec("plain", &[&curl[..], &["-X", method, &url]].concat())?;
         let said = String::from_utf8_lossy(&said.stdout);
-        ensure!(said == expected, "a stranger gets {said} for /{page}");
+        ensure!(said == *expected, "a stranger gets {said} for /{page}");
     }
     Ok(())
 }
