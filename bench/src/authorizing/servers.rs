@@ -2,7 +2,7 @@
 //! that of the server's processors, so that it counts the same in a thread here and in another program.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -177,7 +177,7 @@ impl Drop for Envoy {
 }
 
 impl Envoy {
-    fn start(program: &PathBuf, proof: &Proof) -> Result<Self> {
+    fn start(program: &Path, proof: &Proof) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         // Free again at once, and not taken by the next that asks.
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();

@@ -177,11 +177,7 @@ impl State {
                 load.charged as f64,
             ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
-            gauge(
-                "leno_tls_fips",
-                "Whether TLS is of the FIPS module (--tls-profile fips).",
-                f64::from(u8::from(leno_crypto::profile() == TlsProfile::Fips)),
-            ),
+            fips(),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
             gauge(
                 "leno_removal",
@@ -340,6 +336,14 @@ impl State {
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Measured {
     Measured { kind: Kind::Gauge, name, labels: "".into(), help, value }
+}
+
+fn fips() -> Measured {
+    gauge(
+        "leno_tls_fips",
+        "Whether TLS is of the FIPS module (--tls-profile fips).",
+        f64::from(u8::from(leno_crypto::profile() == TlsProfile::Fips)),
+    )
 }
 
 /// How the proxy stands with its control plane.
