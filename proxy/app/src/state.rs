@@ -179,12 +179,7 @@ impl State {
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
             fips(),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
-            gauge(
-                "leno_removal",
-                "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, \
-                 3 connections are closed.",
-                self.removal().number().into(),
-            ),
+            removal(self.removal()),
         ]);
         if let Some(limit) = self.max_connections() {
             measured.push(gauge(
@@ -336,6 +331,15 @@ impl State {
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Measured {
     Measured { kind: Kind::Gauge, name, labels: "".into(), help, value }
+}
+
+fn removal(step: Removal) -> Measured {
+    gauge(
+        "leno_removal",
+        "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, \
+         3 connections are closed.",
+        step.number().into(),
+    )
 }
 
 fn fips() -> Measured {
