@@ -476,28 +476,47 @@ pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {
 }
 
 pub fn a_connection_by_fast_open_is_captured(backend: Backend) {
-    let (lab, _proxy) = Lab::with_proxy(backend, default());
+    let mut lab = Lab::new(backend, default());
+    // 0x607: clients send data in the first packet, and all listeners take it, without a cookie.
+    lab.set_on_both("tcp_fastopen", "1543");
+    let mut proxy = lab.proxy();
+    proxy.listen_as_proxy();
+    lab.captured.set_listening(true).unwrap();
     let (mut app, mut outside) = (lab.app(), lab.outside());
     for i in [0, 1] {
-        let outer = outside.serve_at(OUTSIDE[i]);
-        // The second one may have a cookie, with which the first packet carries data.
-        for _ in [0, 1] {
-            DialReport(app.ask(&format!("dial-fast {outer}"))).assert_captured(&outer);
+        let (inner, outer) = (app.serve_at(POD[i]), outside.serve_at(OUTSIDE[i]));
+        for (client, server) in [(&mut app, outer), (&mut outside, inner)] {
+            let dialled = DialReport(client.ask(&format!("dial-fast {server}")));
+            dialled.assert_captured(&server);
+            assert_eq!(dialled.get("early"), "true", "{dialled:?}");
         }
-        let inner = app.serve_at(POD[i]);
-        DialReport(outside.ask(&format!("dial-fast {inner}"))).assert_captured(&inner);
     }
 }
 
 pub fn a_source_route_leads_around_no_proxy(backend: Backend) {
-    let (lab, _proxy) = Lab::with_proxy(backend, default());
-    let (mut app, mut outside) = (lab.app(), lab.outside());
-    let outer = outside.serve_at(OUTSIDE[0]);
-    let left = app.ask(&format!("dial-routed {} {outer}", OUTSIDE[0]));
-    assert!(!left.contains("who=server"), "{left}");
-    let inner = app.serve_at(POD[0]);
-    let entered = outside.ask(&format!("dial-routed {} {inner}", POD[0]));
-    assert!(!entered.contains("who=server"), "{entered}");
+    let mut lab = Lab::new(backend, default());
+    for device in ["all", "default", "eth0"] {
+        lab.set_on_both(&format!("conf/{device}/accept_source_route"), "1");
+    }
+    let (mut app, mut outside, mut proxy) = (lab.app(), lab.outside(), lab.proxy());
+    let (inner, outer) = (app.serve_at(POD[0]), outside.serve_at(OUTSIDE[0]));
+    let mut routed = || {
+        let left = app.ask(&format!("dial-routed {} {outer}", OUTSIDE[0]));
+        let entered = outside.ask(&format!("dial-routed {} {inner}", POD[0]));
+        [(left, &outer), (entered, &inner)].map(|(said, server)| (DialReport(said), server))
+    };
+    lab.captured.release().unwrap();
+    for (without, _) in routed() {
+        without.assert_direct();
+    }
+    lab.captured = capture(backend, &lab.workload).unwrap();
+    proxy.listen_as_proxy();
+    lab.captured.set_listening(true).unwrap();
+    for (with, server) in routed() {
+        if with.0 != "error TimedOut" {
+            with.assert_captured(server);
+        }
+    }
     app.dial(&outer).assert_captured(&outer);
     outside.dial(&inner).assert_captured(&inner);
 }

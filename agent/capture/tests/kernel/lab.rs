@@ -130,6 +130,21 @@ impl Lab {
         Worker::start(&self.outside, &format!("{} -", cgroup.display()))
     }
 
+    /// Sets one of the kernel's variables in both network namespaces.
+    pub fn set_on_both(&self, name: &str, value: &str) {
+        for netns in [&self.workload.netns, &self.outside] {
+            let namespace = File::open(netns).unwrap();
+            // The folder has the variables of the namespace of the thread that opens a file.
+            std::thread::scope(|scope| {
+                let set = || {
+                    setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
+                    fs::write(Path::new("/proc/sys/net/ipv4").join(name), value).unwrap();
+                };
+                scope.spawn(set).join().unwrap();
+            });
+        }
+    }
+
     pub fn outside_netns(&self) -> &Path {
         &self.outside
     }

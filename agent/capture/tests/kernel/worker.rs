@@ -223,11 +223,34 @@ fn dial_fast(to: SocketAddr) -> io::Result<String> {
         .map_err(|error| io::Error::other(name_of(&error)))?;
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
     let mut said = [0; 1024];
-    // The server resets the connection, since it has not read the byte.
+    // The server resets the connection, since it has not read the byte: then it has no peer any more.
     let length = stream.read(&mut said)?;
-    Ok(format!("peer={peer} own={local} {}", String::from_utf8_lossy(&said[..length])))
+    let early = has_sent_in_syn(&stream)?;
+    Ok(format!("early={early} {}", String::from_utf8_lossy(&said[..length])))
+}
+
+/// Whether the peer has acknowledged data that the first packet carried.
+fn has_sent_in_syn(stream: &TcpStream) -> io::Result<bool> {
+    /// `TCPI_OPT_SYN_DATA` of linux/tcp.h.
+    const SYN_DATA: u8 = 32;
+    // SAFETY: all fields are integers, of which zero is a value.
+    let mut info: nix::libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which is as long.
+    let result = unsafe {
+        nix::libc::getsockopt(
+            stream.as_raw_fd(),
+            nix::libc::IPPROTO_TCP,
+            nix::libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(info.tcpi_options & SYN_DATA != 0)
 }
 
 /// Connects with a loose source route (RFC 791): packets go to the router first.
