@@ -3,7 +3,7 @@
 #
 #   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
-#
+# PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds leno, leno-proxy and leno-controller with aws-lc's FIPS module.
 # PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
 #
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
@@ -70,14 +70,24 @@ if [ "$profile" = release ]; then
 fi
 # A target is named in any case, so that what a build runs itself is built without all that.
 read -ra programs <<<"${PROGRAMS:-leno-proxy leno-controller leno-cni leno-agent leno leno-bench}"
+with=() without=()
 if [ -n "${FIPS-}" ]; then
   # Its sources come with the crate, and not from the machine.
   export AWS_LC_FIPS_SYS_USE_SYSTEM=0
   for program in "${programs[@]}"; do
-    case $program in leno | leno-proxy | leno-controller) flags+=(--features "$program/fips") ;; esac
+    case $program in
+      leno | leno-proxy | leno-controller) with+=("--package=$program" --features "$program/fips") ;;
+      *) without+=("--package=$program") ;;
+    esac
   done
+else
+  without=("${programs[@]/#/--package=}")
 fi
-cargo build "${flags[@]}" --target "$triple" --bins "${programs[@]/#/--package=}" >&2
+# Features are those of all programs of one build: those without the module are built apart.
+for packages in with without; do
+  declare -n chosen=$packages
+  [ "${#chosen[@]}" = 0 ] || cargo build "${flags[@]}" --target "$triple" --bins "${chosen[@]}" >&2
+done
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
 for program in "${programs[@]}"; do
   [ "$profile" = release ] || break
