@@ -248,26 +248,18 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
         }
     }
     text += &format!(", mTLS {}", instance.mtls);
-    if let Ok(reply) = admin.get("/metrics").await {
-        let samples = metrics::parse(&reply.body);
-        let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
-        healthy &= left.is_none_or(|left| left > 0.0);
-        match left {
-            Some(left) if left > 0.0 => text += &format!(", certificate holds {}", roughly(left)),
-            Some(_) => text += ", certificate has expired",
-            None => {}
-        }
-        let ejected = Ejected::of(&samples);
-        if !ejected.is_empty() {
-            let endpoints: Vec<String> = ejected.iter().map(Ejected::endpoint).collect();
-            text += &format!(", ejects {}", endpoints.join(", "));
-        }
-        if value(&samples, CONNECTED) == Some(0.0) {
-            text += match healthy {
-                true => ", serves on what it knew before it lost the control plane",
-                false => ", not connected to the control plane",
-            };
+    match admin.get("/metrics").await {
+        Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
+        // It may have expired.
+        Ok(reply) => {
             healthy = false;
+            text += &format!(", certificate unknown: {}", reply.why_no_metrics());
+        }
+        // Its first answer has said why.
+        Err(_) if !healthy => {}
+        Err(error) => {
+            healthy = false;
+            text += &format!(", certificate unknown: {}", error.chain());
         }
     }
     if instance.proxy_restarts > 0 {
@@ -277,6 +269,31 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
     let level = if healthy { Level::Good } else { Level::Bad };
     let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
     Check::new(subject, asks).result(level, text)
+}
+
+/// What a proxy's counts say of its health, which `text` names.
+fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
+    let samples = metrics::parse(page);
+    let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
+    healthy &= left.is_none_or(|left| left > 0.0);
+    match left {
+        Some(left) if left > 0.0 => *text += &format!(", certificate holds {}", roughly(left)),
+        Some(_) => *text += ", certificate has expired",
+        None => {}
+    }
+    let ejected = Ejected::of(&samples);
+    if !ejected.is_empty() {
+        let endpoints: Vec<String> = ejected.iter().map(Ejected::endpoint).collect();
+        *text += &format!(", ejects {}", endpoints.join(", "));
+    }
+    if value(&samples, CONNECTED) == Some(0.0) {
+        *text += match healthy {
+            true => ", serves on what it knew before it lost the control plane",
+            false => ", not connected to the control plane",
+        };
+        healthy = false;
+    }
+    healthy
 }
 
 fn unix_now() -> f64 {

@@ -21,6 +21,17 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Why this is no page of metrics, and what to do where the proxy shows them to other addresses alone.
+    #[must_use]
+    pub fn why_no_metrics(&self) -> String {
+        match self.status {
+            403 => "HTTP 403: the proxy shows its metrics to others alone; add the address that asks to --scrape-from of \
+                    leno up, or to proxy.scrapeFrom of the chart"
+                .to_owned(),
+            status => format!("HTTP {status}"),
+        }
+    }
+
     /// The body of a page.
     ///
     /// # Errors

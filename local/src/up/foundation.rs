@@ -106,12 +106,7 @@ pub(super) async fn lay(
         metrics_compat: options.metrics_compat.clone(),
         tap_bodies: options.tap_bodies,
         tls_profile: options.tls_profile.clone(),
-        scrape_from: options
-            .scrape_from
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(","),
+        scrape_from: scrapers(options, &switch),
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
@@ -149,6 +144,14 @@ impl Foundation {
         };
         (Rc::new(mesh), self.zone)
     }
+}
+
+/// Who gets metrics of proxies: also this process and those who ask as `leno stat` does, from the gateway. None for all.
+fn scrapers(options: &Options, switch: &Switch) -> String {
+    let given = options.scrape_from.iter().map(ToString::to_string);
+    let own = switch.subnet().gateway();
+    let own = own.iter().map(|ip| ip.to_string()).filter(|_| !options.scrape_from.is_empty());
+    given.chain(own).collect::<Vec<_>>().join(",")
 }
 
 fn serve_dns(

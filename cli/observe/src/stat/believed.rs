@@ -33,7 +33,7 @@ impl ProxyCounters {
     /// The response is not a page of metrics; the text says why.
     pub fn of_instance(reply: &Reply, own: &Instance) -> Result<(Self, u64), String> {
         if reply.status != 200 {
-            return Err(format!("HTTP {}", reply.status));
+            return Err(reply.why_no_metrics());
         }
         let mut samples = metrics::parse(&reply.body);
         let all = samples.len();
@@ -115,6 +115,18 @@ mod tests {
     fn of(text: &str) -> (ProxyCounters, u64) {
         let reply = Reply { status: 200, body: text.to_owned() };
         ProxyCounters::of_instance(&reply, &own()).unwrap()
+    }
+
+    #[test]
+    fn a_proxy_that_shows_its_metrics_to_others_is_said_to_with_the_remedy() {
+        let of = |status| {
+            let reply = Reply { status, body: "leno_busy 1\n".to_owned() };
+            let why = ProxyCounters::of_instance(&reply, &own()).unwrap_err();
+            assert_eq!(ProxyCounters::of(&reply).unwrap_err(), why);
+            why
+        };
+        assert!(of(403).contains("proxy.scrapeFrom of the chart"), "{}", of(403));
+        assert_eq!(of(500), "HTTP 500");
     }
 
     fn line(direction: &str, (client, of_client): (&str, &str), server: (&str, &str)) -> String {

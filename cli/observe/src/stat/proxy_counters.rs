@@ -152,7 +152,7 @@ impl ProxyCounters {
 
     pub(super) fn at(reply: &Reply, at: Instant) -> Result<Self, String> {
         if reply.status != 200 {
-            return Err(format!("HTTP {}", reply.status));
+            return Err(reply.why_no_metrics());
         }
         let samples = metrics::parse(&reply.body);
         Ok(Self::of_samples(&samples, at))

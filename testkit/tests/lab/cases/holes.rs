@@ -1,6 +1,6 @@
 //! Holes that other meshes had, each in a case of its name (docs/security.md).
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 
 use super::authorizers::seen;
@@ -58,15 +58,23 @@ fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()>
 
 /// Metrics name the services and the clients of a workload.
 fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
-    let from = |blocks| Options { scrape_from: Some(blocks), ..Options::new(capture) };
-    let lab = Lab::start(&from("10.0.0.0/8,fd00::/8"), MESH, |_| Ok(()))?;
-    lab.explain(pages(&lab, &[("GET", "metrics", "200"), ("GET", "ready", "200")]))?;
-    drop(lab);
-    let options = from("192.0.2.0/24,2001:db8::/32");
+    let scrapers = Some("192.0.2.0/24,2001:db8::/32");
+    let options = Options { scrape_from: scrapers, ..Options::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
-    lab.explain(pages(&lab, &[("GET", "metrics", "403"), ("GET", "ready", "200")]))?;
-    // Over loopback, as `leno stat` asks.
+    lab.explain(scraped(&lab))
+}
+
+/// Not by a stranger, but by its own application and by what Leno itself asks.
+fn scraped(lab: &Lab) -> Result<()> {
+    pages(lab, &[("GET", "metrics", "403"), ("GET", "ready", "200")])?;
     ensure!(lab.metrics("front")?.contains("leno_busy"), "no metrics over loopback");
+    let stat = lab.stat()?;
+    let silent = stat["silent"].as_array().context("no list of the silent")?;
+    ensure!(silent.is_empty(), "leno stat: {silent:?}");
+    let checked = lab.leno("check").output()?;
+    let checked = String::from_utf8_lossy(&checked.stdout);
+    ensure!(checked.contains("certificate holds"), "leno check: {checked}");
+    ensure!(!checked.contains("certificate unknown"), "leno check: {checked}");
     Ok(())
 }
 
