@@ -27,7 +27,7 @@ const SETTINGS: [&[&str]; 13] = [
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
     &["proxy.tapBodies=true"],
-    &["tlsProfile=fips", "proxy.scrapeFrom=192.0.2.0/24"],
+    &["tlsProfile=fips", "proxy.scrapeFrom=192.0.2.0/24, 2001:db8::/32"],
     &["observer.enabled=false"],
     &["observer.storage=1Gi", "observer.storageClass=fast"],
     &["identity.workloadApi.volume=csi", "controller.issuerSecret=mesh-issuer"],
@@ -62,7 +62,8 @@ fn helm_and_leno_render_the_same() {
             "1.34.0",
         ]);
         settings.iter().for_each(|setting| {
-            command.args(["--set", setting]);
+            // Helm takes several settings with commas between them.
+            command.args(["--set", &setting.replace(',', r"\,")]);
         });
         let output = command.output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);

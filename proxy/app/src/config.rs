@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Parser;
 use leno_crypto::TlsProfile;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
-use leno_types::authorization::Cidr;
+use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{WorkloadApiAddress, ports};
 
 use crate::admin::probe::Probes;
@@ -99,8 +100,8 @@ pub(crate) struct Flags {
 
     /// From which addresses of the network /metrics may be asked for, such as 10.0.0.0/8; from all without it. Loopback may
     /// in any case
-    #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_delimiter = ',')]
-    pub(crate) scrape_from: Vec<Cidr>,
+    #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_parser = scrapers)]
+    pub(crate) scrape_from: Vec<Scrapers>,
 
     /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
     /// SIGTERM drains too
@@ -193,6 +194,21 @@ fn default_admin() -> SocketAddr {
     SocketAddr::from(([0u16; 8], ports::ADMIN))
 }
 
+/// Addresses of one `--scrape-from`.
+pub(crate) type Scrapers = Arc<[Cidr]>;
+
+/// CIDRs with commas between them, and perhaps blanks, as the chart and the controller take them; none in an empty text.
+fn scrapers(text: &str) -> Result<Scrapers, CidrError> {
+    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
+}
+
+impl Flags {
+    /// Who of the network gets metrics; everyone, without any.
+    pub(crate) fn scrapers(&self) -> Vec<Cidr> {
+        self.scrape_from.iter().flat_map(|some| some.iter().copied()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -203,5 +219,24 @@ mod tests {
     fn the_reference_has_every_option() {
         let page = leno_testkit::reference::page(Flags::command(), "leno-proxy");
         leno_testkit::reference::check("leno-proxy.md", &page);
+    }
+
+    #[test]
+    fn scrapers_are_taken_as_a_chart_may_have_them() {
+        let of = |text: &str| {
+            let args = ["leno-proxy", "--static", "-", "--scrape-from", text];
+            Flags::try_parse_from(args).map(|flags| {
+                flags.scrapers().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+            })
+        };
+        for (text, taken) in [
+            ("10.0.0.0/8, fd00::/8", "10.0.0.0/8,fd00::/8"),
+            (" 10.0.0.0/8,,192.0.2.7,", "10.0.0.0/8,192.0.2.7/32"),
+            ("", ""),
+        ] {
+            assert_eq!(of(text).unwrap(), taken, "{text:?}");
+        }
+        let error = of("10.0.0.0/8 fd00::/8").unwrap_err().to_string();
+        assert!(error.contains("10.0.0.0/8 fd00::/8"), "{error}");
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         traces: traces(flags, &instance),
         metrics_compat: flags.metrics_compat,
         tap_bodies: flags.tap_bodies,
-        scrapers: flags.scrape_from.clone(),
+        scrapers: flags.scrapers(),
         workload: workload(flags, &instance),
         instance,
         is_static: false,
