@@ -175,7 +175,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
     metrics_compat: String,
 
-    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's validated module, which takes
+    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's FIPS module, which takes
     /// programs of `make release FIPS=1`
     #[arg(long, value_name = "PROFILE", default_value_t)]
     tls_profile: TlsProfile,

@@ -212,7 +212,7 @@ pub(crate) struct Flags {
     pub(crate) trust_domain: String,
 
     /// Which cryptography TLS uses, here and in the proxies of pods: default, or fips for what FIPS 140-3 approves, of
-    /// aws-lc's validated module, which takes programs of `make release FIPS=1`
+    /// aws-lc's FIPS module, which takes programs of `make release FIPS=1`
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 

@@ -67,7 +67,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
-    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's validated module, which takes a
+    /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's FIPS module, which takes a
     /// program of `make release FIPS=1`
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
