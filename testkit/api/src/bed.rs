@@ -304,6 +304,8 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
     let file = |flag: &str, name: &str| format!("--{flag}={}", path.join(name).display());
     Command::new(kube)
         .args(["kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        // No Service leads to the API server; endpoints on loopback are refused.
+        .arg("--endpoint-reconciler-type=none")
         .arg(format!("--secure-port={port}"))
         .arg("--permit-port-sharing=true")
         .arg(format!("--etcd-servers=unix://{}", path.join("etcd.sock").display()))
