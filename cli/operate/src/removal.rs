@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
-use leno_charts::{INSTALLED, Values, render};
+use leno_charts::{INSTALLED, Values, WorkloadApiVolume, render};
 use leno_kube::api::{DeleteParams, ListParams};
 use leno_kube::{Api, Client, Need, ResourceExt as _};
 use leno_types::Removal as Step;
@@ -345,10 +345,12 @@ impl Removal {
     }
 }
 
-/// These values with the observer and its readers: `kubectl apply` has left what an upgrade without them no longer has,
-/// and an unused right is a right all the same.
+/// These values with all optional objects: the observer and its readers, and the admission policy of a Workload
+/// API in a folder of the node. `kubectl apply` has left what an upgrade without them no longer has: an unused
+/// right is a right all the same, and the admission policy goes on rejecting containers.
 fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
+    values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
         // Only the name of the binding counts here.
         values.observer.readers.push(serde_json::Map::new());
@@ -379,8 +381,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_upgrade_without_an_observer_has_left_is_removed() {
-        let settings = ["observer.enabled=false".to_owned()];
+    fn what_an_upgrade_has_left_is_removed() {
+        let settings =
+            ["observer.enabled=false", "identity.workloadApi.volume=csi"].map(str::to_owned);
         let values = with_all_parts(Values::load(&[], &settings).unwrap());
         let all = named(&render(&values, "leno-system").unwrap()).unwrap();
         let has =
@@ -389,6 +392,9 @@ mod tests {
             assert!(has(kind, "leno-observer"), "{kind}");
         }
         assert!(has("RoleBinding", "leno-observer-reader"));
+        for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+            assert!(has(kind, "leno-workload-api"), "{kind}");
+        }
         assert!(has("ServiceAccount", "observer"));
     }
 }

@@ -18,6 +18,14 @@ fn webhooks() -> String {
     all.split("---\n").filter(webhook).collect::<Vec<_>>().join("---\n")
 }
 
+/// What an installation has that gives pods a folder of their node, and one that does not has not.
+fn admission_policy() -> String {
+    let values = ["identity.workloadApi.volume=hostPath".to_owned()];
+    let all = leno_charts::render(&Values::load(&[], &values).unwrap(), NAMESPACE).unwrap();
+    let policy = |document: &&str| document.contains("\nkind: ValidatingAdmissionPolicy");
+    all.split("---\n").filter(policy).collect::<Vec<_>>().join("---\n")
+}
+
 fn injector() -> Value {
     json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": "leno-injector"}})
@@ -164,7 +172,12 @@ fn rights() -> Vec<Value> {
         ),
         rule(
             "admissionregistration.k8s.io",
-            &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+            &[
+                "mutatingwebhookconfigurations",
+                "validatingwebhookconfigurations",
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings",
+            ],
             &both,
         ),
     ]
@@ -205,11 +218,22 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
         let metadata = json!({"name": pod, "namespace": "shop"});
         shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     }
+    // An upgrade has left it, which deletes nothing.
+    shop.bed.apply_yaml(&admission_policy()).await;
+    let left = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"].map(
+        |kind| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "leno-workload-api"}}),
+    );
+    for one in left.clone() {
+        assert!(shop.bed.get(one).await.is_some());
+    }
     let gone = leno_at(&enough, &["uninstall", "--yes", "--keep-definitions"]);
     let text = said(&gone);
     assert!(gone.status.success(), "{text}");
     assert!(text.contains("kept     Namespace leno-system"), "{text}");
     assert!(shop.bed.get(injector()).await.is_none());
+    for one in left {
+        assert!(shop.bed.get(one).await.is_none(), "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
