@@ -54,6 +54,8 @@ pub enum TlsProfile {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Identity {
+    /// Whether the roots are published as a `ClusterTrustBundle`.
+    pub cluster_trust_bundle: bool,
     /// A SPIFFE Workload API in place of the control plane.
     pub workload_api: WorkloadApi,
 }

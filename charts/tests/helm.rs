@@ -12,7 +12,7 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 13] = [
+const SETTINGS: [&[&str]; 14] = [
     &[],
     &["ha=true"],
     &["ha=true", "controller.issuerSecret=mesh-issuer"],
@@ -30,7 +30,11 @@ const SETTINGS: [&[&str]; 13] = [
     &["tlsProfile=fips", "proxy.scrapeFrom=192.0.2.0/24, 2001:db8::/32"],
     &["observer.enabled=false"],
     &["observer.storage=1Gi", "observer.storageClass=fast"],
-    &["identity.workloadApi.volume=csi", "controller.issuerSecret=mesh-issuer"],
+    &[
+        "identity.workloadApi.volume=csi",
+        "identity.clusterTrustBundle=true",
+        "controller.issuerSecret=mesh-issuer",
+    ],
     &["identity.workloadApi.volume=hostPath", "identity.workloadApi.hostPath=/run/spire"],
     &[
         "image.registry=example.org/mesh",

@@ -345,11 +345,12 @@ impl Removal {
     }
 }
 
-/// These values with all optional objects: the observer and its readers, and the admission policy of a Workload
-/// API in a folder of the node. `kubectl apply` has left what an upgrade without them no longer has: an unused
+/// These values with all optional objects: the observer and its readers, the rights to publish roots, and the admission policy
+/// of a Workload API in a folder of the node. `kubectl apply` has left what an upgrade without them no longer has: an unused
 /// right is a right all the same, and the admission policy goes on rejecting containers.
 fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
+    values.identity.cluster_trust_bundle = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
         // Only the name of the binding counts here.
@@ -392,6 +393,7 @@ mod tests {
             assert!(has(kind, "leno-observer"), "{kind}");
         }
         assert!(has("RoleBinding", "leno-observer-reader"));
+        assert!(has("ClusterRole", "leno-trust-bundle"));
         for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
             assert!(has(kind, "leno-workload-api"), "{kind}");
         }

@@ -129,6 +129,11 @@ pub(crate) struct Flags {
           default_value_t = leno_admission::DEFAULT_PRE_STOP_SLEEP)]
     pub(crate) pre_stop_sleep: u32,
 
+    /// Publishes the trust bundle as the ClusterTrustBundle leno.dev:identity:mesh, which pods mount; only with --kubernetes
+    #[arg(long, env = "LENO_CLUSTER_TRUST_BUNDLE", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) cluster_trust_bundle: bool,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -311,6 +316,8 @@ pub(crate) struct Cluster {
     pub(crate) name: Option<String>,
     pub(crate) token_audience: String,
     pub(crate) webhook: SocketAddr,
+    /// Whether the trust bundle is published as a `ClusterTrustBundle`.
+    pub(crate) trust_bundle: bool,
     /// How long a phase of a rotation of the root lasts at least.
     pub(crate) phase_hold: Duration,
     /// What proxies in pods are like.
@@ -343,6 +350,7 @@ impl Config {
                 name: flags.name,
                 token_audience: flags.token_audience,
                 webhook: flags.webhook,
+                trust_bundle: flags.cluster_trust_bundle,
                 phase_hold: flags.phase_hold,
                 proxies: Box::new(proxies),
             })

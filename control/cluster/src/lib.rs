@@ -9,6 +9,7 @@
 //!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  Secrets      <- kept        fetched keys and trust bundles, for replicas that start, by it
+//!  ClusterTrustBundle <- trust_bundle  the mesh's roots, for pods that mount them, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
 //!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
@@ -28,10 +29,12 @@
 //! [`XMeshReconciler`], [`RemovalReconciler`], [`KeptReconciler`].
 
 mod authority;
+mod certificates_api;
 mod counts;
 mod kept;
 mod key_secrets;
 mod kinds;
+mod pem;
 mod reconcile;
 mod removal;
 mod replica;
@@ -39,6 +42,7 @@ mod replicas;
 mod roots;
 mod statuses;
 mod tokens;
+mod trust_bundle;
 mod unenforced;
 mod webhooks;
 mod xmesh;
@@ -55,6 +59,7 @@ pub use replicas::{ReplicaTrust, Replicas, TRUST_ANNOTATION};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::{Bearing, StatusReconciler};
 pub use tokens::{AUDIENCE, NODE_ACCOUNT, TokenReviewer};
+pub use trust_bundle::{TRUST_BUNDLE, TrustBundleReconciler};
 pub use unenforced::{
     POLICIES_CONDITION, UNENFORCED_ANNOTATION, policies_enforced, unenforced_annotation,
 };

@@ -8,8 +8,8 @@ use anyhow::Context;
 use leno_cluster::{
     AuthorityStore, FailingKind, KeptReconciler, KeySecrets, RemovalReconciler, ReplicaReport,
     ReplicaReporter, Replicas, Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION,
-    TokenReviewer, UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority,
-    kinds_followed, policies_enforced, unenforced_annotation,
+    TokenReviewer, TrustBundleReconciler, UNENFORCED_ANNOTATION, WebhookReconciler,
+    XMeshReconciler, authority, kinds_followed, policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
 use leno_keys::{KeySets, Store, WebAuthorities};
@@ -67,10 +67,7 @@ pub(super) async fn open(
     let reports = reports(&followed, state, (&authority, run, started));
     let report =
         start(reporter, |part| async move { part.run(reports).await }, ReplicaReporter::render);
-    let roots = Arc::new(RootsReconciler::new(client.clone(), Arc::clone(&authority)));
-    let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
-    let hooks = WebhookReconciler::new(client.clone(), Arc::clone(&authority), (inject, validate));
-    let published = Published { roots, hooks: Arc::new(hooks) };
+    let published = published(&client, cluster, &authority);
     let parts = (store, published.clone(), leads.clone());
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
     let led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
@@ -110,6 +107,19 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// What publishes the roots.
+fn published(client: &Client, cluster: &Cluster, authority: &Arc<Authority>) -> Published {
+    let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
+    let [of_roots, of_hooks, of_bundle] = std::array::from_fn(|_| Arc::clone(authority));
+    let hooks = WebhookReconciler::new(client.clone(), of_hooks, (inject, validate));
+    let bundle = TrustBundleReconciler::new(client.clone(), of_bundle, cluster.trust_bundle);
+    Published {
+        roots: Arc::new(RootsReconciler::new(client.clone(), of_roots)),
+        hooks: Arc::new(hooks),
+        bundle: Arc::new(bundle),
+    }
 }
 
 /// The keys of tokens, what follows those in Secrets, and what appends the metrics of both.
@@ -202,13 +212,14 @@ fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
 fn led(
     client: &Client,
     cluster: &Cluster,
-    (Published { roots, hooks }, kept): (Published, &Arc<KeptReconciler>),
+    (Published { roots, hooks, bundle }, kept): (Published, &Arc<KeptReconciler>),
     (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
     let of_statuses = Arc::clone(state);
-    let [first, second, third, fourth, fifth, sixth] = std::array::from_fn(|_| leads.clone());
+    let [first, second, third, fourth, fifth, sixth, seventh] =
+        std::array::from_fn(|_| leads.clone());
     vec![
         start(
             Arc::clone(statuses),
@@ -232,6 +243,7 @@ fn led(
             |part| async move { part.run(sixth).await },
             KeptReconciler::render,
         ),
+        start(bundle, |part| async move { part.run(seventh).await }, TrustBundleReconciler::render),
     ]
 }
 

@@ -10,7 +10,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_cluster::{AuthorityStore, ReplicaTrust, Replicas, RootsReconciler, WebhookReconciler};
+use leno_cluster::{
+    AuthorityStore, ReplicaTrust, Replicas, RootsReconciler, TrustBundleReconciler,
+    WebhookReconciler,
+};
 use leno_identity::{Authority, AuthorityState, Phase};
 use leno_serve::State;
 use tokio::sync::watch;
@@ -44,6 +47,8 @@ pub(crate) struct Published {
     pub(crate) roots: Arc<RootsReconciler>,
     /// For the API server, which calls the webhooks.
     pub(crate) hooks: Arc<WebhookReconciler>,
+    /// For pods that mount them.
+    pub(crate) bundle: Arc<TrustBundleReconciler>,
 }
 
 /// Reported while `ca.pem` of the Secret is not what the state beside it says.
@@ -109,6 +114,9 @@ impl ClusterParts {
             let reason =
                 "the API server does not verify the webhooks by these roots yet (caBundle)";
             waits.push(reason.to_owned());
+        }
+        if !self.published.bundle.is_settled() {
+            waits.push("the ClusterTrustBundle does not have the roots yet: the log of the controller says why".to_owned());
         }
         if let Some(left) = held(state, self.phase_hold) {
             let meanwhile = "until kubelets have put the roots into pods, and other trust domains have fetched them";

@@ -28,6 +28,7 @@ mod rotation;
 mod scale;
 mod skew;
 mod tenants;
+mod trust_bundle;
 #[path = "../../../serve/tests/serve/client.rs"]
 #[expect(dead_code, reason = "the tests of leno-serve use all of it")]
 mod wire;

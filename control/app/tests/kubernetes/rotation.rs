@@ -17,9 +17,9 @@ use crate::{cluster, run_pod};
 /// How often a replica is asked.
 const POLL: Duration = Duration::from_millis(100);
 /// Phases need not wait for kubelets here.
-const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
+pub(crate) const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
 
-async fn ask(bed: &Bed, id: &str, verb: Value) {
+pub(crate) async fn ask(bed: &Bed, id: &str, verb: Value) {
     let request = json!({"id": id, "verb": verb}).to_string();
     bed.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "leno-identity", "namespace": "leno-system"},
@@ -34,7 +34,7 @@ pub(crate) async fn identity(replica: &Replica) -> Value {
 }
 
 /// A phase lasts longer than other waits: replicas that have just started are waited for.
-async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
         let report = identity(replica).await;
