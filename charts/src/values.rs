@@ -56,6 +56,8 @@ pub enum TlsProfile {
 pub struct Identity {
     /// Whether the roots are published as a `ClusterTrustBundle`.
     pub cluster_trust_bundle: bool,
+    /// Whether certificates are signed that kubelets request for pods.
+    pub pod_certificates: bool,
     /// A SPIFFE Workload API in place of the control plane.
     pub workload_api: WorkloadApi,
 }

@@ -36,6 +36,7 @@ const SETTINGS: [&[&str]; 14] = [
         "controller.issuerSecret=mesh-issuer",
     ],
     &["identity.workloadApi.volume=hostPath", "identity.workloadApi.hostPath=/run/spire"],
+    &["identity.podCertificates=true"],
     &[
         "image.registry=example.org/mesh",
         "image.digests.controller=sha256:0123",

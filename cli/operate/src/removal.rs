@@ -345,12 +345,13 @@ impl Removal {
     }
 }
 
-/// These values with all optional objects: the observer and its readers, the rights to publish roots, and the admission policy
-/// of a Workload API in a folder of the node. `kubectl apply` has left what an upgrade without them no longer has: an unused
-/// right is a right all the same, and the admission policy goes on rejecting containers.
+/// These values with all optional objects: the observer and its readers, the rights to publish roots and to sign certificates of pods,
+/// and the admission policies. `kubectl apply` has left what an upgrade without them no longer has: an unused
+/// right is a right all the same, and an admission policy goes on rejecting objects.
 fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
     values.identity.cluster_trust_bundle = true;
+    values.identity.pod_certificates = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
         // Only the name of the binding counts here.
@@ -394,8 +395,9 @@ mod tests {
         }
         assert!(has("RoleBinding", "leno-observer-reader"));
         assert!(has("ClusterRole", "leno-trust-bundle"));
+        assert!(has("ClusterRole", "leno-pod-certificates"));
         for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
-            assert!(has(kind, "leno-workload-api"), "{kind}");
+            assert!(has(kind, "leno-workload-api") && has(kind, "leno-pod-certificates"), "{kind}");
         }
         assert!(has("ServiceAccount", "observer"));
     }

@@ -134,6 +134,12 @@ pub(crate) struct Flags {
           action = clap::ArgAction::SetTrue)]
     pub(crate) cluster_trust_bundle: bool,
 
+    /// Signs the certificates that kubelets request for pods (PodCertificateRequest, Kubernetes 1.37) of the signer
+    /// leno.dev/identity, and publishes the trust bundle as --cluster-trust-bundle does; only with --kubernetes
+    #[arg(long, env = "LENO_POD_CERTIFICATES", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue, conflicts_with = "proxy_workload_api")]
+    pub(crate) pod_certificates: bool,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -318,6 +324,8 @@ pub(crate) struct Cluster {
     pub(crate) webhook: SocketAddr,
     /// Whether the trust bundle is published as a `ClusterTrustBundle`.
     pub(crate) trust_bundle: bool,
+    /// Whether certificates are signed that kubelets request for pods.
+    pub(crate) pod_certificates: bool,
     /// How long a phase of a rotation of the root lasts at least.
     pub(crate) phase_hold: Duration,
     /// What proxies in pods are like.
@@ -350,7 +358,8 @@ impl Config {
                 name: flags.name,
                 token_audience: flags.token_audience,
                 webhook: flags.webhook,
-                trust_bundle: flags.cluster_trust_bundle,
+                trust_bundle: flags.cluster_trust_bundle || flags.pod_certificates,
+                pod_certificates: flags.pod_certificates,
                 phase_hold: flags.phase_hold,
                 proxies: Box::new(proxies),
             })

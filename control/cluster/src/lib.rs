@@ -10,6 +10,7 @@
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  Secrets      <- kept        fetched keys and trust bundles, for replicas that start, by it
 //!  ClusterTrustBundle <- trust_bundle  the mesh's roots, for pods that mount them, by it
+//!  PodCertificateRequests <- pod_certificates  certificates that kubelets request for pods, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
 //!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
@@ -26,7 +27,7 @@
 //! All that is kept runs as a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
-//! [`XMeshReconciler`], [`RemovalReconciler`], [`KeptReconciler`].
+//! [`XMeshReconciler`], [`RemovalReconciler`], [`KeptReconciler`], [`PodCertificateSigner`].
 
 mod authority;
 mod certificates_api;
@@ -35,6 +36,7 @@ mod kept;
 mod key_secrets;
 mod kinds;
 mod pem;
+mod pod_certificates;
 mod reconcile;
 mod removal;
 mod replica;
@@ -53,6 +55,7 @@ pub use authority::{
 pub use kept::{BUNDLES, KEYS, KeptReconciler};
 pub use key_secrets::KeySecrets;
 pub use kinds::{FailingKind, kinds_followed};
+pub use pod_certificates::PodCertificateSigner;
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
 pub use replicas::{ReplicaTrust, Replicas, TRUST_ANNOTATION};

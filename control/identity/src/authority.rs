@@ -42,6 +42,13 @@ pub const CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// that.
 pub const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
+/// The same of certificates for a `PodCertificateRequest`: Kubernetes accepts none that begin five minutes before its own time,
+/// or earlier. The control plane's clock may be three minutes ahead of the API server's, and three behind.
+pub const POD_CLOCK_SKEW: Duration = Duration::from_mins(2);
+
+/// Shortest lifetime, from begin to end, of a certificate that Kubernetes accepts for a pod.
+pub const MIN_POD_LIFETIME: Duration = Duration::from_hours(1);
+
 /// Longest lifetime of a workload's certificate, and how long a revocation is kept.
 pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 

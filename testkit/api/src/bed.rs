@@ -24,6 +24,8 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(50);
 /// The token of the administrator.
 const ADMIN: &str = "admin-of-the-test";
+/// The nodes whose kubelets have tokens.
+const NODES: [&str; 2] = ["n1", "n2"];
 
 /// Polls until `look` returns a value.
 ///
@@ -80,7 +82,7 @@ impl Bed {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         fs::write(path.join("tokens.key"), key.serialize_pem()).unwrap();
         fs::write(path.join("tokens.pub"), key.public_key_pem()).unwrap();
-        fs::write(path.join("admin.csv"), format!("{ADMIN},admin,1,\"system:masters\"\n")).unwrap();
+        fs::write(path.join("users.csv"), users()).unwrap();
         let etcd = Command::new(kube)
             .args(["etcd", "--name=one", "--log-level=warn", "--unsafe-no-fsync"])
             .arg(format!("--data-dir={}", path.join("etcd").display()))
@@ -137,6 +139,13 @@ impl Bed {
     /// Writes the kubeconfig of the administrator.
     pub fn administrator(&self) -> PathBuf {
         self.kubeconfig("admin.kubeconfig", self.port, ADMIN)
+    }
+
+    /// A client with the rights of the kubelet of node `n1` or `n2`.
+    pub async fn kubelet(&self, node: &str) -> Client {
+        let name = format!("{node}.kubeconfig");
+        let own = self.kubeconfig(&name, self.port, &kubelet_token(node));
+        connect(Some(&own), None).await.unwrap()
     }
 
     /// Writes a kubeconfig with this token; `port` is the server's own or one that forwards to it.
@@ -299,6 +308,18 @@ impl Drop for Bed {
     }
 }
 
+/// The users of the API server beside service accounts, by their tokens.
+fn users() -> String {
+    let kubelet =
+        |node| format!("{},system:node:{node},{node},\"system:nodes\"\n", kubelet_token(node));
+    let kubelets: String = NODES.into_iter().map(kubelet).collect();
+    format!("{ADMIN},admin,1,\"system:masters\"\n{kubelets}")
+}
+
+fn kubelet_token(node: &str) -> String {
+    format!("kubelet-of-{node}-of-the-test")
+}
+
 fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
     let log = File::options().create(true).append(true).open(path.join("server.log")).unwrap();
     let file = |flag: &str, name: &str| format!("--{flag}={}", path.join(name).display());
@@ -312,11 +333,12 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
         .arg(file("cert-dir", "certs"))
         .arg(file("service-account-key-file", "tokens.pub"))
         .arg(file("service-account-signing-key-file", "tokens.key"))
-        .arg(file("token-auth-file", "admin.csv"))
+        .arg(file("token-auth-file", "users.csv"))
         .arg(file("audit-policy-file", audit::POLICY))
         .arg(file("audit-log-path", audit::LOG))
         .args(["--service-account-issuer=https://kubernetes.default.svc"])
-        .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC"])
+        .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC"])
+        .arg("--enable-admission-plugins=NodeRestriction")
         .arg("--allow-privileged=true")
         .args(["--profiling=false"])
         .stdin(Stdio::null())

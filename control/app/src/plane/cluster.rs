@@ -6,10 +6,11 @@ use std::time::Instant;
 use anyhow::Context;
 
 use leno_cluster::{
-    AuthorityStore, FailingKind, KeptReconciler, KeySecrets, RemovalReconciler, ReplicaReport,
-    ReplicaReporter, Replicas, Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION,
-    TokenReviewer, TrustBundleReconciler, UNENFORCED_ANNOTATION, WebhookReconciler,
-    XMeshReconciler, authority, kinds_followed, policies_enforced, unenforced_annotation,
+    AuthorityStore, FailingKind, KeptReconciler, KeySecrets, PodCertificateSigner,
+    RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas, Reports, RootsReconciler,
+    StatusReconciler, TRUST_ANNOTATION, TokenReviewer, TrustBundleReconciler,
+    UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
+    policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
 use leno_keys::{KeySets, Store, WebAuthorities};
@@ -70,7 +71,8 @@ pub(super) async fn open(
     let published = published(&client, cluster, &authority);
     let parts = (store, published.clone(), leads.clone());
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
-    let led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
+    let mut led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
+    led.push(pod_certificates(&client, (cluster, config), &authority, leads.clone()));
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
     let hook = hook(kubernetes, &authority, (cluster, config), &stored)?;
@@ -107,6 +109,22 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// Starts what signs the certificates that kubelets request for pods.
+fn pod_certificates(
+    client: &Client,
+    (cluster, config): (&Cluster, &Config),
+    authority: &Arc<Authority>,
+    leads: watch::Receiver<bool>,
+) -> Render {
+    let settings = (config.cert_lifetime, cluster.pod_certificates);
+    let signer = PodCertificateSigner::new(client.clone(), Arc::clone(authority), settings);
+    start(
+        Arc::new(signer),
+        |part| async move { part.run(leads).await },
+        PodCertificateSigner::render,
+    )
 }
 
 /// What publishes the roots.

@@ -19,6 +19,7 @@ mod observer;
 mod operate;
 mod outages;
 mod outside;
+mod pod_certificates;
 mod policies;
 mod proxy;
 mod rebalance;

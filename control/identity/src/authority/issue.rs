@@ -10,13 +10,18 @@ use rcgen::{
 use rustls_pki_types::PrivatePkcs8KeyDer;
 
 use super::request::{MAX_REQUEST, proven_key};
-use super::{Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, fields};
+use super::{
+    Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, MIN_POD_LIFETIME, POD_CLOCK_SKEW, Trust,
+    fields,
+};
 
 /// A newly signed certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
     /// The certificate first, then intermediates up to the root; the root itself is omitted.
     pub chain_der: Vec<Vec<u8>>,
+    /// When it becomes valid, in whole seconds.
+    pub not_before: SystemTime,
     /// When it expires, in whole seconds.
     pub not_after: SystemTime,
     /// The identifier of the key that signed it, in lower-case hexadecimal.
@@ -74,6 +79,12 @@ impl IssueError {
     }
 }
 
+/// From when to when a certificate is valid.
+struct Validity {
+    begin: SystemTime,
+    end: SystemTime,
+}
+
 /// What a certificate states about the holder of its key.
 struct Holder {
     names: Vec<SanType>,
@@ -98,6 +109,30 @@ impl Authority {
     ) -> Result<Issued, IssueError> {
         let key = proven_key(csr_der)?;
         self.certify(&key, identity, lifetime, SystemTime::now())
+    }
+
+    /// The same for a `PodCertificateRequest` of Kubernetes, whose API server accepts certificates only that begin at most
+    /// five minutes ago, last an hour or longer, and from begin to end last no longer than `longest`.
+    ///
+    /// # Errors
+    /// As [`sign`](Self::sign).
+    pub fn sign_for_pod(
+        &self,
+        csr_der: &[u8],
+        identity: &Identity,
+        (lifetime, longest): (Duration, Duration),
+    ) -> Result<Issued, IssueError> {
+        let key = proven_key(csr_der)?;
+        let (holder, earliest) = self.workload(identity)?;
+        let (trust, now) = (self.trust(), SystemTime::now());
+        let earliest = SystemTime::UNIX_EPOCH + Duration::from_secs(earliest.unwrap_or(0));
+        let begin = fields::seconds(earliest.max(now - POD_CLOCK_SKEW));
+        let wanted = fields::seconds(now + lifetime.clamp(MIN_POD_LIFETIME, MAX_LIFETIME));
+        let end = wanted.min(begin + longest).min(trust.signer.not_after);
+        if end < begin + MIN_POD_LIFETIME {
+            return Err(IssueError::AuthorityEnds);
+        }
+        certify_as(&trust, &key, holder, &Validity { begin, end })
     }
 
     /// A new key and certificate for a workload that makes no key itself.
@@ -125,7 +160,7 @@ impl Authority {
         let id = self.trust_domain.control_plane().try_into().map_err(IssueError::Sign)?;
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: vec![SanType::URI(id)], purposes };
-        let issued = self.certify_as(&key, holder, (lifetime, None), SystemTime::now())?;
+        let issued = self.certify_until(&key, holder, (lifetime, None), SystemTime::now())?;
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
@@ -145,7 +180,7 @@ impl Authority {
         let names: Result<Vec<SanType>, rcgen::Error> = names.collect();
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: names.map_err(IssueError::Sign)?, purposes };
-        let issued = self.certify_as(&key, holder, (lifetime, None), SystemTime::now())?;
+        let issued = self.certify_until(&key, holder, (lifetime, None), SystemTime::now())?;
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
@@ -157,6 +192,12 @@ impl Authority {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<Issued, IssueError> {
+        let (holder, earliest) = self.workload(identity)?;
+        self.certify_until(key, holder, (lifetime, earliest), now)
+    }
+
+    /// What the certificate of a workload states, and when it may begin at the earliest, in seconds of Unix time.
+    fn workload(&self, identity: &Identity) -> Result<(Holder, Option<u64>), IssueError> {
         if identity.trust_domain() != &self.trust_domain {
             return Err(IssueError::TrustDomain {
                 identity: identity.clone(),
@@ -167,8 +208,7 @@ impl Authority {
         let purposes =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let holder = Holder { names: vec![SanType::URI(uri)], purposes };
-        let earliest = self.trust().state().earliest_begin(identity);
-        self.certify_as(key, holder, (lifetime, earliest), now)
+        Ok((holder, self.trust().state().earliest_begin(identity)))
     }
 
     /// When the newest certificate of a workload may begin that was issued until `now` with this lifetime. Other
@@ -176,11 +216,12 @@ impl Authority {
     #[must_use]
     pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
         let is_alone = self.trust().others_der().is_empty();
-        let skew = if is_alone { CLOCK_SKEW.min(lifetime) } else { Duration::ZERO };
+        // Of the two kinds of certificates, those of pods begin later.
+        let skew = if is_alone { POD_CLOCK_SKEW.min(lifetime) } else { Duration::ZERO };
         fields::since_epoch(now - skew).as_secs()
     }
 
-    fn certify_as(
+    fn certify_until(
         &self,
         key: &impl PublicKeyData,
         holder: Holder,
@@ -191,26 +232,35 @@ impl Authority {
             return Err(IssueError::Lifetime(lifetime));
         }
         let trust = self.trust();
-        let signer = &trust.signer;
-        if now + MIN_LIFETIME > signer.not_after {
+        if now + MIN_LIFETIME > trust.signer.not_after {
             return Err(IssueError::AuthorityEnds);
         }
-        let not_after = fields::seconds(now + lifetime).min(signer.not_after);
-
+        let end = fields::seconds(now + lifetime).min(trust.signer.not_after);
         let earliest = SystemTime::UNIX_EPOCH + Duration::from_secs(earliest.unwrap_or(0));
-        let begin = earliest.max(now - CLOCK_SKEW.min(lifetime));
-        let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
-        params.subject_alt_names = holder.names;
-        // With an empty subject the alternative name is critical, so that every verifier has to
-        // check it.
-        params.distinguished_name = DistinguishedName::new();
-        params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = holder.purposes;
-        params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(key, &signer.issuer).map_err(IssueError::Sign)?;
-        let mut chain_der = vec![certificate.der().to_vec()];
-        chain_der.extend_from_slice(&signer.above_der);
-        Ok(Issued { chain_der, not_after, issuer: signer.key_id.clone() })
+        let begin = fields::seconds(earliest.max(now - CLOCK_SKEW.min(lifetime)));
+        certify_as(&trust, key, holder, &Validity { begin, end })
     }
+}
+
+fn certify_as(
+    trust: &Trust,
+    key: &impl PublicKeyData,
+    holder: Holder,
+    validity: &Validity,
+) -> Result<Issued, IssueError> {
+    let signer = &trust.signer;
+    let mut params = fields::params(validity.begin, validity.end).map_err(IssueError::Sign)?;
+    params.subject_alt_names = holder.names;
+    // With an empty subject the alternative name is critical, so that every verifier has to
+    // check it.
+    params.distinguished_name = DistinguishedName::new();
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = holder.purposes;
+    params.use_authority_key_identifier_extension = true;
+    let certificate = params.signed_by(key, &signer.issuer).map_err(IssueError::Sign)?;
+    let mut chain_der = vec![certificate.der().to_vec()];
+    chain_der.extend_from_slice(&signer.above_der);
+    let (not_before, not_after) = (validity.begin, validity.end);
+    Ok(Issued { chain_der, not_before, not_after, issuer: signer.key_id.clone() })
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +22,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{
     Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
-    MAX_ROOTS, MIN_LIFETIME, OpenError, RotationError, SignerPem, TooManyRoots,
+    MAX_ROOTS, MIN_LIFETIME, OpenError, POD_CLOCK_SKEW, RotationError, SignerPem, TooManyRoots,
 };
 use crate::files::FileError;
 
@@ -208,6 +209,52 @@ fn a_short_certificate_begins_no_further_back_than_it_lasts() {
     let validity = parse(&issued.chain_der[0]).validity().clone();
     let life = validity.not_after.timestamp() - validity.not_before.timestamp();
     assert_eq!(u64::try_from(life).unwrap(), 2 * MIN_LIFETIME.as_secs());
+}
+
+#[test]
+fn a_certificate_for_a_pod_fits_into_what_kubernetes_accepts() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let day = 24 * HOUR;
+    let minute = Duration::from_mins(1);
+    for (lifetime, longest, expected) in [
+        (day, 91 * day, day + POD_CLOCK_SKEW),
+        (day, day, day),
+        (MAX_LIFETIME, HOUR, HOUR),
+        (MIN_LIFETIME, day, HOUR + POD_CLOCK_SKEW),
+    ] {
+        let now = SystemTime::now();
+        let issued = authority.sign_for_pod(&plain_request(), &web(), (lifetime, longest)).unwrap();
+        let life = issued.not_after.duration_since(issued.not_before).unwrap();
+        let slack = Duration::from_secs(1);
+        assert!(life + slack >= expected && life <= expected + slack, "{life:?} {expected:?}");
+        assert!(life <= longest && now < issued.not_before + 4 * minute);
+        let validity = parse(&issued.chain_der[0]).validity().clone();
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let both = [validity.not_before.timestamp(), validity.not_after.timestamp()];
+        let said = [issued.not_before, issued.not_after].map(|time| seconds(time).as_secs());
+        assert_eq!(both.map(|time| u64::try_from(time).unwrap()), said);
+        assert_eq!(verify(&authority, &issued, now), [Ok(()), Ok(())]);
+    }
+    let refused = authority.sign_for_pod(&plain_request(), &web(), (day, HOUR / 2)).unwrap_err();
+    assert!(matches!(refused, IssueError::AuthorityEnds), "{refused}");
+}
+
+/// A revocation covers certificates by their begin, and those of pods begin later than others.
+#[test]
+fn a_revocation_covers_certificates_of_both_kinds_and_none_that_follow() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let day = 24 * HOUR;
+    let begin = |issued: &Issued| issued.not_before.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let both = || {
+        let pod = authority.sign_for_pod(&plain_request(), &web(), (day, day)).unwrap();
+        [authority.sign(&plain_request(), &web(), day).unwrap(), pod]
+    };
+    let before = both();
+    let last = authority.newest_begin(day, SystemTime::now());
+    assert!(before.iter().all(|issued| begin(issued).as_secs() <= last));
+    let state = authority.trust().state().revoke(&web(), last, last).unwrap();
+    authority.apply(Path::new("test"), state).unwrap();
+    assert!(both().iter().all(|issued| begin(issued).as_secs() > last));
 }
 
 #[test]

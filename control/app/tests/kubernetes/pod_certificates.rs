@@ -1,0 +1,363 @@
+//! Certificates of pods that their kubelets request, by the API server's own objects.
+
+use std::path::PathBuf;
+
+use data_encoding::BASE64;
+use leno_charts::{NAMESPACE, Values, render};
+use leno_identity::{MIN_POD_LIFETIME, POD_CLOCK_SKEW};
+use leno_kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use leno_kube::{Client, connect};
+use leno_testkit_api::{Bed, binary, until};
+use rcgen::{
+    CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData as _,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use serde_json::{Value, json};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::kinds::own_pod;
+use crate::replica::Replica;
+use crate::rotation::{ask, identity, is};
+use crate::{cluster, leads, proxy};
+
+const SIGNER: &str = "leno.dev/identity";
+const FLAGS: [&str; 3] = ["--pod-certificates", "--phase-hold", "1s"];
+/// Requests of one node at once.
+const FLOOD: usize = 300;
+
+/// A cluster in which pods get certificates, with two nodes, and a kubeconfig of the control plane.
+async fn signing_cluster(kube: &std::path::Path) -> (Bed, PathBuf) {
+    let (bed, kubeconfig) = cluster(kube).await;
+    let values = Values::load(&[], &["identity.podCertificates=true".to_owned()]).unwrap();
+    let all: Vec<Value> =
+        serde_saphyr::from_multiple(&render(&values, NAMESPACE).unwrap()).unwrap();
+    let ours = ["leno-pod-certificates", "leno-trust-bundle"];
+    let wanted = |one: &Value| ours.iter().any(|name| one["metadata"]["name"] == *name);
+    let objects: Vec<Value> = all.into_iter().filter(wanted).collect();
+    assert_eq!(
+        objects.len(),
+        6,
+        "two roles, their bindings, a policy and its binding: {objects:?}"
+    );
+    for object in objects {
+        bed.apply(object).await;
+    }
+    for node in ["n1", "n2"] {
+        bed.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})).await;
+    }
+    (bed, kubeconfig)
+}
+
+/// A pod with the volume, on a node.
+async fn run(bed: &Bed, name: &str, node: &str) {
+    let certificate = json!({"signerName": SIGNER, "keyType": "ECDSAP256",
+        "credentialBundlePath": "credentials.pem"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"nodeName": node, "serviceAccountName": "web", "automountServiceAccountToken": false,
+            "containers": [{"name": "web", "image": "web"}],
+            "volumes": [{"name": "identity",
+                "projected": {"sources": [{"podCertificate": certificate}]}}]}});
+    bed.apply(pod).await;
+}
+
+fn csr(key: &KeyPair) -> Vec<u8> {
+    CertificateParams::default().serialize_request(key).unwrap().der().to_vec()
+}
+
+async fn uid(bed: &Bed, kind: &str, name: &str) -> String {
+    let mut metadata = json!({"name": name});
+    if kind != "Node" {
+        metadata["namespace"] = json!("shop");
+    }
+    let object = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata});
+    bed.get(object).await.unwrap().metadata.uid.unwrap()
+}
+
+/// What the kubelet of a node requests for a pod.
+async fn request(bed: &Bed, (name, pod, node): (&str, &str, &str), key: &KeyPair) -> Value {
+    json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"signerName": SIGNER, "podName": pod, "podUID": uid(bed, "Pod", pod).await,
+            "serviceAccountName": "web", "serviceAccountUID": uid(bed, "ServiceAccount", "web").await,
+            "nodeName": node, "nodeUID": uid(bed, "Node", node).await,
+            "stubPKCS10Request": BASE64.encode(&csr(key))}})
+}
+
+async fn create(client: &Client, object: &Value) -> Result<(), String> {
+    let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "PodCertificateRequest");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "podcertificaterequests");
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "shop", &resource);
+    let made = serde_json::from_value(object.clone()).unwrap();
+    api.create(&PostParams::default(), &made).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// Creates it as this client; the API server's caches may lag behind the pod.
+async fn created(client: &Client, object: &Value) {
+    until("the request is accepted", async || create(client, object).await.ok()).await;
+}
+
+/// The version of a request in which it has its answer.
+async fn version(bed: &Bed, name: &str) -> u64 {
+    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+        "metadata": {"name": name, "namespace": "shop"}});
+    bed.get(object).await.unwrap().metadata.resource_version.unwrap().parse().unwrap()
+}
+
+/// The status of a request once it has an answer.
+async fn answered(bed: &Bed, name: &str) -> Value {
+    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+        "metadata": {"name": name, "namespace": "shop"}});
+    until(&format!("the answer to {name}"), async || {
+        let status = bed.get(object.clone()).await?.data["status"].clone();
+        status["conditions"].as_array().is_some_and(|all| !all.is_empty()).then_some(status)
+    })
+    .await
+}
+
+fn chain(status: &Value) -> Vec<CertificateDer<'static>> {
+    let pem = status["certificateChain"].as_str().unwrap_or_else(|| panic!("{status}"));
+    CertificateDer::pem_slice_iter(pem.as_bytes()).map(Result::unwrap).collect()
+}
+
+fn seconds(value: &Value) -> i64 {
+    value.as_str().unwrap().parse::<k8s_openapi::jiff::Timestamp>().unwrap().as_second()
+}
+
+/// Whether a verifier with these roots accepts a chain.
+fn verifies(roots: &str, chain: &[CertificateDer<'_>]) -> bool {
+    let mut store = rustls::RootCertStore::empty();
+    for root in CertificateDer::pem_slice_iter(roots.as_bytes()) {
+        store.add(root.unwrap()).unwrap();
+    }
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(store.into(), provider);
+    verifier.build().unwrap().verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_rotation() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = signing_cluster(&kube).await;
+    run(&bed, "web-0", "n1").await;
+    for name in ["controller-0", "controller-1"] {
+        bed.apply(own_pod(name)).await;
+        bed.set_status(own_pod(name)).await;
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let kubelet = bed.kubelet("n1").await;
+    // Before there is a signer.
+    created(&kubelet, &request(&bed, ("first", "web-0", "n1"), &key).await).await;
+    let first = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    let status = answered(&bed, "first").await;
+    assert_eq!(status["conditions"][0]["type"], "Issued", "{status}");
+
+    let issued = chain(&status);
+    let (_, leaf) = X509Certificate::from_der(&issued[0]).unwrap();
+    let names = leaf.subject_alternative_name().unwrap().unwrap();
+    let web = "spiffe://cluster.local/ns/shop/sa/web";
+    assert_eq!(names.value.general_names, [GeneralName::URI(web)], "and no other name");
+    assert_eq!(leaf.public_key().raw, key.subject_public_key_info());
+    assert!(verifies(&proxy::roots(&bed).await, &issued));
+    let [begin, end, refresh] =
+        ["notBefore", "notAfter", "beginRefreshAt"].map(|name| seconds(&status[name]));
+    // The test's replicas issue for an hour, counted from now.
+    let expected = (MIN_POD_LIFETIME + POD_CLOCK_SKEW).as_secs();
+    assert!(u64::try_from(end - begin).unwrap().abs_diff(expected) <= 1, "{status}");
+    assert!(begin + 600 <= refresh && refresh + 600 <= end, "{status}");
+
+    // A revocation covers it, and the next one begins after it.
+    ask(&bed, "revoke", json!({"revoke": web})).await;
+    is(&first, "the revocation", |report| report.to_string().contains(web)).await;
+    created(&kubelet, &request(&bed, ("second", "web-0", "n1"), &key).await).await;
+    let second = answered(&bed, "second").await;
+    assert!(seconds(&second["notBefore"]) > begin, "{second}");
+
+    // Of two replicas the one that leads signs, and the next one goes on with it.
+    let next = Replica::start_with("controller-1", &kubeconfig, &FLAGS);
+    next.line("serving discovery and identity").await;
+    let before = identity(&first).await["bundle"].clone();
+    ask(&bed, "root", json!("begin")).await;
+    is(&first, "the beginning", |report| report["bundle"] != before).await;
+    is(&first, "the end", |report| report["phase"] == "stable" && report["bundle"] != before).await;
+    first.end();
+    leads(&next).await;
+    created(&kubelet, &request(&bed, ("third", "web-0", "n1"), &key).await).await;
+    let third = answered(&bed, "third").await;
+    let roots = proxy::roots(&bed).await;
+    assert!(verifies(&roots, &chain(&third)) && !verifies(&roots, &issued));
+    let total = "leno_control_pod_certificates_total{result=\"issued\"}";
+    until("one is counted", async || (next.metric(total).await as u64 == 1).then_some(())).await;
+    next.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = signing_cluster(&kube).await;
+    for (pod, node) in [("web-0", "n1"), ("web-1", "n1"), ("gone", "n1"), ("far", "n2")] {
+        run(&bed, pod, node).await;
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let (own, other) = (bed.kubelet("n1").await, bed.kubelet("n2").await);
+    let good = request(&bed, ("good", "web-0", "n1"), &key).await;
+    created(&own, &good).await;
+    // The API server refuses these: a kubelet of another node, a pod of another node, a key that has not signed.
+    let refused = async |client: &Client, name: &str, change: &dyn Fn(&mut Value)| {
+        let mut object = good.clone();
+        object["metadata"]["name"] = json!(name);
+        change(&mut object["spec"]);
+        create(client, &object).await.unwrap_err()
+    };
+    let error = refused(&other, "of-another-node", &|_| ()).await;
+    assert!(error.contains("is not the requesting node"), "{error}");
+    let far = uid(&bed, "Pod", "far").await;
+    let error = refused(&own, "far", &|spec| {
+        spec["podName"] = json!("far");
+        spec["podUID"] = json!(far);
+    })
+    .await;
+    assert!(error.contains("is not running on node"), "{error}");
+    let error = refused(&own, "unproven", &|spec| {
+        let mut unproven = csr(&key);
+        let last = unproven.len() - 1;
+        unproven[last] ^= 1;
+        spec["stubPKCS10Request"] = json!(BASE64.encode(&unproven));
+    })
+    .await;
+    assert!(error.contains("invalid signature") || error.contains("PKCS#10"), "{error}");
+    // A tenant with all rights in its namespace, and the administrator: they are no kubelets.
+    let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
+        "verbs": ["create"]});
+    bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "tenant", "namespace": "shop"}, "rules": [right]}))
+        .await;
+    bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "tenant", "namespace": "shop"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+        "subjects": [{"kind": "ServiceAccount", "name": "other", "namespace": "shop"}]}))
+        .await;
+    let token = bed.token(("shop", "other"), None, None).await;
+    let tenant = bed.kubeconfig("tenant.kubeconfig", bed.port, &token);
+    let tenant = connect(Some(&tenant), None).await.unwrap();
+    let mut number = 0;
+    for client in [&tenant, &bed.admin] {
+        // The API server takes a while to know the policy.
+        until("a client that is no kubelet is refused", async || {
+            number += 1;
+            let mut object = good.clone();
+            object["metadata"]["name"] = json!(format!("of-a-client-{number}"));
+            let error = create(client, &object).await.err()?;
+            error.contains("only the kubelet of the pod's node").then_some(())
+        })
+        .await;
+    }
+
+    // The signer denies what is there already, or has changed since: there is no policy while these are created.
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}});
+    bed.delete(policy).await;
+    let put = async |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut object = good.clone();
+        object["metadata"]["name"] = json!(name);
+        change(&mut object["spec"]);
+        created(&bed.admin, &object).await;
+    };
+    let web_1 = uid(&bed, "Pod", "web-1").await;
+    put("other-uid", &|spec| spec["podUID"] = json!(web_1)).await;
+    put("no-uid", &|spec| spec["podUID"] = json!("00000000-0000-0000-0000-000000000000")).await;
+    put("other-node", &|spec| spec["nodeName"] = json!("n2")).await;
+    put("other-node-uid", &|spec| spec["nodeUID"] = json!("m")).await;
+    put("other-account", &|spec| spec["serviceAccountName"] = json!("other")).await;
+    put("other-account-uid", &|spec| spec["serviceAccountUID"] = json!("s")).await;
+    put("annotated", &|spec| {
+        spec["unverifiedUserAnnotations"] = json!({"example.org/identity": "admin"});
+    })
+    .await;
+    let other_kind = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
+    let other_kind = BASE64.encode(&csr(&other_kind));
+    put("other-key", &|spec| spec["stubPKCS10Request"] = json!(other_kind)).await;
+    let gone = uid(&bed, "Pod", "gone").await;
+    put("gone", &|spec| {
+        spec["podName"] = json!("gone");
+        spec["podUID"] = json!(gone);
+    })
+    .await;
+    put("other-signer", &|spec| spec["signerName"] = json!("example.org/other")).await;
+    bed.delete(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "gone", "namespace": "shop"}}))
+        .await;
+    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    for (name, reason, part) in [
+        ("other-uid", "Mismatch", "its UID is not that of the request"),
+        ("no-uid", "Mismatch", "its UID is not that of the request"),
+        ("other-node", "Mismatch", "does not run on node n2"),
+        ("other-node-uid", "Mismatch", "node n1 is not the one of the request"),
+        ("other-account", "Mismatch", "does not run as service account other"),
+        ("other-account-uid", "Mismatch", "service account web is not the one of the request"),
+        ("annotated", "InvalidUnverifiedUserAnnotations", "example.org/identity"),
+        ("other-key", "UnsupportedKeyType", "ECDSAP256"),
+        ("gone", "PodGone", "there is no pod gone"),
+    ] {
+        let status = answered(&bed, name).await;
+        let condition = &status["conditions"][0];
+        assert_eq!(condition["type"], "Denied", "{name}: {status}");
+        assert_eq!(condition["reason"], reason, "{name}: {status}");
+        let message = condition["message"].as_str().unwrap();
+        assert!(message.contains(part), "{name}: {message}");
+        assert_eq!(status["certificateChain"], Value::Null);
+    }
+    let status = answered(&bed, "good").await;
+    assert_eq!(status["conditions"][0]["type"], "Issued", "{status}");
+    let other = bed
+        .get(json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+        "metadata": {"name": "other-signer", "namespace": "shop"}}));
+    assert_eq!(other.await.unwrap().data["status"]["conditions"], Value::Null);
+    let total =
+        |result: &str| format!("leno_control_pod_certificates_total{{result=\"{result}\"}}");
+    until("they are counted", async || {
+        (replica.metric(&total("denied")).await as u64 == 9).then_some(())
+    })
+    .await;
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_one_node_does_not_hold_up_another() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = signing_cluster(&kube).await;
+    run(&bed, "web-0", "n1").await;
+    run(&bed, "far", "n2").await;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let (flooding, calm) = (bed.kubelet("n1").await, bed.kubelet("n2").await);
+    let mut object = request(&bed, ("flood", "web-0", "n1"), &key).await;
+    created(&flooding, &object).await;
+    for number in 0..FLOOD {
+        object["metadata"]["name"] = json!(format!("flood-{number}"));
+        create(&flooding, &object).await.unwrap();
+    }
+    created(&calm, &request(&bed, ("far", "far", "n2"), &key).await).await;
+    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    let far = answered(&bed, "far").await;
+    assert_eq!(far["conditions"][0]["type"], "Issued", "{far}");
+    let issued = "leno_control_pod_certificates_total{result=\"issued\"}";
+    until("all have an answer", async || {
+        (replica.metric(issued).await as usize == FLOOD + 2).then_some(())
+    })
+    .await;
+    let waiting = "leno_control_pod_certificate_requests{state=\"waiting\"}";
+    until("none waits", async || (replica.metric(waiting).await as u64 == 0).then_some(())).await;
+    // The order of the answers is that of the versions.
+    let mut versions = Vec::new();
+    for number in 0..FLOOD {
+        versions.push(version(&bed, &format!("flood-{number}")).await);
+    }
+    let far = version(&bed, "far").await;
+    let before = versions.iter().filter(|flood| **flood < far).count();
+    assert!(before < FLOOD * 2 / 3, "{before} requests of one node were answered first");
+    replica.end();
+}

@@ -1,0 +1,433 @@
+//! Certificates of pods that their kubelets request for them (`PodCertificateRequest`, KEP-4317), signed while this replica
+//! leads.
+//!
+//! ```text
+//!  watch ──► RequestQueue ──round──► read pod, service account, node ──► sign ──► status: Issued
+//!                 ▲                        │ they differ ──────────────────────► status: Denied
+//!                 └───── later ────────────┴ the API server does not respond
+//! ```
+//! The API server has verified that the key of a request has signed it, and by its admission that a kubelet requests only for
+//! pods of its own node. The signer reads the objects all the same, so that neither an old request nor one of another client
+//! gets the identity of a pod that does not exist in this form.
+//!
+//! An answer is final: a kubelet does not repeat a request that was denied. So only what can never become right is denied, and
+//! everything else is tried again until Kubernetes removes the request, a quarter of an hour after its creation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use leno_identity::{Authority, IssueError, Issued};
+use leno_kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use leno_kube::{Api, Client, Error, Event, Report, Selection, is_status};
+use leno_program::Family;
+use leno_types::Identity;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::certificates_api::{CertificatesKind, SIGNER};
+use crate::counts;
+use crate::pem::pem;
+use crate::reconcile::{Reconciler, while_leading};
+
+mod queue;
+mod request;
+
+use queue::{MAX_WAITING, RequestQueue};
+use request::{Denial, PendingRequest, read};
+
+const KIND: CertificatesKind = CertificatesKind {
+    kind: "PodCertificateRequest",
+    plural: "podcertificaterequests",
+    versions: &["v1"],
+    remedy: "it does from Kubernetes 1.37 on",
+};
+/// Requests that are signed at once: each takes three small reads and a write.
+const AT_ONCE: usize = 16;
+/// Most requests of one round.
+const A_ROUND: usize = 128;
+/// Objects in one page of a list: the annotations of a request may have 256 KiB.
+const PAGE: u32 = 50;
+/// Longest wait for all answers of the API server to one request.
+const ANSWERS: Duration = Duration::from_secs(10);
+/// When a kubelet renews a certificate, as a share of its remaining life: when proxies renew theirs.
+const RENEW_AT: f64 = 0.7;
+
+/// Signs the certificates that kubelets request for pods.
+pub struct PodCertificateSigner {
+    client: Client,
+    authority: Arc<Authority>,
+    /// Of certificates, from now on.
+    lifetime: Duration,
+    is_wanted: bool,
+    issued: AtomicU64,
+    denied: AtomicU64,
+    failed: AtomicU64,
+    waiting: AtomicU64,
+    left_out: AtomicU64,
+}
+
+/// How an attempt ended.
+enum Outcome {
+    Issued,
+    Denied,
+    /// The request does not exist any more, or has an answer.
+    Gone,
+    /// To be tried again.
+    Failed,
+}
+
+/// Why a request has no certificate.
+enum Refusal {
+    Denied(Denial),
+    Failed(String),
+}
+
+impl From<Denial> for Refusal {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl PodCertificateSigner {
+    /// Signs by this authority, if it is wanted at all.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        authority: Arc<Authority>,
+        (lifetime, is_wanted): (Duration, bool),
+    ) -> Self {
+        let [issued, denied, failed, waiting, left_out] =
+            std::array::from_fn(|_| AtomicU64::new(0));
+        Self { client, authority, lifetime, is_wanted, issued, denied, failed, waiting, left_out }
+    }
+
+    /// Watches, and signs while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        if !self.is_wanted {
+            return;
+        }
+        let resource = KIND.wait(&self.client, || ()).await;
+        while_leading(leads, || {
+            let api = Api::all_with(self.client.clone(), &resource);
+            Observed { own: self, resource: &resource, api, queue: RequestQueue::default() }
+        })
+        .await;
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let help = "Answers to PodCertificateRequests, by result; failed ones are tried again.";
+        let results =
+            [("issued", &self.issued), ("denied", &self.denied), ("failed", &self.failed)];
+        counts::render(text, ("pod_certificates_total", help), &results);
+        let help = "PodCertificateRequests without an answer, as far as this replica leads: waiting, or left out for want of \
+                    room in the queue until it is empty.";
+        let mut family = Family::gauge(text, "leno_control_pod_certificate_requests", help);
+        for (state, count) in [("waiting", &self.waiting), ("left_out", &self.left_out)] {
+            family.sample(&[("state", state)], count.load(Ordering::Relaxed));
+        }
+    }
+
+    async fn answer(&self, resource: &ApiResource, request: &PendingRequest) -> Outcome {
+        let attempt = async {
+            let issued = self.issue(request).await;
+            let (outcome, status) = match &issued {
+                Ok(issued) => (Outcome::Issued, issued_status(issued, SystemTime::now())),
+                Err(Refusal::Denied(denial)) => (Outcome::Denied, denied_status(denial)),
+                Err(Refusal::Failed(reason)) => return Err(reason.clone()),
+            };
+            match self.write(resource, request, status).await {
+                Ok(()) => {
+                    log(request, issued.err());
+                    Ok(outcome)
+                }
+                // Another version of it exists, or none: the watch reports it.
+                Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Outcome::Gone),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let failure = match timeout(ANSWERS, attempt).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(failure)) => failure,
+            Err(_elapsed) => "no answer".to_owned(),
+        };
+        let (namespace, pod) = (&request.key.namespace, &request.spec.pod_name);
+        tracing::warn!(
+            failure,
+            namespace,
+            pod,
+            "a PodCertificateRequest has no answer; trying again"
+        );
+        Outcome::Failed
+    }
+
+    async fn issue(&self, request: &PendingRequest) -> Result<Issued, Refusal> {
+        let (spec, namespace) = (&request.spec, &request.key.namespace);
+        spec.check()?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        spec.check_pod(pods.get_opt(&spec.pod_name).await?.as_ref(), SystemTime::now())?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let account = accounts.get_opt(&spec.service_account_name).await?;
+        let node = nodes.get_opt(&spec.node_name).await?;
+        spec.check_others(account.as_ref(), node.as_ref())?;
+        let identity = self.identity(namespace, &spec.service_account_name)?;
+        let lifetimes = (self.lifetime, spec.longest());
+        let signed = self.authority.sign_for_pod(spec.csr_der(), &identity, lifetimes);
+        signed.map_err(|error| match error {
+            IssueError::Key => {
+                let message = format!("{error}: use keyType: ECDSAP256");
+                Refusal::Denied(Denial::new("UnsupportedKeyType", message))
+            }
+            error if error.is_bad_request() => {
+                Refusal::Denied(Denial::new("InvalidRequest", error.to_string()))
+            }
+            error => Refusal::Failed(error.to_string()),
+        })
+    }
+
+    fn identity(&self, namespace: &str, account: &str) -> Result<Identity, Denial> {
+        let domain = self.authority.trust_domain().clone();
+        Identity::new(domain, namespace, account).map_err(|error| {
+            let message = format!("service account {account} cannot have an identity: {error}");
+            Denial::new("NoIdentity", message)
+        })
+    }
+
+    async fn write(
+        &self,
+        resource: &ApiResource,
+        request: &PendingRequest,
+        status: Value,
+    ) -> Result<(), Error> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &request.key.namespace, resource);
+        // Of this object in this version alone: another replica may have answered it.
+        let metadata = json!({"uid": request.uid, "resourceVersion": request.version});
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
+        api.patch_status(&request.key.name, &PatchParams::default(), &patch).await.map(drop)
+    }
+}
+
+struct Observed<'a> {
+    own: &'a PodCertificateSigner,
+    resource: &'a ApiResource,
+    api: Api<DynamicObject>,
+    queue: RequestQueue,
+}
+
+impl Observed<'_> {
+    fn selector() -> String {
+        format!("spec.signerName={SIGNER}")
+    }
+
+    fn take(&mut self, object: DynamicObject) {
+        match read(object) {
+            (_, Some(request)) => self.queue.put(request),
+            (key, None) => self.queue.remove(&key),
+        }
+    }
+
+    /// Fills the queue with requests that found no room before.
+    async fn list_again(&mut self) -> Result<(), Error> {
+        self.queue.clear();
+        let mut page = ListParams::default().fields(&Self::selector()).limit(PAGE);
+        loop {
+            let list = self.api.list(&page).await?;
+            list.items.into_iter().for_each(|object| self.take(object));
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) if self.queue.waiting() < MAX_WAITING => {
+                    page = page.continue_token(&token);
+                }
+                Some(_) => {
+                    self.queue.leave_out();
+                    return Ok(());
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn show(&self) {
+        let shown = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        self.own.waiting.store(shown(self.queue.waiting()), Ordering::Relaxed);
+        self.own.left_out.store(shown(self.queue.left_out()), Ordering::Relaxed);
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Report<DynamicObject>;
+
+    /// A round takes as long as its requests: no kubelet waits a second for the next one.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn watches(&self) -> BoxStream<'static, Self::Observation> {
+        let selection = Selection { fields: Self::selector(), page: PAGE, ..Selection::default() };
+        leno_kube::watch(self.api.clone(), selection).boxed()
+    }
+
+    fn observe(&mut self, observation: Self::Observation) {
+        match observation {
+            Report::Event(Event::Init) => self.queue.clear(),
+            Report::Event(Event::InitApply(object) | Event::Apply(object)) => self.take(object),
+            Report::Event(Event::Delete(object)) => self.queue.remove(&read(object).0),
+            Report::Event(Event::InitDone) | Report::Resumed => {}
+            Report::Failed(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "PodCertificateRequests cannot be followed; trying again");
+            }
+        }
+        self.show();
+    }
+
+    fn is_due(&self) -> bool {
+        self.queue.waiting() > 0 || self.queue.left_out() > 0
+    }
+
+    fn not_before(&self) -> Option<Instant> {
+        self.queue.next()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        if self.queue.waiting() == 0 {
+            let listed = timeout(ANSWERS, self.list_again()).await;
+            let is_listed = matches!(listed, Ok(Ok(())));
+            if !is_listed {
+                self.queue.leave_out();
+            }
+            self.show();
+            return is_listed;
+        }
+        let round = self.queue.round(A_ROUND, Instant::now());
+        let (own, resource) = (self.own, self.resource);
+        let answers = round.into_iter().map(|request| async move {
+            let outcome = own.answer(resource, &request).await;
+            (request.key, outcome)
+        });
+        let answered: Vec<_> = stream::iter(answers).buffer_unordered(AT_ONCE).collect().await;
+        for (key, outcome) in answered {
+            let counter = match outcome {
+                Outcome::Issued => Some(&self.own.issued),
+                Outcome::Denied => Some(&self.own.denied),
+                Outcome::Gone => None,
+                Outcome::Failed => {
+                    self.own.failed.fetch_add(1, Ordering::Relaxed);
+                    self.queue.put_off(&key, Instant::now());
+                    continue;
+                }
+            };
+            if let Some(counter) = counter {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+            self.queue.remove(&key);
+        }
+        self.show();
+        true
+    }
+}
+
+impl Drop for Observed<'_> {
+    /// This replica does not lead any more.
+    fn drop(&mut self) {
+        self.queue.clear();
+        self.show();
+    }
+}
+
+fn log(request: &PendingRequest, refusal: Option<Refusal>) {
+    let (namespace, spec) = (&request.key.namespace, &request.spec);
+    let (pod, node, account) = (&spec.pod_name, &spec.node_name, &spec.service_account_name);
+    match refusal {
+        None => tracing::info!(namespace, pod, node, account, "certificate issued to a kubelet"),
+        Some(Refusal::Denied(denial)) => {
+            let (reason, message) = (denial.reason, denial.message);
+            tracing::warn!(
+                namespace,
+                pod,
+                node,
+                reason,
+                message,
+                "a PodCertificateRequest is denied"
+            );
+        }
+        Some(Refusal::Failed(_)) => {}
+    }
+}
+
+/// The status with a certificate. Its chain goes up to the root, which is left out.
+fn issued_status(issued: &Issued, now: SystemTime) -> Value {
+    let chain: String = issued.chain_der.iter().map(|one| pem(one)).collect();
+    let left = issued.not_after.duration_since(now).unwrap_or_default();
+    // The API server wants ten minutes between it and both ends.
+    let margin = Duration::from_mins(10);
+    let earliest = issued.not_before + margin;
+    let latest = (issued.not_after - margin).max(earliest);
+    let refresh = (now + left.mul_f64(RENEW_AT)).clamp(earliest, latest);
+    json!({
+        "conditions": [condition("Issued", "Signed", "the key belongs to the pod's service account")],
+        "certificateChain": chain,
+        "notBefore": time(issued.not_before),
+        "notAfter": time(issued.not_after),
+        "beginRefreshAt": time(refresh),
+    })
+}
+
+fn denied_status(denial: &Denial) -> Value {
+    json!({"conditions": [condition("Denied", denial.reason, &denial.message)]})
+}
+
+fn condition(kind: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": time(SystemTime::now())})
+}
+
+/// A time in whole seconds, as Kubernetes writes it.
+fn time(time: SystemTime) -> Value {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).map_or(Value::Null, |time| json!(Time(time)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_renews_between_the_bounds_of_the_api_server() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 50);
+        let refresh = |before: Duration, after: Duration| {
+            let issued = Issued {
+                chain_der: vec![b"leaf".to_vec(), b"issuer".to_vec()],
+                not_before: now - before,
+                not_after: now + after,
+                issuer: String::new(),
+            };
+            let status = issued_status(&issued, now);
+            assert_eq!(status["certificateChain"].as_str().unwrap().matches("BEGIN").count(), 2);
+            let time = |name: &str| status[name].as_str().unwrap().parse::<Timestamp>().unwrap();
+            let [first, last, refresh] =
+                ["notBefore", "notAfter", "beginRefreshAt"].map(|name| time(name).as_second());
+            assert!(refresh - first >= 600 && last - refresh >= 600, "{status}");
+            refresh - time("notBefore").as_second()
+        };
+        let minute = Duration::from_mins(1);
+        let hour = 60 * minute;
+        assert_eq!(refresh(2 * minute, 24 * hour), 120 + 60_480);
+        assert_eq!(refresh(2 * minute, 58 * minute), 120 + 2436);
+        // A revocation has made it begin now.
+        assert_eq!(refresh(Duration::ZERO, hour), 2520);
+    }
+}

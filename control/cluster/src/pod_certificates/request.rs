@@ -1,0 +1,338 @@
+//! A `PodCertificateRequest`, and whether the objects that it names agree with it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use leno_kube::api::DynamicObject;
+use serde::Deserialize;
+
+use crate::certificates_api::SIGNER;
+
+/// The conditions after which the API server accepts no other status.
+const FINAL: [&str; 3] = ["Issued", "Denied", "Failed"];
+/// The lifetime that a request without one has.
+const DEFAULT_LONGEST_S: u32 = 86_400;
+/// The service account of a pod that names none.
+const DEFAULT_ACCOUNT: &str = "default";
+/// The annotation of a pod that its node has from a file, not from the API server.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+/// How long after the end of its grace period a pod may still get certificates, as it may use its token.
+const AFTER_DELETION: Duration = Duration::from_secs(60);
+
+/// What identifies a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RequestKey {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// A request without an answer.
+#[derive(Clone, Debug)]
+pub(super) struct PendingRequest {
+    pub(super) key: RequestKey,
+    pub(super) uid: String,
+    pub(super) version: String,
+    pub(super) spec: RequestSpec,
+}
+
+/// What it asks for. The API server has verified that the PKCS #10 is signed by its key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RequestSpec {
+    signer_name: String,
+    pub(super) pod_name: String,
+    #[serde(rename = "podUID")]
+    pod_uid: String,
+    pub(super) service_account_name: String,
+    #[serde(rename = "serviceAccountUID")]
+    service_account_uid: String,
+    pub(super) node_name: String,
+    #[serde(rename = "nodeUID")]
+    node_uid: String,
+    max_expiration_seconds: Option<u32>,
+    #[serde(rename = "stubPKCS10Request")]
+    stub_pkcs10_request: ByteString,
+    /// Of these only the first name is kept: their values may be long, and none has a meaning here.
+    #[serde(default, rename = "unverifiedUserAnnotations")]
+    annotation: FirstKey,
+}
+
+/// The first key of a map.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "BTreeMap<String, String>")]
+struct FirstKey(Option<String>);
+
+impl From<BTreeMap<String, String>> for FirstKey {
+    fn from(map: BTreeMap<String, String>) -> Self {
+        Self(map.into_keys().next())
+    }
+}
+
+/// Why a request is denied: its kubelet does not repeat it, so that nothing is denied that may be right later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Denial {
+    /// A word for programs. Two of them are Kubernetes' own.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Denial {
+    pub(super) fn new(reason: &'static str, message: String) -> Self {
+        Self { reason, message }
+    }
+
+    fn mismatch(message: String) -> Self {
+        Self::new("Mismatch", message)
+    }
+}
+
+/// What a watch has reported: a request that waits, or that one needs no answer any more.
+pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>) {
+    let metadata = object.metadata;
+    let [namespace, name, uid, version] =
+        [metadata.namespace, metadata.name, metadata.uid, metadata.resource_version]
+            .map(Option::unwrap_or_default);
+    let key = RequestKey { namespace, name };
+    let conditions = object.data["status"]["conditions"].as_array();
+    let is_final = conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["type"].as_str().is_some_and(|kind| FINAL.contains(&kind)));
+    if is_final || metadata.deletion_timestamp.is_some() {
+        return (key, None);
+    }
+    let spec = object.data.get("spec").cloned().unwrap_or_default();
+    match serde_json::from_value::<RequestSpec>(spec) {
+        // The selector of the watch has chosen them already.
+        Ok(spec) if spec.signer_name == SIGNER => {
+            (key.clone(), Some(PendingRequest { key, uid, version, spec }))
+        }
+        Ok(_) => (key, None),
+        Err(error) => {
+            tracing::warn!(%error, namespace = key.namespace, name = key.name, "a PodCertificateRequest cannot be read");
+            (key, None)
+        }
+    }
+}
+
+impl RequestSpec {
+    pub(super) fn csr_der(&self) -> &[u8] {
+        &self.stub_pkcs10_request.0
+    }
+
+    /// The longest lifetime that the API server accepts for it, from begin to end.
+    pub(super) fn longest(&self) -> Duration {
+        let seconds = self.max_expiration_seconds.unwrap_or(DEFAULT_LONGEST_S);
+        Duration::from_secs(seconds.into())
+    }
+
+    /// Denies what needs no look at other objects.
+    pub(super) fn check(&self) -> Result<(), Denial> {
+        match &self.annotation.0 {
+            None => Ok(()),
+            Some(name) => Err(Denial::new(
+                "InvalidUnverifiedUserAnnotations",
+                format!(
+                    "{SIGNER} has no annotation {name:?}: remove userAnnotations from the volume"
+                ),
+            )),
+        }
+    }
+
+    /// Whether the pod is the one of the request, runs on its node as its service account, and has not ended.
+    pub(super) fn check_pod(&self, pod: Option<&Pod>, now: SystemTime) -> Result<(), Denial> {
+        let name = &self.pod_name;
+        let Some(pod) = pod else {
+            return Err(Denial::new("PodGone", format!("there is no pod {name}")));
+        };
+        if pod.metadata.uid.as_deref() != Some(&self.pod_uid) {
+            return Err(Denial::mismatch(format!(
+                "pod {name} is another one: its UID is not that of the request"
+            )));
+        }
+        let spec = pod.spec.as_ref();
+        if spec.and_then(|spec| spec.node_name.as_deref()) != Some(&self.node_name) {
+            return Err(Denial::mismatch(format!(
+                "pod {name} does not run on node {}",
+                self.node_name
+            )));
+        }
+        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+        if account.unwrap_or(DEFAULT_ACCOUNT) != self.service_account_name {
+            return Err(Denial::mismatch(format!(
+                "pod {name} does not run as service account {}",
+                self.service_account_name
+            )));
+        }
+        let annotations = pod.metadata.annotations.as_ref();
+        if annotations.is_some_and(|all| all.contains_key(MIRROR)) {
+            return Err(Denial::mismatch(format!(
+                "pod {name} is of a file of its node, which proves nothing"
+            )));
+        }
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return Err(Denial::new("PodGone", format!("pod {name} has ended")));
+        }
+        let deletion = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let latest = Timestamp::try_from(now.checked_sub(AFTER_DELETION).unwrap_or(now));
+        if let (Some(deletion), Ok(latest)) = (deletion, latest)
+            && deletion < latest
+        {
+            return Err(Denial::new("PodGone", format!("pod {name} is deleted")));
+        }
+        Ok(())
+    }
+
+    /// Whether service account and node are those of the request, and not others of the same name.
+    pub(super) fn check_others(
+        &self,
+        account: Option<&ServiceAccount>,
+        node: Option<&Node>,
+    ) -> Result<(), Denial> {
+        let account = account.and_then(|one| one.metadata.uid.as_deref());
+        if account != Some(&self.service_account_uid) {
+            return Err(Denial::mismatch(format!(
+                "service account {} is not the one of the request, or is deleted",
+                self.service_account_name
+            )));
+        }
+        let node = node.and_then(|one| one.metadata.uid.as_deref());
+        if node != Some(&self.node_uid) {
+            return Err(Denial::mismatch(format!(
+                "node {} is not the one of the request, or is deleted",
+                self.node_name
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, spec: Value, status: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+            "metadata": {"name": name, "namespace": "shop", "uid": "r", "resourceVersion": "7"},
+            "spec": spec, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn spec(node: &str) -> Value {
+        json!({"signerName": SIGNER, "podName": "web-0", "podUID": "p", "serviceAccountName": "web",
+            "serviceAccountUID": "s", "nodeName": node, "nodeUID": "n", "maxExpirationSeconds": 3600,
+            "stubPKCS10Request": "AAEC"})
+    }
+
+    /// A request of a node.
+    pub(crate) fn request(name: &str, node: &str) -> PendingRequest {
+        read(object(name, spec(node), Value::Null)).1.unwrap()
+    }
+
+    fn pod() -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web-0", "namespace": "shop", "uid": "p"},
+            "spec": {"nodeName": "n1", "serviceAccountName": "web", "containers": []},
+            "status": {"phase": "Pending"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn requests_of_this_signer_without_an_answer_are_read() {
+        let one = request("one", "n1");
+        assert_eq!((one.uid.as_str(), one.version.as_str()), ("r", "7"));
+        assert_eq!(one.spec.csr_der(), [0, 1, 2]);
+        assert_eq!(one.spec.longest(), Duration::from_secs(3600));
+        let mut none = spec("n1");
+        none.as_object_mut().unwrap().remove("maxExpirationSeconds");
+        let none = read(object("one", none, Value::Null)).1.unwrap();
+        assert_eq!(none.spec.longest(), Duration::from_secs(86_400));
+        for kind in FINAL {
+            let status = json!({"conditions": [{"type": kind, "status": "True"}]});
+            assert!(read(object("one", spec("n1"), status)).1.is_none());
+        }
+        let mut other = spec("n1");
+        other["signerName"] = json!("example.org/other");
+        assert!(read(object("one", other, Value::Null)).1.is_none());
+        assert!(read(object("one", json!({"signerName": SIGNER}), Value::Null)).1.is_none());
+    }
+
+    #[test]
+    fn annotations_are_denied_by_name() {
+        let mut with = spec("n1");
+        with["unverifiedUserAnnotations"] = json!({"example.org/name": "admin"});
+        let denial = read(object("one", with, Value::Null)).1.unwrap().spec.check().unwrap_err();
+        assert_eq!(denial.reason, "InvalidUnverifiedUserAnnotations");
+        assert!(denial.message.contains("example.org/name"), "{}", denial.message);
+        assert_eq!(request("one", "n1").spec.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_pod_that_differs_from_the_request_gets_nothing() {
+        let spec = request("one", "n1").spec;
+        let now = SystemTime::now();
+        assert_eq!(spec.check_pod(Some(&pod()), now), Ok(()));
+        let denied = |change: &dyn Fn(&mut Pod)| {
+            let mut pod = pod();
+            change(&mut pod);
+            let denial = spec.check_pod(Some(&pod), now).unwrap_err();
+            (denial.reason, denial.message)
+        };
+        let mismatch = "Mismatch";
+        assert_eq!(denied(&|pod| pod.metadata.uid = Some("q".to_owned())).0, mismatch);
+        assert_eq!(denied(&|pod| pod.metadata.uid = None).0, mismatch);
+        let elsewhere =
+            |pod: &mut Pod| pod.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
+        assert!(denied(&elsewhere).1.contains("does not run on node n1"));
+        assert_eq!(denied(&|pod| pod.spec.as_mut().unwrap().node_name = None).0, mismatch);
+        let other = |pod: &mut Pod| pod.spec.as_mut().unwrap().service_account_name = None;
+        assert!(denied(&other).1.contains("service account web"));
+        let mirror = |pod: &mut Pod| {
+            let annotation = (MIRROR.to_owned(), String::new());
+            pod.metadata.annotations = Some([annotation].into_iter().collect());
+        };
+        assert_eq!(denied(&mirror).0, mismatch);
+        let ended =
+            |pod: &mut Pod| pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        assert_eq!(denied(&ended).0, "PodGone");
+        assert_eq!(spec.check_pod(None, now).unwrap_err().reason, "PodGone");
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_gets_certificates_for_as_long_as_its_token_holds() {
+        let spec = request("one", "n1").spec;
+        let mut pod = pod();
+        let now = SystemTime::now();
+        let time = |time: SystemTime| {
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::try_from(time).unwrap())
+        };
+        pod.metadata.deletion_timestamp = Some(time(now - AFTER_DELETION / 2));
+        assert_eq!(spec.check_pod(Some(&pod), now), Ok(()));
+        pod.metadata.deletion_timestamp = Some(time(now - 2 * AFTER_DELETION));
+        assert_eq!(spec.check_pod(Some(&pod), now).unwrap_err().reason, "PodGone");
+    }
+
+    #[test]
+    fn another_account_or_node_of_the_same_name_gets_nothing() {
+        let spec = request("one", "n1").spec;
+        let of = |uid: &str| json!({"metadata": {"uid": uid}});
+        let account = |uid: &str| serde_json::from_value::<ServiceAccount>(of(uid)).unwrap();
+        let node = |uid: &str| serde_json::from_value::<Node>(of(uid)).unwrap();
+        let check = |account: Option<ServiceAccount>, node: Option<Node>| {
+            spec.check_others(account.as_ref(), node.as_ref()).is_ok()
+        };
+        assert!(check(Some(account("s")), Some(node("n"))));
+        assert!(!check(Some(account("t")), Some(node("n"))));
+        assert!(!check(Some(account("s")), Some(node("m"))));
+        assert!(!check(None, Some(node("n"))) && !check(Some(account("s")), None));
+    }
+}
