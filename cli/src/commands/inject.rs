@@ -241,6 +241,11 @@ impl Inject {
         let told = there.told()?;
         let policy = serde_json::to_value(told.image.pull_policy)?;
         let workload_api = told.identity.workload_api.setting();
+        let lifetime = leno_console::duration(&told.controller.cert_lifetime);
+        let lifetime = lifetime.map_err(anyhow::Error::msg).context("controller.certLifetime")?;
+        let is_requested = told.identity.pod_certificates;
+        let pod_certificates =
+            is_requested.then(|| leno_admission::pod_certificate_seconds(lifetime));
         let settings = Settings {
             image: told.image.named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
@@ -259,6 +264,7 @@ impl Inject {
                 leno_charts::TlsProfile::Fips => Some("fips".to_owned()),
             },
             workload_api: workload_api.map(|text| text.parse()).transpose()?,
+            pod_certificates,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

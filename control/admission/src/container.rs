@@ -5,7 +5,7 @@ use leno_types::ports::{ADMIN, PROXY_UID};
 use crate::probes::{Probes, VARIABLE};
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME};
+use crate::{CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME};
 
 /// The audience of the token.
 const AUDIENCE: &str = "leno";
@@ -14,6 +14,13 @@ const TOKEN_LIFETIME_S: u32 = 3600;
 const TOKEN_PATH: &str = "/var/run/leno/token";
 const ROOTS_PATH: &str = "/var/run/leno/roots";
 const WORKLOAD_API_PATH: &str = "/run/leno/workload-api";
+const IDENTITY_PATH: &str = "/var/run/leno/identity";
+/// The files in it: the key with its certificate, and the mesh's roots.
+const CREDENTIALS: &str = "credentials.pem";
+const IDENTITY_ROOTS: &str = "roots.pem";
+/// The signer of that certificate, and the object with those roots.
+const SIGNER: &str = "leno.dev/identity";
+const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
 /// How often the kubelet asks whether the proxy is ready, and how often it may not be: two minutes, in
 /// which a control plane that restarts is back.
 const START_PERIOD_S: u32 = 1;
@@ -43,6 +50,9 @@ pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
     if settings.workload_api.is_some() {
         mounts.push(mount(WORKLOAD_API_VOLUME, WORKLOAD_API_PATH));
     }
+    if settings.requests_by_kubelet() {
+        mounts.push(mount(IDENTITY_VOLUME, IDENTITY_PATH));
+    }
     container.set("volumeMounts", Value::List(mounts));
     container
 }
@@ -64,7 +74,32 @@ pub(crate) fn volumes(settings: &Settings) -> Vec<Value> {
     if let Some(api) = &settings.workload_api {
         all.push([("name", WORKLOAD_API_VOLUME.into()), api.value()].into());
     }
+    if settings.requests_by_kubelet() {
+        all.push(identity(settings.pod_certificates));
+    }
     all
+}
+
+/// The volume with the certificate that the kubelet requests. Pods start without the roots, which the proxy needs only with the
+/// certificate.
+fn identity(longest_s: Option<u32>) -> Value {
+    let mut certificate = Value::from([
+        ("signerName", SIGNER.into()),
+        ("keyType", "ECDSAP256".into()),
+        ("credentialBundlePath", CREDENTIALS.into()),
+    ]);
+    if let Some(longest_s) = longest_s {
+        certificate.set("maxExpirationSeconds", longest_s);
+    }
+    let roots = Value::from([
+        ("name", TRUST_BUNDLE.into()),
+        ("path", IDENTITY_ROOTS.into()),
+        ("optional", true.into()),
+    ]);
+    let sources: [Value; 2] =
+        [[("podCertificate", certificate)].into(), [("clusterTrustBundle", roots)].into()];
+    let projected = Value::from([("sources", sources.into())]);
+    [("name", IDENTITY_VOLUME.into()), ("projected", projected)].into()
 }
 
 fn environment(settings: &Settings, probes: &Probes) -> Value {
@@ -88,6 +123,10 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if let Some(api) = &settings.workload_api {
         let address = format!("unix://{WORKLOAD_API_PATH}/{}", api.socket());
         all.push(said("SPIFFE_ENDPOINT_SOCKET", &address));
+    }
+    if settings.requests_by_kubelet() {
+        all.push(said("LENO_CERTIFICATE", &format!("{IDENTITY_PATH}/{CREDENTIALS}")));
+        all.push(said("LENO_CERTIFICATE_ROOTS", &format!("{IDENTITY_PATH}/{IDENTITY_ROOTS}")));
     }
     if let Some(log) = &settings.log {
         all.push(said("LENO_LOG", &log.replace('$', "$$")));

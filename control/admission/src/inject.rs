@@ -13,7 +13,9 @@ use crate::mode::{self, ModeOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop};
+use crate::{
+    CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop,
+};
 
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
@@ -339,7 +341,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
     if spec.list("containers").is_empty() {
         return Err(InjectError::Form("containers", "a list of at least one"));
     }
-    for own in [TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME] {
+    for own in [TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME, IDENTITY_VOLUME] {
         let same = |volume: &Value| volume.name() == Some(own);
         if spec.list("volumes").iter().any(same) {
             return Err(InjectError::Volume(own));

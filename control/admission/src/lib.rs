@@ -40,7 +40,8 @@ pub use mode::ModeOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
     DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, NoWorkloadApiVolume, Resources, Settings, Shape,
-    WorkloadApiVolume, access_log, exports, metrics_compat, pull_secrets, scrape_from, traces,
+    WorkloadApiVolume, access_log, exports, metrics_compat, pod_certificate_seconds, pull_secrets,
+    scrape_from, traces,
 };
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
@@ -54,6 +55,8 @@ pub const CONTAINER: &str = "leno-proxy";
 pub const TOKEN_VOLUME: &str = "leno-token";
 /// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates.
 pub const WORKLOAD_API_VOLUME: &str = "leno-workload-api";
+/// The volume with the certificate that the kubelet requests for the pod.
+pub const IDENTITY_VOLUME: &str = "leno-identity";
 /// The volume, and the ConfigMap in it, with the roots that the proxy checks the control plane by.
 pub const ROOTS: &str = "leno-roots";
 /// The field of that ConfigMap.

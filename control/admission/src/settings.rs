@@ -1,6 +1,7 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::MetricsCompat;
@@ -77,6 +78,8 @@ pub struct Settings {
     pub tls_profile: Option<String>,
     /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
     pub workload_api: Option<WorkloadApiVolume>,
+    /// The longest life of the certificates that kubelets request for pods, in seconds; without it, they request none.
+    pub pod_certificates: Option<u32>,
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
@@ -209,6 +212,7 @@ impl Default for Settings {
             scrape_from: None,
             tls_profile: None,
             workload_api: None,
+            pod_certificates: None,
             workload: None,
             shape: Shape::default(),
             pre_stop_sleep: DEFAULT_PRE_STOP_SLEEP,
@@ -217,6 +221,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether the kubelet requests the certificate of the proxy: one of a Workload API goes before.
+    pub(crate) fn requests_by_kubelet(&self) -> bool {
+        self.pod_certificates.is_some() && self.workload_api.is_none()
+    }
+
     /// The same with what a pod says in its annotations.
     pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
@@ -285,6 +294,18 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// The longest life of certificates that kubelets request, in seconds, where others last for `lifetime` from their issue: within
+/// the bounds of Kubernetes, and with the minutes that they begin before it.
+#[must_use]
+pub fn pod_certificate_seconds(lifetime: Duration) -> u32 {
+    /// An hour, and 91 days.
+    const BOUNDS: (u64, u64) = (3600, 91 * 24 * 3600);
+    /// How long before their issue they begin.
+    const BEGIN_S: u64 = 120;
+    let seconds = lifetime.as_secs().saturating_add(BEGIN_S).clamp(BOUNDS.0, BOUNDS.1);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 /// Seconds, as a pod says them.

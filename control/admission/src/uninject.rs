@@ -7,7 +7,7 @@ use crate::inject::{
 };
 use crate::probes::{Probes, VARIABLE};
 use crate::value::Value;
-use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop};
+use crate::{CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop};
 
 /// Why a proxy cannot be taken out. The pod is unchanged then.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,8 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
     for list in ["initContainers", "containers"] {
         without(spec, list, &[CONTAINER], made(list));
     }
-    without(spec, "volumes", &[TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME], made("volumes"));
+    let volumes = [TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME, IDENTITY_VOLUME];
+    without(spec, "volumes", &volumes, made("volumes"));
     let secrets = record.split(',').filter_map(|one| one.strip_prefix(PULL_SECRET));
     without(spec, PULL_SECRETS, &secrets.collect::<Vec<_>>(), made(PULL_SECRETS));
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {

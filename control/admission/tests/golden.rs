@@ -23,7 +23,8 @@ fn texts() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect()
 }
 
-/// `container` is for clusters without native sidecars, `spire` for those whose certificates SPIRE issues.
+/// `container` is for clusters without native sidecars, `spire` for those whose certificates SPIRE issues, `kubelet`
+/// for those whose certificates kubelets request.
 fn settings(file: &Path) -> Settings {
     let file = file.to_string_lossy();
     let older = file.contains("container.in");
@@ -34,7 +35,9 @@ fn settings(file: &Path) -> Settings {
         () => None,
     };
     let workload_api = api.map(|text| text.parse().unwrap());
-    Settings { image: "leno-proxy:test".to_owned(), shape, workload_api, ..Settings::default() }
+    let pod_certificates = file.contains("kubelet.in").then_some(86_520);
+    let image = "leno-proxy:test".to_owned();
+    Settings { image, shape, workload_api, pod_certificates, ..Settings::default() }
 }
 
 fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {

@@ -135,7 +135,7 @@ pub(crate) struct Flags {
     pub(crate) cluster_trust_bundle: bool,
 
     /// Signs the certificates that kubelets request for pods (PodCertificateRequest, Kubernetes 1.37) of the signer
-    /// leno.dev/identity, and publishes the trust bundle as --cluster-trust-bundle does; only with --kubernetes
+    /// leno.dev/identity, gives proxies in pods such a certificate, and publishes the trust bundle as --cluster-trust-bundle does; only with --kubernetes
     #[arg(long, env = "LENO_POD_CERTIFICATES", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue, conflicts_with = "proxy_workload_api")]
     pub(crate) pod_certificates: bool,
@@ -420,6 +420,9 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
         tls_profile: (flags.tls_profile != TlsProfile::Default)
             .then(|| flags.tls_profile.to_string()),
         workload_api: flags.proxy_workload_api.clone(),
+        pod_certificates: flags
+            .pod_certificates
+            .then(|| leno_admission::pod_certificate_seconds(flags.cert_lifetime)),
         shape: match &*flags.proxy_shape {
             "container" => Shape::Container,
             _ => Shape::Sidecar,

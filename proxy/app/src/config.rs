@@ -72,6 +72,23 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 
+    /// File with the private key and the certificate of this workload, in PEM, which a kubelet renews (podCertificate of a
+    /// projected volume). Where it has none that is usable, the control plane issues one against the token. Not with --static
+    /// and --node
+    #[arg(
+        long,
+        env = "LENO_CERTIFICATE",
+        value_name = "FILE",
+        requires = "certificate_roots",
+        conflicts_with = "spiffe_endpoint_socket"
+    )]
+    pub(crate) certificate: Option<PathBuf>,
+
+    /// PEM file with the roots of the mesh beside that certificate (clusterTrustBundle of the volume), which count until the
+    /// control plane sends its own
+    #[arg(long, env = "LENO_CERTIFICATE_ROOTS", value_name = "FILE", requires = "certificate")]
+    pub(crate) certificate_roots: Option<PathBuf>,
+
     /// Worker threads; each has its own listeners, pools and counters
     #[arg(long, env = "LENO_WORKERS", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=64))]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_discovery::{Certificate, CertificateSource, Client, Directory, Settings};
+use leno_discovery::{
+    Certificate, CertificateFiles, CertificateSource, Client, Directory, Settings,
+};
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
 use leno_telemetry::tap::Taps;
@@ -83,8 +85,13 @@ fn certificates(flags: &Flags, trust_domain: &TrustDomain) -> anyhow::Result<Cer
         let identity = Identity::new(trust_domain.clone(), namespace, account)?;
         return Ok(CertificateSource::WorkloadApi(address.clone(), identity));
     }
-    let token = flags.token.clone();
-    Ok(CertificateSource::Token(token.context("--token is missing")?))
+    let token = flags.token.clone().context("--token is missing")?;
+    let (Some(credentials), Some(roots)) = (&flags.certificate, &flags.certificate_roots) else {
+        return Ok(CertificateSource::Token(token));
+    };
+    let identity = Identity::new(trust_domain.clone(), &flags.namespace, &flags.service_account)?;
+    let (credentials, roots) = (credentials.clone(), roots.clone());
+    Ok(CertificateSource::Files(CertificateFiles { credentials, roots, identity }, token))
 }
 
 /// Comes back when there is a certificate, a policy, and what is prefetched.

@@ -226,6 +226,8 @@ fn live(
         workload: member.workload.clone(),
         // It identifies processes, and this one is several workloads.
         spiffe_endpoint_socket: None,
+        certificate: None,
+        certificate_roots: None,
         ..common.flags.clone()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

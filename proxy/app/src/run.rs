@@ -35,16 +35,19 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             None => control::setup(flags, None)?,
         };
         // No thread has been started yet.
-        let mut files: Vec<&Path> =
-            [&flags.token, &flags.roots].into_iter().flatten().map(PathBuf::as_path).collect();
-        if flags.await_capture {
-            files.push(Path::new(ports::RESERVED_FILE));
-        }
+        let files = read_again(flags);
         // A confined process makes no file.
         let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
         confine(&files)?;
         serve(setup, flags.await_capture, socket, Ends::Signals(Signals::new()?)).await
     })
+}
+
+/// The files that are read while the proxy runs.
+fn read_again(flags: &Flags) -> Vec<&Path> {
+    let given = [&flags.token, &flags.roots, &flags.certificate, &flags.certificate_roots];
+    let reserved = flags.await_capture.then(|| Path::new(ports::RESERVED_FILE));
+    given.into_iter().flatten().map(PathBuf::as_path).chain(reserved).collect()
 }
 
 /// Serves one workload until its end.
@@ -232,6 +235,34 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// The kernel denied the proxy the certificate of its kubelet, and it used its token.
+    #[test]
+    fn a_confined_proxy_reads_the_certificate_of_its_kubelet() {
+        let flags = Flags::try_parse_from([
+            "leno-proxy",
+            "--name=web-0",
+            "--control=https://127.0.0.1:15010",
+            "--roots=/roots/roots.pem",
+            "--token=/token/token",
+            "--certificate=/identity/credentials.pem",
+            "--certificate-roots=/identity/roots.pem",
+        ])
+        .unwrap();
+        let files = read_again(&flags);
+        for file in
+            ["/roots/roots.pem", "/token/token", "/identity/credentials.pem", "/identity/roots.pem"]
+        {
+            assert!(files.contains(&Path::new(file)), "{file}: {files:?}");
         }
     }
 }

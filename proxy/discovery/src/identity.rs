@@ -1,5 +1,5 @@
 //! Gets a certificate of the control plane and renews it before it expires; one of a Workload API is
-//! [`workload_api`]'s.
+//! [`workload_api`]'s, one of a kubelet [`certificate_files`]'.
 //!
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+
@@ -25,7 +25,7 @@ use crate::backoff::{Backoff, random_fraction};
 use crate::certificate::Certificate;
 use crate::connection::{self, ConnectError};
 use crate::settings::{CertificateSource, Settings};
-use crate::workload_api;
+use crate::{certificate_files, workload_api};
 
 /// Longest wait for a certificate on an open connection. Signing takes a millisecond.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -117,7 +117,7 @@ impl IdentityClient {
         self.bundle.send_replace(Some(Arc::clone(bundle)));
     }
 
-    /// Uses a certificate of a Workload API from now on.
+    /// Uses a certificate of a Workload API or of a kubelet from now on.
     pub(crate) fn take(&self, certificate: Certificate) {
         let bundle = self.bundle.borrow().clone();
         let certificate = match bundle {
@@ -127,8 +127,23 @@ impl IdentityClient {
         self.certificate.send_replace(Some(Arc::new(certificate)));
     }
 
+    /// Whether the control plane has sent a trust bundle.
+    pub(crate) fn has_bundle(&self) -> bool {
+        self.bundle.borrow().is_some()
+    }
+
+    /// Whether a certificate is to be renewed early, by what the control plane has sent last.
+    pub(crate) fn is_outdated(&self, certificate: &Certificate) -> bool {
+        self.bundle.borrow().as_ref().is_some_and(|bundle| certificate.is_outdated(bundle))
+    }
+
+    /// Waits until the control plane does not accept the certificate.
+    pub(crate) async fn refused(&self) {
+        self.wanted.notified().await;
+    }
+
     /// Waits until the control plane says that the certificate is to be renewed early.
-    async fn outdated(&self, certificate: &Certificate) {
+    pub(crate) async fn outdated(&self, certificate: &Certificate) {
         let mut bundle = self.bundle.subscribe();
         let is_outdated = |bundle: &Option<Arc<TrustBundle>>| {
             bundle.as_ref().is_some_and(|bundle| certificate.is_outdated(bundle))
@@ -148,9 +163,7 @@ impl IdentityClient {
     /// # Errors
     /// [`IdentityError`]
     pub async fn issue(&self) -> Result<Certificate, IdentityError> {
-        let CertificateSource::Token(file) = &self.settings.certificates else {
-            return Err(IdentityError::NoToken);
-        };
+        let file = self.settings.certificates.token().ok_or(IdentityError::NoToken)?;
         let failed = |error| IdentityError::Token(file.clone(), error);
         let token = std::fs::read_to_string(file).map_err(failed)?;
         if token.len() > MAX_TOKEN {
@@ -187,10 +200,12 @@ impl IdentityClient {
             CertificateSource::WorkloadApi(address, identity) => {
                 workload_api::follow(&self, address, identity).await
             }
+            CertificateSource::Files(files, _) => certificate_files::follow(&self, files).await,
         }
     }
 
-    async fn renew_by_token(&self) -> Infallible {
+    /// Gets a certificate by the token and renews it, for as long as the future is polled.
+    pub(crate) async fn renew_by_token(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             match self.issue().await {

@@ -4,7 +4,7 @@
 //!  workers --watch(ip)--> Directory <--fills-- Client --delta stream, mTLS--> control plane
 //!                                                |
 //!                          IdentityClient (key, request, token) --> certificate, rotated
-//!                                         (or a SPIFFE Workload API)
+//!                                         (or a SPIFFE Workload API, or files of a kubelet)
 //! ```
 //!
 //! Workers look up an address in the [`Directory`] and get a watch that is kept up to date.
@@ -28,6 +28,8 @@
 #[expect(clippy::arithmetic_side_effects, reason = "durations up to a bound of minutes")]
 mod backoff;
 mod certificate;
+#[expect(clippy::arithmetic_side_effects, reason = "lifetimes of certificates, by constants")]
+mod certificate_files;
 mod client;
 mod connection;
 mod directory;
@@ -47,6 +49,7 @@ mod watches;
 mod workload_api;
 
 pub use certificate::Certificate;
+pub use certificate_files::CertificateFiles;
 pub use client::Client;
 pub use connection::ConnectError;
 pub use directory::{Directory, Status};

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use leno_types::{Identity, InstanceName, TrustDomain, WorkloadApiAddress};
 use leno_wire::proto;
 
+use crate::certificate_files::CertificateFiles;
+
 /// Everything that a proxy needs to reach its control plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -29,6 +31,18 @@ pub enum CertificateSource {
     Token(PathBuf),
     /// Of a SPIFFE Workload API, such as SPIRE's, which has to issue this identity.
     WorkloadApi(WorkloadApiAddress, Identity),
+    /// Of a kubelet, in these files; of the control plane against the token in the last one, where they have none that is usable.
+    Files(CertificateFiles, PathBuf),
+}
+
+impl CertificateSource {
+    /// The file with the token of the workload.
+    pub(crate) fn token(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Token(file) | Self::Files(_, file) => Some(file),
+            Self::WorkloadApi(..) => None,
+        }
+    }
 }
 
 impl Settings {

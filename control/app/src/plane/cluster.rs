@@ -34,6 +34,8 @@ const RUN_BYTES: usize = 8;
 const SERVICE: &str = "leno-controller";
 /// The first minor version of Kubernetes whose `preStop` hooks can sleep (KEP-3960).
 const PRE_STOP_SLEEPS: u32 = 30;
+/// The first minor version whose API server has `PodCertificateRequest` in `v1`, on by default (KEP-4317).
+const POD_CERTIFICATES: u32 = 37;
 /// The Lease of the replica that writes, in the control plane's namespace.
 const LEASE: &str = "leno-controller";
 
@@ -189,6 +191,13 @@ fn hook(
     let mut proxies = (*cluster.proxies).clone();
     if kubernetes < PRE_STOP_SLEEPS {
         proxies.pre_stop_sleep = 0;
+    }
+    if kubernetes < POD_CERTIFICATES && proxies.pod_certificates.take().is_some() {
+        let needed = format!("1.{POD_CERTIFICATES}");
+        tracing::warn!(
+            needed,
+            "this Kubernetes has no certificates of pods: proxies get theirs by their token"
+        );
     }
     let webhook = Webhook::new(proxies, Arc::clone(stored), &secret);
     let credentials = credentials(authority, cluster, config)?;

@@ -1,12 +1,15 @@
 //! Certificates of pods that their kubelets request, by the API server's own objects.
 
+use std::fs;
 use std::path::PathBuf;
 
 use data_encoding::BASE64;
 use leno_charts::{NAMESPACE, Values, render};
+use leno_discovery::{CertificateFiles, CertificateSource};
 use leno_identity::{MIN_POD_LIFETIME, POD_CLOCK_SKEW};
 use leno_kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use leno_kube::{Client, connect};
+use leno_testkit_api::objects::pod;
 use leno_testkit_api::{Bed, binary, until};
 use rcgen::{
     CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData as _,
@@ -19,6 +22,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use crate::kinds::own_pod;
+use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::rotation::{ask, identity, is};
 use crate::{cluster, leads, proxy};
@@ -51,17 +55,16 @@ async fn signing_cluster(kube: &std::path::Path) -> (Bed, PathBuf) {
     (bed, kubeconfig)
 }
 
-/// A pod with the volume, on a node.
+/// A pod with a proxy and the volume, on a node.
 async fn run(bed: &Bed, name: &str, node: &str) {
     let certificate = json!({"signerName": SIGNER, "keyType": "ECDSAP256",
         "credentialBundlePath": "credentials.pem"});
-    let pod = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": "shop"},
-        "spec": {"nodeName": node, "serviceAccountName": "web", "automountServiceAccountToken": false,
-            "containers": [{"name": "web", "image": "web"}],
-            "volumes": [{"name": "identity",
-                "projected": {"sources": [{"podCertificate": certificate}]}}]}});
-    bed.apply(pod).await;
+    let mut pod = pod(name, "10.244.0.7");
+    pod["spec"]["nodeName"] = json!(node);
+    pod["spec"]["volumes"] =
+        json!([{"name": "identity", "projected": {"sources": [{"podCertificate": certificate}]}}]);
+    bed.apply(pod.clone()).await;
+    bed.set_status(pod).await;
 }
 
 fn csr(key: &KeyPair) -> Vec<u8> {
@@ -193,6 +196,66 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_ro
     let total = "leno_control_pod_certificates_total{result=\"issued\"}";
     until("one is counted", async || (next.metric(total).await as u64 == 1).then_some(())).await;
     next.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_has_the_certificate_of_its_kubelet_and_one_by_its_token_when_the_root_is_replaced()
+{
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = signing_cluster(&kube).await;
+    bed.apply(own_pod("controller-0")).await;
+    bed.set_status(own_pod("controller-0")).await;
+    run(&bed, "web-0", "n1").await;
+    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    leads(&replica).await;
+    let kubelet = bed.kubelet("n1").await;
+    // What a kubelet puts into the volume.
+    let file = |name: &str| bed.directory.path().join(name);
+    let put = async |name: &str| {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        created(&kubelet, &request(&bed, (name, "web-0", "n1"), &key).await).await;
+        let status = answered(&bed, name).await;
+        let text = key.serialize_pem() + status["certificateChain"].as_str().unwrap();
+        fs::write(file("next.pem"), text).unwrap();
+        fs::rename(file("next.pem"), file("credentials.pem")).unwrap();
+        chain(&status)[0].to_vec()
+    };
+    let bundle = until("the roots of the volume", async || {
+        let bundle = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
+            "metadata": {"name": "leno.dev:identity:mesh"}});
+        bed.get(bundle).await?.data["spec"]["trustBundle"].as_str().map(str::to_owned)
+    })
+    .await;
+    fs::write(file("bundle.pem"), bundle).unwrap();
+    let first = put("first").await;
+    let mut settings = proxy::settings_of(&bed, &replica, "shop/web-0", "none").await;
+    let files = CertificateFiles {
+        credentials: file("credentials.pem"),
+        roots: file("bundle.pem"),
+        identity: "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap(),
+    };
+    settings.certificates = CertificateSource::Files(files, file("token-of-web-0"));
+    let proxy = Proxy::with(settings);
+    proxy.has_policy().await;
+    assert!(proxy.is_connected() && proxy.certificate().await == first);
+    let reviews = "leno_control_token_reviews_total{result=\"accepted\"}";
+    assert_eq!(replica.metric(reviews).await as u64, 0, "no token was needed");
+    let second = put("second").await;
+    until("the renewed one", async || (proxy.certificate().await == second).then_some(())).await;
+
+    // The next root signs before the kubelet renews: no proxy may wait for that.
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    fs::write(file("token-of-web-0"), token).unwrap();
+    let before = identity(&replica).await["bundle"].clone();
+    ask(&bed, "root", json!("begin")).await;
+    is(&replica, "the beginning", |report| report["bundle"] != before).await;
+    is(&replica, "the end", |report| report["phase"] == "stable" && report["bundle"] != before)
+        .await;
+    let by_token = proxy.certificate().await;
+    assert!(by_token != second && replica.metric(reviews).await as u64 > 0);
+    let third = put("third").await;
+    until("the kubelet's next", async || (proxy.certificate().await == third).then_some(())).await;
+    replica.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

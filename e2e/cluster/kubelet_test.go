@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestPodCertificates has kubelets request the certificates of proxies, and replaces the root under load, which no kubelet
+// renews for. It has the requirements of TestMesh.
+func TestPodCertificates(t *testing.T) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	m.loadLoad()
+	m.installWith(phaseHold, "identity.podCertificates=true", "proxy.log=info")
+	m.must(m.apply(operated()))
+	m.operates()
+	m.runs([]part{
+		{"proxies start with the certificates of their kubelets", mesh.kubeletsRequest},
+		{"the root is replaced under load", mesh.rootIsReplaced},
+		{"a pod that starts later has a certificate of the next root", mesh.kubeletsRequestAgain},
+	})
+}
+
+// kubeletsRequest checks that each pod with a proxy has had a request issued, and that its proxy uses no other certificate.
+func (m mesh) kubeletsRequest() {
+	const columns = `jsonpath={range .items[*]}{.spec.podName} {.status.conditions[0].type}{"\n"}{end}`
+	for _, namespace := range []string{"load", "strict"} {
+		requests := m.output(m.t, "get", "podcertificaterequests", "-n", namespace, "-o", columns)
+		for _, pod := range strings.Fields(m.output(m.t, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}")) {
+			if !strings.Contains(requests, pod+" Issued") {
+				m.t.Errorf("%s/%s has no certificate of its kubelet:\n%s", namespace, pod, requests)
+			}
+			log := m.output(m.t, "logs", pod, "-n", namespace, "-c", "leno-proxy")
+			if !strings.Contains(log, "certificate taken from the kubelet's files") || strings.Contains(log, "certificate issued") {
+				m.t.Errorf("the proxy of %s/%s:\n%s", namespace, pod, log)
+			}
+		}
+	}
+}
+
+// kubeletsRequestAgain restarts a workload under load. Its proxies need no token.
+func (m mesh) kubeletsRequestAgain() {
+	m.underLoad(func() { m.restart("load", "deployment/server") })
+	m.until("the new pods of the server use the certificates of their kubelets", func() error {
+		for _, pod := range strings.Fields(m.output(m.t, "get", "pods", "-n", "load", "-l", "app=server", "-o", "jsonpath={.items[*].metadata.name}")) {
+			log := m.output(m.t, "logs", pod, "-n", "load", "-c", "leno-proxy")
+			if !strings.Contains(log, "certificate taken from the kubelet's files") {
+				return fmt.Errorf("%s:\n%s", pod, log)
+			}
+		}
+		return nil
+	})
+}

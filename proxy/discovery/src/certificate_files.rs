@@ -1,0 +1,219 @@
+//! A certificate that a kubelet requests, renews and puts into files (`podCertificate` of a projected volume).
+//!
+//! ```text
+//!   read the files ── usable ──► in use ── the files change, another key signs, it is revoked or ends ──┐
+//!        ▲  └── not ──► one by the token, renewed by it ── the files change and are usable ─────────────┤
+//!        └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! A kubelet renews at its own time. What cannot wait for that, a rotation of the root or a revocation, gets a certificate by
+//! the token, until the files have a newer one.
+
+use std::convert::Infallible;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use leno_types::{Identity, Revocations};
+use leno_wire::trust::FederatedRoots;
+use rcgen::{KeyPair, PublicKeyData as _};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio::time::sleep;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
+
+use crate::certificate::Certificate;
+use crate::identity::IdentityClient;
+
+/// How often the files are read. A kubelet replaces them hours before the certificate ends.
+const POLL: Duration = Duration::from_secs(2);
+/// Longest file.
+const MAX_FILE: u64 = 256 * 1024;
+/// Most certificates of a file.
+const MAX_CERTIFICATES: usize = 100;
+/// The share of its life at the end of which a certificate is replaced by one of the token: its kubelet should have renewed it
+/// long before.
+const LAST_PART: u32 = 8;
+
+/// The files of a certificate, and whose it has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The private key (PKCS #8), then the certificate and those up to the root, in PEM.
+    pub credentials: PathBuf,
+    /// The mesh's roots, in PEM.
+    pub roots: PathBuf,
+    /// The identity that the certificate has to name.
+    pub identity: Identity,
+}
+
+/// Why the certificate of the files is not used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("cannot read {0}")]
+    File(PathBuf, #[source] io::Error),
+    #[error("{0} {1}")]
+    Content(PathBuf, &'static str),
+    #[error("the certificate in {0} is not that of {1}")]
+    Identity(PathBuf, Identity),
+    #[error("the certificate in {0} has ended or ends soon: the kubelet has not renewed it")]
+    Ends(PathBuf),
+    #[error("the certificate in {0} is signed by a key that signs no more, or is revoked")]
+    Outdated(PathBuf),
+    #[error("the control plane does not accept the certificate in {0}")]
+    Refused(PathBuf),
+}
+
+/// Keeps a certificate, of the files where they have one that is usable, for as long as the future is polled.
+pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) -> Infallible {
+    let mut refused: Option<Vec<u8>> = None;
+    loop {
+        match usable(client, files, refused.as_deref()) {
+            Ok(certificate) => {
+                let remaining = certificate.not_after.duration_since(SystemTime::now());
+                let remaining_s = remaining.unwrap_or_default().as_secs();
+                tracing::info!(remaining_s, "certificate taken from the kubelet's files");
+                client.take(certificate.clone());
+                tokio::select! {
+                    () = replaced(client, files, &certificate) => {}
+                    () = client.outdated(&certificate) => {}
+                    () = client.refused() => refused = certificate.chain_der.first().cloned(),
+                }
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    reason = crate::chain(&reason),
+                    "requesting a certificate by the token"
+                );
+                tokio::select! {
+                    never = client.renew_by_token() => match never {},
+                    () = becomes_usable(client, files, refused.as_deref()) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Returns when the files have another certificate than this one, or this one ends soon.
+async fn replaced(client: &IdentityClient, files: &CertificateFiles, current: &Certificate) {
+    loop {
+        sleep(POLL).await;
+        match read(files, SystemTime::now()) {
+            Ok(next) if next.chain_der == current.chain_der => {
+                // The control plane's roots count once it has sent some.
+                if !client.has_bundle() && next.published_der != current.published_der {
+                    return;
+                }
+            }
+            Ok(_) | Err(Unusable::Ends(_)) => return,
+            // A volume that is being written is whole again soon; the last certificate stays in use.
+            Err(_) => {}
+        }
+    }
+}
+
+async fn becomes_usable(client: &IdentityClient, files: &CertificateFiles, refused: Option<&[u8]>) {
+    loop {
+        sleep(POLL).await;
+        if usable(client, files, refused).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The certificate of the files, if the control plane has nothing against it.
+fn usable(
+    client: &IdentityClient,
+    files: &CertificateFiles,
+    refused: Option<&[u8]>,
+) -> Result<Certificate, Unusable> {
+    let certificate = read(files, SystemTime::now())?;
+    if client.is_outdated(&certificate) {
+        return Err(Unusable::Outdated(files.credentials.clone()));
+    }
+    if refused.is_some() && certificate.chain_der.first().map(Vec::as_slice) == refused {
+        return Err(Unusable::Refused(files.credentials.clone()));
+    }
+    Ok(certificate)
+}
+
+fn read(files: &CertificateFiles, now: SystemTime) -> Result<Certificate, Unusable> {
+    let credentials = text(&files.credentials)?;
+    let bad = |reason| Unusable::Content(files.credentials.clone(), reason);
+    let chain_der = certificates(&credentials)
+        .ok_or_else(|| bad("has no certificates in PEM, or more than a hundred"))?;
+    let key = PrivatePkcs8KeyDer::from_pem_slice(&credentials)
+        .map_err(|_| bad("has no private key (PKCS #8) in PEM"))?;
+    let leaf = chain_der.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+    let (_, leaf) = leaf.ok_or_else(|| bad("begins with what is no X.509 certificate"))?;
+    let own = KeyPair::try_from(&key).map_err(|_| bad("has a private key that cannot be used"))?;
+    if leaf.public_key().raw != own.subject_public_key_info() {
+        return Err(bad("has a certificate that does not belong to its key"));
+    }
+    if !names_alone(&leaf, &files.identity) {
+        return Err(Unusable::Identity(files.credentials.clone(), files.identity.clone()));
+    }
+    let [not_before, not_after] = [leaf.validity().not_before, leaf.validity().not_after]
+        .map(|time| time.timestamp())
+        .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
+        .map(|since| SystemTime::UNIX_EPOCH + since);
+    let life = not_after.duration_since(not_before).unwrap_or_default();
+    if not_after.duration_since(now).unwrap_or_default() <= life / LAST_PART {
+        return Err(Unusable::Ends(files.credentials.clone()));
+    }
+    let issuer =
+        issuer(&leaf).ok_or_else(|| bad("has a certificate that names no issuer's key"))?;
+    let reason = "has no certificates in PEM, or more than a hundred";
+    let published_der = certificates(&text(&files.roots)?)
+        .ok_or_else(|| Unusable::Content(files.roots.clone(), reason))?;
+    Ok(Certificate {
+        key_der: key.secret_pkcs8_der().to_vec(),
+        chain_der,
+        published_der,
+        lasting_der: Vec::new(),
+        not_after,
+        issuer,
+        revoked: Revocations::default(),
+        federated: FederatedRoots::new(),
+    })
+}
+
+fn text(path: &Path) -> Result<Vec<u8>, Unusable> {
+    let failed = |error| Unusable::File(path.to_owned(), error);
+    let mut text = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let read = CertificateDer::pem_slice_iter(pem).take(MAX_CERTIFICATES + 1);
+    let read: Vec<Vec<u8>> =
+        read.map(|one| one.map(|der| der.to_vec())).collect::<Result<_, _>>().ok()?;
+    (1..=MAX_CERTIFICATES).contains(&read.len()).then_some(read)
+}
+
+/// Whether a certificate names this identity, and no other URI.
+fn names_alone(leaf: &X509Certificate<'_>, identity: &Identity) -> bool {
+    let Ok(Some(names)) = leaf.subject_alternative_name() else { return false };
+    let mut uris = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(uri.parse::<Identity>()),
+        _ => None,
+    });
+    uris.next().is_some_and(|one| one.is_ok_and(|one| one == *identity)) && uris.next().is_none()
+}
+
+/// The key that has signed a certificate, as the control plane calls it.
+fn issuer(leaf: &X509Certificate<'_>) -> Option<String> {
+    leaf.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => {
+            let id = id.key_identifier.as_ref()?;
+            Some(id.0.iter().map(|byte| format!("{byte:02x}")).collect())
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;
