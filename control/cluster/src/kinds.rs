@@ -41,6 +41,10 @@ fn remedy(reason: &str) -> &'static str {
         "give the controller its rights again: leno upgrade | kubectl apply --server-side -f -"
     } else if reason.contains("conversion webhook") {
         "mend the conversion webhook that the kind's CustomResourceDefinition names"
+    } else if reason.contains("storage is (re)initializing") {
+        // From Kubernetes 1.37 on; an API server that starts is over it before a kind counts as failing.
+        "the API server cannot read the kind's objects: mend the conversion webhook that its CustomResourceDefinition names, \
+         or delete the object that is corrupt"
     } else {
         "the controller tries again; its log names each attempt"
     }
@@ -62,6 +66,11 @@ mod tests {
         let two = [
             failing("HTTPRoute", 5, "httproutes is forbidden: User x cannot list"),
             failing("GRPCRoute", 60, "conversion webhook for grpcroutes failed"),
+            failing(
+                "TCPRoute",
+                9,
+                "storage is (re)initializing: StorageError: corrupt object, Code: 7",
+            ),
             failing("Pod", 1, "connection refused"),
         ];
         let said = kinds_followed(&two);
@@ -70,7 +79,8 @@ mod tests {
             "HTTPRoute cannot be followed: httproutes is forbidden",
             "leno upgrade",
             "GRPCRoute cannot",
-            "mend the conversion webhook",
+            "mend the conversion webhook that the kind's",
+            "mend the conversion webhook that its",
         ] {
             assert!(said.message.contains(part), "{part}: {}", said.message);
         }
