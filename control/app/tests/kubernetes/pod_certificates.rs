@@ -258,27 +258,23 @@ async fn a_proxy_has_the_certificate_of_its_kubelet_and_one_by_its_token_when_th
     replica.end();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
-    let Some(kube) = binary() else { return };
-    let (bed, kubeconfig) = signing_cluster(&kube).await;
-    for (pod, node) in [("web-0", "n1"), ("web-1", "n1"), ("gone", "n1"), ("far", "n2")] {
-        run(&bed, pod, node).await;
-    }
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+/// The same request under another name, changed.
+fn variant(good: &Value, name: &str, change: &dyn Fn(&mut Value)) -> Value {
+    let mut object = good.clone();
+    object["metadata"]["name"] = json!(name);
+    change(&mut object["spec"]);
+    object
+}
+
+/// The API server refuses a kubelet of another node, a pod of another node, and a key that has not signed.
+async fn other_nodes_are_refused(bed: &Bed, good: &Value, key: &KeyPair) {
     let (own, other) = (bed.kubelet("n1").await, bed.kubelet("n2").await);
-    let good = request(&bed, ("good", "web-0", "n1"), &key).await;
-    created(&own, &good).await;
-    // The API server refuses these: a kubelet of another node, a pod of another node, a key that has not signed.
     let refused = async |client: &Client, name: &str, change: &dyn Fn(&mut Value)| {
-        let mut object = good.clone();
-        object["metadata"]["name"] = json!(name);
-        change(&mut object["spec"]);
-        create(client, &object).await.unwrap_err()
+        create(client, &variant(good, name, change)).await.unwrap_err()
     };
     let error = refused(&other, "of-another-node", &|_| ()).await;
     assert!(error.contains("is not the requesting node"), "{error}");
-    let far = uid(&bed, "Pod", "far").await;
+    let far = uid(bed, "Pod", "far").await;
     let error = refused(&own, "far", &|spec| {
         spec["podName"] = json!("far");
         spec["podUID"] = json!(far);
@@ -286,14 +282,17 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     .await;
     assert!(error.contains("is not running on node"), "{error}");
     let error = refused(&own, "unproven", &|spec| {
-        let mut unproven = csr(&key);
+        let mut unproven = csr(key);
         let last = unproven.len() - 1;
         unproven[last] ^= 1;
         spec["stubPKCS10Request"] = json!(BASE64.encode(&unproven));
     })
     .await;
     assert!(error.contains("invalid signature") || error.contains("PKCS#10"), "{error}");
-    // A tenant with all rights in its namespace, and the administrator: they are no kubelets.
+}
+
+/// So it does a tenant with all rights in its namespace, and the administrator: they are no kubelets.
+async fn other_clients_are_refused(bed: &Bed, good: &Value) {
     let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
         "verbs": ["create"]});
     bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -312,25 +311,20 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
         // The API server takes a while to know the policy.
         until("a client that is no kubelet is refused", async || {
             number += 1;
-            let mut object = good.clone();
-            object["metadata"]["name"] = json!(format!("of-a-client-{number}"));
+            let object = variant(good, &format!("of-a-client-{number}"), &|_| ());
             let error = create(client, &object).await.err()?;
             error.contains("only the kubelet of the pod's node").then_some(())
         })
         .await;
     }
+}
 
-    // The signer denies what is there already, or has changed since: there is no policy while these are created.
-    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}});
-    bed.delete(policy).await;
+/// Puts requests that differ from the objects that they name, or do so soon.
+async fn put_what_differs(bed: &Bed, good: &Value) {
     let put = async |name: &str, change: &dyn Fn(&mut Value)| {
-        let mut object = good.clone();
-        object["metadata"]["name"] = json!(name);
-        change(&mut object["spec"]);
-        created(&bed.admin, &object).await;
+        created(&bed.admin, &variant(good, name, change)).await;
     };
-    let web_1 = uid(&bed, "Pod", "web-1").await;
+    let web_1 = uid(bed, "Pod", "web-1").await;
     put("other-uid", &|spec| spec["podUID"] = json!(web_1)).await;
     put("no-uid", &|spec| spec["podUID"] = json!("00000000-0000-0000-0000-000000000000")).await;
     put("other-node", &|spec| spec["nodeName"] = json!("n2")).await;
@@ -344,7 +338,7 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     let other_kind = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
     let other_kind = BASE64.encode(&csr(&other_kind));
     put("other-key", &|spec| spec["stubPKCS10Request"] = json!(other_kind)).await;
-    let gone = uid(&bed, "Pod", "gone").await;
+    let gone = uid(bed, "Pod", "gone").await;
     put("gone", &|spec| {
         spec["podName"] = json!("gone");
         spec["podUID"] = json!(gone);
@@ -354,7 +348,10 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     bed.delete(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "gone", "namespace": "shop"}}))
         .await;
-    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+}
+
+/// Waits until they are denied.
+async fn what_differs_is_denied(bed: &Bed) {
     for (name, reason, part) in [
         ("other-uid", "Mismatch", "its UID is not that of the request"),
         ("no-uid", "Mismatch", "its UID is not that of the request"),
@@ -366,7 +363,7 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
         ("other-key", "UnsupportedKeyType", "ECDSAP256"),
         ("gone", "PodGone", "there is no pod gone"),
     ] {
-        let status = answered(&bed, name).await;
+        let status = answered(bed, name).await;
         let condition = &status["conditions"][0];
         assert_eq!(condition["type"], "Denied", "{name}: {status}");
         assert_eq!(condition["reason"], reason, "{name}: {status}");
@@ -374,6 +371,28 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
         assert!(message.contains(part), "{name}: {message}");
         assert_eq!(status["certificateChain"], Value::Null);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = signing_cluster(&kube).await;
+    for (pod, node) in [("web-0", "n1"), ("web-1", "n1"), ("gone", "n1"), ("far", "n2")] {
+        run(&bed, pod, node).await;
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let good = request(&bed, ("good", "web-0", "n1"), &key).await;
+    created(&bed.kubelet("n1").await, &good).await;
+    other_nodes_are_refused(&bed, &good, &key).await;
+    other_clients_are_refused(&bed, &good).await;
+
+    // The signer denies what is there already, or has changed since: there is no policy while these are created.
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}});
+    bed.delete(policy).await;
+    put_what_differs(&bed, &good).await;
+    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    what_differs_is_denied(&bed).await;
     let status = answered(&bed, "good").await;
     assert_eq!(status["conditions"][0]["type"], "Issued", "{status}");
     let other = bed
