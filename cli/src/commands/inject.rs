@@ -241,11 +241,14 @@ impl Inject {
         let told = there.told()?;
         let policy = serde_json::to_value(told.image.pull_policy)?;
         let workload_api = told.identity.workload_api.setting();
-        let lifetime = leno_console::duration(&told.controller.cert_lifetime);
-        let lifetime = lifetime.map_err(anyhow::Error::msg).context("controller.certLifetime")?;
-        let is_requested = told.identity.pod_certificates;
-        let pod_certificates =
-            is_requested.then(|| leno_admission::pod_certificate_seconds(lifetime));
+        let pod_certificates = if told.identity.pod_certificates {
+            let lifetime = leno_console::duration(&told.controller.cert_lifetime);
+            let lifetime =
+                lifetime.map_err(anyhow::Error::msg).context("controller.certLifetime")?;
+            Some(leno_admission::pod_certificate_seconds(lifetime))
+        } else {
+            None
+        };
         let settings = Settings {
             image: told.image.named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),

@@ -19,7 +19,7 @@ use leno_wire::trust::FederatedRoots;
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
@@ -36,6 +36,11 @@ const MAX_CERTIFICATES: usize = 100;
 /// The share of its life at the end of which a certificate is replaced by one of the token: its kubelet should have renewed it
 /// long before.
 const LAST_PART: u32 = 8;
+
+/// Refusals of the control plane that count: one may be of a connection that ended with it.
+const REFUSALS: usize = 2;
+/// How long a refused certificate is not tried again.
+const REFUSED: Duration = Duration::from_mins(5);
 
 /// The files of a certificate, and whose it has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,18 +72,20 @@ enum Unusable {
 
 /// Keeps a certificate, of the files where they have one that is usable, for as long as the future is polled.
 pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) -> Infallible {
-    let mut refused: Option<Vec<u8>> = None;
+    let mut refusals = Refusals::default();
     loop {
-        match usable(client, files, refused.as_deref()) {
+        match usable(client, files, &refusals) {
             Ok(certificate) => {
                 let remaining = certificate.not_after.duration_since(SystemTime::now());
                 let remaining_s = remaining.unwrap_or_default().as_secs();
                 tracing::info!(remaining_s, "certificate taken from the kubelet's files");
+                // A refusal of an earlier certificate says nothing of this one.
+                client.forget_refusal().await;
                 client.take(certificate.clone());
                 tokio::select! {
                     () = replaced(client, files, &certificate) => {}
                     () = client.outdated(&certificate) => {}
-                    () = client.refused() => refused = certificate.chain_der.first().cloned(),
+                    () = refusals.are_many(client) => refusals.note(&certificate),
                 }
             }
             Err(reason) => {
@@ -88,10 +95,36 @@ pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) ->
                 );
                 tokio::select! {
                     never = client.renew_by_token() => match never {},
-                    () = becomes_usable(client, files, refused.as_deref()) => {}
+                    () = becomes_usable(client, files, &refusals) => {}
                 }
             }
         }
+    }
+}
+
+/// How the control plane has refused the files' certificate. It may have broken off a connection because it ended, so that one
+/// refusal counts for nothing, and several count for a while.
+#[derive(Default)]
+struct Refusals {
+    /// The chain that was refused, and when.
+    last: Option<(Vec<Vec<u8>>, Instant)>,
+}
+
+impl Refusals {
+    /// Returns when the control plane has refused the certificate in use twice.
+    async fn are_many(&self, client: &IdentityClient) {
+        for _ in 0..REFUSALS {
+            client.refused().await;
+        }
+    }
+
+    fn note(&mut self, certificate: &Certificate) {
+        self.last = Some((certificate.chain_der.clone(), Instant::now()));
+    }
+
+    fn hold(&self, certificate: &Certificate) -> bool {
+        let last = self.last.as_ref().filter(|(chain, _)| *chain == certificate.chain_der);
+        last.is_some_and(|(_, time)| time.elapsed() < REFUSED)
     }
 }
 
@@ -99,24 +132,29 @@ pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) ->
 async fn replaced(client: &IdentityClient, files: &CertificateFiles, current: &Certificate) {
     loop {
         sleep(POLL).await;
-        match read(files, SystemTime::now()) {
+        let now = SystemTime::now();
+        let leaf = current.chain_der.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+        if leaf.is_none_or(|(_, leaf)| validity(&leaf).ends_soon(now)) {
+            return;
+        }
+        match read(files, now, client.has_bundle()) {
             Ok(next) if next.chain_der == current.chain_der => {
                 // The control plane's roots count once it has sent some.
                 if !client.has_bundle() && next.published_der != current.published_der {
                     return;
                 }
             }
-            Ok(_) | Err(Unusable::Ends(_)) => return,
-            // A volume that is being written is whole again soon; the last certificate stays in use.
+            Ok(_) => return,
+            // The last certificate stays in use until it ends soon.
             Err(_) => {}
         }
     }
 }
 
-async fn becomes_usable(client: &IdentityClient, files: &CertificateFiles, refused: Option<&[u8]>) {
+async fn becomes_usable(client: &IdentityClient, files: &CertificateFiles, refusals: &Refusals) {
     loop {
         sleep(POLL).await;
-        if usable(client, files, refused).is_ok() {
+        if usable(client, files, refusals).is_ok() {
             return;
         }
     }
@@ -126,19 +164,24 @@ async fn becomes_usable(client: &IdentityClient, files: &CertificateFiles, refus
 fn usable(
     client: &IdentityClient,
     files: &CertificateFiles,
-    refused: Option<&[u8]>,
+    refusals: &Refusals,
 ) -> Result<Certificate, Unusable> {
-    let certificate = read(files, SystemTime::now())?;
+    let certificate = read(files, SystemTime::now(), client.has_bundle())?;
     if client.is_outdated(&certificate) {
         return Err(Unusable::Outdated(files.credentials.clone()));
     }
-    if refused.is_some() && certificate.chain_der.first().map(Vec::as_slice) == refused {
+    if refusals.hold(&certificate) {
         return Err(Unusable::Refused(files.credentials.clone()));
     }
     Ok(certificate)
 }
 
-fn read(files: &CertificateFiles, now: SystemTime) -> Result<Certificate, Unusable> {
+/// Reads the files; those of the roots only where the control plane has not sent its own.
+fn read(
+    files: &CertificateFiles,
+    now: SystemTime,
+    has_bundle: bool,
+) -> Result<Certificate, Unusable> {
     let credentials = text(&files.credentials)?;
     let bad = |reason| Unusable::Content(files.credentials.clone(), reason);
     let chain_der = certificates(&credentials)
@@ -154,37 +197,60 @@ fn read(files: &CertificateFiles, now: SystemTime) -> Result<Certificate, Unusab
     if !names_alone(&leaf, &files.identity) {
         return Err(Unusable::Identity(files.credentials.clone(), files.identity.clone()));
     }
-    let [not_before, not_after] = [leaf.validity().not_before, leaf.validity().not_after]
-        .map(|time| time.timestamp())
-        .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
-        .map(|since| SystemTime::UNIX_EPOCH + since);
-    let life = not_after.duration_since(not_before).unwrap_or_default();
-    if not_after.duration_since(now).unwrap_or_default() <= life / LAST_PART {
+    let validity = validity(&leaf);
+    if validity.ends_soon(now) {
         return Err(Unusable::Ends(files.credentials.clone()));
     }
     let issuer =
         issuer(&leaf).ok_or_else(|| bad("has a certificate that names no issuer's key"))?;
-    let reason = "has no certificates in PEM, or more than a hundred";
-    let published_der = certificates(&text(&files.roots)?)
-        .ok_or_else(|| Unusable::Content(files.roots.clone(), reason))?;
+    let published_der = if has_bundle { Vec::new() } else { roots(&files.roots)? };
     Ok(Certificate {
         key_der: key.secret_pkcs8_der().to_vec(),
         chain_der,
         published_der,
         lasting_der: Vec::new(),
-        not_after,
+        not_after: validity.end,
         issuer,
         revoked: Revocations::default(),
         federated: FederatedRoots::new(),
     })
 }
 
+fn roots(file: &Path) -> Result<Vec<Vec<u8>>, Unusable> {
+    let reason = "has no certificates in PEM, or more than a hundred";
+    certificates(&text(file)?).ok_or_else(|| Unusable::Content(file.to_owned(), reason))
+}
+
+/// From when to when a certificate is valid.
+struct Validity {
+    begin: SystemTime,
+    end: SystemTime,
+}
+
+impl Validity {
+    /// Whether the last part of its life has begun.
+    fn ends_soon(&self, now: SystemTime) -> bool {
+        let life = self.end.duration_since(self.begin).unwrap_or_default();
+        self.end.duration_since(now).unwrap_or_default() <= life / LAST_PART
+    }
+}
+
+fn validity(leaf: &X509Certificate<'_>) -> Validity {
+    let [begin, end] = [leaf.validity().not_before, leaf.validity().not_after]
+        .map(|time| u64::try_from(time.timestamp()).unwrap_or_default())
+        .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    Validity { begin, end }
+}
+
 fn text(path: &Path) -> Result<Vec<u8>, Unusable> {
     let failed = |error| Unusable::File(path.to_owned(), error);
     let mut text = Vec::new();
     let file = fs::File::open(path).map_err(failed)?;
-    file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
-    Ok(text)
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut text).map_err(failed)?;
+    if u64::try_from(length).is_ok_and(|length| length <= MAX_FILE) {
+        return Ok(text);
+    }
+    Err(failed(io::Error::other("it is longer than 256 KiB")))
 }
 
 fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {

@@ -142,6 +142,15 @@ impl IdentityClient {
         self.wanted.notified().await;
     }
 
+    /// Has [`refused`](Self::refused) wait for the next refusal.
+    pub(crate) async fn forget_refusal(&self) {
+        tokio::select! {
+            biased;
+            () = self.wanted.notified() => {}
+            () = std::future::ready(()) => {}
+        }
+    }
+
     /// Waits until the control plane says that the certificate is to be renewed early.
     pub(crate) async fn outdated(&self, certificate: &Certificate) {
         let mut bundle = self.bundle.subscribe();

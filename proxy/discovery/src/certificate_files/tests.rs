@@ -84,7 +84,7 @@ impl Volume {
     }
 
     fn read(&self) -> Result<Certificate, String> {
-        read(&self.files(), SystemTime::now()).map_err(|error| error.to_string())
+        read(&self.files(), SystemTime::now(), false).map_err(|error| error.to_string())
     }
 }
 
@@ -127,10 +127,14 @@ fn the_certificate_of_the_files_is_the_workloads_own_or_none() {
     // One that its kubelet has not renewed in time is left before it ends.
     volume.put(&credentials(&one));
     let late = one.issued.not_after - DAY / 10;
-    let error = super::read(&volume.files(), late).unwrap_err().to_string();
+    let error = super::read(&volume.files(), late, false).unwrap_err().to_string();
     assert!(error.contains("has not renewed it"), "{error}");
     fs::write(volume.files().roots, "").unwrap();
     assert!(volume.read().unwrap_err().contains("roots.pem has no certificates"));
+    // The control plane has sent its own.
+    super::read(&volume.files(), SystemTime::now(), true).unwrap();
+    volume.put(&"x".repeat(300 * 1024));
+    assert!(volume.read().unwrap_err().contains("cannot read"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,4 +188,58 @@ async fn files_of_a_key_that_signs_no_more_wait_for_their_renewal() {
     let used = certificates.borrow().clone().unwrap();
     assert_eq!(used.roots_der().len(), 2, "the control plane's roots count");
     running.abort();
+}
+
+/// A renewed certificate was ignored while the roots beside it were missing, and the one in use ran out.
+#[tokio::test(start_paused = true)]
+async fn a_renewed_certificate_needs_no_roots_once_the_control_plane_has_sent_some() {
+    let volume = Volume::new();
+    let first = volume.renew();
+    let client = volume.client();
+    let mut certificates = client.certificates();
+    let running = tokio::spawn(client.clone().run());
+    uses(&mut certificates, &first).await;
+    let trust = volume.authority.trust();
+    let bundle = TrustBundle {
+        roots: trust.bundle_der().into_iter().map(Bytes::from).collect(),
+        issuer: trust.issuer().to_owned(),
+        revoked: Revocations::default(),
+        federated: FederatedRoots::new(),
+    };
+    client.trust(&Arc::new(bundle));
+    fs::write(volume.files().roots, "").unwrap();
+    let second = volume.renew();
+    uses(&mut certificates, &second).await;
+    assert_eq!(certificates.borrow().as_ref().unwrap().roots_der(), trust.bundle_der());
+    running.abort();
+}
+
+/// One connection that a control plane broke off as it ended cost the certificate until the kubelet renewed it.
+#[tokio::test(start_paused = true)]
+async fn a_certificate_is_refused_after_two_refusals_and_for_a_while() {
+    let volume = Volume::new();
+    let client = volume.client();
+    let mut refusals = Refusals::default();
+    volume.renew();
+    let certificate = volume.read().unwrap();
+    // Of a certificate before this one.
+    client.renew();
+    client.forget_refusal().await;
+    client.forget_refusal().await;
+    let one = timeout(LIMIT, refusals.are_many(&client));
+    client.renew();
+    assert!(one.await.is_err(), "one refusal counts for nothing");
+    let two = async {
+        client.renew();
+        tokio::time::sleep(POLL).await;
+        client.renew();
+    };
+    tokio::join!(refusals.are_many(&client), two);
+    refusals.note(&certificate);
+    assert!(matches!(usable(&client, &volume.files(), &refusals), Err(Unusable::Refused(_))));
+    tokio::time::advance(REFUSED).await;
+    assert_eq!(usable(&client, &volume.files(), &refusals).unwrap(), certificate);
+    refusals.note(&certificate);
+    volume.renew();
+    assert_ne!(usable(&client, &volume.files(), &refusals).unwrap(), certificate);
 }
