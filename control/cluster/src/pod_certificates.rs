@@ -19,8 +19,11 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use leno_identity::{Authority, IssueError, Issued};
 use leno_kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -35,6 +38,7 @@ use crate::certificates_api::{CertificatesKind, SIGNER};
 use crate::counts;
 use crate::pem::pem;
 use crate::reconcile::{Reconciler, while_leading};
+use crate::trust_bundle;
 
 mod queue;
 mod request;
@@ -42,6 +46,8 @@ mod request;
 use queue::{MAX_WAITING, RequestQueue};
 use request::{Denial, PendingRequest, read};
 
+/// The ValidatingAdmissionPolicy, and its binding, that permit kubelets alone to request certificates of this signer.
+const GUARD: &str = "leno-pod-certificates";
 const KIND: CertificatesKind = CertificatesKind {
     kind: "PodCertificateRequest",
     plural: "podcertificaterequests",
@@ -71,6 +77,8 @@ pub struct PodCertificateSigner {
     failed: AtomicU64,
     waiting: AtomicU64,
     left_out: AtomicU64,
+    /// 1 where the policy was there when it was looked for last.
+    guarded: AtomicU64,
 }
 
 /// How an attempt ended.
@@ -102,6 +110,15 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
+    /// Whether the API server serves the kinds of a pod's certificate and of its roots.
+    ///
+    /// # Errors
+    /// The API server does not respond.
+    pub async fn is_served(client: &Client) -> Result<bool, Error> {
+        Ok(KIND.served(client).await?.is_some()
+            && trust_bundle::KIND.served(client).await?.is_some())
+    }
+
     /// Signs by this authority, if it is wanted at all.
     #[must_use]
     pub fn new(
@@ -109,9 +126,20 @@ impl PodCertificateSigner {
         authority: Arc<Authority>,
         (lifetime, is_wanted): (Duration, bool),
     ) -> Self {
-        let [issued, denied, failed, waiting, left_out] =
+        let [issued, denied, failed, waiting, left_out, guarded] =
             std::array::from_fn(|_| AtomicU64::new(0));
-        Self { client, authority, lifetime, is_wanted, issued, denied, failed, waiting, left_out }
+        Self {
+            client,
+            authority,
+            lifetime,
+            is_wanted,
+            issued,
+            denied,
+            failed,
+            waiting,
+            left_out,
+            guarded,
+        }
     }
 
     /// Watches, and signs while `leads` says so, until its sender ends.
@@ -122,7 +150,8 @@ impl PodCertificateSigner {
         let resource = KIND.wait(&self.client, || ()).await;
         while_leading(leads, || {
             let api = Api::all_with(self.client.clone(), &resource);
-            Observed { own: self, resource: &resource, api, queue: RequestQueue::default() }
+            let (queue, unguarded) = Default::default();
+            Observed { own: self, resource: &resource, api, queue, unguarded }
         })
         .await;
     }
@@ -139,11 +168,31 @@ impl PodCertificateSigner {
         for (state, count) in [("waiting", &self.waiting), ("left_out", &self.left_out)] {
             family.sample(&[("state", state)], count.load(Ordering::Relaxed));
         }
+        let help = "Whether the admission policy that permits kubelets alone to request certificates of pods was there when \
+                    this replica looked last; nothing is signed without it.";
+        Family::gauge(text, "leno_control_pod_certificates_guarded", help)
+            .sample(&[], self.guarded.load(Ordering::Relaxed));
     }
 
-    async fn answer(&self, resource: &ApiResource, request: &PendingRequest) -> Outcome {
+    /// Since when the API server refuses requests of clients that are no kubelets; `None` if it does not. A request does not
+    /// name its author, so that nothing is signed without this policy, and nothing that is older.
+    async fn guarded_since(&self) -> Result<Option<Timestamp>, Error> {
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
+        let (policy, binding) = (policies.get_opt(GUARD).await?, bindings.get_opt(GUARD).await?);
+        let created = |metadata: ObjectMeta| metadata.creation_timestamp.map(|time| time.0);
+        let policy = policy.and_then(|one| created(one.metadata));
+        let binding = binding.and_then(|one| created(one.metadata));
+        Ok(policy.zip(binding).map(|(policy, binding)| policy.max(binding)))
+    }
+
+    async fn answer(
+        &self,
+        resource: &ApiResource,
+        (request, guarded): (&PendingRequest, Timestamp),
+    ) -> Outcome {
         let attempt = async {
-            let issued = self.issue(request).await;
+            let issued = self.issue(request, guarded).await;
             let (outcome, status) = match &issued {
                 Ok(issued) => (Outcome::Issued, issued_status(issued, SystemTime::now())),
                 Err(Refusal::Denied(denial)) => (Outcome::Denied, denied_status(denial)),
@@ -174,7 +223,7 @@ impl PodCertificateSigner {
         Outcome::Failed
     }
 
-    async fn issue(&self, request: &PendingRequest) -> Result<Issued, Refusal> {
+    async fn issue(&self, request: &PendingRequest, guarded: Timestamp) -> Result<Issued, Refusal> {
         let (spec, namespace) = (&request.spec, &request.key.namespace);
         spec.check()?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -187,7 +236,7 @@ impl PodCertificateSigner {
         let identity = self.identity(namespace, &spec.service_account_name)?;
         let lifetimes = (self.lifetime, spec.longest());
         let signed = self.authority.sign_for_pod(spec.csr_der(), &identity, lifetimes);
-        signed.map_err(|error| match error {
+        let signed = signed.map_err(|error| match error {
             IssueError::Key => {
                 let message = format!("{error}: use keyType: ECDSAP256");
                 Refusal::Denied(Denial::new("UnsupportedKeyType", message))
@@ -196,7 +245,16 @@ impl PodCertificateSigner {
                 Refusal::Denied(Denial::new("InvalidRequest", error.to_string()))
             }
             error => Refusal::Failed(error.to_string()),
-        })
+        })?;
+        // What is wrong in itself is denied nonetheless.
+        if !request.is_after(guarded) {
+            let reason = format!(
+                "the request is from before ValidatingAdmissionPolicy {GUARD}: its kubelet repeats it once Kubernetes has \
+                 removed it"
+            );
+            return Err(Refusal::Failed(reason));
+        }
+        Ok(signed)
     }
 
     fn identity(&self, namespace: &str, account: &str) -> Result<Identity, Denial> {
@@ -227,6 +285,8 @@ struct Observed<'a> {
     resource: &'a ApiResource,
     api: Api<DynamicObject>,
     queue: RequestQueue,
+    /// Why nothing is signed, as logged last.
+    unguarded: String,
 }
 
 impl Observed<'_> {
@@ -259,6 +319,32 @@ impl Observed<'_> {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Since when only kubelets request; `None` while that is not so, or not known.
+    async fn guard(&mut self) -> Option<Timestamp> {
+        let failure = match timeout(ANSWERS, self.own.guarded_since()).await {
+            Ok(Ok(Some(since))) => {
+                self.unguarded.clear();
+                self.own.guarded.store(1, Ordering::Relaxed);
+                return Some(since);
+            }
+            Ok(Ok(None)) => {
+                "it is not there: install it again, leno upgrade | kubectl apply --server-side -f -"
+                    .to_owned()
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => "no answer".to_owned(),
+        };
+        self.own.guarded.store(0, Ordering::Relaxed);
+        if failure != self.unguarded {
+            tracing::error!(
+                failure,
+                "no certificate is signed for kubelets without ValidatingAdmissionPolicy {GUARD} and its binding"
+            );
+            self.unguarded = failure;
+        }
+        None
     }
 
     fn show(&self) {
@@ -311,10 +397,11 @@ impl Reconciler for Observed<'_> {
             self.show();
             return is_listed;
         }
+        let Some(guarded) = self.guard().await else { return false };
         let round = self.queue.round(A_ROUND, Instant::now());
         let (own, resource) = (self.own, self.resource);
         let answers = round.into_iter().map(|request| async move {
-            let outcome = own.answer(resource, &request).await;
+            let outcome = own.answer(resource, (&request, guarded)).await;
             (request.key, outcome)
         });
         let answered: Vec<_> = stream::iter(answers).buffer_unordered(AT_ONCE).collect().await;

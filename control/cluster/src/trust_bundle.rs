@@ -22,7 +22,7 @@ use crate::roots::changes;
 
 /// The name of the object, which has to begin with the signer's.
 pub const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
-const KIND: CertificatesKind = CertificatesKind {
+pub(crate) const KIND: CertificatesKind = CertificatesKind {
     kind: "ClusterTrustBundle",
     plural: "clustertrustbundles",
     versions: &["v1", "v1beta1"],

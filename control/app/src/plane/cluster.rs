@@ -34,8 +34,6 @@ const RUN_BYTES: usize = 8;
 const SERVICE: &str = "leno-controller";
 /// The first minor version of Kubernetes whose `preStop` hooks can sleep (KEP-3960).
 const PRE_STOP_SLEEPS: u32 = 30;
-/// The first minor version whose API server has `PodCertificateRequest` in `v1`, on by default (KEP-4317).
-const POD_CERTIFICATES: u32 = 37;
 /// The Lease of the replica that writes, in the control plane's namespace.
 const LEASE: &str = "leno-controller";
 
@@ -77,7 +75,9 @@ pub(super) async fn open(
     led.push(pod_certificates(&client, (cluster, config), &authority, leads.clone()));
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
-    let hook = hook(kubernetes, &authority, (cluster, config), &stored)?;
+    let is_served = PodCertificateSigner::is_served(&client).await;
+    let is_served = is_served.context("reading which kinds the API server has")?;
+    let hook = hook((kubernetes, is_served), &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
     let ((keys, secrets), render_keys) = keys(&client, cluster, (&kept, authorities));
@@ -180,9 +180,9 @@ fn rotation(
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
-/// What the API server calls, whose minor version is given.
+/// What the API server calls, whose minor version is given, and whether it serves certificates of pods.
 fn hook(
-    kubernetes: u32,
+    (kubernetes, has_pod_certificates): (u32, bool),
     authority: &Arc<Authority>,
     (cluster, config): (&Cluster, &Config),
     stored: &Arc<AdmissionObjects>,
@@ -192,11 +192,10 @@ fn hook(
     if kubernetes < PRE_STOP_SLEEPS {
         proxies.pre_stop_sleep = 0;
     }
-    if kubernetes < POD_CERTIFICATES && proxies.pod_certificates.take().is_some() {
-        let needed = format!("1.{POD_CERTIFICATES}");
+    if !has_pod_certificates && proxies.pod_certificates.take().is_some() {
         tracing::warn!(
-            needed,
-            "this Kubernetes has no certificates of pods: proxies get theirs by their token"
+            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does from 1.37 on: \
+             proxies get their certificates by their token, until this control plane starts again"
         );
     }
     let webhook = Webhook::new(proxies, Arc::clone(stored), &secret);

@@ -52,7 +52,23 @@ async fn signing_cluster(kube: &std::path::Path) -> (Bed, PathBuf) {
     for node in ["n1", "n2"] {
         bed.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})).await;
     }
+    is_guarded(&bed).await;
     (bed, kubeconfig)
+}
+
+fn binding() -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}})
+}
+
+/// Waits until the admission policy is so old that requests count.
+async fn is_guarded(bed: &Bed) {
+    until("the admission policy counts", async || {
+        let created = bed.get(binding()).await?.metadata.creation_timestamp?.0.as_second();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        (i64::try_from(now.as_secs()).unwrap() > created + 11).then_some(())
+    })
+    .await;
 }
 
 /// A pod with a proxy and the volume, on a node.
@@ -101,6 +117,13 @@ async fn create(client: &Client, object: &Value) -> Result<(), String> {
 /// Creates it as this client; the API server's caches may lag behind the pod.
 async fn created(client: &Client, object: &Value) {
     until("the request is accepted", async || create(client, object).await.ok()).await;
+}
+
+/// The conditions of a request.
+async fn conditions(bed: &Bed, name: &str) -> Value {
+    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+        "metadata": {"name": name, "namespace": "shop"}});
+    bed.get(object).await.unwrap().data["status"]["conditions"].clone()
 }
 
 /// The version of a request in which it has its answer.
@@ -386,19 +409,27 @@ async fn only_the_kubelet_of_a_pod_gets_its_certificate() {
     other_nodes_are_refused(&bed, &good, &key).await;
     other_clients_are_refused(&bed, &good).await;
 
-    // The signer denies what is there already, or has changed since: there is no policy while these are created.
-    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}});
-    bed.delete(policy).await;
+    // Without the policy any client may have created a request: nothing is signed, and nothing of that time is later.
+    let policy = bed.get(binding()).await.unwrap();
+    bed.delete(binding()).await;
     put_what_differs(&bed, &good).await;
+    created(&bed.admin, &variant(&good, "unguarded", &|_| ())).await;
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    replica.line("no certificate is signed for kubelets without").await;
+    assert_eq!(replica.metric("leno_control_pod_certificates_guarded").await as u64, 0);
+    let mut again = binding();
+    again["spec"] = policy.data["spec"].clone();
+    bed.apply(again).await;
     what_differs_is_denied(&bed).await;
-    let status = answered(&bed, "good").await;
+    replica.line("the request is from before ValidatingAdmissionPolicy").await;
+    is_guarded(&bed).await;
+    created(&bed.kubelet("n1").await, &variant(&good, "late", &|_| ())).await;
+    let status = answered(&bed, "late").await;
     assert_eq!(status["conditions"][0]["type"], "Issued", "{status}");
-    let other = bed
-        .get(json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
-        "metadata": {"name": "other-signer", "namespace": "shop"}}));
-    assert_eq!(other.await.unwrap().data["status"]["conditions"], Value::Null);
+    for name in ["good", "unguarded"] {
+        assert_eq!(conditions(&bed, name).await, Value::Null, "{name}");
+    }
+    assert_eq!(conditions(&bed, "other-signer").await, Value::Null);
     let total =
         |result: &str| format!("leno_control_pod_certificates_total{{result=\"{result}\"}}");
     until("they are counted", async || {

@@ -21,7 +21,7 @@ pub(super) struct RequestQueue {
     nodes: BTreeMap<String, BTreeMap<RequestKey, QueuedRequest>>,
     waiting: usize,
     left_out: usize,
-    /// The node that the last round began with: the next one begins after it.
+    /// The node that was served last: the next round begins after it.
     last: String,
 }
 
@@ -94,8 +94,8 @@ impl RequestQueue {
             let of_turn = turns.iter().filter_map(|(_, due)| due.get(turn));
             round.extend(of_turn.take(most - round.len()).map(|one| (*one).clone()));
         }
-        if let Some((node, _)) = turns.first() {
-            self.last = (*node).to_owned();
+        if let Some(one) = round.last() {
+            self.last.clone_from(&one.spec.node_name);
         }
         round
     }
@@ -138,8 +138,8 @@ mod tests {
         assert_eq!(names(&first), ["flood-0000", "calm-0", "calm-1", "flood-0001"]);
         // The next round begins with another node.
         assert_eq!(names(&queue.round(2, now)), ["calm-0", "calm-1"]);
-        assert_eq!(names(&queue.round(1, now)), ["calm-1"]);
         assert_eq!(names(&queue.round(1, now)), ["flood-0000"]);
+        assert_eq!(names(&queue.round(1, now)), ["calm-0"]);
         for one in first {
             queue.remove(&one.key);
         }

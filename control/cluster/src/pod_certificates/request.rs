@@ -35,7 +35,20 @@ pub(super) struct PendingRequest {
     pub(super) key: RequestKey,
     pub(super) uid: String,
     pub(super) version: String,
+    created: Option<Timestamp>,
     pub(super) spec: RequestSpec,
+}
+
+/// How long after its creation an API server may not enforce an admission policy yet.
+const UNTIL_ENFORCED: Duration = Duration::from_secs(10);
+
+impl PendingRequest {
+    /// Whether it was created while an admission policy of this time was enforced.
+    pub(super) fn is_after(&self, policy: Timestamp) -> bool {
+        let margin = i64::try_from(UNTIL_ENFORCED.as_secs()).unwrap_or(i64::MAX);
+        let enforced = policy.as_second().saturating_add(margin);
+        self.created.is_some_and(|created| created.as_second() > enforced)
+    }
 }
 
 /// What it asks for. The API server has verified that the PKCS #10 is signed by its key.
@@ -92,6 +105,7 @@ impl Denial {
 /// What a watch has reported: a request that waits, or that one needs no answer any more.
 pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>) {
     let metadata = object.metadata;
+    let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let [namespace, name, uid, version] =
         [metadata.namespace, metadata.name, metadata.uid, metadata.resource_version]
             .map(Option::unwrap_or_default);
@@ -108,7 +122,7 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
     match serde_json::from_value::<RequestSpec>(spec) {
         // The selector of the watch has chosen them already.
         Ok(spec) if spec.signer_name == SIGNER => {
-            (key.clone(), Some(PendingRequest { key, uid, version, spec }))
+            (key.clone(), Some(PendingRequest { key, uid, version, created, spec }))
         }
         Ok(_) => (key, None),
         Err(error) => {
@@ -220,7 +234,8 @@ pub(super) mod tests {
     fn object(name: &str, spec: Value, status: Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
-            "metadata": {"name": name, "namespace": "shop", "uid": "r", "resourceVersion": "7"},
+            "metadata": {"name": name, "namespace": "shop", "uid": "r", "resourceVersion": "7",
+                "creationTimestamp": "2026-11-29T06:00:00Z"},
             "spec": spec, "status": status,
         }))
         .unwrap()
@@ -264,6 +279,14 @@ pub(super) mod tests {
         other["signerName"] = json!("example.org/other");
         assert!(read(object("one", other, Value::Null)).1.is_none());
         assert!(read(object("one", json!({"signerName": SIGNER}), Value::Null)).1.is_none());
+    }
+
+    #[test]
+    fn a_request_from_before_the_policy_or_from_its_first_seconds_is_not_signed() {
+        let created = "2026-11-29T06:00:00Z".parse::<Timestamp>().unwrap();
+        let policy = |seconds: i64| Timestamp::from_second(created.as_second() - seconds).unwrap();
+        let one = request("one", "n1");
+        assert!(!one.is_after(policy(-1)) && !one.is_after(policy(10)) && one.is_after(policy(11)));
     }
 
     #[test]

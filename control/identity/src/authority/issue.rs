@@ -79,6 +79,9 @@ impl IssueError {
     }
 }
 
+/// How long a revocation may take until nothing is signed any more without it.
+const UNTIL_APPLIED: Duration = Duration::from_secs(30);
+
 /// From when to when a certificate is valid.
 struct Validity {
     begin: SystemTime,
@@ -123,8 +126,8 @@ impl Authority {
         (lifetime, longest): (Duration, Duration),
     ) -> Result<Issued, IssueError> {
         let key = proven_key(csr_der)?;
-        let (holder, earliest) = self.workload(identity)?;
         let (trust, now) = (self.trust(), SystemTime::now());
+        let (holder, earliest) = self.workload(identity, &trust)?;
         let earliest = SystemTime::UNIX_EPOCH + Duration::from_secs(earliest.unwrap_or(0));
         let begin = fields::seconds(earliest.max(now - POD_CLOCK_SKEW));
         let wanted = fields::seconds(now + lifetime.clamp(MIN_POD_LIFETIME, MAX_LIFETIME));
@@ -192,12 +195,16 @@ impl Authority {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<Issued, IssueError> {
-        let (holder, earliest) = self.workload(identity)?;
+        let (holder, earliest) = self.workload(identity, &self.trust())?;
         self.certify_until(key, holder, (lifetime, earliest), now)
     }
 
     /// What the certificate of a workload states, and when it may begin at the earliest, in seconds of Unix time.
-    fn workload(&self, identity: &Identity) -> Result<(Holder, Option<u64>), IssueError> {
+    fn workload(
+        &self,
+        identity: &Identity,
+        trust: &Trust,
+    ) -> Result<(Holder, Option<u64>), IssueError> {
         if identity.trust_domain() != &self.trust_domain {
             return Err(IssueError::TrustDomain {
                 identity: identity.clone(),
@@ -208,7 +215,7 @@ impl Authority {
         let purposes =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let holder = Holder { names: vec![SanType::URI(uri)], purposes };
-        Ok((holder, self.trust().state().earliest_begin(identity)))
+        Ok((holder, trust.state().earliest_begin(identity)))
     }
 
     /// When the newest certificate of a workload may begin that was issued until `now` with this lifetime. Other
@@ -216,8 +223,9 @@ impl Authority {
     #[must_use]
     pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
         let is_alone = self.trust().others_der().is_empty();
-        // Of the two kinds of certificates, those of pods begin later.
-        let skew = if is_alone { POD_CLOCK_SKEW.min(lifetime) } else { Duration::ZERO };
+        // Of the two kinds of certificates, those of pods begin later. Some are signed until the revocation is applied.
+        let skew = POD_CLOCK_SKEW.saturating_sub(UNTIL_APPLIED).min(lifetime);
+        let skew = if is_alone { skew } else { Duration::ZERO };
         fields::since_epoch(now - skew).as_secs()
     }
 
