@@ -32,7 +32,7 @@ use leno_program::Family;
 use leno_types::Identity;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::certificates_api::{CertificatesKind, SIGNER};
 use crate::counts;
@@ -44,7 +44,7 @@ mod queue;
 mod request;
 
 use queue::{MAX_WAITING, RequestQueue};
-use request::{Denial, PendingRequest, read};
+use request::{Denial, PendingRequest, UNTIL_ENFORCED, read};
 
 /// The ValidatingAdmissionPolicy, and its binding, that permit kubelets alone to request certificates of this signer.
 const GUARD: &str = "leno-pod-certificates";
@@ -62,6 +62,12 @@ const A_ROUND: usize = 128;
 const PAGE: u32 = 50;
 /// Longest wait for all answers of the API server to one request.
 const ANSWERS: Duration = Duration::from_secs(10);
+/// How long the admission policy is waited for that is installed together with the control plane.
+const INSTALLED: Duration = Duration::from_secs(30);
+/// Pause between two looks for it.
+const LOOK: Duration = Duration::from_secs(1);
+/// The age from which on an admission policy is enforced, in seconds, even if the clocks differ.
+const SURELY_ENFORCED_S: i64 = 60;
 /// When a kubelet renews a certificate, as a share of its remaining life: when proxies renew theirs.
 const RENEW_AT: f64 = 0.7;
 
@@ -110,13 +116,31 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
-    /// Whether the API server serves the kinds of a pod's certificate and of its roots.
+    /// Whether pods may be given the volume of such a certificate: the API server serves its kinds, and permits kubelets alone
+    /// to request. Right after an installation this takes some seconds.
     ///
     /// # Errors
-    /// The API server does not respond.
-    pub async fn is_served(client: &Client) -> Result<bool, Error> {
-        Ok(KIND.served(client).await?.is_some()
-            && trust_bundle::KIND.served(client).await?.is_some())
+    /// The API server does not respond, or does not permit to read the admission policy.
+    pub async fn is_ready(client: &Client) -> Result<bool, Error> {
+        let is_served = KIND.served(client).await?.is_some()
+            && trust_bundle::KIND.served(client).await?.is_some();
+        if !is_served {
+            return Ok(false);
+        }
+        let begin = Instant::now();
+        loop {
+            if let Some(since) = guarded_since(client).await? {
+                let age = Timestamp::now().as_second().saturating_sub(since.as_second());
+                if age <= SURELY_ENFORCED_S {
+                    sleep(UNTIL_ENFORCED + LOOK).await;
+                }
+                return Ok(true);
+            }
+            if begin.elapsed() > INSTALLED {
+                return Ok(false);
+            }
+            sleep(LOOK).await;
+        }
     }
 
     /// Signs by this authority, if it is wanted at all.
@@ -172,18 +196,6 @@ impl PodCertificateSigner {
                     this replica looked last; nothing is signed without it.";
         Family::gauge(text, "leno_control_pod_certificates_guarded", help)
             .sample(&[], self.guarded.load(Ordering::Relaxed));
-    }
-
-    /// Since when the API server refuses requests of clients that are no kubelets; `None` if it does not. A request does not
-    /// name its author, so that nothing is signed without this policy, and nothing that is older.
-    async fn guarded_since(&self) -> Result<Option<Timestamp>, Error> {
-        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
-        let (policy, binding) = (policies.get_opt(GUARD).await?, bindings.get_opt(GUARD).await?);
-        let created = |metadata: ObjectMeta| metadata.creation_timestamp.map(|time| time.0);
-        let policy = policy.and_then(|one| created(one.metadata));
-        let binding = binding.and_then(|one| created(one.metadata));
-        Ok(policy.zip(binding).map(|(policy, binding)| policy.max(binding)))
     }
 
     async fn answer(
@@ -323,7 +335,7 @@ impl Observed<'_> {
 
     /// Since when only kubelets request; `None` while that is not so, or not known.
     async fn guard(&mut self) -> Option<Timestamp> {
-        let failure = match timeout(ANSWERS, self.own.guarded_since()).await {
+        let failure = match timeout(ANSWERS, guarded_since(&self.own.client)).await {
             Ok(Ok(Some(since))) => {
                 self.unguarded.clear();
                 self.own.guarded.store(1, Ordering::Relaxed);
@@ -432,6 +444,18 @@ impl Drop for Observed<'_> {
         self.queue.clear();
         self.show();
     }
+}
+
+/// Since when the API server refuses requests of clients that are no kubelets; `None` if it does not. A request does not
+/// name its author, so that nothing is signed without this policy, and nothing that is older.
+async fn guarded_since(client: &Client) -> Result<Option<Timestamp>, Error> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let (policy, binding) = (policies.get_opt(GUARD).await?, bindings.get_opt(GUARD).await?);
+    let created = |metadata: ObjectMeta| metadata.creation_timestamp.map(|time| time.0);
+    let policy = policy.and_then(|one| created(one.metadata));
+    let binding = binding.and_then(|one| created(one.metadata));
+    Ok(policy.zip(binding).map(|(policy, binding)| policy.max(binding)))
 }
 
 fn log(request: &PendingRequest, refusal: Option<Refusal>) {

@@ -75,9 +75,8 @@ pub(super) async fn open(
     led.push(pod_certificates(&client, (cluster, config), &authority, leads.clone()));
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
-    let is_served = PodCertificateSigner::is_served(&client).await;
-    let is_served = is_served.context("reading which kinds the API server has")?;
-    let hook = hook((kubernetes, is_served), &authority, (cluster, config), &stored)?;
+    let has_pod_certificates = has_pod_certificates(&client, cluster).await;
+    let hook = hook((kubernetes, has_pod_certificates), &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
     let ((keys, secrets), render_keys) = keys(&client, cluster, (&kept, authorities));
@@ -180,6 +179,27 @@ fn rotation(
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
+/// Whether pods get the volume of a certificate that their kubelets request.
+async fn has_pod_certificates(client: &Client, cluster: &Cluster) -> bool {
+    if !cluster.pod_certificates {
+        return false;
+    }
+    let reason = match PodCertificateSigner::is_ready(client).await {
+        Ok(true) => return true,
+        Ok(false) => {
+            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does from 1.37 on, or \
+             the ValidatingAdmissionPolicy leno-pod-certificates is not there"
+                .to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(
+        reason,
+        "proxies get certificates by their token until this control plane starts again"
+    );
+    false
+}
+
 /// What the API server calls, whose minor version is given, and whether it serves certificates of pods.
 fn hook(
     (kubernetes, has_pod_certificates): (u32, bool),
@@ -192,11 +212,8 @@ fn hook(
     if kubernetes < PRE_STOP_SLEEPS {
         proxies.pre_stop_sleep = 0;
     }
-    if !has_pod_certificates && proxies.pod_certificates.take().is_some() {
-        tracing::warn!(
-            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does from 1.37 on: \
-             proxies get their certificates by their token, until this control plane starts again"
-        );
+    if !has_pod_certificates {
+        proxies.pod_certificates = None;
     }
     let webhook = Webhook::new(proxies, Arc::clone(stored), &secret);
     let credentials = credentials(authority, cluster, config)?;

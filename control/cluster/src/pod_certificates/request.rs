@@ -40,7 +40,7 @@ pub(super) struct PendingRequest {
 }
 
 /// How long after its creation an API server may not enforce an admission policy yet.
-const UNTIL_ENFORCED: Duration = Duration::from_secs(10);
+pub(super) const UNTIL_ENFORCED: Duration = Duration::from_secs(10);
 
 impl PendingRequest {
     /// Whether it was created while an admission policy of this time was enforced.
