@@ -5,6 +5,8 @@
 //! Prometheus text of the response. [`stat`] computes workloads and edges from two such responses
 //! of each proxy of a mesh.
 //!
+//! [`flows`] has what the kernel counted of connections, from the pages of agents.
+//!
 //! [`tap`] joins what several proxies have seen of the same requests.
 //!
 //! [`escape`] makes text that others wrote safe for a terminal.
@@ -21,6 +23,7 @@
 pub mod admin;
 pub mod ejected;
 pub mod escape;
+pub mod flows;
 pub mod metrics;
 pub mod prometheus;
 pub mod stat;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 mod believed;
 mod growth;
 mod proxy_counters;
+mod proxy_state;
 mod routes;
 
 use crate::ejected::Ejected;
@@ -17,6 +18,7 @@ use crate::metrics::Sample;
 pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
 pub(crate) use proxy_counters::{COUNTERS, GAUGES};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
+pub use proxy_state::{ProxyReport, ProxyState};
 pub use routes::{RouteGrowth, RouteName, RouteReport};
 
 use proxy_counters::EdgeEnds;

@@ -7,12 +7,19 @@
 //! | `/api/v1/routes` | [`Routes`] | `at`, `window` |
 //! | `/api/v1/series` | [`Points`] | `workload` or `client` and `server`, `from`, `to`, `step` |
 //! | `/api/v1/changes` | [`Changes`] | `from`, `to` |
+//! | `/api/v1/proxies` | [`Proxies`](crate::inventory::Proxies) | |
+//! | `/api/v1/policies` | [`Policies`](crate::inventory::Policies) | `at`, `window` |
+//! | `/api/v1/flows` | [`Flows`](crate::inventory::Flows) | |
+//!
+//! Each takes `namespaces`, a list with commas: only what of these may be seen is answered about. `leno dashboard` itself answers
+//! `/api/v1/checks` and `/api/v1/authority`, with the rights of its user.
 //!
 //! Times are milliseconds since 1970, spans milliseconds. A name is `namespace/name`.
 
 use leno_observe::stat::Latency;
 use serde::{Deserialize, Serialize};
 
+use crate::fair::keep_fairly;
 use crate::history::Mark;
 
 /// The mesh now.
@@ -61,6 +68,26 @@ pub struct State {
     pub signs: Vec<Sign>,
     /// Why the last edit of the documents was refused.
     pub refused_edit: Option<String>,
+}
+
+/// Most entries of a list of the [`State`]. A mesh in which more instances take no traffic is broken as a whole.
+pub(crate) const MAX_STATE: usize = 4_096;
+
+impl State {
+    /// Drops what is beyond the bound of each list, of the namespace that has the most, and returns how many entries that was.
+    pub(crate) fn bound(&mut self) -> usize {
+        fn of(line: &String) -> &str {
+            line.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+        let mut dropped = 0;
+        for list in [&mut self.unready, &mut self.deaf] {
+            dropped += keep_fairly(list, MAX_STATE, |one| &one.namespace);
+        }
+        for list in [&mut self.silent, &mut self.detached] {
+            dropped += keep_fairly(list, MAX_STATE, of);
+        }
+        dropped
+    }
 }
 
 /// The control plane.

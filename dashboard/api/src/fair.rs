@@ -26,9 +26,35 @@ pub(crate) fn surplus<'a>(
     dropped
 }
 
+/// Drops what is beyond `most` of a list, as [`surplus`] chooses it, and returns how many entries that was.
+pub(crate) fn keep_fairly<T>(
+    list: &mut Vec<T>,
+    most: usize,
+    namespace: impl Fn(&T) -> &str,
+) -> usize {
+    if list.len() <= most {
+        return 0;
+    }
+    let dropped = surplus(list.iter().map(namespace), most);
+    let mut index = 0;
+    list.retain(|_| {
+        index += 1;
+        !dropped.contains(&(index - 1))
+    });
+    dropped.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_loses_what_is_beyond_its_bound() {
+        let mut all = vec![("a", 1), ("b", 2), ("a", 3), ("a", 4)];
+        assert_eq!(keep_fairly(&mut all, 9, |one| one.0), 0);
+        assert_eq!(keep_fairly(&mut all, 2, |one| one.0), 2);
+        assert_eq!(all, [("b", 2), ("a", 4)]);
+    }
 
     #[test]
     fn the_largest_namespace_loses_its_oldest() {

@@ -48,8 +48,12 @@ pub struct Front {
     token: Option<String>,
     /// Polls a tap, by the query of the request.
     taps: Option<Ask>,
+    /// Answers [`OWN`], by the path.
+    own: Option<Ask>,
 }
 
+/// What the program answers itself, with the rights of its user: health checks, and what certificates are signed with.
+const OWN: [&str; 2] = ["/api/v1/checks", "/api/v1/authority"];
 /// Where a tap is polled.
 const TAP: &str = "/api/v1/tap";
 /// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
@@ -78,7 +82,7 @@ impl Front {
     /// When the system has no random numbers.
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
         let token = (!listen.is_loopback()).then(random).transpose()?;
-        Ok(Self { observer: Observer::Socket(observer), token, taps: None })
+        Ok(Self { observer: Observer::Socket(observer), token, taps: None, own: None })
     }
 
     /// The dashboard of an observer that `ask` asks with the rights of the user of this program. Other users of this
@@ -87,7 +91,7 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn far(ask: Ask) -> Result<Self, NoRandomness> {
-        Ok(Self { observer: Observer::Far(ask), token: Some(random()?), taps: None })
+        Ok(Self { observer: Observer::Far(ask), token: Some(random()?), taps: None, own: None })
     }
 
     /// The same with live requests: `taps` polls a tap. Browsers have to show a token on loopback, too.
@@ -100,6 +104,12 @@ impl Front {
             None => random()?,
         };
         Ok(Self { taps: Some(taps), token: Some(token), ..self })
+    }
+
+    /// The same with health checks and the authority, which `own` looks at.
+    #[must_use]
+    pub fn with_own(self, own: Ask) -> Self {
+        Self { own: Some(own), ..self }
     }
 
     /// Where a browser finds it, with the token in the part of the address that is never sent.
@@ -152,6 +162,9 @@ impl Front {
         let path = request.uri().path();
         if path == TAP {
             return self.tap(request).await;
+        }
+        if let Some(own) = self.own.as_ref().filter(|_| OWN.contains(&path)) {
+            return answer_of(own(path.to_owned()).await, "cannot look at the mesh");
         }
         if path.starts_with(ROOT) {
             let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
@@ -372,6 +385,28 @@ mod tests {
         let token = format!("Authorization: Bearer {}\r\n", front.token.clone().unwrap());
         assert!(ask(&front, token.clone()).await.starts_with("HTTP/1.1 400 "));
         assert!(ask(&front, format!("{token}leno-page: 1\r\n")).await.ends_with("\r\n\r\nid=1"));
+    }
+
+    #[tokio::test]
+    async fn what_the_program_looks_at_itself_is_not_asked_of_the_observer() {
+        let (_directory, front) = front("127.0.0.1");
+        let own: Ask = Rc::new(|path| {
+            Box::pin(async move {
+                match path.as_str() {
+                    "/api/v1/checks" => Ok(Reply { status: 200, body: "[\"checked\"]".to_owned() }),
+                    _ => Err("forbidden".to_owned()),
+                }
+            })
+        });
+        let get = async |front: &Front, path: &str| {
+            get(front.clone(), &format!("GET {path}"), "Host: localhost\r\n").await
+        };
+        assert!(get(&front, "/api/v1/checks").await.ends_with("{}"), "the observer answers");
+        let front = front.with_own(own);
+        assert!(get(&front, "/api/v1/checks").await.ends_with("[\"checked\"]"));
+        let refused = get(&front, "/api/v1/authority").await;
+        assert!(refused.starts_with("HTTP/1.1 502 ") && refused.contains("forbidden"), "{refused}");
+        assert!(get(&front, "/api/v1/overview").await.ends_with("{}"));
     }
 
     #[tokio::test]

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use leno_observe::stat::{Growth, Name};
+use leno_observe::stat::{Growth, Name, ProxyReport};
 
 use crate::api::{Budget, Changes, ControlPlane, Overview, Points, Routes, State, Topology};
 use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
+use crate::inventory::{AgentPage, Flows, Inventory, Policies, Policy, Proxies};
 use crate::problems::problems;
 use crate::query::{self, SeriesSubject};
 use crate::series::Subject;
@@ -38,8 +39,12 @@ struct Inner {
     history: History,
     store: Store,
     state: State,
+    /// Entries of its lists that are beyond the bound.
+    state_left_out: usize,
     /// The identities that workloads prove now.
     identities: BTreeMap<Name, String>,
+    /// What there is now.
+    inventory: Inventory,
 }
 
 impl Hub {
@@ -50,7 +55,9 @@ impl Hub {
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
         let (store, history) = Store::open(path, now_ms())?;
         let (state, identities) = (State::default(), BTreeMap::new());
-        let known = Mutex::new(Inner { history, store, state, identities });
+        let inventory = Inventory::default();
+        let known =
+            Mutex::new(Inner { history, store, state, state_left_out: 0, identities, inventory });
         Ok(Self { mesh: mesh.to_owned(), known })
     }
 
@@ -59,10 +66,17 @@ impl Hub {
     ///
     /// # Errors
     /// When the file cannot be written. The observation is taken in, and the next one is written with it.
-    pub fn take(&self, growth: Option<&Growth>, state: State, marks: Vec<Mark>) -> io::Result<()> {
+    pub fn take(
+        &self,
+        growth: Option<&Growth>,
+        mut state: State,
+        marks: Vec<Mark>,
+    ) -> io::Result<()> {
         let now_ms = now_ms();
+        let left_out = state.bound();
         let mut known = self.lock();
-        let Inner { history, store, state: before, identities } = &mut *known;
+        known.state_left_out = left_out;
+        let Inner { history, store, state: before, identities, .. } = &mut *known;
         for mark in marks {
             history.mark(mark);
         }
@@ -77,6 +91,30 @@ impl Hub {
             identities.clone_from(&growth.identities);
         }
         store.save(history)
+    }
+
+    /// Takes in what proxies report of themselves.
+    pub fn take_proxies(&self, proxies: Vec<ProxyReport>) {
+        self.lock().inventory.take_proxies(proxies, now_ms());
+    }
+
+    /// Takes in the policies that there are, or why they are not known.
+    pub fn take_policies(&self, policies: Result<Vec<Policy>, String>) {
+        self.lock().inventory.take_policies(policies);
+    }
+
+    /// Takes in the pages of all agents that account for connections.
+    pub fn take_flows(&self, pages: Vec<AgentPage>) {
+        self.lock().inventory.take_flows(pages, now_ms());
+    }
+
+    /// How many entries of the state, proxies, policies and rows of connections are beyond their bounds.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<(&'static str, u64)> {
+        let known = self.lock();
+        let mut all = vec![("state", known.state_left_out as u64)];
+        all.extend(known.inventory.left_out());
+        all
     }
 
     /// The namespaces of which anything is known.
@@ -96,6 +134,7 @@ impl Hub {
         all.extend(known.state.unready.iter().map(|one| one.namespace.clone()));
         let marks = known.history.marks(0, u64::MAX);
         all.extend(marks.map(|mark| mark.namespace().to_owned()));
+        all.extend(known.inventory.namespaces().cloned());
         all.remove("");
         all
     }
@@ -180,6 +219,29 @@ impl Hub {
         let known = self.lock();
         let marks = known.history.marks(from_ms, to_ms);
         Changes { changes: marks.filter_map(|mark| sight.mark(mark)).collect() }
+    }
+
+    /// The proxies.
+    #[must_use]
+    pub fn proxies(&self, sight: &Sight) -> Proxies {
+        self.lock().inventory.proxies(sight)
+    }
+
+    /// The policies, with the clients that were denied in the window before `at_ms`, or before now.
+    #[must_use]
+    pub fn policies(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Policies {
+        let known = self.lock();
+        let view = View::new(&known.history, sight);
+        let (from_ms, to_ms) = window_before(at_ms, window_ms);
+        let window = view.window(from_ms, to_ms);
+        let edges = query::topology(&view, (&self.mesh, &known.identities), &window).edges;
+        known.inventory.policies(sight, &edges, (from_ms, to_ms))
+    }
+
+    /// The connections that the kernel accounts for.
+    #[must_use]
+    pub fn flows(&self, sight: &Sight) -> Flows {
+        self.lock().inventory.flows(sight)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -10,6 +10,8 @@
 //! It does not know how proxies are reached or what runs a mesh: a collector gives [`hub::Hub`] what was
 //! counted, and the state of the mesh beside it, so that `leno up` and a cluster have the same dashboard.
 //!
+//! Beside the history the hub has what there is now: proxies, policies, connections ([`inventory`]).
+//!
 //! Read first: [`history::History`], [`api`].
 
 pub mod api;
@@ -20,8 +22,10 @@ mod frame;
 pub mod front;
 pub mod history;
 pub mod hub;
+pub mod inventory;
 pub mod objective;
 mod outliers;
+pub mod policies;
 mod problems;
 pub mod query;
 mod restarts;

@@ -27,7 +27,13 @@ pub fn answer(
     if let Some(refused) = refuse_method(method, &Method::GET) {
         return refused;
     }
-    let asked = QueryParameters::of(query.unwrap_or_default());
+    let mut asked = QueryParameters::of(query.unwrap_or_default());
+    // A reader may ask for a part of what they may see.
+    let narrowed = asked.0.remove("namespaces").map(|names| {
+        let names: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
+        sight.within(&names)
+    });
+    let sight = narrowed.as_ref().unwrap_or(sight);
     let answered = match path.strip_prefix(ROOT) {
         Some("overview") => asked.only(&[]).map(|()| json(&hub.overview(sight))),
         Some("topology") => {
@@ -44,6 +50,15 @@ pub fn answer(
         Some("changes") => {
             asked.only(&["from", "to"]).and_then(|()| Ok(json(&hub.changes(sight, asked.span()?))))
         }
+        Some("proxies") => asked.only(&[]).map(|()| json(&hub.proxies(sight))),
+        Some("policies") => {
+            asked.only(&["at", "window"]).and_then(|()| policies((hub, sight), &asked))
+        }
+        Some("flows") => asked.only(&[]).map(|()| json(&hub.flows(sight))),
+        Some("checks" | "authority") => Err((
+            StatusCode::NOT_FOUND,
+            "leno dashboard shows this, with the rights of its own user".to_owned(),
+        )),
         _ => Err((StatusCode::NOT_FOUND, format!("{path} is no page of the interface"))),
     };
     answered.unwrap_or_else(|(status, why)| refuse(status, &why))
@@ -61,6 +76,13 @@ fn topology(
 
 fn routes((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     Ok(json(&hub.routes(sight, asked.number("at")?, asked.number("window")?)))
+}
+
+fn policies(
+    (hub, sight): (&Hub, &Sight),
+    asked: &QueryParameters<'_>,
+) -> Result<Answer, Rejection> {
+    Ok(json(&hub.policies(sight, asked.number("at")?, asked.number("window")?)))
 }
 
 fn series((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
@@ -247,6 +269,7 @@ mod tests {
             lines: vec![line.to_owned(), "Service shop/web changed".to_owned()],
         };
         hub.take(Some(&growth), state, vec![mark("HTTPRoute bank/ledger changed")]).unwrap();
+        crate::inventory::tests::fill(&hub);
         (directory, hub)
     }
 
@@ -270,6 +293,9 @@ mod tests {
             ("/api/v1/series?client=shop/web&server=bank/ledger", false),
             ("/api/v1/series?workload=bank/ledger", false),
             ("/api/v1/budget?servers=bank/ledger&window=60000", false),
+            ("/api/v1/proxies", true),
+            ("/api/v1/policies?window=60000", true),
+            ("/api/v1/flows", true),
         ] {
             let (_, all) = get(&Sight::All, target).await;
             let (_, own) = get(&shop, target).await;
@@ -284,9 +310,20 @@ mod tests {
             assert_eq!(own.contains("shop"), is_of_shop, "{target}: {own}");
             assert!(all != own, "{target} does not tell both namespaces apart");
         }
+        // A reader of all namespaces can ask for a part of them, and no reader for more than they may see.
+        for target in
+            ["topology?window=60000&", "proxies?", "policies?", "flows?", "changes?from=0&"]
+        {
+            let part = |of: &str| format!("/api/v1/{target}namespaces={of}");
+            let (status, text) = get(&Sight::All, &part("shop")).await;
+            let hidden = ["ledger", "vault", "bank"].iter().any(|name| text.contains(name));
+            assert!(status == 200 && text.contains("shop") && !hidden, "{target}: {text}");
+            let (_, text) = get(&shop, &part("shop,bank")).await;
+            assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
+        }
         // A namespace that was made after all this, by another owner.
         let again = Sight::Namespaces([("shop".to_owned(), u64::MAX)].into());
-        let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0"];
+        let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {
             let (_, text) = get(&again, &target).await;
             assert!(!text.contains("shop") && !text.contains("web"), "{target}: {text}");
@@ -316,6 +353,10 @@ mod tests {
             ("/api/v1/budget?servers=shop/web", 400, "say a window"),
             ("/api/v1/budget?servers=shop/web,cart&window=5", 400, "namespace/name"),
             ("/api/v1/series?workload=shop/db", 404, "knows nothing"),
+            ("/api/v1/policies?at=now", 400, "at is not a number"),
+            ("/api/v1/proxies?at=1", 400, "no parameter \"at\""),
+            ("/api/v1/checks", 404, "leno dashboard shows this"),
+            ("/api/v1/authority", 404, "leno dashboard shows this"),
         ] {
             let (got, body) = get(&hub, target).await;
             assert_eq!(got, status, "{target}: {body}");

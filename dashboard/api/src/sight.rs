@@ -38,8 +38,24 @@ impl Sight {
         }
     }
 
+    /// Whether nothing is hidden.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        matches!(self, Self::All)
+    }
+
+    /// The part of it that is in these namespaces.
+    #[must_use]
+    pub fn within(&self, namespaces: &[&str]) -> Self {
+        let since = |name: &&str| match self {
+            Self::All => Some(((*name).to_owned(), 0)),
+            Self::Namespaces(seen) => seen.get(*name).map(|since| ((*name).to_owned(), *since)),
+        };
+        Self::Namespaces(namespaces.iter().filter_map(since).collect())
+    }
+
     /// Whether what was at this moment in a namespace may be seen.
-    fn has_at(&self, namespace: &str, at_ms: u64) -> bool {
+    pub(crate) fn has_at(&self, namespace: &str, at_ms: u64) -> bool {
         match self {
             Self::All => true,
             Self::Namespaces(seen) => {

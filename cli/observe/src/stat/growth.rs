@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::believed::{MAX_EDGES, MAX_ROUTES};
-use super::{Counts, Grown, Instance, Name, ProxyCounters, RouteGrowth, Scrape, grown, routes};
+use super::{
+    Counts, Grown, Instance, Name, ProxyCounters, ProxyState, RouteGrowth, Scrape, grown, routes,
+};
 
 /// What all proxies of a mesh have counted between two scrapes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,6 +87,7 @@ impl Scrape {
                 ejected: Vec::new(),
                 detached: false,
                 expired: false,
+                state: ProxyState::default(),
             });
             // Those that are counted now go before those that are idle, which the proxy forgets, too.
             for (ends, counts) in &earlier.edges {

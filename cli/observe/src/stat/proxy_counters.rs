@@ -8,6 +8,7 @@ use crate::admin::Reply;
 use crate::ejected::Ejected;
 use crate::metrics::{self, Histogram, Sample};
 
+use super::proxy_state::ProxyState;
 use super::routes::{self, RouteName};
 
 /// Counter of requests, by edge and status.
@@ -41,11 +42,11 @@ const REFUSED: [(&str, &str); 3] = [
     ("leno_connections_refused_total", ""),
 ];
 /// When the proxy's certificate ends, in seconds since 1970.
-const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
+pub(super) const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 /// The identity that the proxy proves, as a label.
 pub(super) const IDENTITY: &str = "leno_identity_info";
 /// Whether the control plane is connected.
-const CONNECTED: &str = "leno_discovery_connected";
+pub(super) const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
 pub(super) const KNOWN: [&str; 11] =
     [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
@@ -98,6 +99,8 @@ pub struct ProxyCounters {
     pub(super) detached: bool,
     /// Whether its certificate has expired.
     pub(super) expired: bool,
+    /// What it reports of itself.
+    pub(super) state: ProxyState,
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
@@ -178,7 +181,8 @@ impl ProxyCounters {
         let identity = samples.iter().find(|one| one.name == IDENTITY);
         let identity = identity.and_then(|one| one.labels.get("identity").cloned());
         let ejected = Ejected::of(samples);
-        Self { at, edges, routes, identity, ejected, detached, expired }
+        let state = ProxyState::of(samples);
+        Self { at, edges, routes, identity, ejected, detached, expired, state }
     }
 }
 

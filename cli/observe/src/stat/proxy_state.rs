@@ -1,0 +1,158 @@
+//! What proxies report of themselves: the connection to the control plane, the certificate, the load, and how often their
+//! policies decided what.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::proxy_counters::{CONNECTED, EXPIRATION, IDENTITY};
+use super::{Name, Scrape};
+use crate::metrics::Sample;
+
+/// Decisions by policy.
+const DECISIONS: &str = "leno_authorization_total";
+/// Most policies and decisions of one proxy: twice as many policies as a proxy applies, and a default.
+const MAX_DECISIONS: usize = 256;
+
+/// What a proxy reports of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProxyState {
+    /// Whether the control plane is connected; `None` if the proxy has none.
+    pub connected: Option<bool>,
+    /// How old its configuration is at least, in seconds: the time since the control plane was heard last, and 0 while it is
+    /// connected.
+    pub configuration_age_s: f64,
+    /// Services and workloads that it has received.
+    pub resources: u64,
+    /// Responses of the control plane that it has rejected.
+    pub rejected: u64,
+    /// The identity that it proves.
+    pub identity: Option<String>,
+    /// When its certificate ends, in seconds since 1970.
+    pub certificate_ends_s: Option<u64>,
+    /// Connections that it has accepted and that are open.
+    pub connections: u64,
+    /// Most connections that it has open.
+    pub max_connections: u64,
+    /// Memory that buffers and connections use, in bytes, by the proxy's own accounting.
+    pub memory_bytes: u64,
+    /// Memory that they may use, in bytes.
+    pub memory_budget_bytes: u64,
+    /// How often its policies decided what since it began, by the policy (`shop/web`, `default`) and the decision.
+    #[serde(skip)]
+    pub decisions: BTreeMap<(String, String), u64>,
+}
+
+/// The proxy of an instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProxyReport {
+    /// The namespace of the instance.
+    pub namespace: String,
+    /// The workload of the instance.
+    pub workload: String,
+    /// The instance.
+    pub instance: String,
+    /// Whether the instance takes traffic.
+    pub ready: bool,
+    /// Why the proxy did not answer, if it did not.
+    pub silent: Option<String>,
+    /// What it reported; `None` if it did not answer.
+    pub state: Option<ProxyState>,
+}
+
+impl ProxyState {
+    /// What is in the samples of a page.
+    pub(super) fn of(samples: &[Sample]) -> Self {
+        let mut state = Self::default();
+        for sample in samples {
+            let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
+            // A cast of a float saturates.
+            let count = sample.value as u64;
+            match sample.name.as_str() {
+                CONNECTED => state.connected = Some(sample.value != 0.0),
+                "leno_discovery_age_seconds" => state.configuration_age_s = sample.value,
+                "leno_discovery_resources" => state.resources = count,
+                "leno_discovery_nacks_total" => state.rejected = count,
+                IDENTITY => state.identity = Some(label("identity")),
+                EXPIRATION if count > 0 => state.certificate_ends_s = Some(count),
+                "leno_connections_open" => state.connections = count,
+                "leno_connections_limit" => state.max_connections = count,
+                "leno_memory_charged_bytes" => state.memory_bytes = count,
+                "leno_memory_budget_bytes" => state.memory_budget_bytes = count,
+                DECISIONS if state.decisions.len() < MAX_DECISIONS => {
+                    *state.decisions.entry((label("policy"), label("decision"))).or_default() +=
+                        count;
+                }
+                _ => {}
+            }
+        }
+        state
+    }
+}
+
+impl Scrape {
+    /// The proxies that were queried, by the order of their instances.
+    #[must_use]
+    pub fn proxies(&self) -> Vec<ProxyReport> {
+        let of = |one: &super::Instance| {
+            let name: Name = (one.namespace.clone(), one.name.clone());
+            let silent = self.silent.get(&name).cloned();
+            let counted = self.counted.get(&name).filter(|_| silent.is_none());
+            let state = counted.map(|counted| counted.state.clone());
+            (silent.is_some() || state.is_some()).then(|| ProxyReport {
+                namespace: one.namespace.clone(),
+                workload: one.workload.clone(),
+                instance: one.name.clone(),
+                ready: one.ready,
+                silent,
+                state,
+            })
+        };
+        self.instances.iter().filter_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::admin::Reply;
+    use crate::stat::{Instance, ProxyCounters};
+
+    #[test]
+    fn a_proxy_reports_its_control_plane_its_certificate_and_its_decisions() {
+        let text = "leno_discovery_connected 0\nleno_discovery_age_seconds 12.5\nleno_discovery_resources 7\n\
+                    leno_identity_info{identity=\"spiffe://d/ns/shop/sa/web\"} 1\n\
+                    leno_identity_expiration_timestamp_seconds 1700000000\n\
+                    leno_authorization_total{decision=\"deny\",policy=\"shop/locked\"} 3\n";
+        let instance = |name: &str| Instance {
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            name: name.to_owned(),
+            meshed: true,
+            ready: true,
+        };
+        let reply = Reply { status: 200, body: text.to_owned() };
+        let answers = vec![
+            (instance("web-0"), Some(ProxyCounters::of(&reply))),
+            (instance("web-1"), Some(Err("timed out".to_owned()))),
+            (instance("plain"), None),
+        ];
+        let mut now = Scrape::new("default", Instant::now(), answers);
+        now.remember(&now.clone());
+        let proxies = now.proxies();
+        let [answered, silent] = proxies.as_slice() else { panic!("{proxies:?}") };
+        let state = answered.state.as_ref().unwrap();
+        assert_eq!((state.connected, state.configuration_age_s), (Some(false), 12.5));
+        assert_eq!((state.resources, state.certificate_ends_s), (7, Some(1_700_000_000)));
+        assert_eq!(state.identity.as_deref(), Some("spiffe://d/ns/shop/sa/web"));
+        assert_eq!(state.decisions[&("shop/locked".to_owned(), "deny".to_owned())], 3);
+        assert_eq!((silent.silent.as_deref(), &silent.state), (Some("timed out"), &None));
+        let many: String = (0..2 * MAX_DECISIONS)
+            .map(|nth| format!("{DECISIONS}{{decision=\"deny\",policy=\"shop/{nth}\"}} 1\n"))
+            .collect();
+        let state = ProxyState::of(&crate::metrics::parse(&many));
+        assert_eq!(state.decisions.len(), MAX_DECISIONS);
+    }
+}

@@ -1,0 +1,455 @@
+//! What there is in a mesh now: its proxies, its policies, and the connections that the kernel accounts for.
+//!
+//! ```text
+//!  collector ─ take_proxies, take_policies, take_flows ─► Inventory ─ Sight ─► /api/v1/proxies, policies, flows
+//! ```
+//! It is of the present: the history has none of it. Every list has a bound, and an answer says what is beyond it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leno_observe::flows::{FlowCounts, FlowEnds, FlowSums};
+use leno_observe::stat::{DENIED, Name, ProxyReport};
+use serde::{Deserialize, Serialize};
+
+use crate::api::Edge;
+use crate::policies::{PolicyDocument, Selectable, Selection};
+use crate::query::count_of;
+use crate::sight::{HIDDEN, Sight};
+use crate::tally::float;
+
+/// Most proxies that are shown: as many as an observer of a cluster asks.
+const MAX_PROXIES: usize = 5_000;
+/// Most policies that are shown.
+const MAX_POLICIES: usize = 10_000;
+/// Most agents of nodes whose pages are kept: the largest cluster that Kubernetes supports has as many nodes.
+const MAX_AGENTS: usize = 5_000;
+/// Most pairs and dropped packets of all kept pages together, and of one answer.
+const MAX_FLOWS: usize = 16_384;
+const MAX_ROWS: usize = 4_096;
+/// Most agents that did not answer that are named.
+const MAX_SILENT: usize = 100;
+/// The least time between two pages of an agent that are kept beside the last one, and how many are kept in all: what is
+/// shown is of the last half minute to minute.
+const APART_MS: u64 = 30_000;
+const PAGES: usize = 3;
+/// The cause of requests that a rate limit refuses.
+const LIMITED: &str = "rate-limited";
+
+/// The proxies of a mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proxies {
+    /// When they were asked, in milliseconds since 1970; `None` if they were not.
+    pub at_ms: Option<u64>,
+    /// By namespace and instance.
+    pub proxies: Vec<ProxyReport>,
+    /// Proxies beyond the bound; 0 for who may not see all namespaces.
+    pub left_out: usize,
+}
+
+/// The policies of a mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policies {
+    /// The begin of the window in which denials were counted.
+    pub from_ms: u64,
+    /// Its end.
+    pub to_ms: u64,
+    /// By kind, namespace and name.
+    pub policies: Vec<Policy>,
+    /// Policies beyond the bound; 0 for who may not see all namespaces.
+    pub left_out: usize,
+    /// Why there are none, if they are not known.
+    pub unavailable: Option<String>,
+}
+
+/// A policy, and what it has done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// `AuthorizationPolicy` and so on.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What it does with a match: `Allow`, `Deny`. Empty for kinds without actions.
+    pub action: String,
+    /// How many rules it has.
+    pub rules: usize,
+    /// What it selects.
+    #[serde(flatten)]
+    pub selection: Selection,
+    /// How often proxies that run have decided by it, by decision. Of an AuthorizationPolicy.
+    pub decisions: BTreeMap<String, u64>,
+    /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. Where several select a
+    /// workload, `decisions` tells which of them.
+    pub denied: Vec<Denied>,
+}
+
+impl Policy {
+    /// The policy of a document, with what it selects of what there is. What it has done is added when it is asked for.
+    #[must_use]
+    pub fn new(document: &PolicyDocument, of: &Selectable<'_>) -> Self {
+        Self {
+            kind: document.kind.clone(),
+            namespace: document.namespace.clone(),
+            name: document.name.clone(),
+            action: document.action.clone(),
+            rules: document.rules,
+            selection: document.selection(of),
+            decisions: BTreeMap::new(),
+            denied: Vec::new(),
+        }
+    }
+}
+
+/// A client that was denied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denied {
+    /// The client's namespace, empty for clients without a proxy.
+    pub client_namespace: String,
+    /// The client.
+    pub client: String,
+    /// The server's namespace.
+    pub server_namespace: String,
+    /// The server.
+    pub server: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What the kernel counted of connections in the last minute.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// The time in which it was counted, in seconds.
+    pub span_s: f64,
+    /// How much is accounted for: `full`, `packets`, `sockets`, `aggregated`, `off`. Of several nodes the least.
+    pub level: Option<String>,
+    /// Why there are none, if nothing is accounted for.
+    pub unavailable: Option<String>,
+    /// By their ends, those with the most bytes first.
+    pub flows: Vec<Flow>,
+    /// Packets that the kernel dropped.
+    pub drops: Vec<Drops>,
+    /// Rows beyond the bounds.
+    pub left_out: u64,
+    /// Agents of nodes that did not answer, with the reason; none for who may not see all namespaces.
+    pub silent: Vec<String>,
+}
+
+/// The connections of a workload with another end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The namespace of the workload.
+    pub namespace: String,
+    /// The workload whose sockets were counted.
+    pub workload: String,
+    /// The namespace of the other end; empty if it is no workload.
+    pub peer_namespace: String,
+    /// The other end: a workload, `outside`, `itself` or `control-plane`.
+    pub peer: String,
+    /// `client` or `server`.
+    pub role: String,
+    /// `application`, `proxy` or `wire`.
+    pub socket: String,
+    /// Bytes sent, per second.
+    pub sent_bytes_per_s: f64,
+    /// Bytes received, per second.
+    pub received_bytes_per_s: f64,
+    /// Connections begun or accepted.
+    pub opened: u64,
+    /// Connections that ended, by how.
+    pub ends: BTreeMap<String, u64>,
+    /// Segments sent.
+    pub segments: u64,
+    /// Those that were sent again.
+    pub retransmits: u64,
+    /// Mean time of handshakes.
+    pub handshake_ms: Option<f64>,
+    /// Mean round trip of connections that ended.
+    pub round_trip_ms: Option<f64>,
+}
+
+/// Packets of a workload that the kernel dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    /// The namespace of the workload.
+    pub namespace: String,
+    /// The workload.
+    pub workload: String,
+    /// The kernel's reason.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What there is now.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory {
+    proxies: Vec<ProxyReport>,
+    proxies_at_ms: Option<u64>,
+    proxies_left_out: usize,
+    policies: Vec<Policy>,
+    policies_left_out: usize,
+    no_policies: Option<String>,
+    /// The pages of each agent, the oldest first.
+    flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
+    silent: Vec<String>,
+    flows_left_out: u64,
+}
+
+/// The answer of an agent: its name, and its page or why there is none.
+pub type AgentPage = (String, Result<FlowCounts, String>);
+
+impl Inventory {
+    pub(crate) fn take_proxies(&mut self, mut proxies: Vec<ProxyReport>, now_ms: u64) {
+        proxies.sort_by(|a, b| (&a.namespace, &a.instance).cmp(&(&b.namespace, &b.instance)));
+        self.proxies_left_out = proxies.len().saturating_sub(MAX_PROXIES);
+        proxies.truncate(MAX_PROXIES);
+        self.proxies = proxies;
+        self.proxies_at_ms = Some(now_ms);
+    }
+
+    pub(crate) fn take_policies(&mut self, policies: Result<Vec<Policy>, String>) {
+        let (mut policies, why) = match policies {
+            Ok(policies) => (policies, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        policies.sort_by(|a, b| key(a).cmp(&key(b)));
+        self.policies_left_out = policies.len().saturating_sub(MAX_POLICIES);
+        policies.truncate(MAX_POLICIES);
+        (self.policies, self.no_policies) = (policies, why);
+    }
+
+    /// Takes in the pages of all agents.
+    pub(crate) fn take_flows(&mut self, pages: Vec<AgentPage>, now_ms: u64) {
+        self.silent.clear();
+        self.flows_left_out = 0;
+        let mut places = MAX_FLOWS;
+        let mut before = std::mem::take(&mut self.flows);
+        for (agent, page) in pages.into_iter().take(MAX_AGENTS) {
+            // Pages of an agent that does not answer now are old, and go with it.
+            let page = match page {
+                Ok(page) => page,
+                Err(why) => {
+                    if self.silent.len() < MAX_SILENT {
+                        self.silent.push(format!("{agent}: {why}"));
+                    }
+                    continue;
+                }
+            };
+            let mut kept = before.remove(&agent).unwrap_or_default();
+            let rows = page.pairs.len() + page.drops.len();
+            if rows > places {
+                self.flows_left_out += rows as u64;
+                continue;
+            }
+            places -= rows;
+            self.flows_left_out += page.left_out;
+            let mut last = kept.iter().rev().map(|(at_ms, _)| *at_ms);
+            let is_close =
+                last.next().zip(last.next()).is_some_and(|(at, before)| at < before + APART_MS);
+            if is_close {
+                kept.pop_back();
+            }
+            kept.push_back((now_ms, page));
+            if kept.len() > PAGES {
+                kept.pop_front();
+            }
+            self.flows.insert(agent, kept);
+        }
+    }
+
+    pub(crate) fn proxies(&self, sight: &Sight) -> Proxies {
+        let seen = self.proxies.iter().filter(|one| sight.has(&one.namespace));
+        Proxies {
+            at_ms: self.proxies_at_ms,
+            proxies: seen.cloned().collect(),
+            left_out: if sight.is_all() { self.proxies_left_out } else { 0 },
+        }
+    }
+
+    /// The policies that may be seen; `edges` are those that may be seen, of a window.
+    pub(crate) fn policies(
+        &self,
+        sight: &Sight,
+        edges: &[Edge],
+        (from_ms, to_ms): (u64, u64),
+    ) -> Policies {
+        let seen = self.policies.iter().filter(|one| sight.has(&one.namespace));
+        Policies {
+            from_ms,
+            to_ms,
+            policies: seen.map(|one| self.policy(sight, one, edges)).collect(),
+            left_out: if sight.is_all() { self.policies_left_out } else { 0 },
+            unavailable: self.no_policies.clone(),
+        }
+    }
+
+    fn policy(&self, sight: &Sight, policy: &Policy, edges: &[Edge]) -> Policy {
+        let mut seen = policy.clone();
+        seen.selection.workloads.retain(|(namespace, _)| sight.has(namespace));
+        if !sight.is_all() {
+            seen.selection.left_out = 0;
+        }
+        let selected = |namespace: &str, name: &str| {
+            let of = |one: &Name| one.0 == namespace && one.1 == name;
+            seen.selection.workloads.iter().any(of)
+        };
+        let cause = match &*policy.kind {
+            "AuthorizationPolicy" => DENIED,
+            "RateLimitPolicy" => LIMITED,
+            _ => return seen,
+        };
+        let denied = edges.iter().filter(|edge| selected(&edge.server_namespace, &edge.server));
+        let denied = denied.map(|edge| Denied {
+            client_namespace: edge.client_namespace.clone(),
+            client: edge.client.clone(),
+            server_namespace: edge.server_namespace.clone(),
+            server: edge.server.clone(),
+            count: count_of(&edge.signals.causes, cause),
+        });
+        let mut denied: Vec<Denied> = denied.filter(|one| one.count > 0).collect();
+        denied.sort_by(|a, b| b.count.cmp(&a.count));
+        let name = format!("{}/{}", policy.namespace, policy.name);
+        let mut decisions: BTreeMap<String, u64> = BTreeMap::new();
+        if cause == DENIED {
+            // A proxy is believed of policies that select its workload alone.
+            for proxy in self.proxies.iter().filter(|one| selected(&one.namespace, &one.workload)) {
+                for ((of, decision), count) in proxy.state.iter().flat_map(|state| &state.decisions)
+                {
+                    if *of == name {
+                        *decisions.entry(decision.clone()).or_default() += count;
+                    }
+                }
+            }
+        }
+        Policy { decisions, denied, ..seen }
+    }
+
+    pub(crate) fn flows(&self, sight: &Sight) -> Flows {
+        let mut sums: BTreeMap<FlowEnds, FlowSums> = BTreeMap::new();
+        let mut drops: BTreeMap<(Name, String), f64> = BTreeMap::new();
+        let mut span_ms = 0;
+        for pages in self.flows.values() {
+            let (Some((from_ms, first)), Some((to_ms, last))) = (pages.front(), pages.back())
+            else {
+                continue;
+            };
+            if to_ms == from_ms {
+                continue;
+            }
+            span_ms = span_ms.max(to_ms - from_ms);
+            let grown = last.since(first);
+            for (ends, sum) in grown.pairs {
+                let is_seen = sight.has_at(&ends.own.0, *from_ms) && !sum.is_empty();
+                if is_seen {
+                    sums.entry(seen_ends(sight, ends, *from_ms)).or_default().add(&sum);
+                }
+            }
+            for ((own, reason), count) in grown.drops {
+                if count > 0.0 && sight.has_at(&own.0, *from_ms) {
+                    *drops.entry((own, reason)).or_default() += count;
+                }
+            }
+        }
+        let seconds = float(span_ms) / 1000.0;
+        let mut flows: Vec<Flow> = sums.into_iter().map(|one| flow(one, seconds)).collect();
+        let weight = |one: &Flow| one.sent_bytes_per_s + one.received_bytes_per_s;
+        flows.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        let beyond = flows.len().saturating_sub(MAX_ROWS) as u64;
+        flows.truncate(MAX_ROWS);
+        let row = |((own, reason), count): ((Name, String), f64)| Drops {
+            namespace: own.0,
+            workload: own.1,
+            reason,
+            count: count as u64,
+        };
+        let level = self.level();
+        Flows {
+            span_s: seconds,
+            unavailable: self.unavailable(level.as_deref()),
+            level,
+            flows,
+            drops: drops.into_iter().map(row).take(MAX_ROWS).collect(),
+            left_out: if sight.is_all() { self.flows_left_out + beyond } else { beyond },
+            silent: if sight.is_all() { self.silent.clone() } else { Vec::new() },
+        }
+    }
+
+    /// The least that an agent accounts for.
+    fn level(&self) -> Option<String> {
+        const LEVELS: [&str; 5] = ["off", "aggregated", "sockets", "packets", "full"];
+        let last = self.flows.values().filter_map(|pages| pages.back()?.1.level.as_deref());
+        let place = |level: &&str| LEVELS.iter().position(|one| one == level);
+        last.min_by_key(place).map(str::to_owned)
+    }
+
+    fn unavailable(&self, level: Option<&str>) -> Option<String> {
+        if level == Some("off") {
+            return Some("accounting is off for what it costs: see --flows-cpu".to_owned());
+        }
+        if level.is_some() {
+            return None;
+        }
+        Some(match (self.flows.is_empty(), self.silent.is_empty()) {
+            (true, true) => "no agent has been asked yet".to_owned(),
+            (true, false) => "no agent of a node answers the observer".to_owned(),
+            (false, _) => {
+                "the kernel does not account for connections: the log of the agent, or of leno up, says why".to_owned()
+            }
+        })
+    }
+
+    /// The metrics of its bounds.
+    pub(crate) fn left_out(&self) -> [(&'static str, u64); 3] {
+        [
+            ("proxies", self.proxies_left_out as u64),
+            ("policies", self.policies_left_out as u64),
+            ("flows", self.flows_left_out),
+        ]
+    }
+
+    /// The namespaces of what there is.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &String> {
+        let proxies = self.proxies.iter().map(|one| &one.namespace);
+        let flows = self.flows.values().filter_map(|pages| Some(&pages.back()?.1));
+        let flows = flows.flat_map(|page| page.pairs.keys().map(|ends| &ends.own.0));
+        proxies.chain(self.policies.iter().map(|one| &one.namespace)).chain(flows)
+    }
+}
+
+fn key(policy: &Policy) -> (&str, &str, &str) {
+    (&policy.kind, &policy.namespace, &policy.name)
+}
+
+/// Ends as the reader sees them. The workload's own namespace was checked.
+fn seen_ends(sight: &Sight, mut ends: FlowEnds, from_ms: u64) -> FlowEnds {
+    if !ends.peer.0.is_empty() && !sight.has_at(&ends.peer.0, from_ms) {
+        ends.peer = (String::new(), HIDDEN.to_owned());
+    }
+    ends
+}
+
+fn flow((ends, sums): (FlowEnds, FlowSums), seconds: f64) -> Flow {
+    let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+    let mean = |[sum, count]: [f64; 2]| (count > 0.0).then(|| 1000.0 * sum / count);
+    let ended = sums.ends.iter().filter(|(_, count)| **count > 0.0);
+    Flow {
+        namespace: ends.own.0,
+        workload: ends.own.1,
+        peer_namespace: ends.peer.0,
+        peer: ends.peer.1,
+        role: ends.role,
+        socket: ends.socket,
+        sent_bytes_per_s: rate(sums.bytes[0]),
+        received_bytes_per_s: rate(sums.bytes[1]),
+        opened: sums.opened as u64,
+        ends: ended.map(|(end, count)| (end.clone(), *count as u64)).collect(),
+        segments: sums.segments as u64,
+        retransmits: sums.retransmits as u64,
+        handshake_ms: mean(sums.handshakes),
+        round_trip_ms: mean(sums.round_trips),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

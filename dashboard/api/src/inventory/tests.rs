@@ -1,0 +1,197 @@
+use leno_observe::metrics;
+use leno_observe::stat::ProxyState;
+use serde_json::json;
+
+use super::*;
+use crate::hub::Hub;
+use crate::policies::{Labels, PolicyDocument, Selectable};
+
+fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
+    let decisions = [((policy.to_owned(), "deny".to_owned()), 4)].into();
+    let identity = Some(format!("spiffe://d/ns/{namespace}/sa/{workload}"));
+    ProxyReport {
+        namespace: namespace.to_owned(),
+        workload: workload.to_owned(),
+        instance: format!("{workload}-0"),
+        ready: true,
+        silent: None,
+        state: Some(ProxyState { decisions, identity, ..ProxyState::default() }),
+    }
+}
+
+fn policies() -> Vec<Policy> {
+    let (none, name) = (Labels::new(), |of: &str, name: &str| (of.to_owned(), name.to_owned()));
+    let mut of = Selectable { system: Some("leno-system"), ..Selectable::default() };
+    of.add(name("shop", "web"), &none);
+    of.add(name("bank", "ledger"), &none);
+    of.add(name("bank", "vault"), &none);
+    let policy = |namespace: &str, policy: &str, target: &str| {
+        let spec = json!({"targetRefs": [{"kind": target, "name": namespace}], "rules": [{}]});
+        let document = PolicyDocument::new("AuthorizationPolicy", (namespace, policy), &spec);
+        Policy::new(&document, &of)
+    };
+    vec![
+        policy("shop", "front", "Namespace"),
+        policy("bank", "ledger", "Namespace"),
+        policy("leno-system", "all", "Mesh"),
+    ]
+}
+
+fn page(bytes: u32) -> FlowCounts {
+    let line = |namespace: &str, workload: &str, (of, peer): (&str, &str)| {
+        format!(
+            "leno_flow_bytes_total{{namespace=\"{namespace}\",workload=\"{workload}\",peer_namespace=\"{of}\",\
+             peer_workload=\"{peer}\",role=\"client\",socket=\"proxy\",direction=\"sent\"}} {bytes}\n\
+             leno_flow_drops_total{{namespace=\"{namespace}\",workload=\"{workload}\",reason=\"X\"}} {bytes}\n"
+        )
+    };
+    let text = [
+        line("shop", "web", ("bank", "ledger")),
+        line("shop", "web", ("bank", "vault")),
+        line("shop", "web", ("", "outside")),
+        line("bank", "vault", ("shop", "web")),
+        "leno_flow_level{level=\"full\"} 1\n".to_owned(),
+    ];
+    FlowCounts::of(&metrics::parse(&text.concat()))
+}
+
+/// Two namespaces, of which each has proxies, a policy and connections into the other.
+pub(crate) fn fill(hub: &Hub) {
+    hub.take_proxies(vec![
+        proxy("shop", "web", "shop/front"),
+        proxy("bank", "ledger", "bank/ledger"),
+        // It claims what it cannot know.
+        proxy("bank", "vault", "shop/front"),
+    ]);
+    hub.take_policies(Ok(policies()));
+    hub.take_flows(vec![("node-1".to_owned(), Ok(page(10)))]);
+    // Two pages of one moment have no time between them.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    hub.take_flows(vec![("node-1".to_owned(), Ok(page(30)))]);
+}
+
+fn inventory() -> Inventory {
+    let mut inventory = Inventory::default();
+    inventory.take_proxies(
+        vec![
+            proxy("shop", "web", "shop/front"),
+            proxy("bank", "ledger", "bank/ledger"),
+            proxy("bank", "vault", "shop/front"),
+        ],
+        1_000,
+    );
+    inventory.take_policies(Ok(policies()));
+    inventory.take_flows(vec![("node-1".to_owned(), Ok(page(10)))], 1_000);
+    inventory.take_flows(vec![("node-1".to_owned(), Ok(page(30)))], 6_000);
+    inventory
+}
+
+fn shop() -> Sight {
+    Sight::Namespaces([("shop".to_owned(), 0)].into())
+}
+
+#[test]
+fn a_policy_has_its_decisions_and_the_clients_it_denied() {
+    let inventory = inventory();
+    let edge: Edge = serde_json::from_value(json!({
+        "client_namespace": "shop", "client": "front", "server_namespace": "shop", "server": "web", "mtls": "all",
+        "success_rate": null, "requests": 9, "failed": 0, "given_up": 0, "denied": 7, "requests_per_s": 1.0,
+        "statuses": [0, 0, 0, 9, 0], "latency_ms": {"p50": null, "p95": null, "p99": null}, "tcp_opened": 0,
+        "tcp_open": 0, "tcp_read_bytes_per_s": 0.0, "tcp_written_bytes_per_s": 0.0, "connect_failures": 0,
+        "retries": 0, "ejected": 0, "causes": [{"cause": DENIED, "count": 7}, {"cause": LIMITED, "count": 2}]
+    }))
+    .unwrap();
+    let all = inventory.policies(&Sight::All, std::slice::from_ref(&edge), (0, 1)).policies;
+    let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["ledger", "all", "front"]);
+    let front = &all[2];
+    assert_eq!(
+        front.decisions,
+        [("deny".to_owned(), 4)].into(),
+        "another namespace is not believed"
+    );
+    let denied: Vec<_> =
+        front.denied.iter().map(|one| (&*one.client, &*one.server, one.count)).collect();
+    assert_eq!(denied, [("front", "web", 7)]);
+    assert!(all[0].denied.is_empty());
+    assert_eq!(all[1].selection.workloads.len(), 3);
+
+    let mut limits = inventory;
+    let spec = json!({"targetRefs": [{"kind": "Workload", "name": "web"}], "limits": [{}, {}]});
+    let none = Labels::new();
+    let document = PolicyDocument::new("RateLimitPolicy", ("shop", "few"), &spec);
+    let mut of = Selectable::default();
+    of.add(("shop".to_owned(), "web".to_owned()), &none);
+    limits.take_policies(Ok(vec![Policy::new(&document, &of)]));
+    let few = &limits.policies(&shop(), &[edge], (0, 1)).policies[0];
+    assert_eq!((few.rules, few.denied[0].count), (2, 2));
+    limits.take_policies(Err("the documents are not read".to_owned()));
+    let none = limits.policies(&shop(), &[], (0, 1));
+    assert_eq!(none.unavailable.as_deref(), Some("the documents are not read"));
+}
+
+#[test]
+fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
+    let inventory = inventory();
+    let flows = inventory.flows(&shop());
+    let rows: Vec<_> = flows.flows.iter().map(|one| (&*one.peer, one.sent_bytes_per_s)).collect();
+    assert_eq!(rows, [(HIDDEN, 8.0), ("outside", 4.0)], "two hidden workloads are one");
+    assert_eq!((flows.span_s, flows.level.as_deref()), (5.0, Some("full")));
+    assert_eq!((flows.drops.len(), inventory.flows(&Sight::All).drops.len()), (1, 2));
+    assert_eq!(flows.drops[0].count, 60, "of three peers");
+    assert_eq!(inventory.flows(&Sight::All).flows.len(), 4);
+    // A namespace that was made again after the first page.
+    let again = Sight::Namespaces([("shop".to_owned(), 2_000)].into());
+    assert!(inventory.flows(&again).flows.is_empty());
+    let seen = inventory.policies(&shop(), &[], (0, 1)).policies;
+    assert_eq!(seen.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["front"]);
+    assert_eq!(inventory.proxies(&shop()).proxies.len(), 1);
+}
+
+#[test]
+fn connections_are_those_of_the_last_minute() {
+    let mut inventory = Inventory::default();
+    let span = |inventory: &Inventory| inventory.flows(&Sight::All).span_s;
+    assert_eq!(
+        inventory.flows(&Sight::All).unavailable.as_deref(),
+        Some("no agent has been asked yet")
+    );
+    for tick in 0..60 {
+        inventory.take_flows(vec![("node-1".to_owned(), Ok(page(tick)))], u64::from(tick) * 5_000);
+        assert!(span(&inventory) <= 65.0);
+        assert!(inventory.flows["node-1"].len() <= PAGES);
+    }
+    assert!(span(&inventory) >= 30.0);
+    inventory.take_flows(vec![("node-1".to_owned(), Err("timed out".to_owned()))], 300_000);
+    let gone = inventory.flows(&Sight::All);
+    assert_eq!(
+        (gone.silent.as_slice(), gone.flows.len()),
+        (["node-1: timed out".to_owned()].as_slice(), 0)
+    );
+    assert_eq!(gone.unavailable.as_deref(), Some("no agent of a node answers the observer"));
+    let off = FlowCounts { level: Some("off".to_owned()), ..FlowCounts::default() };
+    inventory.take_flows(vec![("a".to_owned(), Ok(off)), ("b".to_owned(), Ok(page(1)))], 1);
+    assert!(inventory.flows(&Sight::All).unavailable.unwrap().starts_with("accounting is off"));
+    inventory.take_flows(vec![("a".to_owned(), Ok(FlowCounts::default()))], 1);
+    assert!(inventory.flows(&Sight::All).unavailable.unwrap().contains("does not account"));
+}
+
+#[test]
+fn every_list_is_bounded_and_says_so() {
+    let mut inventory = Inventory::default();
+    let one = proxy("shop", "web", "x");
+    inventory.take_proxies(vec![one; MAX_PROXIES + 3], 1);
+    inventory.take_policies(Ok(vec![policies().remove(0); MAX_POLICIES + 4]));
+    let pairs = (0..MAX_FLOWS).map(|nth| {
+        let own = ("shop".to_owned(), nth.to_string());
+        (FlowEnds { own, ..FlowEnds::default() }, FlowSums::default())
+    });
+    let full = FlowCounts { pairs: pairs.collect(), ..FlowCounts::default() };
+    inventory.take_flows(vec![("a".to_owned(), Ok(full)), ("b".to_owned(), Ok(page(1)))], 1);
+    let rows = page(1);
+    let beyond = (rows.pairs.len() + rows.drops.len()) as u64;
+    assert_eq!(inventory.left_out(), [("proxies", 3), ("policies", 4), ("flows", beyond)]);
+    assert_eq!(inventory.proxies(&Sight::All).left_out, 3);
+    assert_eq!(inventory.proxies(&shop()).left_out, 0, "it tells of other namespaces");
+    assert_eq!(inventory.policies(&Sight::All, &[], (0, 1)).left_out, 4);
+}

@@ -1,0 +1,274 @@
+//! Policies: what each selects, by its document and the labels of workloads.
+//!
+//! A collector keeps a [`PolicyDocument`] of each policy, and with the workloads and services that there are
+//! [`PolicyDocument::selection`] tells what it selects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_observe::stat::Name;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Most targets of a policy that are kept; Gateway API permits as many.
+const MAX_TARGETS: usize = 16;
+/// Most labels of a selector that are kept.
+const MAX_LABELS: usize = 64;
+/// Longest name or label that is kept, in bytes: what Kubernetes permits of a name and a prefix of it.
+const MAX_TEXT: usize = 600;
+/// Most workloads of one policy that are named; the answer says how many more there are.
+const MAX_NAMED: usize = 200;
+
+/// Labels of a workload, or those that a selector wants.
+pub type Labels = BTreeMap<String, String>;
+
+/// The parts of a policy that are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyDocument {
+    /// `AuthorizationPolicy` and so on.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What it does with a match: `Allow`, `Deny`. Empty for kinds without actions.
+    pub action: String,
+    /// How many rules it has.
+    pub rules: usize,
+    targets: Vec<Target>,
+    /// The labels of workloads of its namespace.
+    selector: Option<Labels>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    kind: String,
+    name: String,
+    section: String,
+}
+
+/// The workloads and services that policies select.
+#[derive(Clone, Debug, Default)]
+pub struct Selectable<'a> {
+    /// The namespace of the control plane, whose policies alone may be for the whole mesh; `None` where those of each may be.
+    pub system: Option<&'a str>,
+    /// Workloads by namespace, with the labels of their instances; a workload may be there several times.
+    pub workloads: BTreeMap<String, Vec<(String, &'a Labels)>>,
+    /// The selectors of services; an empty one selects the workload of the service's name.
+    pub services: BTreeMap<Name, &'a Labels>,
+}
+
+/// What a policy selects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// In words: `workloads with app=web`, `Service cart port http`.
+    pub selects: Vec<String>,
+    /// The workloads, by namespace and name; none for routes, which select requests.
+    pub workloads: Vec<Name>,
+    /// Workloads beyond those that are named.
+    pub left_out: usize,
+}
+
+impl<'a> Selectable<'a> {
+    /// Adds instances of a workload that have the same labels.
+    pub fn add(&mut self, (namespace, name): Name, labels: &'a Labels) {
+        self.workloads.entry(namespace).or_default().push((name, labels));
+    }
+}
+
+impl PolicyDocument {
+    /// The policy with this `spec`. Fields that are not understood are left out, as those of a newer version.
+    #[must_use]
+    pub fn new(kind: &str, (namespace, name): (&str, &str), spec: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map_or_else(String::new, bounded);
+        let target = |one: &Value| Target {
+            kind: text(&one["kind"]),
+            name: text(&one["name"]),
+            section: text(&one["sectionName"]),
+        };
+        let targets = spec["targetRefs"].as_array().into_iter().flatten();
+        let rules = ["rules", "limits"].iter().find_map(|field| spec[*field].as_array());
+        let labels = spec["selector"]["matchLabels"].as_object();
+        let label = |(key, value): (&String, &Value)| (bounded(key), text(value));
+        let action = match (kind, spec["action"].as_str()) {
+            (_, Some(action)) => bounded(action),
+            ("AuthorizationPolicy", None) => "Allow".to_owned(),
+            _ => String::new(),
+        };
+        Self {
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            action,
+            rules: rules.map_or(0, Vec::len),
+            targets: targets.take(MAX_TARGETS).map(target).collect(),
+            selector: spec["selector"]
+                .is_object()
+                .then(|| labels.into_iter().flatten().take(MAX_LABELS).map(label).collect()),
+        }
+    }
+
+    /// What it selects of what there is.
+    #[must_use]
+    pub fn selection(&self, of: &Selectable<'_>) -> Selection {
+        let mut selects = Vec::new();
+        let mut workloads: BTreeSet<(&str, &str)> = BTreeSet::new();
+        let with = |wanted: &Labels, labels: &Labels| {
+            wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+        };
+        let own = || {
+            let own = of.workloads.get_key_value(&self.namespace).into_iter();
+            own.flat_map(|(namespace, all)| {
+                all.iter().map(move |(name, labels)| (&**namespace, &**name, *labels))
+            })
+        };
+        let mut add = |wanted: &dyn Fn(&str, &Labels) -> bool| {
+            let all = own().filter(|(_, name, labels)| wanted(name, labels));
+            workloads.extend(all.map(|(namespace, name, _)| (namespace, name)));
+        };
+        if let Some(wanted) = &self.selector {
+            selects.push(match wanted.is_empty() {
+                true => "all workloads of the namespace".to_owned(),
+                false => format!("workloads with {}", labelled(wanted)),
+            });
+            add(&|_, labels| with(wanted, labels));
+        }
+        let mut is_of_mesh = false;
+        for target in &self.targets {
+            selects.push(target.words());
+            let service = || of.services.get(&(self.namespace.clone(), target.name.clone()));
+            match &*target.kind {
+                "Workload" => add(&|name, _| name == target.name),
+                "Namespace" => add(&|_, _| true),
+                "Mesh" | "XMesh" => {
+                    is_of_mesh |= of.system.is_none_or(|system| system == self.namespace)
+                }
+                "Service" => match service() {
+                    Some(wanted) if wanted.is_empty() => add(&|name, _| name == target.name),
+                    Some(wanted) => add(&|_, labels| with(wanted, labels)),
+                    None => {}
+                },
+                _ => {}
+            }
+        }
+        if is_of_mesh {
+            let all = of.workloads.iter().flat_map(|(namespace, all)| {
+                all.iter().map(move |(name, _)| (&**namespace, &**name))
+            });
+            workloads.extend(all);
+        }
+        let left_out = workloads.len().saturating_sub(MAX_NAMED);
+        let named = workloads.into_iter().take(MAX_NAMED);
+        let workloads =
+            named.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect();
+        Selection { selects, workloads, left_out }
+    }
+}
+
+impl Target {
+    fn words(&self) -> String {
+        match (&*self.kind, &*self.section) {
+            ("Namespace", _) => "all workloads of the namespace".to_owned(),
+            ("Mesh" | "XMesh", _) => "all workloads of the mesh".to_owned(),
+            (kind, "") => format!("{kind} {}", self.name),
+            ("Service", port) => format!("Service {} port {port}", self.name),
+            (kind, rule) => format!("{kind} {} rule {rule}", self.name),
+        }
+    }
+}
+
+fn labelled(labels: &Labels) -> String {
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(", ")
+}
+
+/// The text up to the bound.
+fn bounded(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn name(namespace: &str, name: &str) -> Name {
+        (namespace.to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn a_policy_selects_by_labels_and_by_each_kind_of_target() {
+        let (web, cart, none) =
+            (labels(&[("app", "web")]), labels(&[("app", "cart")]), Labels::new());
+        let mut of = Selectable {
+            system: Some("leno-system"),
+            services: [(name("shop", "front"), &web), (name("shop", "cart"), &none)].into(),
+            ..Selectable::default()
+        };
+        of.add(name("shop", "web"), &web);
+        of.add(name("shop", "web"), &web);
+        of.add(name("shop", "cart"), &cart);
+        of.add(name("bank", "web"), &web);
+        let select = |namespace: &str, spec: Value| {
+            let policy = PolicyDocument::new("AuthorizationPolicy", (namespace, "p"), &spec);
+            let selection = policy.selection(&of);
+            let names = selection.workloads.iter().map(|(of, name)| format!("{of}/{name}"));
+            (selection.selects.join("; "), names.collect::<Vec<_>>().join(" "))
+        };
+        let target = |kind: &str, name: &str| json!({"targetRefs": [{"kind": kind, "name": name}]});
+        for (namespace, spec, words, names) in [
+            (
+                "shop",
+                json!({"selector": {"matchLabels": {"app": "web"}}}),
+                "workloads with app=web",
+                "shop/web",
+            ),
+            (
+                "shop",
+                json!({"selector": {}}),
+                "all workloads of the namespace",
+                "shop/cart shop/web",
+            ),
+            ("shop", target("Service", "front"), "Service front", "shop/web"),
+            ("shop", target("Service", "cart"), "Service cart", "shop/cart"),
+            ("shop", target("Service", "nosuch"), "Service nosuch", ""),
+            ("shop", target("Workload", "cart"), "Workload cart", "shop/cart"),
+            ("bank", target("Namespace", "bank"), "all workloads of the namespace", "bank/web"),
+            (
+                "leno-system",
+                target("Mesh", "leno"),
+                "all workloads of the mesh",
+                "bank/web shop/cart shop/web",
+            ),
+            ("bank", target("Mesh", "leno"), "all workloads of the mesh", ""),
+            ("shop", target("HTTPRoute", "cart"), "HTTPRoute cart", ""),
+            ("shop", json!({}), "", ""),
+        ] {
+            assert_eq!(
+                select(namespace, spec.clone()),
+                (words.to_owned(), names.to_owned()),
+                "{spec}"
+            );
+        }
+        let port =
+            json!({"targetRefs": [{"kind": "Service", "name": "front", "sectionName": "http"}]});
+        assert_eq!(select("shop", port).0, "Service front port http");
+    }
+
+    #[test]
+    fn what_is_kept_of_a_policy_is_bounded() {
+        let spec = json!({"rules": [{}, {}], "action": "Deny", "targetRefs": vec![json!({"kind": "x".repeat(9_000)}); 99]});
+        let policy = PolicyDocument::new("AuthorizationPolicy", ("shop", "p"), &spec);
+        assert_eq!((policy.rules, &*policy.action, policy.targets.len()), (2, "Deny", MAX_TARGETS));
+        assert_eq!(policy.targets[0].kind.len(), MAX_TEXT);
+        let (none, mut of) = (Labels::new(), Selectable::default());
+        (0..MAX_NAMED + 7).for_each(|nth| of.add(name("shop", &nth.to_string()), &none));
+        let all = PolicyDocument::new("x", ("shop", "p"), &json!({"selector": {}}));
+        let selection = all.selection(&of);
+        assert_eq!((selection.workloads.len(), selection.left_out), (MAX_NAMED, 7));
+    }
+}
