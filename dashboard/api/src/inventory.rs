@@ -32,6 +32,8 @@ const MAX_SILENT: usize = 100;
 /// shown is of the last half minute to minute.
 const APART_MS: u64 = 30_000;
 const PAGES: usize = 3;
+/// The reason of denials because none of the policies that allow has permitted it.
+const NOT_ALLOWED: &str = "not-allowed";
 /// The cause of requests that a rate limit refuses.
 const LIMITED: &str = "rate-limited";
 
@@ -77,7 +79,8 @@ pub struct Policy {
     /// What it selects.
     #[serde(flatten)]
     pub selection: Selection,
-    /// How often proxies that run have decided by it, by decision. Of an AuthorizationPolicy.
+    /// How often proxies that run have decided by it, by decision. Of an AuthorizationPolicy; of one that allows also how often
+    /// neither it nor another one has (`not-allowed`).
     pub decisions: BTreeMap<String, u64>,
     /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. Where several select a
     /// workload, `decisions` tells which of them.
@@ -318,6 +321,8 @@ impl Inventory {
                 {
                     if *of == name {
                         *decisions.entry(decision.clone()).or_default() += count;
+                    } else if of == NOT_ALLOWED && policy.action == "Allow" {
+                        *decisions.entry(of.clone()).or_default() += count;
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! What the observer takes in: the status that `leno up` writes, and the counts of the proxies.
 
+mod policies;
 mod signs;
 
 use std::collections::HashMap;
@@ -12,6 +13,8 @@ use leno_dashboard::history::{Mark, MarkKind};
 use leno_dashboard::hub::{Hub, TICK};
 use leno_dashboard::sight::Sight;
 use leno_dashboard::{ProcessEnds, Restarts};
+use leno_observe::flows::FlowCounts;
+use leno_observe::metrics::{self, Sample};
 use leno_observe::stat::{Growth, Instance, Scrape};
 use serde::Deserialize;
 use tokio::time::MissedTickBehavior;
@@ -22,6 +25,7 @@ use crate::layout::Layout;
 use crate::listening;
 use crate::stat;
 use crate::status::{Edit, Phase, Trouble};
+use policies::PolicyReader;
 use signs::Signs;
 
 /// How often the state of the mesh is looked at between two observations.
@@ -76,6 +80,7 @@ struct Memory {
     proxies: Restarts,
     applications: Restarts,
     signs: Signs,
+    policies: PolicyReader,
     /// The state at the last look.
     state: State,
     /// When the status that this was read from was written.
@@ -147,10 +152,16 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
         now.remember(before);
         now.growth(before)
     });
+    hub.take_proxies(now.proxies());
+    if let Some(policies) = memory.policies.look(layout) {
+        hub.take_policies(policies);
+    }
     memory.before = Some(now);
+    let accounts = accounts(&observed).await;
     let mut state = State { deaf: deaf(&observed), ..state(&observed) };
     if let Some(growth) = &growth {
-        memory.signs.look(&observed, growth, now_ms()).await;
+        let samples = accounts.as_deref().unwrap_or_default();
+        memory.signs.look((&observed, samples), growth, now_ms());
         // A proxy that starts does not answer yet.
         let starting = |line: &str| {
             observed.instances.iter().any(|one| one.is_starting() && one.is_named_in(line))
@@ -158,7 +169,15 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
         state.silent = growth.silent.iter().filter(|line| !starting(line)).cloned().collect();
         state.detached.clone_from(&growth.detached);
     }
+    let flows = accounts.map(|samples| FlowCounts::of(&samples));
+    hub.take_flows(vec![("leno up".to_owned(), flows)]);
     take(layout, hub, memory, (&observed, growth.as_ref(), state))
+}
+
+/// The page of what accounts for connections and answers lookups, or why there is none.
+async fn accounts(observed: &Observed) -> std::result::Result<Vec<Sample>, String> {
+    let page = Admin::accounts(observed.gateway).get("/metrics").await;
+    page.map(|reply| metrics::parse(&reply.body)).map_err(|error| error.chain())
 }
 
 fn take(

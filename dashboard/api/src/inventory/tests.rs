@@ -7,7 +7,8 @@ use crate::hub::Hub;
 use crate::policies::{Labels, PolicyDocument, Selectable};
 
 fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
-    let decisions = [((policy.to_owned(), "deny".to_owned()), 4)].into();
+    let decision = |policy: &str, count| ((policy.to_owned(), "deny".to_owned()), count);
+    let decisions = [decision(policy, 4), decision(NOT_ALLOWED, 2)].into();
     let identity = Some(format!("spiffe://d/ns/{namespace}/sa/{workload}"));
     ProxyReport {
         namespace: namespace.to_owned(),
@@ -105,11 +106,8 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
     let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["ledger", "all", "front"]);
     let front = &all[2];
-    assert_eq!(
-        front.decisions,
-        [("deny".to_owned(), 4)].into(),
-        "another namespace is not believed"
-    );
+    let decisions = [("deny".to_owned(), 4), (NOT_ALLOWED.to_owned(), 2)].into();
+    assert_eq!(front.decisions, decisions, "another namespace is not believed");
     let denied: Vec<_> =
         front.denied.iter().map(|one| (&*one.client, &*one.server, one.count)).collect();
     assert_eq!(denied, [("front", "web", 7)]);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use leno_dashboard::api::Sign;
 use leno_dashboard::hub::TICK;
 use leno_dashboard::{Signs as SeenSigns, outliers};
+use leno_observe::metrics::Sample;
 use leno_observe::stat::{Growth, InstanceGrowth};
 
 use super::Observed;
@@ -38,11 +39,16 @@ struct Observation {
 }
 
 impl Signs {
-    /// Takes in an observation.
-    pub(super) async fn look(&mut self, observed: &Observed, growth: &Growth, now_ms: u64) {
+    /// Takes in an observation; `samples` are those of the page of what accounts for connections.
+    pub(super) fn look(
+        &mut self,
+        (observed, samples): (&Observed, &[Sample]),
+        growth: &Growth,
+        now_ms: u64,
+    ) {
         let now = Observation {
             throttled: Throttled::read(&observed.instances),
-            wire: Wire::read(observed).await,
+            wire: Wire::of(samples),
             instances: growth.instances.clone(),
         };
         let mut found = Vec::new();

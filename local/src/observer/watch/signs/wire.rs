@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use leno_dashboard::api::{Sign, SignKind};
-use leno_observe::metrics::{self, Sample};
+use leno_observe::metrics::Sample;
 use leno_observe::stat::Name;
 
 use super::super::Observed;
 use super::SPAN;
-use crate::admin::Admin;
 use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
 
 /// Fewest segments that were sent again, and their least share.
@@ -28,13 +27,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Asks for the page; one that does not come is empty.
-    pub(super) async fn read(observed: &Observed) -> Self {
-        let page = Admin::accounts(observed.gateway).get("/metrics").await;
-        page.map_or_else(|_| Self::default(), |reply| Self::of(&metrics::parse(&reply.body)))
-    }
-
-    fn of(samples: &[Sample]) -> Self {
+    /// What is in the samples of the page.
+    pub(super) fn of(samples: &[Sample]) -> Self {
         let mut wire = Self::default();
         for sample in samples {
             let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
@@ -105,6 +99,8 @@ impl Wire {
 
 #[cfg(test)]
 mod tests {
+    use leno_observe::metrics;
+
     use super::super::super::tests::instance;
     use super::*;
 
