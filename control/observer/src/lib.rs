@@ -3,6 +3,7 @@
 //! ```text
 //!  API server ── pods, namespaces ──► Pods ─┬─► State, marks ─┐
 //!  proxies ── /metrics, every 5 s ──► Scrape ┴─► Growth ───────┴─► Hub (leno-dashboard) ─► a file
+//!  agents ── /metrics, every 30 s ──► connections that the kernel counts ─┘
 //!                                                                  │
 //!  API server ◄── TokenReview, SubjectAccessReview ── Readers ──► Sight ──► JSON ◄── leno, browser
 //! ```
@@ -15,6 +16,7 @@
 //!
 //! Read first: [`observe`], `readers.rs`.
 
+mod agents;
 mod marks;
 mod metrics;
 mod objects;
@@ -86,7 +88,13 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
     let (metrics, pods) = (Arc::new(Metrics::default()), Arc::new(Pods::default()));
     let readers = Readers::new(client.clone(), &settings.namespace, metrics.clone());
     let front = Front::new(hub.clone(), pods.clone(), readers);
-    let admin = Admin { hub: hub.clone(), pods: pods.clone(), metrics: metrics.clone() };
+    let edits = Arc::new(Edits::default());
+    let admin = Admin {
+        hub: hub.clone(),
+        pods: pods.clone(),
+        edits: edits.clone(),
+        metrics: metrics.clone(),
+    };
     let (listener, admin_listener) = (
         listen(settings.listen).await?,
         match settings.admin {
@@ -95,7 +103,6 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
         },
     );
     serve::say_where(&listener, admin_listener.as_ref());
-    let edits = Arc::new(Edits::default());
     let followed = pods.clone().follow(client.clone());
     let edited = edits.clone().follow(client);
     let mut scraper = Scraper::new(&settings, (pods, edits), hub, metrics);

@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::pods::ObservedPod;
-    use crate::pods::tests::pod;
+    use crate::pods::tests::{in_mesh, pod};
 
     #[test]
     fn a_rollout_and_a_restart_are_changes_once() {
@@ -85,7 +85,7 @@ mod tests {
                 "lastState": {"terminated": {"exitCode": 3}}}]})
         };
         let named = |pods: Vec<ObservedPod>| -> Vec<Named> {
-            pods.into_iter().map(|pod| (pod.owner.name.clone(), pod)).collect()
+            pods.into_iter().map(|pod| (pod.owner.name.as_str().into(), in_mesh(pod))).collect()
         };
         let versioned = |mut pod: ObservedPod, version: &str| {
             pod.template = Some(version.to_owned());

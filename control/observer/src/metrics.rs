@@ -24,9 +24,23 @@ pub(crate) struct Metrics {
     pub(crate) unreviewed: AtomicU64,
 }
 
+/// What others count.
+#[derive(Debug)]
+pub(crate) struct OfOthers {
+    /// The size of the history in bytes, and what it has lost.
+    pub(crate) history: (u64, u64),
+    /// Pods that are not followed.
+    pub(crate) pods: usize,
+    /// Objects that are not followed.
+    pub(crate) objects: u64,
+    /// What is beyond the bounds of lists.
+    pub(crate) left_out: Vec<(&'static str, u64)>,
+}
+
 impl Metrics {
-    /// Appends them; `history` is its size and what it has lost, `pods` how many are not followed.
-    pub(crate) fn render(&self, text: &mut String, (bytes, lost): (u64, u64), pods: usize) {
+    /// Appends them.
+    pub(crate) fn render(&self, text: &mut String, of_others: &OfOthers) {
+        let OfOthers { history: (bytes, lost), pods, objects, left_out } = of_others;
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let help = "Observations of the mesh that the history has.";
         Family::counter(text, "leno_observer_observations_total", help)
@@ -48,6 +62,15 @@ impl Metrics {
             .sample(&[], of(&self.left_out));
         let help = "Pods that are not followed, because there are too many.";
         Family::gauge(text, "leno_observer_pods_beyond_bound", help).sample(&[], pods);
+        let help = "Objects that the API server reported and that are not followed, because there are too many of their kind.";
+        Family::counter(text, "leno_observer_objects_beyond_bound_total", help)
+            .sample(&[], objects);
+        let help =
+            "Entries that the pages of the present leave out because there are too many, by list.";
+        let mut family = Family::gauge(text, "leno_observer_left_out", help);
+        for (list, count) in left_out {
+            family.sample(&[("list", *list)], count);
+        }
         let help = "Memory that the history occupies.";
         Family::gauge(text, "leno_observer_history_bytes", help).sample(&[], bytes);
         let help = "Counts of workloads, edges and rules of routes that were lost, because there were too many of them.";

@@ -1,19 +1,24 @@
 //! The objects that route or judge requests, followed for the moments at which they change.
 //!
-//! Of each object a digest is kept, and of a change the line `HTTPRoute shop/cart changed`. Kinds that the API server does not
-//! serve are asked for again every minute.
+//! Of each object a digest is kept, of a change the line `HTTPRoute shop/cart changed`, and of policies and services what they
+//! select. Kinds that the API server does not serve are asked for again every minute.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use leno_dashboard::inventory::Policy;
+use leno_dashboard::policies::{Labels, PolicyDocument, Selectable};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use leno_resources::Kind;
+
+use crate::scrape::Named;
 
 /// The kinds that are followed.
 const KINDS: [Kind; 9] = [
@@ -31,25 +36,89 @@ const KINDS: [Kind; 9] = [
 const ABSENT: Duration = Duration::from_secs(60);
 /// Most lines that wait for the next observation; a mark has fewer.
 const MAX_LINES: usize = 100;
+/// Most objects of a kind that are followed.
+const MAX_OBJECTS: usize = 50_000;
+/// Most labels of the selector of a service.
+const MAX_LABELS: usize = 64;
 
-/// Changes of objects since the last observation.
+/// Changes of objects since the last observation, and what the policies among them select.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     lines: Mutex<Vec<String>>,
+    /// By kind.
+    known: [Mutex<Known>; KINDS.len()],
+    /// Objects that were not followed because there are too many, each time that the API server reported them.
+    beyond: AtomicU64,
+    /// How often objects were reported.
+    version: AtomicU64,
+}
+
+/// The objects of a kind, by namespace and name.
+type Known = Reflection<(String, String), FollowedObject>;
+
+/// What is kept of an object.
+#[derive(Debug)]
+struct FollowedObject {
+    digest: u64,
+    selects: Selects,
+}
+
+#[derive(Debug)]
+enum Selects {
+    Policy(Box<PolicyDocument>),
+    /// The selector of a service.
+    Service(Labels),
+    Nothing,
 }
 
 impl Edits {
     /// Follows all kinds until the future is dropped.
     pub(crate) async fn follow(self: Arc<Self>, client: Client) {
-        join_all(KINDS.iter().map(|kind| self.follow_kind(&client, *kind))).await;
+        let all = KINDS.iter().zip(&self.known);
+        join_all(all.map(|(kind, known)| self.follow_kind(&client, *kind, known))).await;
     }
 
     /// What changed since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.lock())
+        std::mem::take(&mut *lock(&self.lines))
     }
 
-    async fn follow_kind(&self, client: &Client, kind: Kind) {
+    /// Another number after each report of an object.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Objects that were not followed because there are too many.
+    pub(crate) fn beyond(&self) -> u64 {
+        self.beyond.load(Ordering::Relaxed)
+    }
+
+    /// The policies, with what they select of these pods; `system`: the control plane's namespace.
+    pub(crate) fn policies(&self, pods: &[Named], system: &str) -> Vec<Policy> {
+        let all: Vec<MutexGuard<'_, Known>> = self.known.iter().map(lock).collect();
+        let mut of = Selectable { system: Some(system), ..Selectable::default() };
+        let mut last = None;
+        for (workload, pod) in pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending) {
+            // Pods are by name, so that those of a workload follow each other.
+            let this = (&pod.namespace, workload, Arc::as_ptr(&pod.labels));
+            if last.replace(this) != Some(this) {
+                of.add((pod.namespace.clone(), workload.to_string()), &pod.labels);
+            }
+        }
+        let objects = || all.iter().flat_map(|known| known.values());
+        for (name, object) in objects() {
+            if let Selects::Service(selector) = &object.selects {
+                of.services.insert(name.clone(), selector);
+            }
+        }
+        let policy = |object: &FollowedObject| match &object.selects {
+            Selects::Policy(document) => Some(Policy::new(document, &of)),
+            _ => None,
+        };
+        objects().filter_map(|(_, object)| policy(object)).collect()
+    }
+
+    async fn follow_kind(&self, client: &Client, kind: Kind, known: &Mutex<Known>) {
         let resource = loop {
             if let Some(served) = served(client, kind).await {
                 break served;
@@ -59,10 +128,9 @@ impl Edits {
         let selection = Selection { longest_wait: ABSENT, ..Selection::default() };
         let mut reports =
             pin!(watch(Api::<DynamicObject>::all_with(client.clone(), &resource), selection));
-        let mut known = Reflection::default();
         while let Some(report) = reports.next().await {
             match report {
-                Report::Event(event) => self.event(kind, &mut known, event),
+                Report::Event(event) => self.event(kind, &mut lock(known), event),
                 Report::Failed(error) => {
                     let error = leno_program::chain(&error);
                     tracing::debug!(
@@ -76,37 +144,46 @@ impl Edits {
         }
     }
 
-    fn event(
-        &self,
-        kind: Kind,
-        known: &mut Reflection<(String, String), u64>,
-        event: Event<DynamicObject>,
-    ) {
+    fn event(&self, kind: Kind, known: &mut Known, event: Event<DynamicObject>) {
+        self.version.fetch_add(1, Ordering::Relaxed);
         let key = |object: &DynamicObject| {
             let name = |name: &Option<String>| name.clone().unwrap_or_default();
             (name(&object.metadata.namespace), name(&object.metadata.name))
         };
+        if let Event::InitApply(object) | Event::Apply(object) = &event
+            && known.values().len() >= MAX_OBJECTS
+            && !known.values().contains_key(&key(object))
+        {
+            self.beyond.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         // What is there at the first list has not changed.
         let was_complete = known.is_complete();
         let change = match &event {
             Event::InitApply(object) | Event::Apply(object) if was_complete => {
                 match known.values().get(&key(object)) {
                     None => Some((key(object), "added")),
-                    Some(before) if *before != digest(object) => Some((key(object), "changed")),
+                    Some(before) if before.digest != digest(object) => {
+                        Some((key(object), "changed"))
+                    }
                     Some(_) => None,
                 }
             }
             Event::Delete(object) => Some((key(object), "removed")),
             _ => None,
         };
-        let before = matches!(event, Event::InitDone).then(|| known.values().clone());
-        known.take(event, |object| (key(&object), Some(digest(&object))));
+        let is_list = was_complete && matches!(event, Event::InitDone);
+        let before: Vec<_> = known.values().keys().filter(|_| is_list).cloned().collect();
+        known.take(event, |object| {
+            let (key, digest) = (key(&object), digest(&object));
+            let selects = Selects::of(kind, (&key.0, &key.1), &object.data["spec"]);
+            (key, Some(FollowedObject { digest, selects }))
+        });
         if let Some((key, what)) = change {
             self.push(kind, &key, what);
         }
         // Of a list that was taken again, what is not in it was removed meanwhile.
-        for key in before.filter(|_| was_complete).into_iter().flat_map(|before| before.into_keys())
-        {
+        for key in before {
             if !known.values().contains_key(&key) {
                 self.push(kind, &key, "removed");
             }
@@ -114,16 +191,39 @@ impl Edits {
     }
 
     fn push(&self, kind: Kind, (namespace, name): &(String, String), what: &str) {
-        let mut lines = self.lock();
+        let mut lines = lock(&self.lines);
         if lines.len() < MAX_LINES {
             lines.push(format!("{} {namespace}/{name} {what}", kind.as_str()));
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
-        // Whole lines only: what a panic left behind is still sound.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+impl Selects {
+    fn of(kind: Kind, name: (&str, &str), spec: &serde_json::Value) -> Self {
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        match kind {
+            Kind::AuthorizationPolicy
+            | Kind::RateLimitPolicy
+            | Kind::TrafficPolicy
+            | Kind::BackendTlsPolicy => {
+                Self::Policy(Box::new(PolicyDocument::new(kind.as_str(), name, spec)))
+            }
+            Kind::Service => match spec["selector"].as_object() {
+                Some(labels) if !labels.is_empty() => {
+                    let labels = labels.iter().take(MAX_LABELS);
+                    Self::Service(labels.map(|(key, value)| (key.clone(), text(value))).collect())
+                }
+                // Its endpoints are given: it selects no pods.
+                _ => Self::Nothing,
+            },
+            _ => Self::Nothing,
+        }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole values only: what a panic left behind is still sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first version of a kind that the API server serves; `None` if it serves none, or does not answer.
@@ -162,6 +262,51 @@ mod tests {
             "kind": "HTTPRoute", "metadata": {"namespace": "shop", "name": name, "resourceVersion": timeout},
             "spec": {"rules": [{"timeouts": {"request": timeout}}]}, "status": {"parents": []}}))
         .unwrap()
+    }
+
+    #[test]
+    fn policies_are_matched_with_pods_and_services() {
+        use crate::pods::tests::{in_mesh, pod};
+        let edits = Edits::default();
+        let add = |kind: Kind, namespace: &str, name: &str, spec: serde_json::Value| {
+            let object = serde_json::from_value(
+                serde_json::json!({"apiVersion": "x/v1", "kind": kind.as_str(),
+                "metadata": {"namespace": namespace, "name": name}, "spec": spec}),
+            );
+            let nth = KINDS.iter().position(|one| *one == kind).unwrap();
+            edits.event(kind, &mut lock(&edits.known[nth]), Event::Apply(object.unwrap()));
+        };
+        let target = |kind: &str, name: &str| serde_json::json!({"targetRefs": [{"kind": kind, "name": name}]});
+        let labels = serde_json::json!({"pod-template-hash": "7d9"});
+        add(Kind::Service, "shop", "front", serde_json::json!({"selector": labels}));
+        add(Kind::Service, "shop", "given", serde_json::json!({}));
+        add(
+            Kind::AuthorizationPolicy,
+            "shop",
+            "own",
+            serde_json::json!({"selector": {"matchLabels": labels}}),
+        );
+        add(Kind::TrafficPolicy, "shop", "front", target("Service", "front"));
+        add(Kind::TrafficPolicy, "shop", "given", target("Service", "given"));
+        add(Kind::AuthorizationPolicy, "bank", "other", target("Namespace", "bank"));
+        add(Kind::HttpRoute, "shop", "route", serde_json::json!({}));
+        let status = || serde_json::json!({"phase": "Running"});
+        let pods = ["web-a", "web-b"].map(|name| ("web".into(), in_mesh(pod(name, status()))));
+        let found = edits.policies(&pods, "leno-system");
+        let rows: Vec<_> = found
+            .iter()
+            .map(|one| format!("{} {} {}", one.kind, one.name, one.selection.workloads.len()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "AuthorizationPolicy other 0",
+                "AuthorizationPolicy own 1",
+                "TrafficPolicy front 1",
+                "TrafficPolicy given 0"
+            ]
+        );
+        assert!(edits.version() >= 7);
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_dashboard::ProcessEnds;
 use leno_dashboard::hub::TICK;
+use leno_dashboard::policies::Labels;
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use leno_resources::{NamespaceMode, PodMode};
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
@@ -24,6 +26,14 @@ const REVISION_LABEL: &str = "controller-revision-hash";
 /// The label by which the control plane's pods are known in its namespace.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const CONTROLLER: &str = "leno-controller";
+const AGENT: &str = "leno-agent";
+/// Labels that each pod of a StatefulSet has of its own: without them its pods have the same.
+const OWN_LABELS: [&str; 2] =
+    ["statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"];
+/// Most labels of a pod that are kept, by rising key.
+const MAX_LABELS: usize = 64;
+/// Sets of labels above which those that no pod has any more are dropped.
+const MIN_SETS: usize = 1_024;
 /// The reasons for which a container waits that starts in an ordinary way.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -39,8 +49,8 @@ pub(crate) struct ObservedPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) owner: Owner,
-    /// Whether it has a proxy: a sidecar, or a node proxy.
-    pub(crate) meshed: bool,
+    /// Whether it has a sidecar.
+    pub(crate) sidecar: bool,
     pub(crate) running: bool,
     pub(crate) ready: bool,
     /// Whether it is being deleted.
@@ -50,6 +60,10 @@ pub(crate) struct ObservedPod {
     pub(crate) template: Option<String>,
     /// Whether it is of the control plane, if it is in its namespace.
     pub(crate) is_controller: bool,
+    /// Whether it is a node's agent, if it is in the control plane's namespace.
+    pub(crate) is_agent: bool,
+    /// Its labels, of which pods of one template share one set.
+    pub(crate) labels: Arc<Labels>,
     /// When it was made, in seconds since 1970.
     pub(crate) created_s: i64,
     /// Why its containers do not run or are not ready, in words; empty if that is not known.
@@ -62,13 +76,51 @@ pub(crate) struct ObservedPod {
     mode: Option<PodMode>,
 }
 
+/// A pod, and whether it has a proxy: a sidecar, or by its namespace a node proxy. It shares the pod with [`Pods`].
+#[derive(Clone, Debug)]
+pub(crate) struct PodInMesh {
+    pub(crate) meshed: bool,
+    pod: Arc<ObservedPod>,
+}
+
+impl Deref for PodInMesh {
+    type Target = ObservedPod;
+
+    fn deref(&self) -> &ObservedPod {
+        &self.pod
+    }
+}
+
 /// All pods of the cluster, as the API server reports them.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    pods: Mutex<Reflection<Key, ObservedPod>>,
+    pods: Mutex<Reflection<Key, Arc<ObservedPod>>>,
+    labels: Mutex<LabelSets>,
     namespaces: Mutex<Reflection<String, ObservedNamespace>>,
     /// Pods beyond [`MAX_PODS`].
     beyond: Mutex<BTreeSet<Key>>,
+}
+
+/// The sets of labels of pods, each once.
+#[derive(Debug, Default)]
+struct LabelSets {
+    all: BTreeSet<Arc<Labels>>,
+    /// The size at which those that no pod has are dropped.
+    full: usize,
+}
+
+impl LabelSets {
+    fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
+        if let Some(known) = self.all.get(&labels) {
+            return known.clone();
+        }
+        if self.all.len() >= self.full.max(MIN_SETS) {
+            self.all.retain(|one| Arc::strong_count(one) > 1);
+            self.full = 2 * self.all.len();
+        }
+        self.all.insert(labels.clone());
+        labels
+    }
 }
 
 /// A namespace that is observed.
@@ -133,7 +185,10 @@ impl Pods {
             Event::Delete(pod) => drop(lock(&self.beyond).remove(&key(pod))),
             Event::InitDone => {}
         }
-        pods.take(event, |pod| (key(&pod), Some(pod)));
+        pods.take(event, |mut pod| {
+            pod.labels = lock(&self.labels).shared(pod.labels);
+            (key(&pod), Some(Arc::new(pod)))
+        });
     }
 
     /// Whether all pods and namespaces were listed once.
@@ -157,14 +212,14 @@ impl Pods {
         lock(&self.beyond).len()
     }
 
-    /// All pods that have not ended, by namespace and name.
-    pub(crate) fn all(&self) -> Vec<ObservedPod> {
-        let namespaces = lock(&self.namespaces).values().clone();
+    /// All pods, by namespace and name. No pod is copied.
+    pub(crate) fn all(&self) -> Vec<PodInMesh> {
         let pods = lock(&self.pods);
-        let within = |pod: &ObservedPod| {
-            let mode = namespaces.get(&pod.namespace).copied().unwrap_or_default().mode;
+        let namespaces = lock(&self.namespaces);
+        let within = |pod: &Arc<ObservedPod>| {
+            let mode = namespaces.values().get(&pod.namespace).copied().unwrap_or_default().mode;
             let is_node = pod.mode.is_some_and(|own| own.is_node(mode));
-            ObservedPod { meshed: pod.meshed || is_node, ..pod.clone() }
+            PodInMesh { meshed: pod.sidecar || is_node, pod: pod.clone() }
         };
         pods.values().values().map(within).collect()
     }
@@ -193,7 +248,7 @@ impl ObservedPod {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             owner: owner(pod),
-            meshed: sidecar,
+            sidecar,
             running: phase == "Running",
             ready: is_ready(pod),
             ending: metadata.deletion_timestamp.is_some()
@@ -201,6 +256,8 @@ impl ObservedPod {
             address,
             template: label(TEMPLATE_HASH_LABEL).or_else(|| label(REVISION_LABEL)).cloned(),
             is_controller: label(NAME_LABEL).is_some_and(|name| name == CONTROLLER),
+            is_agent: label(NAME_LABEL).is_some_and(|name| name == AGENT),
+            labels: Arc::new(labels(metadata)),
             created_s: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             trouble: trouble(&statuses),
             has_failed: statuses.iter().any(|one| one.restart_count > 0 || is_stuck(one)),
@@ -229,6 +286,12 @@ impl ObservedPod {
             ended: ended.clone(),
         }
     }
+}
+
+/// The labels of a pod that its template gives it.
+fn labels(of: &ObjectMeta) -> Labels {
+    let all = of.labels.iter().flatten().filter(|(key, _)| !OWN_LABELS.contains(&&***key));
+    all.take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// How often these containers were started again, and how the one that was last has ended.
@@ -309,6 +372,34 @@ pub(crate) mod tests {
         ObservedPod::of(&serde_json::from_value(pod).unwrap())
     }
 
+    /// A pod whose namespace sets nothing.
+    pub(crate) fn in_mesh(pod: ObservedPod) -> PodInMesh {
+        PodInMesh { meshed: pod.sidecar, pod: Arc::new(pod) }
+    }
+
+    #[test]
+    fn pods_of_one_template_share_their_labels_and_none_is_copied() {
+        let pods = Pods::default();
+        let status = || serde_json::json!({"phase": "Running"});
+        for event in [
+            Event::Init,
+            Event::InitApply(pod("web-a", status())),
+            Event::InitApply(pod("web-b", status())),
+            Event::InitDone,
+        ] {
+            pods.take(event);
+        }
+        let (once, again) = (pods.all(), pods.all());
+        assert!(Arc::ptr_eq(&once[0].labels, &once[1].labels));
+        assert!(Arc::ptr_eq(&once[0].pod, &again[0].pod));
+        assert_eq!(once[0].labels["pod-template-hash"], "7d9");
+        let mut sets = LabelSets::default();
+        let set = |nth: usize| Arc::new(Labels::from([("nth".to_owned(), nth.to_string())]));
+        let kept = sets.shared(set(0));
+        (1..5 * MIN_SETS).for_each(|nth| drop(sets.shared(set(nth))));
+        assert!(sets.all.len() <= MIN_SETS && Arc::ptr_eq(&sets.shared(set(0)), &kept));
+    }
+
     fn container(name: &str, ready: bool, restarts: i32) -> serde_json::Value {
         serde_json::json!({"name": name, "image": "i", "imageID": "", "ready": ready,
             "restartCount": restarts, "state": {"running": {}}})
@@ -330,7 +421,7 @@ pub(crate) mod tests {
             }),
         );
         assert_eq!(
-            (pod.owner.name.as_str(), pod.meshed, pod.running, pod.ready),
+            (pod.owner.name.as_str(), pod.sidecar, pod.running, pod.ready),
             ("web", true, true, false)
         );
         assert_eq!(pod.address, Some("10.0.0.7".parse().unwrap()));

@@ -18,10 +18,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{MissedTickBehavior, timeout, timeout_at};
 
 use crate::Settings;
+use crate::agents;
 use crate::marks::Changes;
 use crate::metrics::Metrics;
 use crate::objects::Edits;
-use crate::pods::{ObservedPod, Pods};
+use crate::pods::{PodInMesh, Pods};
 use crate::state;
 
 /// How long a proxy may take to answer: the others answer within milliseconds.
@@ -39,6 +40,8 @@ pub(crate) const ROUND: Duration = Duration::from_secs(4);
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
 /// Most proxies that are queried, the first by namespace and name.
 const MAX_PROXIES: usize = 5_000;
+/// Each so many observations, policies are matched with pods and agents of nodes are queried: half a minute.
+const ROUNDS: u64 = 6;
 /// Observations in which instances of one workload are compared: half a minute.
 const COMPARED: usize = 6;
 
@@ -56,10 +59,14 @@ pub(crate) struct Scraper {
     signs: Signs,
     compared: VecDeque<Vec<InstanceGrowth>>,
     changes: Changes,
+    /// Observations so far.
+    round: u64,
+    /// The version of the objects that policies were matched with.
+    edited: u64,
 }
 
 /// A pod, and the name of its workload.
-pub(crate) type Named = (String, ObservedPod);
+pub(crate) type Named = (Arc<str>, PodInMesh);
 
 impl Scraper {
     pub(crate) fn new(
@@ -81,6 +88,8 @@ impl Scraper {
             signs: Signs::default(),
             compared: VecDeque::new(),
             changes: Changes::default(),
+            round: 0,
+            edited: 0,
         }
     }
 
@@ -105,7 +114,9 @@ impl Scraper {
             now.remember(before);
             now.growth(before)
         });
+        self.hub.take_proxies(now.proxies());
         self.before = Some(now);
+        self.observe_rarely(&pods).await;
         let now_ms = now_ms();
         let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
         self.proxies.look(meshed().map(|(workload, pod)| pod.proxy_ends(workload)), now_ms);
@@ -145,6 +156,21 @@ impl Scraper {
         self.metrics.took_ms.store(took, Ordering::Relaxed);
     }
 
+    /// What changes less often, or costs more.
+    async fn observe_rarely(&mut self, pods: &[Named]) {
+        let is_due = self.round.is_multiple_of(ROUNDS);
+        // Two pages of an agent are needed before anything is shown.
+        if is_due || self.round == 1 {
+            self.hub.take_flows(agents::pages(pods, &self.namespace).await);
+        }
+        let edited = self.edits.version();
+        if is_due || edited != self.edited {
+            self.hub.take_policies(Ok(self.edits.policies(pods, &self.namespace)));
+            self.edited = edited;
+        }
+        self.round += 1;
+    }
+
     async fn scrape(&self, pods: &[Named]) -> Scrape {
         let at = Instant::now();
         let mut places = MAX_PROXIES;
@@ -153,7 +179,7 @@ impl Scraper {
         for (workload, pod) in pods.iter().filter(|(_, pod)| pod.running && !pod.ending) {
             let instance = Instance {
                 namespace: pod.namespace.clone(),
-                workload: workload.clone(),
+                workload: workload.to_string(),
                 name: pod.name.clone(),
                 meshed: pod.meshed,
                 ready: pod.ready,
@@ -276,18 +302,23 @@ async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> Result<T,
 }
 
 /// Pods with the names of their workloads. `deploy/web` and `sts/web` of one namespace are two.
-fn named(pods: Vec<ObservedPod>) -> Vec<Named> {
-    let mut kinds: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+fn named(pods: Vec<PodInMesh>) -> Vec<Named> {
+    let mut kinds: BTreeMap<(&str, &str), BTreeMap<&str, Arc<str>>> = BTreeMap::new();
     for pod in &pods {
-        let name = (pod.namespace.clone(), pod.owner.name.clone());
-        kinds.entry(name).or_default().insert(pod.owner.kind.clone());
+        let of = kinds.entry((&pod.namespace, &pod.owner.name)).or_default();
+        of.entry(&pod.owner.kind).or_insert_with(|| pod.owner.name.as_str().into());
     }
-    let name = |pod: ObservedPod| {
-        let key = (pod.namespace.clone(), pod.owner.name.clone());
-        let several = kinds.get(&key).is_some_and(|kinds| kinds.len() > 1);
-        (if several { pod.owner.to_string() } else { key.1 }, pod)
+    for of in kinds.values_mut().filter(|of| of.len() > 1) {
+        of.clear();
+    }
+    // `deploy/web`: of a workload whose name another kind has as well.
+    let name = |pod: &PodInMesh| {
+        let plain = kinds.get(&(&*pod.namespace, &*pod.owner.name));
+        let plain = plain.and_then(|of| of.get(&*pod.owner.kind));
+        plain.cloned().unwrap_or_else(|| pod.owner.to_string().into())
     };
-    pods.into_iter().map(name).collect()
+    let names: Vec<Arc<str>> = pods.iter().map(name).collect();
+    names.into_iter().zip(pods).collect()
 }
 
 pub(crate) fn now_ms() -> u64 {
@@ -298,7 +329,8 @@ pub(crate) fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pods::tests::pod;
+    use crate::pods::ObservedPod;
+    use crate::pods::tests::{in_mesh, pod};
 
     #[tokio::test]
     async fn pods_that_say_nothing_keep_no_other_namespace_from_being_observed() {
@@ -333,7 +365,10 @@ mod tests {
         let of = |name: &str| pod(name, serde_json::json!({"phase": "Running"}));
         let mut other = of("web-0");
         other.owner.kind = "StatefulSet".to_owned();
-        let names = |pods| named(pods).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |pods: Vec<ObservedPod>| {
+            let named = named(pods.into_iter().map(in_mesh).collect());
+            named.into_iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(names(vec![of("web-a"), of("web-b")]), ["web", "web"]);
         assert_eq!(names(vec![of("web-a"), other]), ["deploy/web", "sts/web"]);
     }

@@ -15,7 +15,8 @@ use leno_program::{Answer, Shares, answer_pages, refuse_method, serve_stream};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OfOthers};
+use crate::objects::Edits;
 use crate::pods::Pods;
 use crate::readers::{Readers, Refusal};
 
@@ -105,6 +106,7 @@ impl Front {
 pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) pods: Arc<Pods>,
+    pub(crate) edits: Arc<Edits>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -126,8 +128,13 @@ impl Admin {
     fn metrics(&self) -> String {
         let mut text = String::new();
         let overview = self.hub.overview(&Sight::All);
-        let history = (overview.history_bytes, overview.lost);
-        self.metrics.render(&mut text, history, self.pods.beyond());
+        let of_others = OfOthers {
+            history: (overview.history_bytes, overview.lost),
+            pods: self.pods.beyond(),
+            objects: self.edits.beyond(),
+            left_out: self.hub.left_out(),
+        };
+        self.metrics.render(&mut text, &of_others);
         text
     }
 }

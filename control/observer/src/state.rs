@@ -1,5 +1,7 @@
 //! The state of a cluster's mesh, by its pods.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use leno_dashboard::api::{ControlPlane, State, Unready};
 use leno_observe::stat::Growth;
 
@@ -18,19 +20,23 @@ pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
         false if meshed().next().is_none() => ControlPlane::NotNeeded,
         false => ControlPlane::Away,
     };
-    let unready = |(workload, pod): &Named| {
-        let same = |(other, one): &&Named| other == workload && one.namespace == pod.namespace;
+    let mut instances: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for (workload, pod) in meshed() {
+        *instances.entry((&pod.namespace, workload)).or_default() += 1;
+    }
+    let unready = |named: &Named| {
+        let (workload, pod) = named;
         let reason = match pod.trouble.is_empty() {
             true => "not ready".to_owned(),
             false => pod.trouble.clone(),
         };
         Unready {
             namespace: pod.namespace.clone(),
-            workload: workload.clone(),
+            workload: workload.to_string(),
             instance: pod.name.clone(),
             reason,
-            of: u32::try_from(meshed().filter(same).count()).unwrap_or(u32::MAX),
-            starting: is_starting(&(workload.clone(), pod.clone()), now_ms),
+            of: instances.get(&(&*pod.namespace, &**workload)).copied().unwrap_or(1),
+            starting: is_starting(named, now_ms),
         }
     };
     State {
@@ -42,10 +48,12 @@ pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
 
 /// The proxies that did not answer, of pods that should have one that answers.
 pub(crate) fn silent(growth: &Growth, pods: &[Named]) -> Vec<String> {
+    let ready = pods.iter().filter(|(_, pod)| pod.ready && !pod.ending);
+    let ready: BTreeSet<(&str, &str)> =
+        ready.map(|(_, pod)| (&*pod.namespace, &*pod.name)).collect();
     let is_ready = |line: &&String| {
         let name = line.split_once(':').map_or(&***line, |(name, _)| name);
-        let of = |(_, pod): &&Named| name.split_once('/') == Some((&pod.namespace, &pod.name));
-        pods.iter().find(of).is_some_and(|(_, pod)| pod.ready && !pod.ending)
+        name.split_once('/').is_some_and(|name| ready.contains(&name))
     };
     growth.silent.iter().filter(is_ready).cloned().collect()
 }
@@ -62,10 +70,10 @@ mod tests {
 
     use super::*;
     use crate::pods::ObservedPod;
-    use crate::pods::tests::pod;
+    use crate::pods::tests::{in_mesh, pod};
 
     fn named(pods: Vec<ObservedPod>) -> Vec<Named> {
-        pods.into_iter().map(|pod| (pod.owner.name.clone(), pod)).collect()
+        pods.into_iter().map(|pod| (pod.owner.name.as_str().into(), in_mesh(pod))).collect()
     }
 
     #[test]
@@ -83,7 +91,7 @@ mod tests {
         assert_eq!(rows, [("web-7d9-b", 3, false), ("web-7d9-c", 3, true)]);
         assert_eq!(seen.control_plane, ControlPlane::Away);
         let mut controller = pod("leno-controller-a", ready("True"));
-        (controller.is_controller, controller.meshed) = (true, false);
+        (controller.is_controller, controller.sidecar) = (true, false);
         let with = |namespace: &str| {
             let mut pods = pods.clone();
             controller.clone_into(pods.last_mut().unwrap());

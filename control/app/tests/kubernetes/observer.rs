@@ -102,18 +102,53 @@ fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
 /// The admin server of a proxy, on loopback at the port that all proxies have: with each page it has counted more
 /// requests, all to `server`.
 async fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
+    pages(leno_types::ports::ADMIN, move |nth| {
+        let labels = format!(
+            "direction=\"outbound\",client=\"{client}\",client_namespace=\"{namespace}\",server=\"{server}\",\
+             server_namespace=\"bank\",service=\"\",mtls=\"true\""
+        );
+        let policies = [("shop/own", 4), ("bank/own", 9)].map(|(policy, count)| {
+            format!("leno_authorization_total{{decision=\"deny\",policy=\"{policy}\"}} {count}\n")
+        });
+        format!(
+            "leno_requests_total{{{labels},status=\"503\"}} {}\nleno_discovery_connected 1\n{}",
+            50 * nth,
+            policies.concat()
+        )
+    })
+    .await
+}
+
+/// The admin server of an agent, which has counted more bytes with each page.
+async fn agent() -> IpAddr {
+    pages(leno_types::ports::AGENT_ADMIN, |nth| {
+        let pairs = [("shop", "web-0", "ledger-0"), ("bank", "teller-0", "ledger-0")];
+        let line = |(namespace, workload, peer)| {
+            format!(
+                "leno_flow_bytes_total{{namespace=\"{namespace}\",workload=\"{workload}\",peer_namespace=\"bank\",\
+                 peer_workload=\"{peer}\",role=\"client\",socket=\"proxy\",direction=\"sent\"}} {}\n",
+                100 * nth
+            )
+        };
+        format!("leno_flow_level{{level=\"full\"}} 1\n{}", pairs.map(line).concat())
+    })
+    .await
+}
+
+/// A server of pages on loopback at this port; `page` is given their number.
+async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAddr {
     // Tests run side by side, and each address of loopback has its own ports. Who listens on all addresses has it of all
     // of them, and ends.
     let listener = until("a free address", async || {
         let mut random = [0; 3];
         aws_lc_rs::rand::fill(&mut random).unwrap();
         let address = Ipv4Addr::new(127, 1 + random[0] % 250, random[1], 1 + random[2] % 250);
-        TcpListener::bind((address, leno_types::ports::ADMIN)).ok()
+        TcpListener::bind((address, port)).ok()
     })
     .await;
     let address = listener.local_addr().unwrap().ip();
     std::thread::spawn(move || {
-        let mut requests = 0;
+        let mut nth = 0;
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut head = BufReader::new(stream.try_clone().unwrap());
@@ -121,12 +156,8 @@ async fn proxy(namespace: &'static str, client: &'static str, server: &'static s
             while head.read_line(&mut line).is_ok_and(|read| read > 2) {
                 line.clear();
             }
-            requests += 50;
-            let labels = format!(
-                "direction=\"outbound\",client=\"{client}\",client_namespace=\"{namespace}\",server=\"{server}\",\
-                 server_namespace=\"bank\",service=\"\",mtls=\"true\""
-            );
-            let body = format!("leno_requests_total{{{labels},status=\"503\"}} {requests}\n");
+            nth += 1;
+            let body = page(nth);
             // An observer that was killed does not read it.
             let _ =
                 write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -192,6 +223,19 @@ async fn two_namespaces(bed: &Bed) {
     run_pod(bed, "shop", "web-0", proxy("shop", "web-0", "ledger-0").await).await;
     run_pod(bed, "bank", "teller-0", proxy("bank", "teller-0", "ledger-0").await).await;
     run_pod(bed, "bank", "ledger-0", proxy("bank", "ledger-0", "vault-0").await).await;
+    let mut made = pod("leno-agent-x", &agent().await.to_string());
+    made["metadata"]["namespace"] = "leno-system".into();
+    made["metadata"]["labels"] = json!({"app.kubernetes.io/name": "leno-agent"});
+    made["spec"]["serviceAccountName"] = "observer".into();
+    made["spec"]["initContainers"] = json!([]);
+    bed.apply(made.clone()).await;
+    bed.set_status(made).await;
+    for namespace in ["shop", "bank"] {
+        bed.apply(json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
+            "metadata": {"name": "own", "namespace": namespace},
+            "spec": {"selector": {"matchLabels": {}}, "rules": [{"from": [{"serviceAccounts": ["x"]}]}]}}))
+            .await;
+    }
 }
 
 /// What is shown without a token that proves a reader.
@@ -249,6 +293,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
         "{:?}",
         seen.problems
     );
+    shows_the_present(&observer, &shop).await;
     shows_no_bank(&observer, &shop).await;
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
@@ -288,9 +333,49 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     is_documented(&get(&observer.addresses[1], "/metrics", "").1);
 }
 
+/// The proxy, the policy and the connections of the namespace `shop`.
+async fn shows_the_present(observer: &Observer, token: &str) {
+    let page = async |path: &str| -> Value {
+        let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(token)).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let proxies = page("proxies").await;
+    let instances: Vec<&Value> =
+        proxies["proxies"].as_array().unwrap().iter().map(|one| &one["instance"]).collect();
+    assert_eq!(instances, ["web-0"]);
+    assert_eq!(proxies["proxies"][0]["state"]["connected"], true);
+    until("the policy", async || {
+        let policies = page("policies").await;
+        let own = &policies["policies"][0];
+        let is_matched = own["workloads"] == json!([["shop", "web-0"]]);
+        (is_matched && own["decisions"] == json!({"deny": 4})).then_some(())
+    })
+    .await;
+    until("connections", async || {
+        let flows = page("flows").await;
+        let row = &flows["flows"][0];
+        let ends =
+            (&row["workload"], &row["peer"]) == (&"web-0".into(), &"(other namespaces)".into());
+        (ends && flows["level"] == "full" && flows["flows"].as_array().unwrap().len() == 1)
+            .then_some(())
+    })
+    .await;
+}
+
 /// No answer to this token names the namespace `bank` or what is in it.
 async fn shows_no_bank(observer: &Observer, token: &str) {
-    for path in ["overview", "topology?window=60000", "routes", "changes?from=0"] {
+    let paths = [
+        "overview",
+        "topology?window=60000",
+        "routes",
+        "changes?from=0",
+        "proxies",
+        "policies",
+        "flows",
+        "flows?namespaces=bank,shop",
+    ];
+    for path in paths {
         let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(token)).await;
         assert_eq!(status, 200, "{path}: {body}");
         for hidden in ["bank", "ledger", "vault", "teller"] {
