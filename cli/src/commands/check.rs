@@ -118,11 +118,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
         let client = leno_operate::connect(&check.which.target()).await?;
         Ok(match check.pre {
             true => leno_operate::before(&client, &check.namespace).await?,
-            false => {
-                let mut found = leno_operate::after(&client, &check.namespace).await?;
-                found.extend(modes(leno_operate::namespace_settings(&client).await)?);
-                found
-            }
+            false => of_installation(&client, &check.namespace).await?,
         })
     })?;
     if check.output == Output::Json {
@@ -131,6 +127,16 @@ fn of_cluster(check: &Check) -> Result<bool> {
         print(&table(&found))?;
     }
     Ok(is_well(&found))
+}
+
+/// What is found about an installation.
+pub(crate) async fn of_installation(
+    client: &leno_kube::Client,
+    namespace: &str,
+) -> Result<Vec<Finding>> {
+    let mut found = leno_operate::after(client, namespace).await?;
+    found.extend(modes(leno_operate::namespace_settings(client).await)?);
+    Ok(found)
 }
 
 #[cfg(test)]

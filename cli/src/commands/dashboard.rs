@@ -1,6 +1,7 @@
 //! `leno dashboard`.
 
 mod live;
+mod own;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use tokio::net::TcpListener;
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
 use live::Live;
+use own::OwnPages;
 
 /// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
 ///
@@ -59,12 +61,18 @@ pub(crate) fn run(dashboard: &Dashboard) -> Result<bool> {
 
 /// The dashboard of the chosen mesh, and the name of the mesh.
 async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
+    let own = Rc::new(OwnPages::new(dashboard.mesh.clone()));
+    let own: Ask = Rc::new(move |path| {
+        let own = own.clone();
+        Box::pin(async move { Ok(own.answer(&path).await) })
+    });
     match dashboard.mesh.choose()? {
         ChosenMesh::Machine(name) => {
             let layout = Layout::new(&name)?;
             // A mesh that ends while the page is open is shown there.
             Status::read(&layout)?;
             let front = Front::new(layout.observer(), dashboard.listen.ip())?;
+            let front = front.with_own(own);
             let front = if dashboard.tap { front.with_taps(taps(dashboard))? } else { front };
             Ok((front, name))
         }
@@ -77,7 +85,8 @@ async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
                 let history = history.clone();
                 Box::pin(async move { history.ask(&path).await.map_err(|error| error.said()) })
             });
-            Ok((Front::far(ask)?.with_taps(taps(dashboard))?, target.name()))
+            let front = Front::far(ask)?.with_own(own).with_taps(taps(dashboard))?;
+            Ok((front, target.name()))
         }
     }
 }

@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(200);
 const OBEYED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where the authority is.
-enum Authority {
+pub(crate) enum Authority {
     Machine(Layout),
     Cluster { client: Client, namespace: String },
 }
@@ -148,7 +148,7 @@ async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
 }
 
 impl Authority {
-    async fn of(mesh: &AnyMesh) -> Result<Self> {
+    pub(crate) async fn of(mesh: &AnyMesh) -> Result<Self> {
         Ok(match mesh.choose()? {
             ChosenMesh::Machine(name) => Self::Machine(Layout::new(&name)?),
             ChosenMesh::Cluster(target) => {
@@ -158,7 +158,7 @@ impl Authority {
         })
     }
 
-    async fn report(&self) -> Result<IdentityReport> {
+    pub(crate) async fn report(&self) -> Result<IdentityReport> {
         Ok(match self {
             Self::Machine(layout) => identity::report(layout).await?,
             Self::Cluster { client, namespace } => {

@@ -1,0 +1,99 @@
+//! What the page shows by the rights of the user of `leno dashboard`, and not by those of the observer: what `leno check` and
+//! `leno identity` say.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Result;
+use leno_checks::Finding;
+use leno_local::check::Health;
+use leno_local::layout::Layout;
+use leno_observe::admin::Reply;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::commands::identity::Authority;
+use crate::commands::{AnyMesh, ChosenMesh, check};
+
+/// How long an answer is shown again: pages that are open ask at the same time, and a check asks each proxy.
+const HOLDS: Duration = Duration::from_secs(10);
+/// How long a look may take.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// The pages.
+pub(super) struct OwnPages {
+    mesh: AnyMesh,
+    checks: Mutex<Option<KeptReply>>,
+    authority: Mutex<Option<KeptReply>>,
+}
+
+struct KeptReply {
+    at: Instant,
+    reply: Reply,
+}
+
+impl OwnPages {
+    pub(super) fn new(mesh: AnyMesh) -> Self {
+        Self { mesh, checks: Mutex::default(), authority: Mutex::default() }
+    }
+
+    /// The page at a path. Requests that come while it is made wait for it, and have the same.
+    pub(super) async fn answer(&self, path: &str) -> Reply {
+        let is_checks = path.ends_with("/checks");
+        let mut kept =
+            if is_checks { self.checks.lock().await } else { self.authority.lock().await };
+        if let Some(kept) = &*kept
+            && kept.at.elapsed() < HOLDS
+        {
+            return Reply { status: kept.reply.status, body: kept.reply.body.clone() };
+        }
+        let look = async { if is_checks { self.checks().await } else { self.authority().await } };
+        let looked = tokio::time::timeout(BOUND, look).await;
+        let looked = looked.unwrap_or_else(|_late| {
+            Err(anyhow::anyhow!("it takes longer than {} s", BOUND.as_secs()))
+        });
+        let reply = match looked {
+            Ok(page) => Reply { status: 200, body: page.to_string() },
+            Err(error) => {
+                Reply { status: 502, body: json!({"error": format!("{error:#}")}).to_string() }
+            }
+        };
+        let body = reply.body.clone();
+        let status = reply.status;
+        *kept = Some(KeptReply { at: Instant::now(), reply });
+        Reply { status, body }
+    }
+
+    async fn checks(&self) -> Result<Value> {
+        let groups: Vec<(&str, Vec<Finding>)> = match self.mesh.choose()? {
+            ChosenMesh::Machine(name) => {
+                let found = Health::run(&Layout::new(&name)?).await?;
+                vec![
+                    ("This machine", found.machine.findings()),
+                    ("The mesh", found.mesh.unwrap_or_default()),
+                ]
+            }
+            ChosenMesh::Cluster(target) => {
+                let client = leno_operate::connect(&target).await?;
+                vec![(
+                    "The cluster",
+                    check::of_installation(&client, &self.mesh.system_namespace).await?,
+                )]
+            }
+        };
+        let groups: Vec<Value> = groups
+            .into_iter()
+            .map(|(name, findings)| json!({"name": name, "findings": findings}))
+            .collect();
+        Ok(json!({"at_ms": now_ms(), "groups": groups}))
+    }
+
+    async fn authority(&self) -> Result<Value> {
+        let report = Authority::of(&self.mesh).await?.report().await?;
+        Ok(json!({"at_ms": now_ms(), "authority": report}))
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
