@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leno_dashboard::api::{About, Signals, Topology};
+use leno_dashboard::inventory::{Flows, Policies, Proxies};
 use leno_local::status::Status;
+use leno_observe::stat::ProxyReport;
 use leno_testkit::{binaries, command, tools};
 
 use crate::mesh::{Mesh, out, root, with_server};
@@ -282,6 +284,53 @@ fn the_dashboard_shows_the_rules_of_routes_and_live_requests_in_a_browser() {
     command::text(&mut served.drive("routes", &browser), STAGE).unwrap();
     let served = Served::start_with(&mesh, &["--tap"]);
     command::text(&mut served.drive("live", &browser), STAGE).unwrap();
+}
+
+#[test]
+fn the_dashboard_shows_what_there_is_now_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let chain = CHAIN.replace("@FRONT@", &format!("{FRONT:?}"));
+    let chain = chain.replace("@CART@", &format!("{CART:?}"));
+    let Some(mesh) = root(|| Mesh::start(&chain)) else { return };
+    mesh.wait_for("a denied request", || {
+        let policies: Option<Policies> = mesh.observed("/api/v1/policies?window=60000");
+        policies.is_some_and(|now| now.policies.iter().any(|one| !one.denied.is_empty()))
+    });
+    let policies: Policies = mesh.observed("/api/v1/policies?window=60000").unwrap();
+    let [locked] = policies.policies.as_slice() else { panic!("{policies:?}") };
+    assert_eq!(locked.selection.workloads, [("shop".to_owned(), "locked".to_owned())]);
+    assert_eq!(locked.denied[0].client, "customer");
+    mesh.wait_for("its decisions", || {
+        let policies: Option<Policies> = mesh.observed("/api/v1/policies?window=60000");
+        policies.is_some_and(|now| now.policies[0].decisions.contains_key("not-allowed"))
+    });
+    let proxies: Proxies = mesh.observed("/api/v1/proxies").unwrap();
+    let is_current = |one: &ProxyReport| {
+        let state = one.state.as_ref();
+        state.is_some_and(|state| {
+            state.connected == Some(true) && state.certificate_ends_s.is_some()
+        })
+    };
+    assert_eq!(proxies.proxies.iter().filter(|one| is_current(one)).count(), 5, "{proxies:?}");
+    // Where the kernel accounts for connections, they are shown; else the reason is.
+    let accounts = mesh.leno(&["flows", "--name", mesh.name()]).output().unwrap();
+    let stage = if accounts.status.success() { "present" } else { "present_without_flows" };
+    if accounts.status.success() {
+        mesh.wait_for("connections", || {
+            mesh.observed::<Flows>("/api/v1/flows").is_some_and(|now| !now.flows.is_empty())
+        });
+    }
+    let served = Served::start(&mesh);
+    command::text(&mut served.drive(stage, &browser), STAGE).unwrap();
+}
+
+#[test]
+fn the_page_does_bounded_work_for_a_large_mesh() {
+    let Some((driver, chromium)) = browser() else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/large.mjs");
+    let mut node = Command::new("node");
+    node.arg(script).arg("check").env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
+    println!("{}", command::text(&mut node, STAGE).unwrap());
 }
 
 #[test]

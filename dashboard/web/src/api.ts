@@ -120,6 +120,137 @@ export interface Mark {
   lines: string[];
 }
 
+/** What a proxy reports of itself. */
+export interface ProxyState {
+  /** null if the proxy has no control plane. */
+  connected: boolean | null;
+  /** The time since the control plane was heard last; 0 while it is connected. */
+  configuration_age_s: number;
+  resources: number;
+  rejected: number;
+  identity: string | null;
+  certificate_ends_s: number | null;
+  connections: number;
+  max_connections: number;
+  memory_bytes: number;
+  memory_budget_bytes: number;
+}
+
+export interface Proxy {
+  namespace: string;
+  workload: string;
+  instance: string;
+  ready: boolean;
+  /** Why it did not answer. */
+  silent: string | null;
+  state: ProxyState | null;
+}
+
+export interface Proxies {
+  at_ms: number | null;
+  proxies: Proxy[];
+  left_out: number;
+}
+
+export interface Denied {
+  client_namespace: string;
+  client: string;
+  server_namespace: string;
+  server: string;
+  count: number;
+}
+
+export interface Policy {
+  kind: string;
+  namespace: string;
+  name: string;
+  action: string;
+  rules: number;
+  selects: string[];
+  workloads: [string, string][];
+  left_out: number;
+  /** How often proxies that run have decided by it. */
+  decisions: Record<string, number>;
+  /** Which clients policies of its kind denied at its workloads in the window. */
+  denied: Denied[];
+}
+
+export interface Policies {
+  from_ms: number;
+  to_ms: number;
+  policies: Policy[];
+  left_out: number;
+  unavailable: string | null;
+}
+
+export interface Flow {
+  namespace: string;
+  workload: string;
+  peer_namespace: string;
+  peer: string;
+  role: string;
+  socket: string;
+  sent_bytes_per_s: number;
+  received_bytes_per_s: number;
+  opened: number;
+  ends: Record<string, number>;
+  segments: number;
+  retransmits: number;
+  handshake_ms: number | null;
+  round_trip_ms: number | null;
+}
+
+export interface Flows {
+  span_s: number;
+  level: string | null;
+  unavailable: string | null;
+  flows: Flow[];
+  drops: { namespace: string; workload: string; reason: string; count: number }[];
+  left_out: number;
+  silent: string[];
+}
+
+export type Level = "good" | "warning" | "bad" | "unknown";
+
+export interface Finding {
+  subject: string;
+  /** The question that the check answers. */
+  asks: string;
+  level: Level;
+  text: string;
+  remedy?: string;
+}
+
+/** What `leno check` says. */
+export interface Checks {
+  at_ms: number;
+  groups: { name: string; findings: Finding[] }[];
+}
+
+export interface Certificate {
+  subject: string;
+  sha256: string;
+  not_before_unix_s: number;
+  not_after_unix_s: number;
+}
+
+/** What `leno identity` says. */
+export interface Authority {
+  at_ms: number;
+  authority: {
+    trust_domain: string;
+    phase: string;
+    own_root: boolean;
+    chain: Certificate[];
+    roots: Certificate[];
+    others: Certificate[];
+    federated: Record<string, Certificate[]>;
+    proxies: { connected: number; current: number; waiting_total: number };
+    revoked: string[];
+    problem: string | null;
+  };
+}
+
 /** A request that a tap has recorded. */
 export interface Tapped {
   at_unix_us: number;
@@ -208,6 +339,17 @@ export const topology = (at: number | undefined, window: number, signal: AbortSi
 
 export const routes = (at: number | undefined, window: number, signal: AbortSignal) =>
   get<Routes>("routes", { at, window }, signal);
+
+export const proxies = (signal: AbortSignal) => get<Proxies>("proxies", {}, signal);
+
+export const policies = (at: number | undefined, window: number, signal: AbortSignal) =>
+  get<Policies>("policies", { at, window }, signal);
+
+export const flows = (signal: AbortSignal) => get<Flows>("flows", {}, signal);
+
+export const checks = (signal: AbortSignal) => get<Checks>("checks", {}, signal);
+
+export const authority = (signal: AbortSignal) => get<Authority>("authority", {}, signal);
 
 export const tap = (parameters: Record<string, string>, signal: AbortSignal) => get<TapPage>("tap", parameters, signal);
 

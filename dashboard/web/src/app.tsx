@@ -4,15 +4,32 @@ import { useEffect, useRef } from "preact/hooks";
 
 import * as api from "./api";
 import { TICK, useLoaded } from "./load";
+import { CertificatesPage } from "./pages/certificates";
 import { ChangesPage } from "./pages/changes";
+import { ChecksPage } from "./pages/checks";
 import { EdgePage } from "./pages/edge";
+import { FlowsPage } from "./pages/flows";
 import { LivePage } from "./pages/live";
 import { MeshPage } from "./pages/mesh";
+import { PoliciesPage, PolicyPage } from "./pages/policies";
+import { ProxiesPage, ProxyPage } from "./pages/proxies";
 import { RoutesPage } from "./pages/routes";
 import { WorkloadPage } from "./pages/workload";
 import { change, href, usePlace, type Place } from "./route";
 import { StateBar } from "./state";
 import { Timeline } from "./timeline";
+
+/** The path, the words and the first parts of the addresses of each page. */
+const PAGES: [string, string, ...string[]][] = [
+  ["/", "Mesh", ""],
+  ["/routes", "Routes", "routes"],
+  ["/policies", "Policies", "policies", "policy"],
+  ["/certificates", "Certificates", "certificates"],
+  ["/proxies", "Proxies", "proxies", "proxy"],
+  ["/flows", "Connections", "flows"],
+  ["/checks", "Checks", "checks"],
+  ["/changes", "Changes", "changes"],
+];
 
 export function App() {
   const place = usePlace();
@@ -40,22 +57,18 @@ export function App() {
           Leno <span class="mesh">{mesh}</span>
         </a>
         <nav aria-label="pages">
-          <a href={href("/", place)} aria-current={place.parts.length === 0 ? "page" : undefined}>
-            Mesh
-          </a>
-          <a href={href("/routes", place)} aria-current={place.parts[0] === "routes" ? "page" : undefined}>
-            Routes
-          </a>
-          <a href={href("/changes", place)} aria-current={place.parts[0] === "changes" ? "page" : undefined}>
-            Changes
-          </a>
+          {PAGES.map(([path, words, ...parts]) => (
+            <a key={path} href={href(path, place, { filter: "" })} aria-current={parts.includes(place.parts[0] ?? "") ? "page" : undefined}>
+              {words}
+            </a>
+          ))}
         </nav>
         <label class="search">
-          <span class="unseen">Search workloads</span>
+          <span class="unseen">Search names</span>
           <input
             ref={search}
             type="search"
-            placeholder="Search workloads  ( / )"
+            placeholder="Search names  ( / )"
             value={place.search}
             onInput={(event) => change(place, { search: event.currentTarget.value })}
           />
@@ -91,6 +104,20 @@ function Page(props: PageProps) {
       return <MeshPage {...props} />;
     case "routes":
       return <RoutesPage {...props} />;
+    case "policies":
+      return <PoliciesPage {...props} />;
+    case "policy":
+      return <PolicyPage {...props} kind={names[0] ?? ""} namespace={names[1] ?? ""} name={names[2] ?? ""} />;
+    case "certificates":
+      return <CertificatesPage {...props} />;
+    case "proxies":
+      return <ProxiesPage {...props} />;
+    case "proxy":
+      return <ProxyPage {...props} namespace={names[0] ?? ""} name={names[1] ?? ""} />;
+    case "flows":
+      return <FlowsPage {...props} />;
+    case "checks":
+      return <ChecksPage {...props} />;
     case "changes":
       return <ChangesPage {...props} />;
     case "workload":
@@ -112,7 +139,7 @@ function useKeys(place: Place, search: { current: HTMLInputElement | null }) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Escape") {
         if (typing) search.current?.blur();
-        if (place.search !== "" || place.namespace !== "") change(place, { search: "", namespace: "" });
+        if (place.search !== "" || place.namespace !== "" || place.filter !== "") change(place, { search: "", namespace: "", filter: "" });
         else if (place.parts.length > 0) location.hash = href("/", place);
       } else if (!typing && event.key === "/") {
         event.preventDefault();

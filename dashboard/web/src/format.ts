@@ -27,6 +27,24 @@ export function bytes(perSecond: number): string {
   return `${perSecond.toFixed(unit === 0 ? 0 : 1)} ${units[unit]}`;
 }
 
+export function size(bytes: number): string {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let unit = 0;
+  while (bytes >= 1024 && unit < units.length - 1) {
+    bytes /= 1024;
+    unit += 1;
+  }
+  return `${bytes.toFixed(unit === 0 ? 0 : 1)} ${units[unit]}`;
+}
+
+/** A length of time in its largest unit, as `leno check` writes it. */
+export function length(seconds: number): string {
+  if (seconds >= 172_800) return `${Math.round(seconds / 86_400)} days`;
+  if (seconds >= 7_200) return `${Math.round(seconds / 3_600)} h`;
+  if (seconds >= 120) return `${Math.round(seconds / 60)} min`;
+  return `${Math.round(seconds)} s`;
+}
+
 const two = (number: number) => String(number).padStart(2, "0");
 
 export function clock(ms: number): string {
@@ -71,6 +89,11 @@ export function health(signals: Signals): Health {
 export const workloadPage = (namespace: string, name: string) => `/workload/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
 export const livePage = (namespace: string, name: string) => `/live/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+
+export const proxyPage = (namespace: string, instance: string) => `/proxy/${encodeURIComponent(namespace)}/${encodeURIComponent(instance)}`;
+
+export const policyPage = (policy: { kind: string; namespace: string; name: string }) =>
+  `/policy/${[policy.kind, policy.namespace, policy.name].map(encodeURIComponent).join("/")}`;
 
 export const edgePage = (edge: { client_namespace: string; client: string; server_namespace: string; server: string }) =>
   `/edge/${[edge.client_namespace, edge.client, edge.server_namespace, edge.server].map((part) => encodeURIComponent(part === "" ? "-" : part)).join("/")}`;

@@ -12,6 +12,8 @@ export interface Place {
   /** What names have to contain. */
   search: string;
   namespace: string;
+  /** What a list is narrowed to, beside the search; empty for all of it. */
+  filter: string;
 }
 
 const WINDOW = 60_000;
@@ -29,17 +31,19 @@ function read(): Place {
     window: number("window") ?? WINDOW,
     search: parameters.get("q") ?? "",
     namespace: parameters.get("ns") ?? "",
+    filter: parameters.get("f") ?? "",
   };
 }
 
 /** The address of a page, with the moment and the filters of this one. */
 export function href(path: string, place: Place, change: Partial<Place> = {}): string {
-  const { at, window, search, namespace } = { ...place, ...change };
+  const { at, window, search, namespace, filter } = { ...place, ...change };
   const parameters = new URLSearchParams();
   if (at !== undefined) parameters.set("at", String(Math.round(at)));
   if (window !== WINDOW) parameters.set("window", String(window));
   if (search !== "") parameters.set("q", search);
   if (namespace !== "") parameters.set("ns", namespace);
+  if (filter !== "") parameters.set("f", filter);
   const query = parameters.toString();
   return `#${path}${query === "" ? "" : `?${query}`}`;
 }

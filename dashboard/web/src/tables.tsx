@@ -3,13 +3,24 @@
 import type { ComponentChildren } from "preact";
 
 import type { Edge, Route, Signals, Workload } from "./api";
-import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, workloadPage } from "./format";
+import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, workloadPage, type Health } from "./format";
 import { href, type Place } from "./route";
 
 /** More rows help no reader; the search narrows them. */
-const MAX_ROWS = 200;
+export const MAX_ROWS = 200;
 
-function Table({ id, heading, columns, rows, left }: { id: string; heading: string; columns: string[]; rows: ComponentChildren[]; left: number }) {
+interface TableProps {
+  id: string;
+  heading: string;
+  columns: string[];
+  rows: ComponentChildren[];
+  /** Rows that are not shown. */
+  left: number;
+  /** What is said of a table without rows. */
+  none?: string;
+}
+
+export function Table({ id, heading, columns, rows, left, none = "None in this window." }: TableProps) {
   return (
     <div class="table">
       <h2 id={id}>{heading}</h2>
@@ -27,7 +38,7 @@ function Table({ id, heading, columns, rows, left }: { id: string; heading: stri
           <tbody>{rows}</tbody>
         </table>
       </div>
-      {rows.length === 0 && <p class="quiet">None in this window.</p>}
+      {rows.length === 0 && <p class="quiet">{none}</p>}
       {left > 0 && <p class="quiet">{left} more: search for a name.</p>}
     </div>
   );
@@ -51,10 +62,9 @@ function unanswered({ requests, given_up, denied }: Signals): ComponentChildren 
   return shares.length > 0 ? shares.map((share, nth) => (nth > 0 ? [", ", share] : share)) : "–";
 }
 
-const Dot = ({ of }: { of: Signals }) => {
-  const is = health(of);
-  return <span class={`dot ${is}`} title={is} role="img" aria-label={is} />;
-};
+export const Mark = ({ is }: { is: Health }) => <span class={`dot ${is}`} title={is} role="img" aria-label={is} />;
+
+const Dot = ({ of }: { of: Signals }) => <Mark is={health(of)} />;
 
 /** The worst first, of these the busiest. */
 function byHealth(a: Signals, b: Signals): number {

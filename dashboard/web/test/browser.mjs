@@ -47,7 +47,7 @@ async function looks(path, options) {
   const { page, complaints } = await open({ ...options, bypassCSP: true });
   await page.goto(address + path);
   await page.locator("main h1, main h2").first().waitFor({ state: "attached" });
-  await page.locator("td, .chart").first().waitFor();
+  await page.locator("td, .chart, dl.figures, [data-state=unavailable]").first().waitFor();
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   assert.ok(wide <= 0, `${path} is ${wide} px wider than ${options.width} px`);
   await page.addScriptTag({ path: axe });
@@ -295,6 +295,118 @@ async function live() {
   }
 }
 
+const present = () => ofThePresent(true);
+const present_without_flows = () => ofThePresent(false);
+
+/** Policies, certificates, proxies, connections and checks, of a mesh in which a policy denies `customer` at `locked`. */
+async function ofThePresent(flows) {
+  const { page, complaints } = await open();
+  await page.goto(address);
+  const go = async (name) => {
+    await page.locator("nav a", { hasText: name }).click();
+    await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
+  };
+  const row = (table, text) => page.locator(`[aria-labelledby=${table}] tbody tr`, { hasText: text });
+  /** The search and the filter narrow a table, are part of the address, and Escape clears both. */
+  const narrows = async (table, text, none, filter) => {
+    await page.keyboard.press("/");
+    await page.keyboard.type("nosuchname");
+    await page.locator("p", { hasText: none }).first().waitFor();
+    assert.match(page.url(), /q=nosuchname/);
+    await page.keyboard.press("Escape");
+    await row(table, text).first().waitFor();
+    await page.getByLabel("Show").selectOption(filter);
+    assert.match(page.url(), new RegExp(`f=${filter}`));
+    const shared = await open();
+    await shared.page.goto(page.url());
+    await shared.page.locator("main section").first().waitFor();
+    assert.equal(await shared.page.getByLabel("Show").inputValue(), filter);
+    await shared.page.context().close();
+    await page.locator("body").press("Escape");
+    await row(table, text).first().waitFor();
+    assert.doesNotMatch(page.url(), /f=/);
+  };
+
+  await go("Policies");
+  await row("policies", "shop/locked").locator(".dot.warning").waitFor();
+  assert.match(await row("policies", "shop/locked").innerText(), /AuthorizationPolicy, Allow\s+workloads with app=locked\s+1\s+.*not-allowed \d+.*\s+\d+/);
+  await narrows("policies", "shop/locked", "None that fits.", "denies");
+  await shot(page, "dashboard-policies");
+  await row("policies", "shop/locked").locator("a").click();
+  await page.locator("h1", { hasText: "AuthorizationPolicy shop/locked" }).waitFor();
+  assert.match(await row("denied", "shop/customer").innerText(), /shop\/customer\s+shop\/locked\s+\d+/);
+  await row("selected", "shop/locked").locator("a").waitFor();
+  await shot(page, "dashboard-policy");
+  await row("denied", "shop/customer").locator("a").click();
+  await page.locator("h1", { hasText: "shop/customer → shop/locked" }).waitFor();
+
+  await go("Certificates");
+  await row("signers", "root, trusted").waitFor();
+  await row("signers", "signs workloads").waitFor();
+  await row("leaves", "shop/customer-0").waitFor();
+  assert.match(await row("leaves", "shop/customer-0").innerText(), /spiffe:\/\/\S+\/ns\/shop\/sa\/\S+\s+ends in/);
+  await narrows("leaves", "shop/customer-0", "None that fits.", "soon");
+  await shot(page, "dashboard-certificates");
+
+  await go("Proxies");
+  await row("proxies", "shop/locked-0").waitFor();
+  assert.match(await row("proxies", "shop/locked-0").innerText(), /shop\/locked-0\s+locked\s+current\s+ends in/);
+  await narrows("proxies", "shop/locked-0", "None that fits.", "troubled");
+  await shot(page, "dashboard-proxies");
+  await row("proxies", "shop/locked-0").locator("a").click();
+  await page.locator("h1", { hasText: "Proxy of shop/locked-0" }).waitFor();
+  await page.locator("dl.figures", { hasText: "current" }).waitFor();
+  await page.goto(`${address}#/proxy/shop/nosuch`);
+  await page.locator("p", { hasText: "No proxy of this name is there." }).waitFor();
+
+  await go("Connections");
+  if (flows) {
+    await row("flows", "shop/customer").first().waitFor();
+    assert.match(await page.locator(".flows").innerText(), /accounted for: \w+/);
+    await narrows("flows", "shop/customer", "None that fits.", "proxy");
+    await shot(page, "dashboard-connections");
+  } else {
+    await page.locator("[data-state=unavailable]", { hasText: "does not account for connections" }).waitFor();
+  }
+
+  await go("Checks");
+  await row("the-mesh", "shop/locked proxy").or(row("the-mesh", "shop/locked-0 proxy")).first().waitFor();
+  assert.ok((await page.locator("[aria-labelledby=this-machine] tbody tr").count()) > 0);
+  await narrows("the-mesh", "shop/", "None that fits.", "troubled");
+  await shot(page, "dashboard-checks");
+
+  // The past has none of it, which the page says.
+  const slider = page.locator(".timeline input");
+  await slider.focus();
+  await page.keyboard.press("Home");
+  await page.locator("p", { hasText: "This page shows the present" }).waitFor();
+  await page.keyboard.press("l");
+  await page.locator("p", { hasText: "This page shows the present" }).waitFor({ state: "detached" });
+
+  // Where the program is none of the mesh's, as for a page that the observer itself serves, the page says what is missing.
+  const other = await open();
+  await other.page.route("**/api/v1/checks*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, groups: [{ name: "The mesh", findings: [] }] } }));
+  await other.page.goto(`${address}#/checks`);
+  await other.page.locator("p", { hasText: "Nothing to check." }).waitFor();
+  assert.deepEqual(other.complaints, []);
+  await other.page.route("**/api/v1/authority*", (route) => route.fulfill({ status: 404, json: { error: "leno dashboard shows this" } }));
+  await other.page.goto(`${address}#/certificates`);
+  await other.page.locator("[data-state=unavailable]", { hasText: "leno dashboard shows this" }).waitFor();
+  await other.page.locator("[aria-labelledby=leaves] tbody tr").first().waitFor();
+  await other.page.context().close();
+
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+  const paths = ["#/policies", "#/policy/AuthorizationPolicy/shop/locked", "#/certificates", "#/proxies", "#/proxy/shop/locked-0", "#/flows", "#/checks"];
+  for (const path of paths) {
+    for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks(path, { width, dark });
+  }
+  const small = await open({ width: 390, height: 844, dark: true });
+  await small.page.goto(`${address}#/policies`);
+  await small.page.locator("tbody tr").first().waitFor();
+  await shot(small.page, "dashboard-policies-small");
+}
+
 /** A control plane that is away is shown as such, and the figures go on. */
 async function away() {
   const { page, complaints } = await open();
@@ -319,7 +431,7 @@ async function gone() {
 }
 
 try {
-  await { mesh, routes, live, unanswered, away, gone }[stage]();
+  await { mesh, routes, live, unanswered, present, present_without_flows, away, gone }[stage]();
 } finally {
   await browser.close();
 }

@@ -7,6 +7,8 @@ export interface View {
   scale: number;
   x: number;
   y: number;
+  /** Whether it is being dragged. */
+  moves?: boolean;
 }
 
 export interface Colours {
@@ -35,7 +37,7 @@ const NODE_HEIGHT = 28;
 /** Below this scale names cannot be read and are left out. */
 const READABLE = 0.45;
 
-/** Above this many edges, and with names that cannot be read, edges are plain lines. */
+/** Above this many edges they are plain lines while names cannot be read, and while the picture is dragged. */
 const MANY = 1_000;
 
 const ORDER: Health[] = ["idle", "good", "warning", "bad"];
@@ -63,7 +65,7 @@ export function draw(canvas: HTMLCanvasElement, picture: Picture, view: View, fo
     context.font = "13px system-ui, sans-serif";
   }
   const near = nearOf(picture, focus);
-  if (focus === null && picture.links.length > MANY && view.scale < READABLE) {
+  if (focus === null && picture.links.length > MANY && (view.moves || view.scale < READABLE)) {
     drawMany(context, picture.links, 1 / view.scale, colour);
   } else {
     for (const link of picture.links) drawLink(context, link, focus === null || link.from === focus || link.to === focus, colour);

@@ -19,6 +19,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
   const [focus, setFocus] = useState<string | null>(null);
   const [size, setSize] = useState({ width: 0, height: 0 });
   const [view, setView] = useState<View | null>(null);
+  const [dragged, setDragged] = useState(false);
   const colour = useColours(canvas);
   const focused = picture.nodes.find((node) => node.key === focus) ?? null;
   const shape = `${picture.width} ${picture.height} ${size.width} ${size.height}`;
@@ -42,9 +43,9 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
 
   useEffect(() => {
     if (!canvas.current || !colour || size.width === 0) return;
-    const frame = requestAnimationFrame(() => canvas.current && draw(canvas.current, picture, current, focused, colour));
+    const frame = requestAnimationFrame(() => canvas.current && draw(canvas.current, picture, { ...current, moves: dragged }, focused, colour));
     return () => cancelAnimationFrame(frame);
-  }, [picture, current, focused, colour, size]);
+  }, [picture, current, dragged, focused, colour, size]);
 
   const open = (node: Node) => {
     const namespace = folded.folded.get(node.key);
@@ -104,15 +105,18 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
           if (!from) return;
           const [x, y] = [event.clientX - from.x, event.clientY - from.y];
           from.moved ||= Math.abs(x) + Math.abs(y) > 4;
+          if (from.moved) setDragged(true);
           if (from.moved) setView({ ...from.view, x: from.view.x + x, y: from.view.y + y });
         }}
         onPointerUp={(event) => {
           const moved = drag.current?.moved;
           drag.current = null;
+          setDragged(false);
           if (!moved) setFocus(at(event).node?.key ?? null);
         }}
         onPointerCancel={() => {
           drag.current = null;
+          setDragged(false);
         }}
         onDblClick={(event) => {
           const { node } = at(event);
