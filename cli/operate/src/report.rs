@@ -3,6 +3,7 @@
 mod archive;
 mod gather;
 mod object;
+mod observed;
 mod scrub;
 mod tail;
 
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use leno_kube::Client;
 use serde::Serialize;
 
-use crate::{Error, after, installed, namespaces};
+use crate::{Error, History, after, installed, namespaces};
 pub use archive::Archive;
 use gather::{Gathered, ReportCoverage};
 
@@ -44,12 +45,16 @@ struct Summary<'a> {
     missing: &'a [String],
 }
 
-/// Writes a report; returns what could not be gathered.
+/// Writes a report; returns what could not be gathered. `history` is asked with the rights of the user.
 ///
 /// # Errors
 /// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else
 /// that cannot be read is missing from the report, which notes it.
-pub async fn report(client: &Client, wanted: &ReportScope) -> Result<Vec<String>, Error> {
+pub async fn report(
+    client: &Client,
+    history: &History,
+    wanted: &ReportScope,
+) -> Result<Vec<String>, Error> {
     let failed = |error| Error::File(wanted.file.clone(), error);
     let place = ReportCoverage::find(client, wanted).await?;
     let archive = Archive::create(&wanted.file).map_err(failed)?;
@@ -58,6 +63,7 @@ pub async fn report(client: &Client, wanted: &ReportScope) -> Result<Vec<String>
     gathered.events(client, &place).await.map_err(failed)?;
     gathered.logs(client, &place).await.map_err(failed)?;
     gathered.states(client, &place).await.map_err(failed)?;
+    gathered.observed(history, wanted).await.map_err(failed)?;
     let version = client.apiserver_version().await;
     let kubernetes = gathered.or_missing(version.map_err(Error::api("get /version")));
     gathered.or_missing(namespaces::check(client, &wanted.system).await);

@@ -15,7 +15,8 @@ use super::{AnyMesh, ChosenMesh, block_on, print};
 /// secrets
 ///
 /// Versions, what was installed, Leno's objects and those attached to the mesh, events, the newest lines of the
-/// logs of the control plane, the agents and the proxies, and their metrics and configuration. Secrets are not
+/// logs of the control plane, the agents and the proxies, and their metrics and configuration; of a cluster also what its
+/// observer shows you of the last five minutes. Secrets are not
 /// read; values of environments, headers and annotations, commands of workloads, and all text that looks like
 /// a key or a token are removed. Read it before you send it. Exits 1 if something could not be gathered.
 #[derive(Debug, Args)]
@@ -64,6 +65,7 @@ fn of_cluster(bug_report: &BugReport, target: &Target, file: PathBuf) -> Result<
     };
     block_on(async {
         let client = leno_operate::connect(target).await?;
-        Ok(leno_operate::report(&client, &wanted).await?)
+        let history = leno_operate::History::new(target, &wanted.system).await?;
+        Ok(leno_operate::report(&client, &history, &wanted).await?)
     })
 }

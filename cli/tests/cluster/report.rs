@@ -72,6 +72,7 @@ async fn a_report_has_what_helps_and_none_of_the_secrets_that_were_planted() {
         said(&made)
     );
     assert!(said(&made).contains("missing: "), "{}", said(&made));
+    assert!(said(&made).contains("missing: observer: "), "{}", said(&made));
     let again = leno_at(&shop.admin, &words);
     assert_eq!(again.status.code(), Some(2), "a file that is there is not written over");
 

@@ -1,0 +1,74 @@
+//! What the observer shows the user: the last minutes of the mesh, and what there is now.
+
+use std::io;
+
+use serde_json::Value;
+
+use super::ReportScope;
+use super::gather::Gathered;
+use crate::History;
+
+/// The pages of the interface, with the window that is reported, and the files that have them.
+const PAGES: [(&str, &str); 7] = [
+    ("overview", "overview.json"),
+    ("topology?window=300000", "topology.json"),
+    ("routes?window=300000", "routes.json"),
+    ("changes", "changes.json"),
+    ("proxies", "proxies.json"),
+    ("policies?window=300000", "policies.json"),
+    ("flows", "flows.json"),
+];
+
+impl Gathered {
+    /// The pages, of the namespaces of the report, as far as the user may see them. The observer decides that by the user's own
+    /// token.
+    pub(super) async fn observed(
+        &mut self,
+        history: &History,
+        wanted: &ReportScope,
+    ) -> io::Result<()> {
+        for (page, file) in PAGES {
+            let file = format!("observer/{file}");
+            let reply = match history.ask(&path(page, &wanted.namespaces)).await {
+                Ok(reply) => reply,
+                Err(error) => {
+                    // Who does not answer once is not asked seven times.
+                    self.missing.push(format!("observer: {}", error.said()));
+                    return Ok(());
+                }
+            };
+            match serde_json::from_str::<Value>(&reply.body) {
+                Ok(page) if reply.status == 200 => {
+                    let has_room = self.archive.found(&file, &page)?;
+                    if !has_room {
+                        self.missing.push(format!("{file}: the archive is full"));
+                    }
+                }
+                _ => self.missing.push(format!("{file}: status {}", reply.status)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn path(page: &str, namespaces: &[String]) -> String {
+    let path = format!("/api/v1/{page}");
+    if namespaces.is_empty() {
+        return path;
+    }
+    let separator = if page.contains('?') { '&' } else { '?' };
+    format!("{path}{separator}namespaces={}", namespaces.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_of_the_namespaces_of_the_report() {
+        let both = ["shop".to_owned(), "bank".to_owned()];
+        assert_eq!(path("flows", &[]), "/api/v1/flows");
+        assert_eq!(path("flows", &both), "/api/v1/flows?namespaces=shop,bank");
+        assert_eq!(path("routes?window=1", &both), "/api/v1/routes?window=1&namespaces=shop,bank");
+    }
+}
