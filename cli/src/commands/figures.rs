@@ -23,6 +23,9 @@ const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 /// The time that a Prometheus is asked for where none is given: five scrapes at its usual interval.
 const RECORDED: Duration = Duration::from_mins(5);
 
+/// The least time until a Prometheus is asked again: it has nothing new before its next scrape.
+const ASKED_AGAIN: Duration = Duration::from_secs(5);
+
 /// Figures that are wanted, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Figures {
@@ -97,11 +100,7 @@ impl Figures {
             }
             view.show(&report, self.output)
         };
-        if let Some(url) = &self.recorded.prometheus {
-            anyhow::ensure!(
-                !self.watch,
-                "a Prometheus is asked once: leave out --watch, or use leno top"
-            );
+        if let Some(url) = self.recorded.prometheus.as_ref().filter(|_| !self.watch) {
             let (namespace, since) = (self.namespace.as_deref(), self.since.unwrap_or(RECORDED));
             let report = block_on(url.report(&self.mesh, namespace, since))?;
             shown(report)?;
@@ -124,7 +123,7 @@ impl Figures {
             namespace: self.namespace.as_deref(),
             window: self.window,
             goes_on: self.watch,
-            prometheus: None,
+            prometheus: self.recorded.prometheus.as_ref(),
         };
         block_on(reports(&wanted, shown))?;
         Ok(true)
@@ -255,7 +254,7 @@ pub(crate) async fn reports(
             if !wanted.goes_on {
                 return Ok(());
             }
-            tokio::time::sleep(wanted.window).await;
+            tokio::time::sleep(wanted.window.max(ASKED_AGAIN)).await;
         }
     }
     match wanted.mesh.choose()? {

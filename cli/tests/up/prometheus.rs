@@ -245,6 +245,7 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
     let output = server.answer("leno:success:ratio5m{service=\"web\"} < 0.9");
     assert!(said(&output).contains("web"), "{}", said(&output));
     reads_the_same_as_from_the_proxies(&mesh, &server);
+    server.is_asked_again(&mesh);
     let output =
         server.answer("ALERTS{alertname=~\"LenoFlow.*|LenoControl.*|LenoRoot.*|LenoPanics\"}");
     assert_eq!(said(&output).trim(), "[]", "nothing else is wrong");

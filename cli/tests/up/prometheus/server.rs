@@ -1,5 +1,6 @@
 //! A Prometheus that runs in the namespace of a mesh's bridge, and what it answers.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -53,9 +54,24 @@ impl Prometheus {
     }
 
     pub(super) fn leno_at(url: &str, mesh: &Mesh, beside: &Self, arguments: &[&str]) -> Output {
-        let mut command = within(&beside.netns, Path::new(env!("CARGO_BIN_EXE_leno")));
+        beside.command(url, mesh, arguments).output().unwrap()
+    }
+
+    /// `leno edges --watch` beside it shows figures twice.
+    pub(super) fn is_asked_again(&self, mesh: &Mesh) {
+        let mut command = self.command(&format!("http://{LISTEN}"), mesh, &["edges", "--watch"]);
+        let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+        let heads = lines.map_while(Result::ok).filter(|line| line.starts_with("CLIENT"));
+        assert_eq!(heads.take(2).count(), 2, "it has ended before");
+        watching.kill().unwrap();
+        watching.wait().unwrap();
+    }
+
+    fn command(&self, url: &str, mesh: &Mesh, arguments: &[&str]) -> Command {
+        let mut command = within(&self.netns, Path::new(env!("CARGO_BIN_EXE_leno")));
         command.args(arguments).args(["--prometheus", url, "--name", mesh.layout().mesh()]);
-        command.output().unwrap()
+        command
     }
 
     fn has_series(&self, query: &str) -> bool {
