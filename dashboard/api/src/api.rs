@@ -76,15 +76,14 @@ pub(crate) const MAX_STATE: usize = 4_096;
 impl State {
     /// Drops what is beyond the bound of each list, of the namespace that has the most, and returns how many entries that was.
     pub(crate) fn bound(&mut self) -> usize {
-        fn of(line: &String) -> &str {
-            line.split_once('/').map_or("", |(namespace, _)| namespace)
-        }
         let mut dropped = 0;
         for list in [&mut self.unready, &mut self.deaf] {
             dropped += keep_fairly(list, MAX_STATE, |one| &one.namespace);
         }
         for list in [&mut self.silent, &mut self.detached] {
-            dropped += keep_fairly(list, MAX_STATE, of);
+            dropped += keep_fairly(list, MAX_STATE, |line| {
+                line.split_once('/').map_or("", |(namespace, _)| namespace)
+            });
         }
         dropped
     }

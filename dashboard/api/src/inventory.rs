@@ -311,7 +311,7 @@ impl Inventory {
             count: count_of(&edge.signals.causes, cause),
         });
         let mut denied: Vec<Denied> = denied.filter(|one| one.count > 0).collect();
-        denied.sort_by(|a, b| b.count.cmp(&a.count));
+        denied.sort_by_key(|one| std::cmp::Reverse(one.count));
         let name = format!("{}/{}", policy.namespace, policy.name);
         let mut decisions: BTreeMap<String, u64> = BTreeMap::new();
         if cause == DENIED {
