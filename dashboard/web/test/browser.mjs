@@ -393,6 +393,11 @@ async function ofThePresent(flows) {
   await other.page.goto(`${address}#/certificates`);
   await other.page.locator("[data-state=unavailable]", { hasText: "leno dashboard shows this" }).waitFor();
   await other.page.locator("[aria-labelledby=leaves] tbody tr").first().waitFor();
+  // What is no date does not blank the page.
+  const endless = { namespace: "shop", workload: "endless", instance: "endless-0", ready: true, silent: null, state: { certificate_ends_s: 1e300, identity: "spiffe://d/ns/shop/sa/endless" } };
+  await other.page.route("**/api/v1/proxies*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, proxies: [endless], left_out: 0 } }));
+  await other.page.locator("[aria-labelledby=leaves] tbody tr td[title='– UTC']").waitFor();
+  assert.deepEqual(other.complaints.filter((one) => !one.includes("404")), []);
   await other.page.context().close();
 
   assert.deepEqual(complaints, []);

@@ -13,6 +13,8 @@ use crate::metrics::Sample;
 const DECISIONS: &str = "leno_authorization_total";
 /// Most policies and decisions of one proxy: twice as many policies as a proxy applies, and a default.
 const MAX_DECISIONS: usize = 256;
+/// The begin of the year 10000, which no certificate reaches, in seconds since 1970. A page that says a later end is not a proxy's.
+const NO_CERTIFICATE_S: u64 = 253_402_300_800;
 
 /// What a proxy reports of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,7 +76,9 @@ impl ProxyState {
                 "leno_discovery_resources" => state.resources = count,
                 "leno_discovery_nacks_total" => state.rejected = count,
                 IDENTITY => state.identity = Some(label("identity")),
-                EXPIRATION if count > 0 => state.certificate_ends_s = Some(count),
+                EXPIRATION if (1..NO_CERTIFICATE_S).contains(&count) => {
+                    state.certificate_ends_s = Some(count)
+                }
                 "leno_connections_open" => state.connections = count,
                 "leno_connections_limit" => state.max_connections = count,
                 "leno_memory_charged_bytes" => state.memory_bytes = count,
@@ -149,6 +153,16 @@ mod tests {
         assert_eq!(state.identity.as_deref(), Some("spiffe://d/ns/shop/sa/web"));
         assert_eq!(state.decisions[&("shop/locked".to_owned(), "deny".to_owned())], 3);
         assert_eq!((silent.silent.as_deref(), &silent.state), (Some("timed out"), &None));
+        for (ends, shown) in [
+            ("0", None),
+            ("253402300799", Some(NO_CERTIFICATE_S - 1)),
+            ("253402300800", None),
+            ("1e300", None),
+        ] {
+            let page = format!("{EXPIRATION} {ends}\n");
+            let state = ProxyState::of(&crate::metrics::parse(&page));
+            assert_eq!(state.certificate_ends_s, shown, "{ends}");
+        }
         let many: String = (0..2 * MAX_DECISIONS)
             .map(|nth| format!("{DECISIONS}{{decision=\"deny\",policy=\"shop/{nth}\"}} 1\n"))
             .collect();

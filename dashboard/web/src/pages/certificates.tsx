@@ -22,7 +22,11 @@ function judged(ends: number, now: number, soon: number): [Health, string] {
   return [left < soon ? "warning" : "good", `ends in ${length(left)}`];
 }
 
-const day = (seconds: number) => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
+/** A dash for what is no date: `toISOString` would throw, and the page would stay blank. */
+function day(seconds: number): string {
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? "–" : date.toISOString().slice(0, 16).replace("T", " ");
+}
 
 export function CertificatesPage({ place, now }: PageProps) {
   const authority = useLoaded("authority", AUTHORITY_TICK, api.authority);
