@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use leno_dashboard::inventory::Policy;
-use leno_dashboard::policies::{Labels, PolicyDocument, Selectable};
+use leno_dashboard::policies::{Labels, Matched, PolicyDocument, Selectable};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use leno_resources::Kind;
@@ -65,9 +64,9 @@ struct FollowedObject {
 
 #[derive(Debug)]
 enum Selects {
-    Policy(Box<PolicyDocument>),
+    Policy(Arc<PolicyDocument>),
     /// The selector of a service.
-    Service(Labels),
+    Service(Arc<Labels>),
     Nothing,
 }
 
@@ -93,9 +92,19 @@ impl Edits {
         self.beyond.load(Ordering::Relaxed)
     }
 
-    /// The policies, with what they select of these pods; `system`: the control plane's namespace.
-    pub(crate) fn policies(&self, pods: &[Named], system: &str) -> Vec<Policy> {
-        let all: Vec<MutexGuard<'_, Known>> = self.known.iter().map(lock).collect();
+    /// The policies, with what they select of these pods; `system`: the control plane's namespace. It takes long where there are
+    /// many, and what follows the objects does not wait for it.
+    pub(crate) fn policies(&self, pods: &[Named], system: &str) -> Matched {
+        let (mut documents, mut services) = (Vec::new(), Vec::new());
+        for known in &self.known {
+            for (name, object) in lock(known).values() {
+                match &object.selects {
+                    Selects::Policy(document) => documents.push(document.clone()),
+                    Selects::Service(selector) => services.push((name.clone(), selector.clone())),
+                    Selects::Nothing => {}
+                }
+            }
+        }
         let mut of = Selectable { system: Some(system), ..Selectable::default() };
         let mut last = None;
         for (workload, pod) in pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending) {
@@ -105,17 +114,8 @@ impl Edits {
                 of.add((pod.namespace.clone(), workload.to_string()), &pod.labels);
             }
         }
-        let objects = || all.iter().flat_map(|known| known.values());
-        for (name, object) in objects() {
-            if let Selects::Service(selector) = &object.selects {
-                of.services.insert(name.clone(), selector);
-            }
-        }
-        let policy = |object: &FollowedObject| match &object.selects {
-            Selects::Policy(document) => Some(Policy::new(document, &of)),
-            _ => None,
-        };
-        objects().filter_map(|(_, object)| policy(object)).collect()
+        of.services = services.iter().map(|(name, selector)| (name.clone(), &**selector)).collect();
+        Matched::of(documents.iter().map(|document| &**document), &of)
     }
 
     async fn follow_kind(&self, client: &Client, kind: Kind, known: &Mutex<Known>) {
@@ -206,12 +206,13 @@ impl Selects {
             | Kind::RateLimitPolicy
             | Kind::TrafficPolicy
             | Kind::BackendTlsPolicy => {
-                Self::Policy(Box::new(PolicyDocument::new(kind.as_str(), name, spec)))
+                Self::Policy(Arc::new(PolicyDocument::new(kind.as_str(), name, spec)))
             }
             Kind::Service => match spec["selector"].as_object() {
                 Some(labels) if !labels.is_empty() => {
                     let labels = labels.iter().take(MAX_LABELS);
-                    Self::Service(labels.map(|(key, value)| (key.clone(), text(value))).collect())
+                    let labels = labels.map(|(key, value)| (key.clone(), text(value)));
+                    Self::Service(Arc::new(labels.collect()))
                 }
                 // Its endpoints are given: it selects no pods.
                 _ => Self::Nothing,
@@ -292,7 +293,7 @@ mod tests {
         add(Kind::HttpRoute, "shop", "route", serde_json::json!({}));
         let status = || serde_json::json!({"phase": "Running"});
         let pods = ["web-a", "web-b"].map(|name| ("web".into(), in_mesh(pod(name, status()))));
-        let found = edits.policies(&pods, "leno-system");
+        let found = edits.policies(&pods, "leno-system").policies;
         let rows: Vec<_> = found
             .iter()
             .map(|one| format!("{} {} {}", one.kind, one.name, one.selection.workloads.len()))

@@ -32,16 +32,30 @@ pub(crate) fn keep_fairly<T>(
     most: usize,
     namespace: impl Fn(&T) -> &str,
 ) -> usize {
+    keep_fairly_of(list, most, namespace).into_values().sum()
+}
+
+/// The same; what it returns is by namespace, so that each reader can be told of their own.
+pub(crate) fn keep_fairly_of<T>(
+    list: &mut Vec<T>,
+    most: usize,
+    namespace: impl Fn(&T) -> &str,
+) -> BTreeMap<String, usize> {
+    let mut left_out = BTreeMap::new();
     if list.len() <= most {
-        return 0;
+        return left_out;
     }
-    let dropped = surplus(list.iter().map(namespace), most);
+    let dropped = surplus(list.iter().map(&namespace), most);
     let mut index = 0;
-    list.retain(|_| {
+    list.retain(|one| {
+        let is_dropped = dropped.contains(&index);
         index += 1;
-        !dropped.contains(&(index - 1))
+        if is_dropped {
+            *left_out.entry(namespace(one).to_owned()).or_default() += 1;
+        }
+        !is_dropped
     });
-    dropped.len()
+    left_out
 }
 
 #[cfg(test)]
@@ -54,6 +68,8 @@ mod tests {
         assert_eq!(keep_fairly(&mut all, 9, |one| one.0), 0);
         assert_eq!(keep_fairly(&mut all, 2, |one| one.0), 2);
         assert_eq!(all, [("b", 2), ("a", 4)]);
+        let left_out = keep_fairly_of(&mut all, 1, |one| one.0);
+        assert_eq!(left_out.into_values().sum::<usize>(), 1);
     }
 
     #[test]

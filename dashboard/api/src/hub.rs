@@ -11,7 +11,8 @@ use leno_observe::stat::{Growth, Name, ProxyReport};
 use crate::api::{Budget, Changes, ControlPlane, Overview, Points, Routes, State, Topology};
 use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
-use crate::inventory::{AgentPage, Flows, Inventory, Policies, Policy, Proxies};
+use crate::inventory::{AgentPage, Flows, Inventory, Policies, Proxies};
+use crate::policies::Matched;
 use crate::problems::problems;
 use crate::query::{self, SeriesSubject};
 use crate::series::Subject;
@@ -99,7 +100,7 @@ impl Hub {
     }
 
     /// Takes in the policies that there are, or why they are not known.
-    pub fn take_policies(&self, policies: Result<Vec<Policy>, String>) {
+    pub fn take_policies(&self, policies: Result<Matched, String>) {
         self.lock().inventory.take_policies(policies);
     }
 
@@ -224,7 +225,8 @@ impl Hub {
     /// The proxies.
     #[must_use]
     pub fn proxies(&self, sight: &Sight) -> Proxies {
-        self.lock().inventory.proxies(sight)
+        let lists = self.lock().inventory.lists();
+        lists.proxies(sight)
     }
 
     /// The policies, with the clients that were denied in the window before `at_ms`, or before now.
@@ -235,7 +237,10 @@ impl Hub {
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = view.window(from_ms, to_ms);
         let edges = query::topology(&view, (&self.mesh, &known.identities), &window).edges;
-        known.inventory.policies(sight, &edges, (from_ms, to_ms))
+        let lists = known.inventory.lists();
+        drop(known);
+        // The collector and other readers do not wait for the rest.
+        lists.policies(sight, &edges, (from_ms, to_ms))
     }
 
     /// The connections that the kernel accounts for.

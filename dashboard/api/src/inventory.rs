@@ -5,22 +5,24 @@
 //! ```
 //! It is of the present: the history has none of it. Every list has a bound, and an answer says what is beyond it.
 
+mod lists;
+
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use leno_observe::flows::{FlowCounts, FlowEnds, FlowSums};
-use leno_observe::stat::{DENIED, Name, ProxyReport};
+use leno_observe::stat::{Name, ProxyReport};
 use serde::{Deserialize, Serialize};
 
-use crate::api::Edge;
-use crate::policies::{PolicyDocument, Selectable, Selection};
-use crate::query::count_of;
+use crate::fair::keep_fairly_of;
+pub(crate) use crate::inventory::lists::Lists;
+use crate::inventory::lists::{PolicyList, ProxyList};
+use crate::policies::{Matched, PolicyDocument, Selectable, Selection};
 use crate::sight::{HIDDEN, Sight};
 use crate::tally::float;
 
 /// Most proxies that are shown: as many as an observer of a cluster asks.
 const MAX_PROXIES: usize = 5_000;
-/// Most policies that are shown.
-const MAX_POLICIES: usize = 10_000;
 /// Most agents of nodes whose pages are kept: the largest cluster that Kubernetes supports has as many nodes.
 const MAX_AGENTS: usize = 5_000;
 /// Most pairs and dropped packets of all kept pages together, and of one answer.
@@ -32,10 +34,6 @@ const MAX_SILENT: usize = 100;
 /// shown is of the last half minute to minute.
 const APART_MS: u64 = 30_000;
 const PAGES: usize = 3;
-/// The reason of denials because none of the policies that allow has permitted it.
-const NOT_ALLOWED: &str = "not-allowed";
-/// The cause of requests that a rate limit refuses.
-const LIMITED: &str = "rate-limited";
 
 /// The proxies of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,7 +42,7 @@ pub struct Proxies {
     pub at_ms: Option<u64>,
     /// By namespace and instance.
     pub proxies: Vec<ProxyReport>,
-    /// Proxies beyond the bound; 0 for who may not see all namespaces.
+    /// Proxies beyond the bound, of the namespaces that may be seen.
     pub left_out: usize,
 }
 
@@ -57,7 +55,7 @@ pub struct Policies {
     pub to_ms: u64,
     /// By kind, namespace and name.
     pub policies: Vec<Policy>,
-    /// Policies beyond the bound; 0 for who may not see all namespaces.
+    /// Policies beyond the bound, of the namespaces that may be seen.
     pub left_out: usize,
     /// Why there are none, if they are not known.
     pub unavailable: Option<String>,
@@ -85,22 +83,30 @@ pub struct Policy {
     /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. Where several select a
     /// workload, `decisions` tells which of them.
     pub denied: Vec<Denied>,
+    /// Clients and servers beyond those in `denied`.
+    #[serde(default)]
+    pub denied_left_out: usize,
 }
 
 impl Policy {
     /// The policy of a document, with what it selects of what there is. What it has done is added when it is asked for.
-    #[must_use]
-    pub fn new(document: &PolicyDocument, of: &Selectable<'_>) -> Self {
+    /// It names at most this many workloads.
+    pub(crate) fn new(document: &PolicyDocument, of: &Selectable<'_>, places: usize) -> Self {
         Self {
             kind: document.kind.clone(),
             namespace: document.namespace.clone(),
             name: document.name.clone(),
             action: document.action.clone(),
             rules: document.rules,
-            selection: document.selection(of),
+            selection: document.selection(of, places),
             decisions: BTreeMap::new(),
             denied: Vec::new(),
+            denied_left_out: 0,
         }
+    }
+
+    pub(crate) fn key(&self) -> (&str, &str, &str) {
+        (&self.kind, &self.namespace, &self.name)
     }
 }
 
@@ -187,12 +193,7 @@ pub struct Drops {
 /// What there is now.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    proxies: Vec<ProxyReport>,
-    proxies_at_ms: Option<u64>,
-    proxies_left_out: usize,
-    policies: Vec<Policy>,
-    policies_left_out: usize,
-    no_policies: Option<String>,
+    lists: Lists,
     /// The pages of each agent, the oldest first.
     flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
     silent: Vec<String>,
@@ -205,21 +206,17 @@ pub type AgentPage = (String, Result<FlowCounts, String>);
 impl Inventory {
     pub(crate) fn take_proxies(&mut self, mut proxies: Vec<ProxyReport>, now_ms: u64) {
         proxies.sort_by(|a, b| (&a.namespace, &a.instance).cmp(&(&b.namespace, &b.instance)));
-        self.proxies_left_out = proxies.len().saturating_sub(MAX_PROXIES);
-        proxies.truncate(MAX_PROXIES);
-        self.proxies = proxies;
-        self.proxies_at_ms = Some(now_ms);
+        let left_out = keep_fairly_of(&mut proxies, MAX_PROXIES, |one| &one.namespace);
+        let at_ms = Some(now_ms);
+        self.lists.proxies = Arc::new(ProxyList { at_ms, all: proxies, left_out });
     }
 
-    pub(crate) fn take_policies(&mut self, policies: Result<Vec<Policy>, String>) {
-        let (mut policies, why) = match policies {
+    pub(crate) fn take_policies(&mut self, policies: Result<Matched, String>) {
+        let (Matched { policies, left_out }, unavailable) = match policies {
             Ok(policies) => (policies, None),
-            Err(why) => (Vec::new(), Some(why)),
+            Err(why) => (Matched::default(), Some(why)),
         };
-        policies.sort_by(|a, b| key(a).cmp(&key(b)));
-        self.policies_left_out = policies.len().saturating_sub(MAX_POLICIES);
-        policies.truncate(MAX_POLICIES);
-        (self.policies, self.no_policies) = (policies, why);
+        self.lists.policies = Arc::new(PolicyList { all: policies, left_out, unavailable });
     }
 
     /// Takes in the pages of all agents.
@@ -261,73 +258,9 @@ impl Inventory {
         }
     }
 
-    pub(crate) fn proxies(&self, sight: &Sight) -> Proxies {
-        let seen = self.proxies.iter().filter(|one| sight.has(&one.namespace));
-        Proxies {
-            at_ms: self.proxies_at_ms,
-            proxies: seen.cloned().collect(),
-            left_out: if sight.is_all() { self.proxies_left_out } else { 0 },
-        }
-    }
-
-    /// The policies that may be seen; `edges` are those that may be seen, of a window.
-    pub(crate) fn policies(
-        &self,
-        sight: &Sight,
-        edges: &[Edge],
-        (from_ms, to_ms): (u64, u64),
-    ) -> Policies {
-        let seen = self.policies.iter().filter(|one| sight.has(&one.namespace));
-        Policies {
-            from_ms,
-            to_ms,
-            policies: seen.map(|one| self.policy(sight, one, edges)).collect(),
-            left_out: if sight.is_all() { self.policies_left_out } else { 0 },
-            unavailable: self.no_policies.clone(),
-        }
-    }
-
-    fn policy(&self, sight: &Sight, policy: &Policy, edges: &[Edge]) -> Policy {
-        let mut seen = policy.clone();
-        seen.selection.workloads.retain(|(namespace, _)| sight.has(namespace));
-        if !sight.is_all() {
-            seen.selection.left_out = 0;
-        }
-        let selected = |namespace: &str, name: &str| {
-            let of = |one: &Name| one.0 == namespace && one.1 == name;
-            seen.selection.workloads.iter().any(of)
-        };
-        let cause = match &*policy.kind {
-            "AuthorizationPolicy" => DENIED,
-            "RateLimitPolicy" => LIMITED,
-            _ => return seen,
-        };
-        let denied = edges.iter().filter(|edge| selected(&edge.server_namespace, &edge.server));
-        let denied = denied.map(|edge| Denied {
-            client_namespace: edge.client_namespace.clone(),
-            client: edge.client.clone(),
-            server_namespace: edge.server_namespace.clone(),
-            server: edge.server.clone(),
-            count: count_of(&edge.signals.causes, cause),
-        });
-        let mut denied: Vec<Denied> = denied.filter(|one| one.count > 0).collect();
-        denied.sort_by_key(|one| std::cmp::Reverse(one.count));
-        let name = format!("{}/{}", policy.namespace, policy.name);
-        let mut decisions: BTreeMap<String, u64> = BTreeMap::new();
-        if cause == DENIED {
-            // A proxy is believed of policies that select its workload alone.
-            for proxy in self.proxies.iter().filter(|one| selected(&one.namespace, &one.workload)) {
-                for ((of, decision), count) in proxy.state.iter().flat_map(|state| &state.decisions)
-                {
-                    if *of == name {
-                        *decisions.entry(decision.clone()).or_default() += count;
-                    } else if of == NOT_ALLOWED && policy.action == "Allow" {
-                        *decisions.entry(of.clone()).or_default() += count;
-                    }
-                }
-            }
-        }
-        Policy { decisions, denied, ..seen }
+    /// The proxies and policies, to answer from without what holds the inventory.
+    pub(crate) fn lists(&self) -> Lists {
+        self.lists.clone()
     }
 
     pub(crate) fn flows(&self, sight: &Sight) -> Flows {
@@ -407,23 +340,20 @@ impl Inventory {
     /// The metrics of its bounds.
     pub(crate) fn left_out(&self) -> [(&'static str, u64); 3] {
         [
-            ("proxies", self.proxies_left_out as u64),
-            ("policies", self.policies_left_out as u64),
+            ("proxies", self.lists.proxies.left_out.values().sum::<usize>() as u64),
+            ("policies", self.lists.policies.left_out.values().sum::<usize>() as u64),
             ("flows", self.flows_left_out),
         ]
     }
 
     /// The namespaces of what there is.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &String> {
-        let proxies = self.proxies.iter().map(|one| &one.namespace);
+        let proxies = self.lists.proxies.all.iter().map(|one| &one.namespace);
+        let policies = self.lists.policies.all.iter().map(|one| &one.namespace);
         let flows = self.flows.values().filter_map(|pages| Some(&pages.back()?.1));
         let flows = flows.flat_map(|page| page.pairs.keys().map(|ends| &ends.own.0));
-        proxies.chain(self.policies.iter().map(|one| &one.namespace)).chain(flows)
+        proxies.chain(policies).chain(flows)
     }
-}
-
-fn key(policy: &Policy) -> (&str, &str, &str) {
-    (&policy.kind, &policy.namespace, &policy.name)
 }
 
 /// Ends as the reader sees them. The workload's own namespace was checked.

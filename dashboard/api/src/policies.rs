@@ -9,6 +9,9 @@ use leno_observe::stat::Name;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::fair::keep_fairly_of;
+use crate::inventory::Policy;
+
 /// Most targets of a policy that are kept; Gateway API permits as many.
 const MAX_TARGETS: usize = 16;
 /// Most labels of a selector that are kept.
@@ -17,6 +20,12 @@ const MAX_LABELS: usize = 64;
 const MAX_TEXT: usize = 600;
 /// Most workloads of one policy that are named; the answer says how many more there are.
 const MAX_NAMED: usize = 200;
+/// Most workloads that all policies together name: each name costs some hundred bytes, in the collector and in every answer.
+const MAX_NAMED_OF_ALL: usize = 32_768;
+/// Most policies that are shown.
+pub(crate) const MAX_POLICIES: usize = 10_000;
+/// Longest text of what a policy selects, in bytes.
+const MAX_WORDS: usize = 1_024;
 
 /// Labels of a workload, or those that a selector wants.
 pub type Labels = BTreeMap<String, String>;
@@ -64,8 +73,11 @@ pub struct Selection {
     pub selects: Vec<String>,
     /// The workloads, by namespace and name; none for routes, which select requests.
     pub workloads: Vec<Name>,
-    /// Workloads beyond those that are named.
+    /// Workloads beyond those that are named; 0 of a policy of the whole mesh for who may not see all namespaces.
     pub left_out: usize,
+    /// Whether it is for the whole mesh, so that what is left out may be of any namespace.
+    #[serde(skip)]
+    pub(crate) is_of_mesh: bool,
 }
 
 impl<'a> Selectable<'a> {
@@ -76,6 +88,10 @@ impl<'a> Selectable<'a> {
 }
 
 impl PolicyDocument {
+    fn key(&self) -> (&str, &str, &str) {
+        (&self.kind, &self.namespace, &self.name)
+    }
+
     /// The policy with this `spec`. Fields that are not understood are left out, as those of a newer version.
     #[must_use]
     pub fn new(kind: &str, (namespace, name): (&str, &str), spec: &Value) -> Self {
@@ -107,9 +123,8 @@ impl PolicyDocument {
         }
     }
 
-    /// What it selects of what there is.
-    #[must_use]
-    pub fn selection(&self, of: &Selectable<'_>) -> Selection {
+    /// What it selects of what there is; it names at most this many workloads.
+    pub(crate) fn selection(&self, of: &Selectable<'_>, places: usize) -> Selection {
         let mut selects = Vec::new();
         let mut workloads: BTreeSet<(&str, &str)> = BTreeSet::new();
         let with = |wanted: &Labels, labels: &Labels| {
@@ -156,12 +171,79 @@ impl PolicyDocument {
             });
             workloads.extend(all);
         }
-        let left_out = workloads.len().saturating_sub(MAX_NAMED);
-        let named = workloads.into_iter().take(MAX_NAMED);
+        let left_out = workloads.len().saturating_sub(places);
+        let named = workloads.into_iter().take(places);
         let workloads =
             named.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect();
-        Selection { selects, workloads, left_out }
+        Selection { selects: worded(selects), workloads, left_out, is_of_mesh }
     }
+}
+
+/// The policies that are shown, with what they select.
+#[derive(Clone, Debug, Default)]
+pub struct Matched {
+    /// By kind, namespace and name.
+    pub policies: Vec<Policy>,
+    /// Policies beyond the bound, by namespace.
+    pub(crate) left_out: BTreeMap<String, usize>,
+}
+
+impl Matched {
+    /// Matches policies with what there is. The places of policies and of the workloads that they name are bounded, and
+    /// are shared by namespaces and by the policies of each: none of them pushes out others.
+    #[must_use]
+    pub fn of<'a>(
+        documents: impl Iterator<Item = &'a PolicyDocument>,
+        of: &Selectable<'_>,
+    ) -> Self {
+        Self::at_most((MAX_POLICIES, MAX_NAMED_OF_ALL), documents, of)
+    }
+
+    fn at_most<'a>(
+        (most, most_named): (usize, usize),
+        documents: impl Iterator<Item = &'a PolicyDocument>,
+        of: &Selectable<'_>,
+    ) -> Self {
+        let mut all: Vec<&PolicyDocument> = documents.collect();
+        all.sort_by(|a, b| a.key().cmp(&b.key()));
+        let left_out = keep_fairly_of(&mut all, most, |one| &one.namespace);
+        let mut by_namespace: BTreeMap<&str, Vec<&PolicyDocument>> = BTreeMap::new();
+        for one in all {
+            by_namespace.entry(&one.namespace).or_default().push(one);
+        }
+        // Those with few policies come first, and what they do not need is for the others.
+        let mut namespaces: Vec<Vec<&PolicyDocument>> = by_namespace.into_values().collect();
+        namespaces.sort_by_key(Vec::len);
+        let (mut policies, mut places) = (Vec::new(), most_named);
+        let mut shares = namespaces.len();
+        for documents in namespaces {
+            let mut own = places / shares;
+            shares -= 1;
+            let mut to_match = documents.len();
+            for document in documents {
+                let policy = Policy::new(document, of, MAX_NAMED.min(own / to_match));
+                to_match -= 1;
+                own -= policy.selection.workloads.len();
+                places -= policy.selection.workloads.len();
+                policies.push(policy);
+            }
+        }
+        policies.sort_by(|a, b| a.key().cmp(&b.key()));
+        Self { policies, left_out }
+    }
+}
+
+/// The words up to the bound.
+fn worded(mut words: Vec<String>) -> Vec<String> {
+    let mut places = MAX_WORDS;
+    for text in &mut words {
+        if text.len() > places {
+            text.truncate(text.floor_char_boundary(places));
+            text.push('…');
+        }
+        places = places.saturating_sub(text.len());
+    }
+    words
 }
 
 impl Target {
@@ -215,7 +297,7 @@ mod tests {
         of.add(name("bank", "web"), &web);
         let select = |namespace: &str, spec: Value| {
             let policy = PolicyDocument::new("AuthorizationPolicy", (namespace, "p"), &spec);
-            let selection = policy.selection(&of);
+            let selection = policy.selection(&of, MAX_NAMED);
             let names = selection.workloads.iter().map(|(of, name)| format!("{of}/{name}"));
             (selection.selects.join("; "), names.collect::<Vec<_>>().join(" "))
         };
@@ -268,7 +350,53 @@ mod tests {
         let (none, mut of) = (Labels::new(), Selectable::default());
         (0..MAX_NAMED + 7).for_each(|nth| of.add(name("shop", &nth.to_string()), &none));
         let all = PolicyDocument::new("x", ("shop", "p"), &json!({"selector": {}}));
-        let selection = all.selection(&of);
+        let selection = all.selection(&of, MAX_NAMED);
         assert_eq!((selection.workloads.len(), selection.left_out), (MAX_NAMED, 7));
+    }
+
+    /// Policies of a namespace that each select all of its workloads.
+    fn full(namespace: &str, policies: usize) -> Vec<PolicyDocument> {
+        let document = |nth: usize| {
+            let spec = json!({"selector": {}});
+            PolicyDocument::new("AuthorizationPolicy", (namespace, &format!("p{nth:06}")), &spec)
+        };
+        (0..policies).map(document).collect()
+    }
+
+    #[test]
+    fn policies_and_the_workloads_that_they_name_are_bounded_together_and_fairly() {
+        let none = Labels::new();
+        let mut of = Selectable::default();
+        for namespace in ["a", "b", "c"] {
+            (0..300).for_each(|nth| of.add(name(namespace, &nth.to_string()), &none));
+        }
+        let documents = [full("a", MAX_POLICIES), full("b", 2), full("c", 20)].concat();
+        let all = Matched::of(documents.iter(), &of);
+        assert_eq!(all.policies.len(), MAX_POLICIES);
+        assert_eq!(all.left_out, [("a".to_owned(), 22)].into());
+        let named = |all: &Matched, namespace: &str| -> usize {
+            let own = all.policies.iter().filter(|one| one.namespace == namespace);
+            own.map(|one| one.selection.workloads.len()).sum()
+        };
+        assert_eq!((named(&all, "b"), named(&all, "c")), (2 * MAX_NAMED, 20 * MAX_NAMED));
+        assert_eq!(named(&all, "a"), MAX_NAMED_OF_ALL - 22 * MAX_NAMED);
+        for one in &all.policies {
+            assert_eq!(one.selection.workloads.len() + one.selection.left_out, 300);
+        }
+        // There are fewer places than policies: each namespace has its share.
+        let few = Matched::at_most((MAX_POLICIES, 30), documents[MAX_POLICIES..].iter(), &of);
+        assert_eq!((named(&few, "b"), named(&few, "c")), (15, 15));
+    }
+
+    #[test]
+    fn the_words_of_what_a_policy_selects_are_bounded() {
+        let long: Labels =
+            (0..60).map(|nth| (format!("{nth}é{}", "x".repeat(500)), String::new())).collect();
+        let target = json!({"kind": "Workload", "name": "é".repeat(900)});
+        let spec = json!({"selector": {"matchLabels": long}, "targetRefs": vec![target; 16]});
+        let policy = PolicyDocument::new("AuthorizationPolicy", ("shop", "p"), &spec);
+        let words = policy.selection(&Selectable::default(), MAX_NAMED).selects;
+        assert_eq!(words.len(), 17);
+        assert!(words.concat().len() <= MAX_WORDS + 17 * '…'.len_utf8());
     }
 }

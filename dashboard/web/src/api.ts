@@ -173,6 +173,8 @@ export interface Policy {
   decisions: Record<string, number>;
   /** Which clients policies of its kind denied at its workloads in the window. */
   denied: Denied[];
+  /** Clients and servers beyond those. */
+  denied_left_out?: number;
 }
 
 export interface Policies {

@@ -1,10 +1,12 @@
 use leno_observe::metrics;
-use leno_observe::stat::ProxyState;
+use leno_observe::stat::{DENIED, ProxyState};
 use serde_json::json;
 
 use super::*;
+use crate::api::Edge;
 use crate::hub::Hub;
-use crate::policies::{Labels, PolicyDocument, Selectable};
+use crate::inventory::lists::{LIMITED, NOT_ALLOWED};
+use crate::policies::{Labels, MAX_POLICIES, PolicyDocument, Selectable};
 
 fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
     let decision = |policy: &str, count| ((policy.to_owned(), "deny".to_owned()), count);
@@ -20,7 +22,7 @@ fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
     }
 }
 
-fn policies() -> Vec<Policy> {
+fn policies() -> Matched {
     let (none, name) = (Labels::new(), |of: &str, name: &str| (of.to_owned(), name.to_owned()));
     let mut of = Selectable { system: Some("leno-system"), ..Selectable::default() };
     of.add(name("shop", "web"), &none);
@@ -28,14 +30,14 @@ fn policies() -> Vec<Policy> {
     of.add(name("bank", "vault"), &none);
     let policy = |namespace: &str, policy: &str, target: &str| {
         let spec = json!({"targetRefs": [{"kind": target, "name": namespace}], "rules": [{}]});
-        let document = PolicyDocument::new("AuthorizationPolicy", (namespace, policy), &spec);
-        Policy::new(&document, &of)
+        PolicyDocument::new("AuthorizationPolicy", (namespace, policy), &spec)
     };
-    vec![
+    let all = [
         policy("shop", "front", "Namespace"),
         policy("bank", "ledger", "Namespace"),
         policy("leno-system", "all", "Mesh"),
-    ]
+    ];
+    Matched::of(all.iter(), &of)
 }
 
 fn page(bytes: u32) -> FlowCounts {
@@ -102,7 +104,7 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
         "retries": 0, "ejected": 0, "causes": [{"cause": DENIED, "count": 7}, {"cause": LIMITED, "count": 2}]
     }))
     .unwrap();
-    let all = inventory.policies(&Sight::All, std::slice::from_ref(&edge), (0, 1)).policies;
+    let all = inventory.lists().policies(&Sight::All, std::slice::from_ref(&edge), (0, 1)).policies;
     let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["ledger", "all", "front"]);
     let front = &all[2];
@@ -120,11 +122,11 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
     let document = PolicyDocument::new("RateLimitPolicy", ("shop", "few"), &spec);
     let mut of = Selectable::default();
     of.add(("shop".to_owned(), "web".to_owned()), &none);
-    limits.take_policies(Ok(vec![Policy::new(&document, &of)]));
-    let few = &limits.policies(&shop(), &[edge], (0, 1)).policies[0];
+    limits.take_policies(Ok(Matched::of([document].iter(), &of)));
+    let few = &limits.lists().policies(&shop(), &[edge], (0, 1)).policies[0];
     assert_eq!((few.rules, few.denied[0].count), (2, 2));
     limits.take_policies(Err("the documents are not read".to_owned()));
-    let none = limits.policies(&shop(), &[], (0, 1));
+    let none = limits.lists().policies(&shop(), &[], (0, 1));
     assert_eq!(none.unavailable.as_deref(), Some("the documents are not read"));
 }
 
@@ -141,9 +143,9 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
     // A namespace that was made again after the first page.
     let again = Sight::Namespaces([("shop".to_owned(), 2_000)].into());
     assert!(inventory.flows(&again).flows.is_empty());
-    let seen = inventory.policies(&shop(), &[], (0, 1)).policies;
+    let seen = inventory.lists().policies(&shop(), &[], (0, 1)).policies;
     assert_eq!(seen.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["front"]);
-    assert_eq!(inventory.proxies(&shop()).proxies.len(), 1);
+    assert_eq!(inventory.lists().proxies(&shop()).proxies.len(), 1);
 }
 
 #[test]
@@ -179,7 +181,9 @@ fn every_list_is_bounded_and_says_so() {
     let mut inventory = Inventory::default();
     let one = proxy("shop", "web", "x");
     inventory.take_proxies(vec![one; MAX_PROXIES + 3], 1);
-    inventory.take_policies(Ok(vec![policies().remove(0); MAX_POLICIES + 4]));
+    let document = PolicyDocument::new("AuthorizationPolicy", ("shop", "x"), &json!({"rules": []}));
+    let documents = vec![document; MAX_POLICIES + 4];
+    inventory.take_policies(Ok(Matched::of(documents.iter(), &Selectable::default())));
     let pairs = (0..MAX_FLOWS).map(|nth| {
         let own = ("shop".to_owned(), nth.to_string());
         (FlowEnds { own, ..FlowEnds::default() }, FlowSums::default())
@@ -189,7 +193,43 @@ fn every_list_is_bounded_and_says_so() {
     let rows = page(1);
     let beyond = (rows.pairs.len() + rows.drops.len()) as u64;
     assert_eq!(inventory.left_out(), [("proxies", 3), ("policies", 4), ("flows", beyond)]);
-    assert_eq!(inventory.proxies(&Sight::All).left_out, 3);
-    assert_eq!(inventory.proxies(&shop()).left_out, 0, "it tells of other namespaces");
-    assert_eq!(inventory.policies(&Sight::All, &[], (0, 1)).left_out, 4);
+    assert_eq!(inventory.lists().proxies(&Sight::All).left_out, 3);
+    assert_eq!(inventory.lists().proxies(&shop()).left_out, 3);
+    let bank = Sight::Namespaces([("bank".to_owned(), 0)].into());
+    assert_eq!(inventory.lists().proxies(&bank).left_out, 0, "it tells of other namespaces");
+    assert_eq!(inventory.lists().policies(&shop(), &[], (0, 1)).left_out, 4);
+    assert_eq!(inventory.lists().policies(&bank, &[], (0, 1)).left_out, 0);
+    assert_eq!(inventory.lists().policies(&Sight::All, &[], (0, 1)).left_out, 4);
+}
+
+#[test]
+fn clients_that_were_denied_are_bounded_and_the_most_are_named() {
+    let edge = |nth: u64| -> Edge {
+        serde_json::from_value(json!({
+            "client_namespace": "shop", "client": format!("c{nth}"), "server_namespace": "shop", "server": "web",
+            "mtls": "all", "success_rate": null, "requests": 9, "failed": 0, "given_up": 0, "denied": 7,
+            "requests_per_s": 1.0, "statuses": [0, 0, 0, 9, 0], "latency_ms": {"p50": null, "p95": null, "p99": null},
+            "tcp_opened": 0, "tcp_open": 0, "tcp_read_bytes_per_s": 0.0, "tcp_written_bytes_per_s": 0.0,
+            "connect_failures": 0, "retries": 0, "ejected": 0, "causes": [{"cause": DENIED, "count": nth + 1}]
+        }))
+        .unwrap()
+    };
+    let edges: Vec<Edge> = (0..150).map(edge).collect();
+    let (none, mut of) = (Labels::new(), Selectable::default());
+    of.add(("shop".to_owned(), "web".to_owned()), &none);
+    let answer = |count: usize| {
+        let document = |nth: usize| {
+            let name = format!("p{nth}");
+            PolicyDocument::new("AuthorizationPolicy", ("shop", &name), &json!({"selector": {}}))
+        };
+        let documents: Vec<PolicyDocument> = (0..count).map(document).collect();
+        let mut inventory = Inventory::default();
+        inventory.take_policies(Ok(Matched::of(documents.iter(), &of)));
+        inventory.lists().policies(&Sight::All, &edges, (0, 1)).policies
+    };
+    let one = &answer(1)[0];
+    assert_eq!((one.denied.len(), one.denied_left_out), (100, 50));
+    assert_eq!((&*one.denied[0].client, one.denied[0].count), ("c149", 150));
+    let many = answer(MAX_POLICIES);
+    assert!(many.iter().all(|one| one.denied.len() == 3 && one.denied_left_out == 147));
 }

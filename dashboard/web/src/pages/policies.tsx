@@ -97,7 +97,7 @@ function Detail({ policy, place }: { policy: api.Policy; place: Place }) {
           <div key={decision}><dt>{decision}</dt><dd class={decision.includes("deny") || decision === "not-allowed" ? "partly" : ""}>{count}</dd></div>
         ))}
       </dl>
-      <Table id="denied" heading="Denied clients" columns={["Client", "Server", "Times"]} rows={denied} left={policy.denied.length - denied.length} none="No client in this window." />
+      <Table id="denied" heading="Denied clients" columns={["Client", "Server", "Times"]} rows={denied} left={policy.denied.length + (policy.denied_left_out ?? 0) - denied.length} none="No client in this window." />
       <Table id="selected" heading="What it selects" columns={["Workload", "Denied"]} rows={workloads} left={counted(policy) - workloads.length} none="No workload: a policy of routes selects requests, and one without a match does nothing." />
       <p class="quiet">Why a request is denied: <code>leno authz check</code>. Where several policies select a workload, what was decided tells which of them it was.</p>
     </>

@@ -2,8 +2,7 @@
 
 use std::time::SystemTime;
 
-use leno_dashboard::inventory::Policy;
-use leno_dashboard::policies::{Labels, PolicyDocument, Selectable};
+use leno_dashboard::policies::{Labels, Matched, PolicyDocument, Selectable};
 use leno_resources::Object;
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +18,7 @@ pub(super) struct PolicyReader {
 
 impl PolicyReader {
     /// The policies, or why they are not known; `None` if nothing was written since the last call.
-    pub(super) fn look(&mut self, layout: &Layout) -> Option<Result<Vec<Policy>, String>> {
+    pub(super) fn look(&mut self, layout: &Layout) -> Option<Result<Matched, String>> {
         let path = layout.state().join("state.yaml");
         // It is written once a workload has a proxy.
         let written = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
@@ -41,7 +40,7 @@ impl PolicyReader {
     }
 }
 
-fn policies(objects: &[Object]) -> Vec<Policy> {
+fn policies(objects: &[Object]) -> Matched {
     let none = Labels::new();
     let mut of = Selectable::default();
     for object in objects {
@@ -70,8 +69,8 @@ fn policies(objects: &[Object]) -> Vec<Policy> {
         let key = object.key();
         Some(PolicyDocument::new(key.kind.as_str(), (&key.namespace, &key.name), &spec))
     };
-    let documents = objects.iter().filter_map(document);
-    documents.map(|document| Policy::new(&document, &of)).collect()
+    let documents: Vec<PolicyDocument> = objects.iter().filter_map(document).collect();
+    Matched::of(documents.iter(), &of)
 }
 
 /// A part of a document as JSON; these types have text keys only.
@@ -82,6 +81,8 @@ fn spec(of: &impl Serialize) -> Value {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use leno_dashboard::inventory::Policy;
 
     use super::*;
 
@@ -111,7 +112,7 @@ spec: {targetRefs: [{group: '', kind: Service, name: front}], limits: [{requests
         let read = leno_resources::parse("policies.yaml", text).unwrap();
         let objects: Vec<Object> = read.objects.into_iter().map(|one| one.value).collect();
         let found: BTreeMap<String, Policy> =
-            policies(&objects).into_iter().map(|one| (one.name.clone(), one)).collect();
+            policies(&objects).policies.into_iter().map(|one| (one.name.clone(), one)).collect();
         let web = vec![("shop".to_owned(), "web".to_owned())];
         let own = &found["own"];
         assert_eq!((&*own.kind, &*own.action, own.rules), ("AuthorizationPolicy", "Deny", 1));
