@@ -2,6 +2,7 @@
 //! policies decided what.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ use crate::metrics::Sample;
 const DECISIONS: &str = "leno_authorization_total";
 /// Most policies and decisions of one proxy: twice as many policies as a proxy applies, and a default.
 const MAX_DECISIONS: usize = 256;
+/// Most bytes of their names: those of a proxy that applies as many policies as it can have a few dozen each.
+const MAX_DECISION_BYTES: usize = 16 * 1024;
 /// The begin of the year 10000, which no certificate reaches, in seconds since 1970. A page that says a later end is not a proxy's.
 const NO_CERTIFICATE_S: u64 = 253_402_300_800;
 
@@ -41,8 +44,9 @@ pub struct ProxyState {
     /// Memory that they may use, in bytes.
     pub memory_budget_bytes: u64,
     /// How often its policies decided what since it began, by the policy (`shop/web`, `default`) and the decision.
+    /// Shared: a scrape, the one after it and each answer have a copy of the report.
     #[serde(skip)]
-    pub decisions: BTreeMap<(String, String), u64>,
+    pub decisions: Arc<BTreeMap<(String, String), u64>>,
 }
 
 /// The proxy of an instance.
@@ -66,6 +70,7 @@ impl ProxyState {
     /// What is in the samples of a page.
     pub(super) fn of(samples: &[Sample]) -> Self {
         let mut state = Self::default();
+        let (mut decisions, mut bytes) = (BTreeMap::new(), 0);
         for sample in samples {
             let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
             // A cast of a float saturates.
@@ -83,13 +88,20 @@ impl ProxyState {
                 "leno_connections_limit" => state.max_connections = count,
                 "leno_memory_charged_bytes" => state.memory_bytes = count,
                 "leno_memory_budget_bytes" => state.memory_budget_bytes = count,
-                DECISIONS if state.decisions.len() < MAX_DECISIONS => {
-                    *state.decisions.entry((label("policy"), label("decision"))).or_default() +=
-                        count;
+                DECISIONS => {
+                    let key = (label("policy"), label("decision"));
+                    let own = key.0.len() + key.1.len();
+                    if let Some(sum) = decisions.get_mut(&key) {
+                        *sum = count.saturating_add(*sum);
+                    } else if decisions.len() < MAX_DECISIONS && bytes + own <= MAX_DECISION_BYTES {
+                        bytes += own;
+                        decisions.insert(key, count);
+                    }
                 }
                 _ => {}
             }
         }
+        state.decisions = Arc::new(decisions);
         state
     }
 }
@@ -168,5 +180,15 @@ mod tests {
             .collect();
         let state = ProxyState::of(&crate::metrics::parse(&many));
         assert_eq!(state.decisions.len(), MAX_DECISIONS);
+        let long: String = (0..MAX_DECISIONS)
+            .map(|nth| format!("{DECISIONS}{{decision=\"deny\",policy=\"{nth:0396}\"}} 1e300\n"))
+            .collect();
+        // Twice: two samples of the same labels are added.
+        let state = ProxyState::of(&crate::metrics::parse(&long.repeat(2)));
+        assert_eq!(state.decisions.len(), MAX_DECISION_BYTES / 400);
+        assert!(state.decisions.values().all(|count| *count == u64::MAX));
+        let (first, again) = (now.proxies().remove(0), now.proxies().remove(0));
+        let of = |one: ProxyReport| one.state.unwrap().decisions;
+        assert!(Arc::ptr_eq(&of(first), &of(again)));
     }
 }

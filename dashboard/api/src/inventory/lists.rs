@@ -108,7 +108,7 @@ impl<'a> Done<'a> {
         for proxy in proxies {
             let Some(state) = &proxy.state else { continue };
             let own = decisions.entry((&*proxy.namespace, &*proxy.workload)).or_default();
-            for ((policy, decision), count) in &state.decisions {
+            for ((policy, decision), count) in &*state.decisions {
                 let sum = own.entry(&**policy).or_default().entry(&**decision).or_default();
                 *sum = sum.saturating_add(*count);
             }

@@ -10,7 +10,7 @@ use crate::policies::{Labels, MAX_POLICIES, PolicyDocument, Selectable};
 
 fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
     let decision = |policy: &str, count| ((policy.to_owned(), "deny".to_owned()), count);
-    let decisions = [decision(policy, 4), decision(NOT_ALLOWED, 2)].into();
+    let decisions: BTreeMap<_, _> = [decision(policy, 4), decision(NOT_ALLOWED, 2)].into();
     let identity = Some(format!("spiffe://d/ns/{namespace}/sa/{workload}"));
     ProxyReport {
         namespace: namespace.to_owned(),
@@ -18,7 +18,7 @@ fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
         instance: format!("{workload}-0"),
         ready: true,
         silent: None,
-        state: Some(ProxyState { decisions, identity, ..ProxyState::default() }),
+        state: Some(ProxyState { decisions: decisions.into(), identity, ..ProxyState::default() }),
     }
 }
 
