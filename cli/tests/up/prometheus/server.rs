@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use leno_testkit::command::Running;
@@ -60,12 +61,18 @@ impl Prometheus {
     /// `leno edges --watch` beside it shows figures twice.
     pub(super) fn is_asked_again(&self, mesh: &Mesh) {
         let mut command = self.command(&format!("http://{LISTEN}"), mesh, &["edges", "--watch"]);
-        let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-        let heads = lines.map_while(Result::ok).filter(|line| line.starts_with("CLIENT"));
-        assert_eq!(heads.take(2).count(), 2, "it has ended before");
-        watching.kill().unwrap();
-        watching.wait().unwrap();
+        let mut watching = Watching(command.stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(watching.0.stdout.take().unwrap()).lines();
+        let (says, said) = mpsc::channel();
+        // It ends with the program, which ends with this test.
+        std::thread::spawn(move || {
+            let heads = lines.map_while(Result::ok).filter(|line| line.starts_with("CLIENT"));
+            heads.take(2).try_for_each(|head| says.send(head))
+        });
+        for time in ["once", "again"] {
+            let head = said.recv_timeout(PATIENCE);
+            assert!(head.is_ok(), "figures are not shown {time}: {head:?}");
+        }
     }
 
     fn command(&self, url: &str, mesh: &Mesh, arguments: &[&str]) -> Command {
@@ -108,6 +115,17 @@ impl Prometheus {
             lists(&answer, "data").into_iter().flat_map(|series| lists(&series, "exemplars"));
         let trace = |exemplar: Value| exemplar["labels"]["trace_id"].as_str().map(str::to_owned);
         exemplars.filter_map(trace).collect()
+    }
+}
+
+/// A program that goes on until it is killed.
+struct Watching(Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was reaped already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
