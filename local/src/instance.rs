@@ -24,6 +24,7 @@ use leno_supervise::{
     Backoff, Cgroup, Credentials, Descriptors, Rules, Running, Stop, after, describe, keep_running,
 };
 use leno_types::InstanceName;
+use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Admin;
@@ -179,6 +180,8 @@ struct Life {
     mesh: Rc<Mesh>,
     instance: Instance,
     stop: watch::Receiver<Stop>,
+    /// The group whose node proxy is to serve it; it may change while the instance runs.
+    group: watch::Receiver<Option<String>>,
 }
 
 /// What was made for an instance.
@@ -193,7 +196,7 @@ struct InstanceResources {
     own_files: Option<Vec<(PathBuf, PathBuf)>>,
     captured: Option<Captured>,
     /// The node proxy that serves it, where it has none of its own.
-    shared: Option<Rc<Group>>,
+    shared: RefCell<Option<Rc<Group>>>,
 }
 
 impl InstanceResources {
@@ -203,9 +206,15 @@ impl InstanceResources {
     }
 }
 
-/// Runs an instance until `stop` says otherwise, then removes everything of it.
-pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop>) {
-    let life = Life { mesh, instance, stop };
+/// Runs an instance until `stop` says otherwise, then removes everything of it. `group` is the one whose node proxy is to
+/// serve it; another one takes over while the instance runs.
+pub async fn live(
+    mesh: Rc<Mesh>,
+    instance: Instance,
+    stop: watch::Receiver<Stop>,
+    group: watch::Receiver<Option<String>>,
+) {
+    let life = Life { mesh, instance, stop, group };
     if let Some(mut place) = life.placed().await {
         let surroundings = Box::new(life.surroundings(&place));
         let backend = place.captured.as_ref().map(Captured::backend);
@@ -284,13 +293,19 @@ impl Life {
             files,
             own_files,
             captured: None,
-            shared: instance
-                .launch
-                .group
-                .as_deref()
-                .map(|name| Group::enter(mesh, name))
-                .transpose()?,
+            shared: RefCell::default(),
         };
+        let wanted = self.group.borrow().clone();
+        if let Some(name) = wanted {
+            // The capture takes a process of this user for the node proxy.
+            if credentials::of(&instance.launch.account).is_ok_and(|of| of.uid() == PROXY_UID) {
+                return Err(Error::Refused(format!(
+                    "{} runs as user {PROXY_UID}, which is that of node proxies: use another, or leno.dev/mode: sidecar",
+                    instance.label
+                )));
+            }
+            place.shared.replace(Some(Group::enter(mesh, &name)?));
+        }
         if instance.launch.meshed {
             place.captured = Some(self.capture(&place).await?);
         }
@@ -316,8 +331,9 @@ impl Life {
             proxy_cgroup: place.proxy.path().to_owned(),
             fail_closed: true,
             excluded: proxy::never_captured(&mesh.switch.subnet().gateway()),
-            proxy_uid: leno_types::ports::PROXY_UID,
-            proxy_process: place.shared.as_ref().map(|group| group.cgroup().path().to_owned()),
+            proxy_uid: PROXY_UID,
+            // The process of a node proxy is known by its user: it may be another one tomorrow.
+            proxy_process: place.shared.borrow().is_some().then(|| place.group.path().to_owned()),
         };
         self.record(MeshResource::Capture(workload.name.clone()))?;
         let captured =
@@ -351,13 +367,11 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        match &place.shared {
-            Some(group) => {
-                tokio::join!(self.node_proxy(place, group, ready), application);
-            }
-            None => {
-                tokio::join!(self.proxy(place, ready), application);
-            }
+        let in_node_mode = place.shared.borrow().is_some();
+        if in_node_mode {
+            tokio::join!(self.node_proxy(place, ready), application);
+        } else {
+            tokio::join!(self.proxy(place, ready), application);
         }
     }
 

@@ -34,9 +34,12 @@ pub struct Groups {
 #[derive(Debug)]
 pub struct Group {
     mesh: Rc<Mesh>,
+    name: String,
     directory: PathBuf,
     cgroup: Cgroup,
     process: Process,
+    /// Whose tokens its process has, and the number of each one's last membership.
+    tokens: RefCell<BTreeMap<InstanceName, u64>>,
 }
 
 /// Starts the process of a group.
@@ -84,13 +87,14 @@ impl Group {
         let (name, mesh) = (name.to_owned(), mesh.clone());
         let host =
             Host { mesh: mesh.clone(), name: name.clone(), cgroup: cgroup.clone(), files, tokens };
-        Ok(Self { process: Process::start(&name, host), mesh, directory, cgroup })
+        let (process, tokens) = (Process::start(&name, host), RefCell::default());
+        Ok(Self { process, mesh, name, directory, cgroup, tokens })
     }
 
-    /// The control group of its process.
+    /// Its name.
     #[must_use]
-    pub fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The file for the token of an instance.
@@ -100,15 +104,16 @@ impl Group {
     }
 
     /// Has the process serve an instance, in place of an earlier one of the same name: its token is written, and
-    /// `broker` takes the orders for its broker.
+    /// `broker` takes the orders for its broker. `succeeds`: another group serves it until this one does.
     pub fn join(
         &self,
         instance: &Instance,
         broker: Channel,
         events: mpsc::UnboundedSender<Happened>,
-        number: u64,
+        (number, succeeds): (u64, bool),
     ) {
         let name = &instance.name;
+        self.tokens.borrow_mut().insert(name.clone(), number);
         let member = Member {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
@@ -117,21 +122,34 @@ impl Group {
             pod_uid: None,
             kubelet: KubeletProbes::default(),
         };
-        self.process.join(name, Joining { member, broker, events, number });
+        self.process.join(name, Joining { member, broker, events, number, succeeds });
     }
 
-    /// Has the process finish what is under way for an instance, and waits for that. Returns the channel to its
-    /// broker, which ends with it.
-    pub async fn leave(&self, instance: &InstanceName) -> Option<Channel> {
-        let broker = self.process.leave(instance).await;
-        // A token that stays is void once the instance is removed.
-        let _gone = std::fs::remove_file(self.token(instance));
-        broker
+    /// Has the process finish what is under way for an instance; the future waits for that. It yields the channel to its
+    /// broker, which ends with it. `succeeded`: another group serves the instance, so that this may take hours.
+    pub fn leave(
+        &self,
+        instance: &InstanceName,
+        succeeded: bool,
+    ) -> impl Future<Output = Option<Channel>> + use<> {
+        self.process.leave(instance, succeeded)
+    }
+
+    /// Removes the token of an instance whose membership of this number is over, unless it has joined again. One that stays
+    /// is void once the instance is removed.
+    pub fn forget(&self, instance: &InstanceName, number: u64) {
+        let mut tokens = self.tokens.borrow_mut();
+        if tokens.get(instance) == Some(&number) {
+            tokens.remove(instance);
+            let _gone = std::fs::remove_file(self.token(instance));
+        }
     }
 
     /// Gives a member's hold of the group back. The last one ends the process and waits for that.
     pub async fn release(self: Rc<Self>, stop: Stop) {
-        let Ok(Self { mesh, directory, cgroup, process }) = Rc::try_unwrap(self) else { return };
+        let Ok(Self { mesh, directory, cgroup, process, .. }) = Rc::try_unwrap(self) else {
+            return;
+        };
         process.end(stop).await;
         let removed = tokio::task::spawn_blocking(move || -> Result<()> {
             cgroup.kill()?;

@@ -160,6 +160,17 @@ impl Plan {
         wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
 
+    /// The group of node mode that `instance` is to go to, where that is all in which it differs from what the plan wants:
+    /// it goes on meanwhile.
+    #[must_use]
+    pub fn moves(&self, instance: &Instance) -> Option<&str> {
+        let wanted = self.instances.get(&instance.name)?;
+        let (from, to) = (instance.launch.group.as_ref()?, wanted.launch.group.as_ref()?);
+        let mut moved = instance.clone();
+        moved.launch.group = Some(to.clone());
+        (from != to && self.wants(&moved)).then_some(to)
+    }
+
     /// Whether anything has a proxy.
     #[must_use]
     pub fn meshed(&self) -> bool {

@@ -188,7 +188,8 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
         pod_uid: Some(pod.uid),
         kubelet: pod.kubelet,
     };
-    group.join(&name, Joining { member, broker: orders, events, number });
+    let joining = Joining { member, broker: orders, events, number, succeeds: false };
+    group.join(&name, joining);
     let served = Rc::clone(served);
     // Ends with the group's record of this broker.
     tokio::task::spawn_local(async move {
@@ -220,7 +221,7 @@ fn release(served: &Shared, uid: &str) {
         served.borrow_mut().groups.remove(&pod.group);
     }
     // At once: a pod of this name may join next.
-    let left = group.leave(&pod.name);
+    let left = group.leave(&pod.name, false);
     tokio::task::spawn_local(async move {
         // The broker ends when its channel is dropped.
         let _orders = tokio::time::timeout(LEAVE_BOUND, left).await;

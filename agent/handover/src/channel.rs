@@ -120,7 +120,17 @@ impl Channel {
         Ok(asked.iter().any(|end| end.any().unwrap_or(true)))
     }
 
-    fn set_nonblocking(&self) -> io::Result<()> {
+    /// Ends the connection for both ends, however many owners they have.
+    pub fn shut_down(&self) {
+        // One that is not connected has ended.
+        let _ended = shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+
+    /// Has this end fail with `WouldBlock` where it would wait, for all its owners.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
         let flags = OFlag::from_bits_truncate(fcntl(&self.0, FcntlArg::F_GETFL)?);
         fcntl(&self.0, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
         Ok(())
@@ -233,10 +243,9 @@ impl AsyncChannel {
         }
     }
 
-    /// Ends the connection for both ends, however many owners they have.
+    /// As [`Channel::shut_down`].
     pub fn shut_down(&self) {
-        // One that is not connected has ended.
-        let _ended = shutdown(self.0.get_ref().as_raw_fd(), Shutdown::Both);
+        self.0.get_ref().shut_down();
     }
 
     /// As [`Channel::receive`], but waits. Cancelling it loses no message.
@@ -344,7 +353,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Want, WorkloadReleased};
+    use crate::{MemberReport, Want};
 
     #[test]
     fn a_message_arrives_with_its_descriptors() {
@@ -423,7 +432,7 @@ mod tests {
     fn what_cannot_be_read_is_an_error() {
         let (one, other) = Channel::pair().unwrap();
         one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
-        let error = other.receive::<WorkloadReleased>().unwrap_err();
+        let error = other.receive::<MemberReport>().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let (_near, far) = UnixStream::pair().unwrap();
         let error = one.send(&1, &[far.as_fd(); MAX_DESCRIPTORS + 1]).unwrap_err();

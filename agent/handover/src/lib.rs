@@ -10,7 +10,10 @@
 //! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart, made by the supervisor and
 //! handed to both ends, so that no other process can connect. A broker runs in the workload's network
 //! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
-//! capability. [`Order`], [`WorkloadReleased`], [`Offer`] and [`Want`] are all that is said.
+//! capability. [`Order`], [`MemberReport`], [`Offer`] and [`Want`] are all that is said.
+//!
+//! A workload goes from one process to another without a cut: its broker hands the same listeners to both, the first
+//! accepts until the second reports that it serves ([`MemberState::Serving`]), and then finishes what it has.
 //!
 //! On Kubernetes the agent of a node starts brokers, and hands them to the supervisor over the one socket with a path
 //! ([`ChannelListener`]), which only root may open: [`Placement`], [`PlacementReport`].
@@ -35,5 +38,7 @@ mod message;
 mod placement;
 
 pub use channel::{AsyncChannel, Channel, ChannelListener, MAX_DESCRIPTORS};
-pub use message::{KubeletProbes, Member, Offer, Order, Role, Serve, Want, WorkloadReleased};
+pub use message::{
+    KubeletProbes, Member, MemberReport, MemberState, Offer, Order, Role, Serve, Want,
+};
 pub use placement::{PlacedPod, Placement, PlacementReport};

@@ -9,15 +9,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub enum Order {
-    /// Serve a workload. Comes with one descriptor: the channel to its broker. If the workload is served
-    /// already, it goes on over the new channel.
-    Join(Member),
+    /// Serve a workload. Comes with one descriptor: the channel to its broker.
+    Join {
+        /// Names the membership in later messages; no other one of the process has or had it.
+        number: u64,
+        /// Another process serves the workload until this one does.
+        succeeds: bool,
+        /// The workload.
+        member: Member,
+    },
     /// Finish what is under way for a workload, then serve it no more.
     Leave {
-        /// Its namespace.
-        namespace: String,
-        /// The name of the instance.
-        name: String,
+        /// Of the membership.
+        number: u64,
+        /// Another process takes the workload's new connections, of the same listeners. Long streams may then go on
+        /// for as long as the process permits.
+        succeeded: bool,
     },
 }
 
@@ -50,18 +57,27 @@ pub struct KubeletProbes {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Node proxy to supervisor: a workload is served no more, because it was to leave, or because its broker has
-/// ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkloadReleased {
-    /// Its namespace.
-    pub namespace: String,
-    /// The name of the instance.
-    pub name: String,
+/// Node proxy to supervisor: what has become of a membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// As the order to join has it.
+    pub number: u64,
+    /// What it has become.
+    pub state: MemberState,
 }
 
-/// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, instead of an
-/// earlier one.
+/// What a membership can become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberState {
+    /// The workload has its identity, and its connections are accepted.
+    Serving,
+    /// It is served no more, because it was to leave, or because its broker has ended.
+    Released,
+}
+
+/// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, too. An earlier one
+/// still gets sockets until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Serve {}
 

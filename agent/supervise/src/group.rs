@@ -7,16 +7,17 @@
 //! leno-proxy --broker ────────────────────────────────────────┘     (the workload's namespace and control group)
 //! ```
 //! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
-//! live on.
+//! live on. A workload goes from one group to another, or to the next process of its group, without a cut: it joins that
+//! one ([`Joining::succeeds`]), and leaves the first once it is [served](Happened::Serving).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::{AsyncChannel, Channel, Member, Serve, WorkloadReleased};
+use leno_handover::{AsyncChannel, Channel, Member, MemberReport, MemberState, Serve};
 use leno_program::chain;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -29,8 +30,11 @@ use crate::process::{Running, after, describe};
 
 /// The longest a process may take to end. It has no members by then.
 const END_BOUND: Duration = Duration::from_secs(5);
-/// Between a member that is not served, although its broker lives, and the next attempt.
+/// Between an order that could not be given, although process and broker live, and the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long the process may finish what it has for a member that joins again while it has its earlier broker. That one
+/// has ended, as a rule, and all connections by it.
+const REPLACED_BOUND: Duration = Duration::from_secs(60);
 
 /// Where the process of a group runs, and what is printed of it.
 pub trait NodeProxyHost: 'static {
@@ -60,6 +64,8 @@ pub struct Group {
 pub enum Happened {
     /// It was told to serve the member.
     Joined,
+    /// It accepts the member's connections.
+    Serving,
     /// It does so no more.
     Lost,
 }
@@ -75,6 +81,37 @@ pub struct Joining {
     pub events: mpsc::UnboundedSender<Happened>,
     /// Tells it from an earlier one of the same name.
     pub number: u64,
+    /// Another process serves the workload until this one does.
+    pub succeeds: bool,
+}
+
+/// A member, and how the process knows it.
+#[derive(Debug)]
+struct Served {
+    joining: Joining,
+    /// Its membership of the process that runs, if that was told of it.
+    membership: Option<Membership>,
+}
+
+/// What a process was told of a member.
+#[derive(Debug)]
+struct Membership {
+    /// What the process calls it.
+    number: u64,
+    /// The process' end of the channel between its broker and the process. Both lose the other when it is shut down.
+    link: Channel,
+}
+
+/// A member that leaves.
+#[derive(Debug)]
+struct Leaving {
+    joining: Joining,
+    link: Channel,
+    succeeded: bool,
+    /// The process has the order; else that is given again.
+    is_told: bool,
+    /// For the caller that waits for the end; it is closed once that one waits no more.
+    answer: oneshot::Sender<Joining>,
 }
 
 /// What members want of their group.
@@ -83,8 +120,16 @@ enum Order {
     Join(InstanceName, Joining),
     /// Try again for the member that joined with this number, if it is still the same.
     Again(InstanceName, u64),
+    /// Tell the process again that this membership leaves.
+    LeaveAgain(u64),
+    /// A caller waits no more for a member that leaves.
+    Revoke,
     /// The answer comes when nothing of the member is under way.
-    Leave(InstanceName, oneshot::Sender<Joining>),
+    Leave {
+        name: InstanceName,
+        succeeded: bool,
+        answer: oneshot::Sender<Joining>,
+    },
 }
 
 impl Group {
@@ -99,6 +144,7 @@ impl Group {
             orders: orders.clone(),
             members: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            told: 0,
             process: None,
         };
         let task = tokio::task::spawn_local(task.run(received, stopped));
@@ -111,13 +157,25 @@ impl Group {
         let _ended = self.orders.send(Order::Join(name.clone(), joining));
     }
 
-    /// Has the process finish what is under way for a workload; the future waits for that. It yields the channel to its
-    /// broker, which ends with it. The order is given at once, so that a later [`Self::join`] of this name stays.
-    pub fn leave(&self, name: &InstanceName) -> impl Future<Output = Option<Channel>> + use<> {
+    /// Has the process finish what is under way for a workload; the future waits for that, for hours where another process
+    /// serves the workload (`succeeded`). It yields the channel to its broker, which ends with it. The order is given at
+    /// once, so that a later [`Self::join`] of this name stays. Should the future be dropped before, the process loses
+    /// the broker, and with that the workload: a process that does not obey keeps nothing.
+    pub fn leave(
+        &self,
+        name: &InstanceName,
+        succeeded: bool,
+    ) -> impl Future<Output = Option<Channel>> + use<> {
         let (answer, answered) = oneshot::channel();
-        let _ended = self.orders.send(Order::Leave(name.clone(), answer));
-        // A sender that is dropped is an answer, too: it was no member.
-        async move { answered.await.ok().map(|joining| joining.broker) }
+        let _ended = self.orders.send(Order::Leave { name: name.clone(), succeeded, answer });
+        let revoke = RevokeOnDrop(self.orders.clone());
+        async move {
+            // A sender that is dropped is an answer, too: it was no member.
+            let left = answered.await.ok().map(|joining| joining.broker);
+            // Without effect: what has left is not waited for.
+            drop(revoke);
+            left
+        }
     }
 
     /// Ends the process, and waits for that.
@@ -128,14 +186,27 @@ impl Group {
     }
 }
 
+/// Revokes what callers wait for no more.
+struct RevokeOnDrop(mpsc::UnboundedSender<Order>);
+
+impl Drop for RevokeOnDrop {
+    fn drop(&mut self) {
+        // The task has ended with its process.
+        let _ended = self.0.send(Order::Revoke);
+    }
+}
+
 /// The task of a group.
 struct NodeProxyTask<H> {
     host: Rc<H>,
     name: String,
     orders: mpsc::UnboundedSender<Order>,
-    members: BTreeMap<InstanceName, Joining>,
-    /// Members until what is under way for them has ended: connections out of their namespaces still need brokers.
-    leaving: BTreeMap<InstanceName, (Joining, oneshot::Sender<Joining>)>,
+    members: BTreeMap<InstanceName, Served>,
+    /// Members until what is under way for them has ended, by the numbers of their memberships: connections out of their
+    /// namespaces still need brokers.
+    leaving: BTreeMap<u64, Leaving>,
+    /// Memberships that processes were told of.
+    told: u64,
     /// Takes orders while the process runs.
     process: Option<Rc<AsyncChannel>>,
 }
@@ -174,7 +245,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                         None => break,
                     },
                     Some(order) = received.recv() => self.obey(order),
-                    left = hear(process.as_deref()) => self.left(left),
+                    report = hear(process.as_deref()) => self.heard(report),
                 }
             }
         };
@@ -189,26 +260,39 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     }
 
     /// Connects a member's broker to the process, if that runs.
-    fn serve(&self, name: &InstanceName) {
-        let (Some(process), Some(joined)) = (&self.process, self.members.get(name)) else { return };
-        let order = leno_handover::Order::Join(joined.member.clone());
+    fn serve(&mut self, name: &InstanceName) {
+        let (Some(process), Some(served)) = (&self.process, self.members.get_mut(name)) else {
+            return;
+        };
+        self.told = self.told.wrapping_add(1);
+        let (number, joining) = (self.told, &served.joining);
+        let (succeeds, member) = (joining.succeeds, joining.member.clone());
+        let order = leno_handover::Order::Join { number, succeeds, member };
         let connect = || {
             let (near, far) = Channel::pair()?;
-            joined.broker.send(&Serve {}, &[near.as_fd()])?;
-            process.send(&order, &[far.as_fd()])
+            joining.broker.send(&Serve {}, &[near.as_fd()])?;
+            process.send(&order, &[far.as_fd()])?;
+            Ok(far)
         };
-        match connect() {
-            Ok(()) => {
+        let connected: io::Result<Channel> = connect();
+        match connected {
+            Ok(link) => {
+                served.membership = Some(Membership { number, link });
                 // The workload has an end of its own.
-                let _ending = joined.events.send(Happened::Joined);
+                let _ending = served.joining.events.send(Happened::Joined);
             }
             // So many joined at once that the process has yet to read of them.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.try_again(name.clone(), joined.number);
+                let again = Order::Again(name.clone(), served.joining.number);
+                self.again(again);
             }
-            // Either the process or the broker has ended, and is started again.
             Err(error) => {
                 self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
+                // Else either the process or the broker has ended, and is started again.
+                if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
+                    let again = Order::Again(name.clone(), served.joining.number);
+                    self.again(again);
+                }
             }
         }
     }
@@ -216,70 +300,123 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Join(name, joining) => {
-                // Of this name the process reports the end of the newest one alone. An earlier one has its broker for as
-                // long as it is waited for.
-                if let Some((earlier, mut answer)) = self.leaving.remove(&name) {
+                let served = Served { joining, membership: None };
+                if let Some(earlier) = self.members.insert(name.clone(), served) {
+                    let (answer, left) = oneshot::channel();
+                    self.leave(earlier, true, answer);
+                    let revoke = RevokeOnDrop(self.orders.clone());
                     tokio::task::spawn_local(async move {
-                        answer.closed().await;
-                        drop(earlier);
+                        let _late = tokio::time::timeout(REPLACED_BOUND, left).await;
+                        drop(revoke);
                     });
                 }
-                self.members.insert(name.clone(), joining);
                 self.serve(&name);
             }
             Order::Again(name, number) => {
-                if self.members.get(&name).is_some_and(|member| member.number == number) {
+                // Another process may serve it by now.
+                let waits = |member: &Served| {
+                    member.joining.number == number && member.membership.is_none()
+                };
+                if self.members.get(&name).is_some_and(waits) {
                     self.serve(&name);
                 }
             }
-            Order::Leave(name, answer) => {
+            Order::Leave { name, succeeded, answer } => {
                 let Some(member) = self.members.remove(&name) else { return };
-                let order = leno_handover::Order::Leave {
-                    namespace: name.namespace.to_string(),
-                    name: name.name.to_string(),
-                };
-                let process = self.process.as_ref();
-                if process.is_some_and(|process| process.send(&order, &[]).is_ok()) {
-                    self.leaving.insert(name, (member, answer));
-                } else {
-                    has_left(member, answer);
+                self.leave(member, succeeded, answer);
+            }
+            Order::LeaveAgain(number) => self.tell_to_leave(number),
+            Order::Revoke => self.leaving.retain(|_, member| {
+                let waited_for = !member.answer.is_closed();
+                if !waited_for {
+                    member.link.shut_down();
+                }
+                waited_for
+            }),
+        }
+    }
+
+    /// Has the process finish what it has for a member. The answer comes at once if it has nothing.
+    fn leave(&mut self, member: Served, succeeded: bool, answer: oneshot::Sender<Joining>) {
+        let Served { joining, membership } = member;
+        let (Some(Membership { number, link }), Some(_)) = (membership, &self.process) else {
+            return has_left(joining, answer);
+        };
+        self.leaving.insert(number, Leaving { joining, link, succeeded, is_told: false, answer });
+        self.tell_to_leave(number);
+    }
+
+    /// Gives the process the order to leave, unless it has it.
+    fn tell_to_leave(&mut self, number: u64) {
+        let Some(member) = self.leaving.get_mut(&number).filter(|member| !member.is_told) else {
+            return;
+        };
+        let order = leno_handover::Order::Leave { number, succeeded: member.succeeded };
+        match self.process.as_ref().map(|process| process.send(&order, &[])) {
+            Some(Ok(())) => member.is_told = true,
+            // It has yet to read other orders, and accepts connections until then.
+            Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
+                self.again(Order::LeaveAgain(number));
+            }
+            // It has ended, or does so now, and nothing is under way in it.
+            _ => {
+                if let Some(Leaving { joining, answer, .. }) = self.leaving.remove(&number) {
+                    has_left(joining, answer);
                 }
             }
         }
     }
 
-    /// The process serves a workload no more, or cannot be heard.
-    fn left(&mut self, left: Option<WorkloadReleased>) {
-        let Some(WorkloadReleased { namespace, name }) = left else {
+    /// What has become of a membership; `None`: the process cannot be heard.
+    fn heard(&mut self, report: Option<MemberReport>) {
+        let Some(MemberReport { number, state }) = report else {
             // It has ended, or does so now.
             self.process = None;
             return;
         };
-        let Ok(name) = InstanceName::new(&namespace, &name) else { return };
-        if let Some((member, answer)) = self.leaving.remove(&name) {
-            return has_left(member, answer);
+        if state == MemberState::Released
+            && let Some(Leaving { joining, answer, .. }) = self.leaving.remove(&number)
+        {
+            return has_left(joining, answer);
         }
-        let Some(member) = self.members.get(&name) else { return };
-        let _ending = member.events.send(Happened::Lost);
-        self.try_again(name, member.number);
+        let is_of = |member: &Served| member.membership.as_ref().map(|of| of.number);
+        let mut members = self.members.iter_mut();
+        let found = members.find(|(_, member)| is_of(member) == Some(number));
+        let Some((name, member)) = found else { return };
+        let event = match state {
+            MemberState::Serving => {
+                // Should the process end, the next one succeeds none.
+                member.joining.succeeds = false;
+                Happened::Serving
+            }
+            MemberState::Released => Happened::Lost,
+        };
+        let _ending = member.joining.events.send(event);
+        if event == Happened::Lost {
+            member.membership = None;
+            let again = Order::Again(name.clone(), member.joining.number);
+            self.again(again);
+        }
     }
 
-    fn try_again(&self, name: InstanceName, number: u64) {
+    /// Gives an order to this task in a while.
+    fn again(&self, order: Order) {
         let orders = self.orders.clone();
         tokio::task::spawn_local(async move {
             tokio::time::sleep(AGAIN).await;
-            let _ended = orders.send(Order::Again(name, number));
+            let _ended = orders.send(order);
         });
     }
 
     fn has_ended(&mut self, event: &Event<H::Error>) {
         self.process = None;
         // Nothing is under way any more.
-        for (member, answer) in std::mem::take(&mut self.leaving).into_values() {
-            has_left(member, answer);
+        for Leaving { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values() {
+            has_left(joining, answer);
         }
-        for member in self.members.values() {
-            let _ending = member.events.send(Happened::Lost);
+        for member in self.members.values_mut() {
+            member.membership = None;
+            let _ending = member.joining.events.send(Happened::Lost);
         }
         match event {
             Event::Ended(status, wait) => {
@@ -300,105 +437,13 @@ fn has_left(member: Joining, answer: oneshot::Sender<Joining>) {
     let _left = answer.send(member);
 }
 
-/// The next workload that the process serves no more; `None` if it says nothing any more. Waits for ever without
-/// a process.
-async fn hear(process: Option<&AsyncChannel>) -> Option<WorkloadReleased> {
+/// What the process reports next; `None` if it reports nothing any more. Waits for ever without a process.
+async fn hear(process: Option<&AsyncChannel>) -> Option<MemberReport> {
     match process {
-        Some(process) => {
-            process.receive::<WorkloadReleased>().await.ok().flatten().map(|(left, _)| left)
-        }
+        Some(process) => process.receive().await.ok().flatten().map(|(report, _)| report),
         None => std::future::pending().await,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-
-    use tokio::task::LocalSet;
-
-    use super::*;
-
-    /// A machine on which no process can be started.
-    struct Full;
-
-    impl NodeProxyHost for Full {
-        type Error = Error;
-
-        fn start(&self, _orders: Channel) -> Result<Running, Error> {
-            let source = io::ErrorKind::OutOfMemory.into();
-            Err(Error::Os { what: "cannot start".to_owned(), source })
-        }
-
-        fn say(&self, _text: &str) {}
-    }
-
-    fn joining(number: u64) -> (Joining, Channel, mpsc::UnboundedReceiver<Happened>) {
-        let (broker, far) = Channel::pair().unwrap();
-        let (events, happened) = mpsc::unbounded_channel();
-        let member = Member {
-            namespace: "shop".to_owned(),
-            name: "web-0".to_owned(),
-            workload: None,
-            token: "token".into(),
-            pod_uid: None,
-            kubelet: leno_handover::KubeletProbes::default(),
-        };
-        (Joining { member, broker, events, number }, far, happened)
-    }
-
-    #[tokio::test]
-    async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
-        let name = InstanceName::new("shop", "web-0").unwrap();
-        let of_group = async {
-            let group = Group::start("web", Full);
-            let (first, first_far, _) = joining(1);
-            let (second, _second_far, mut happened) = joining(2);
-            group.join(&name, first);
-            let left = group.leave(&name);
-            group.join(&name, second);
-            let broker = left.await.unwrap();
-            broker.send(&Serve {}, &[]).unwrap();
-            assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
-            // An order that was given after both is obeyed after them.
-            let other = InstanceName::new("shop", "web-1").unwrap();
-            assert!(group.leave(&other).await.is_none());
-            let gone = mpsc::error::TryRecvError::Disconnected;
-            assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
-            group.end(Stop::All).await;
-        };
-        LocalSet::new().run_until(of_group).await;
-    }
-
-    #[tokio::test]
-    async fn an_end_that_is_reported_is_that_of_the_newest_member_of_a_name() {
-        let name = InstanceName::new("shop", "web-0").unwrap();
-        let of_group = async {
-            let (process, _process_far) = Channel::pair().unwrap();
-            let (orders, _received) = mpsc::unbounded_channel();
-            let mut task = NodeProxyTask {
-                host: Rc::new(Full),
-                name: "web".to_owned(),
-                orders,
-                members: BTreeMap::new(),
-                leaving: BTreeMap::new(),
-                process: Some(Rc::new(AsyncChannel::new(process).unwrap())),
-            };
-            let (first, first_far, _) = joining(1);
-            let (second, _second_far, mut happened) = joining(2);
-            let (answer, waited_for) = oneshot::channel();
-            task.obey(Order::Join(name.clone(), first));
-            task.obey(Order::Leave(name.clone(), answer));
-            task.obey(Order::Join(name.clone(), second));
-            assert_eq!(happened.recv().await, Some(Happened::Joined));
-            let (namespace, of) = (name.namespace.to_string(), name.name.to_string());
-            task.left(Some(WorkloadReleased { namespace, name: of }));
-            assert_eq!(happened.recv().await, Some(Happened::Lost));
-            let broker = AsyncChannel::new(first_far).unwrap();
-            assert!(broker.receive::<Serve>().await.unwrap().is_some(), "it lives on");
-            drop(waited_for);
-            assert!(broker.receive::<Serve>().await.unwrap().is_none(), "and is let go");
-        };
-        LocalSet::new().run_until(of_group).await;
-    }
-}
+mod tests;

@@ -19,6 +19,8 @@ pub(super) type Objects = BTreeMap<ObjectKey, Object>;
 pub(super) enum Effect {
     Starts,
     Replaced,
+    /// It goes to another node proxy, and on.
+    Moves,
     Ends,
 }
 
@@ -97,6 +99,11 @@ fn effects(key: &ObjectKey, affected: &[Affected]) -> String {
         0 => {}
         1 => parts.push("1 instance is replaced".to_owned()),
         many => parts.push(format!("{many} instances are replaced, one at a time")),
+    }
+    match count(Effect::Moves) {
+        0 => {}
+        1 => parts.push("1 instance goes to another node proxy and runs on".to_owned()),
+        many => parts.push(format!("{many} instances go to other node proxies and run on")),
     }
     match count(Effect::Starts) {
         0 => {}
@@ -191,6 +198,10 @@ mod tests {
         assert_eq!(
             changes(&before, &parsed(shorter), &affected(Effect::Ends, 0..3)),
             ["Workload uni/web removed; 3 instances end"]
+        );
+        assert_eq!(
+            changes(&before, &workload, &affected(Effect::Moves, 0..1)),
+            ["Workload uni/web changed; 1 instance goes to another node proxy and runs on"]
         );
         assert_eq!(changes(&before, &before, &[]), ["the files changed, but no object in them"]);
     }

@@ -15,7 +15,7 @@ use crate::status::{Phase, Schedule, Surroundings, Trouble};
 
 /// An instance that lives, or is ending.
 pub(super) struct Life {
-    /// As it was started.
+    /// As it was started, but for its group, which may change.
     pub(super) instance: Instance,
     pub(super) task: JoinHandle<()>,
     pub(super) phase: Phase,
@@ -37,6 +37,8 @@ pub(super) struct Life {
     /// It ends because of an edit, to be started again as the plan says by then, or not.
     pub(super) ending: bool,
     stop: watch::Sender<Stop>,
+    /// The group whose node proxy is to serve it.
+    group: watch::Sender<Option<String>>,
     /// Its application has run before.
     started: bool,
     proxy_ready: bool,
@@ -46,7 +48,8 @@ impl Life {
     /// Starts an instance.
     pub(super) fn start(mesh: &Rc<Mesh>, instance: &Instance) -> Self {
         let (stop, stopped) = watch::channel(Stop::No);
-        let life = instance::live(mesh.clone(), instance.clone(), stopped);
+        let (group, wanted) = watch::channel(instance.launch.group.clone());
+        let life = instance::live(mesh.clone(), instance.clone(), stopped, wanted);
         Self {
             instance: instance.clone(),
             task: tokio::task::spawn_local(life),
@@ -64,6 +67,7 @@ impl Life {
             surroundings: Surroundings::default(),
             ending: false,
             stop,
+            group,
             started: false,
             proxy_ready: !instance.launch.meshed,
         }
@@ -83,6 +87,12 @@ impl Life {
     /// Whether its application has been started.
     pub(super) fn started(&self) -> bool {
         self.started
+    }
+
+    /// Has the node proxy of another group serve it, while it runs.
+    pub(super) fn go_to(&mut self, group: Option<String>) {
+        self.instance.launch.group.clone_from(&group);
+        self.group.send_replace(group);
     }
 
     /// Where its end is told from.

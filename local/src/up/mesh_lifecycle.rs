@@ -220,6 +220,11 @@ impl<'a> Up<'a> {
             Ok(flows) => self.mesh.flows.resize(flows.sizes).await,
             Err(error) => self.say(&format!("flows: {error}")),
         }
+        for life in self.lives.values_mut().filter(|life| !life.ending) {
+            if let Some(group) = self.plan.moves(&life.instance).map(str::to_owned) {
+                life.go_to(Some(group));
+            }
+        }
         for instance in self.plan.instances.values() {
             self.mesh.flows.adopt(instance).await;
             if !self.lives.contains_key(&instance.name) {
@@ -460,6 +465,7 @@ impl<'a> Up<'a> {
             match plan.instances.contains_key(&instance.name) {
                 false => Some(of(instance, Effect::Ends)),
                 true if plan.wants(instance) => None,
+                true if plan.moves(instance).is_some() => Some(of(instance, Effect::Moves)),
                 true => Some(of(instance, Effect::Replaced)),
             }
         });

@@ -4,14 +4,16 @@
 //! It is started inside, runs as the proxy's user with no capability and confined as a proxy is, and passes no
 //! traffic. Its listeners outlive the node proxy: what connects while that one is started again waits.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use leno_handover::{Channel, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
 use leno_transport::{Listener, announcements, diagnosis, interface_addresses};
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -19,74 +21,101 @@ use crate::config::Flags;
 use crate::confine::confine;
 use crate::worker::is_no_family;
 
-/// What is handed over to each node proxy, one after the other.
+/// What is handed over to each node proxy.
 struct Namespace {
     listeners: Vec<(Role, OwnedFd)>,
     addresses: Vec<IpAddr>,
 }
 
-/// Runs until the supervisor's end of standard input is closed.
+/// Most node proxies that are served at once: the newest, and earlier ones that finish what they have. Beyond it the
+/// oldest is served no more, which ends what it has for the workload.
+const MAX_PROXIES: usize = 32;
+
+/// Runs until the supervisor's end of standard input is closed. No node proxy ends it or keeps it from the others: one that
+/// does not read, or sends what cannot be read, is served no more.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
     let namespace = Namespace::prepare(flags)?;
     confine(&[])?;
-    let mut proxy = None;
-    loop {
-        let (ordered, wanted) = wait(&orders, proxy.as_ref())?;
-        if ordered {
-            let order = orders.receive::<Serve>().context("reading orders")?;
-            let Some((Serve {}, descriptors)) = order else { return Ok(()) };
-            let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-                bail!("an order to serve has no channel");
-            };
-            let channel = Channel::from(channel);
-            proxy = namespace.offer(&channel)?.then_some(channel);
-        } else if wanted
-            && let Some(channel) = &proxy
-            && !bring(channel)?
+    let mut proxies = VecDeque::new();
+    while namespace.turn(&orders, &mut proxies)? {}
+    Ok(())
+}
+
+/// Whether there are orders, and which node proxies want something or have ended.
+fn wait(orders: &Channel, proxies: &VecDeque<Channel>) -> anyhow::Result<(bool, Vec<bool>)> {
+    let of = |channel| PollFd::new(channel, PollFlags::POLLIN);
+    let mut waiting = vec![of(orders.as_fd())];
+    waiting.extend(proxies.iter().map(|proxy| of(proxy.as_fd())));
+    match poll(&mut waiting, PollTimeout::NONE) {
+        Ok(_) => {}
+        // What was polled says nothing then.
+        Err(Errno::EINTR) => return Ok((false, Vec::new())),
+        Err(error) => return Err(error).context("waiting for orders"),
+    }
+    let mut ready = waiting.iter().map(|one| one.any().unwrap_or(false));
+    Ok((ready.next().unwrap_or(false), ready.collect()))
+}
+
+/// Brings a node proxy what it wants. False if it is to be served no more.
+fn bring(proxy: &Channel) -> bool {
+    is_served(answer(proxy), "bringing sockets")
+}
+
+/// Whether a node proxy is served on.
+fn is_served(brought: io::Result<bool>, what: &str) -> bool {
+    match brought {
+        Ok(is_there) => is_there,
+        // It was killed.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
         {
-            proxy = None;
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, what, "a node proxy gets no more sockets");
+            false
         }
     }
 }
 
-/// Which of them has something to be read, or has ended.
-fn wait(orders: &Channel, proxy: Option<&Channel>) -> anyhow::Result<(bool, bool)> {
-    let of = |channel| PollFd::new(channel, PollFlags::POLLIN);
-    let mut waiting = vec![of(orders.as_fd())];
-    waiting.extend(proxy.map(|proxy| of(proxy.as_fd())));
-    match poll(&mut waiting, PollTimeout::NONE) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(error) => return Err(error).context("waiting for orders"),
-    }
-    let ready = |index: usize| waiting.get(index).and_then(PollFd::any).unwrap_or(false);
-    Ok((ready(0), ready(1)))
-}
-
-/// Brings what a node proxy wants; false once it has ended.
-fn bring(proxy: &Channel) -> anyhow::Result<bool> {
-    let Some((Want { ipv6, count }, _)) = proxy.receive::<Want>().or_else(none_if_gone)? else {
-        return Ok(false);
+/// Answers the next message of a node proxy; false if it has ended.
+fn answer(proxy: &Channel) -> io::Result<bool> {
+    let want = match proxy.receive::<Want>() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+        received => received?,
     };
+    let Some((Want { ipv6, count }, _)) = want else { return Ok(false) };
     let mut sockets = Vec::new();
     let mut errno = None;
     for _ in 0..count.min(MAX_DESCRIPTORS) {
         match tcp(ipv6) {
             Ok(socket) => sockets.push(socket),
             Err(error) => {
-                errno = Some(error.raw_os_error().unwrap_or(nix::libc::EIO));
+                errno = Some(error.raw_os_error().unwrap_or(libc::EIO));
                 break;
             }
         }
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    was_sent(proxy.send(&Offer::Sockets { ipv6, errno }, &sockets))
+    match proxy.send(&Offer::Sockets { ipv6, errno }, &sockets) {
+        // Other processes of this user have not received as many descriptors as one may have open (unix(7)).
+        Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+            let errno = error.raw_os_error();
+            proxy.send(&Offer::Sockets { ipv6, errno }, &[])?;
+        }
+        sent => sent?,
+    }
+    Ok(true)
 }
 
 impl Namespace {
     fn prepare(flags: &Flags) -> anyhow::Result<Self> {
-        let mut listeners = Vec::new();
+        // The first, as it alone cannot be made twice: should another broker live here, this one takes no connection from it.
+        let admin = admin(flags.admin)
+            .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
+        let mut listeners = vec![(Role::Admin, admin)];
         for (role, addresses) in
             [(Role::Outbound, &flags.outbound), (Role::Inbound, &flags.inbound)]
         {
@@ -100,14 +129,40 @@ impl Namespace {
                 }
             }
         }
-        let admin = admin(flags.admin)
-            .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
-        listeners.push((Role::Admin, admin));
         Ok(Self { listeners, addresses: interface_addresses()? })
     }
 
-    /// Hands everything over; false if the other end is closed.
-    fn offer(&self, proxy: &Channel) -> anyhow::Result<bool> {
+    /// Waits for orders and node proxies, and does what they want; false once there are no more orders.
+    fn turn(&self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
+        let (ordered, wanting) = wait(orders, proxies)?;
+        let mut wanting = wanting.into_iter();
+        proxies.retain(|proxy| !wanting.next().unwrap_or(false) || bring(proxy));
+        if !ordered {
+            return Ok(true);
+        }
+        let order = orders.receive::<Serve>().context("reading orders")?;
+        let Some((Serve {}, descriptors)) = order else { return Ok(false) };
+        let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+            // That node proxy notices it, and its supervisor tries again.
+            tracing::warn!(
+                "the channel of a node proxy has not arrived: raise the limit of open files of brokers"
+            );
+            return Ok(true);
+        };
+        let channel = Channel::from(channel);
+        if is_served(self.offer(&channel), "handing listeners over") {
+            proxies.push_back(channel);
+        }
+        if proxies.len() > MAX_PROXIES {
+            tracing::warn!(MAX_PROXIES, "the earliest node proxy gets no more sockets");
+            proxies.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Hands everything over.
+    fn offer(&self, proxy: &Channel) -> io::Result<bool> {
+        proxy.set_nonblocking()?;
         // Of no use to a second one, which may come while the first still finishes what it has: each would read answers that
         // the kernel has sent to the other.
         let mut own = vec![(Role::Probe, tcp(false)?), (Role::Diagnosis, diagnosis()?.into())];
@@ -122,7 +177,7 @@ impl Namespace {
         let roles = all().map(|(role, _)| *role).collect();
         let sockets: Vec<BorrowedFd<'_>> = all().map(|(_, socket)| socket.as_fd()).collect();
         let addresses = self.addresses.clone();
-        was_sent(proxy.send(&Offer::Namespace { roles, addresses }, &sockets))
+        proxy.send(&Offer::Namespace { roles, addresses }, &sockets).map(|()| true)
     }
 }
 
@@ -145,21 +200,6 @@ fn tcp(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// A node proxy that was killed is no fault of the broker.
-fn was_sent(sent: io::Result<()>) -> anyhow::Result<bool> {
-    match sent {
-        Ok(()) => Ok(true),
-        Err(error) => none_if_gone::<()>(error).map(|_| false).context("handing sockets over"),
-    }
-}
-
-fn none_if_gone<T>(error: io::Error) -> io::Result<Option<T>> {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(None),
-        _ => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use nix::sys::stat::fstat;
@@ -168,8 +208,7 @@ mod tests {
 
     #[test]
     fn node_proxies_have_the_listeners_in_common_and_no_socket_that_they_read_from() {
-        let listeners = vec![(Role::Admin, admin("127.0.0.1:0".parse().unwrap()).unwrap())];
-        let namespace = Namespace { listeners, addresses: Vec::new() };
+        let namespace = namespace();
         let offered = || {
             let (near, far) = Channel::pair().unwrap();
             assert!(namespace.offer(&near).unwrap());
@@ -187,5 +226,81 @@ mod tests {
         assert_ne!(first[2].unwrap(), second[2].unwrap());
         // The kernel may have none, and permit its filter to no user without a capability.
         assert!(first[3].is_none() || first[3] != second[3]);
+    }
+    fn namespace() -> Namespace {
+        let admin = admin("127.0.0.1:0".parse().unwrap()).unwrap();
+        Namespace { listeners: vec![(Role::Admin, admin)], addresses: Vec::new() }
+    }
+
+    /// Has a broker serve one more node proxy, whose end is returned.
+    fn serve(
+        namespace: &Namespace,
+        (supervisor, orders): &(Channel, Channel),
+        proxies: &mut VecDeque<Channel>,
+    ) -> Channel {
+        let (near, far) = Channel::pair().unwrap();
+        supervisor.send(&Serve {}, &[near.as_fd()]).unwrap();
+        drop(near);
+        assert!(namespace.turn(orders, proxies).unwrap());
+        far
+    }
+
+    const WANT: Want = Want { ipv6: false, count: 4 };
+
+    /// Whether a node proxy gets the sockets that it wants.
+    fn is_brought(proxy: &Channel, turn: &mut impl FnMut()) -> bool {
+        proxy.send(&WANT, &[]).unwrap();
+        turn();
+        matches!(proxy.receive(), Ok(Some((Offer::Sockets { .. }, sockets))) if sockets.len() == 4)
+    }
+
+    #[test]
+    fn a_node_proxy_that_reads_nothing_or_sends_nonsense_keeps_the_broker_from_no_other() {
+        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let mut proxies = VecDeque::new();
+        let silent = serve(&namespace, &orders, &mut proxies);
+        let babbler = serve(&namespace, &orders, &mut proxies);
+        let good = serve(&namespace, &orders, &mut proxies);
+        assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
+        assert_eq!(proxies.len(), 3);
+        let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
+        babbler.send(&"nonsense", &[]).unwrap();
+        // It takes sockets until none fit in its queue.
+        silent.set_nonblocking().unwrap();
+        while silent.send(&WANT, &[]).is_ok() {
+            turn();
+        }
+        // The kernel bounds what users without a capability have on its way.
+        drop(silent);
+        assert!(is_brought(&good, &mut turn));
+        assert_eq!(proxies.len(), 1, "the others are served no more");
+        while babbler.receive::<Offer>().unwrap().is_some() {}
+    }
+
+    #[test]
+    fn a_broker_goes_on_without_the_channel_that_was_lost_on_the_way_and_ends_with_its_orders() {
+        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let mut proxies = VecDeque::new();
+        let good = serve(&namespace, &orders, &mut proxies);
+        assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
+        orders.0.send(&Serve {}, &[]).unwrap();
+        let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
+        turn();
+        assert!(is_brought(&good, &mut turn));
+        let (supervisor, orders) = orders;
+        drop(supervisor);
+        assert!(!namespace.turn(&orders, &mut proxies).unwrap());
+    }
+
+    #[test]
+    fn of_too_many_node_proxies_the_earliest_is_served_no_more() {
+        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let mut proxies = VecDeque::new();
+        let first = serve(&namespace, &orders, &mut proxies);
+        let others: Vec<Channel> =
+            (0..MAX_PROXIES).map(|_| serve(&namespace, &orders, &mut proxies)).collect();
+        assert!(first.receive::<Offer>().unwrap().is_some());
+        assert!(first.receive::<Offer>().unwrap().is_none(), "its channel is closed");
+        assert_eq!(proxies.len(), others.len());
     }
 }

@@ -159,6 +159,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout_s: u64,
 
+    /// With --node, the longest wait, in seconds, for streams to end once another process serves their workload
+    #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
+    pub(crate) handover_timeout_s: u64,
+
     /// How long, in seconds, an HTTP response may take to begin while no byte moves, where no
     /// TrafficPolicy says; 0 for no such bound
     #[arg(long, env = "LENO_RESPONSE_WAIT", value_name = "SECONDS", default_value_t = 300)]

@@ -1,6 +1,7 @@
 //! Running with a control plane: identity, services and policy come from it.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use tokio::task::spawn_local;
 
 use crate::config::Flags;
 use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces, workload,
+    IdentityState, Setup, access_log, budget, drain_timeout, handover_timeout, response_wait,
+    traces, workload,
 };
 
 /// Longest wait, once there is a policy, for the services that like workloads use.
@@ -60,6 +62,9 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         outbound: flags.outbound.clone(),
         inbound: flags.inbound.clone(),
         handed: RefCell::default(),
+        admin_handed: RefCell::default(),
+        succeeds: false,
+        serving: Rc::default(),
         sharing: 1,
         application: None,
         fixed: None,
@@ -71,6 +76,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         probes: flags.probes.clone(),
         kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),
+        handover_timeout: handover_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         taps: Taps::default(),

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -22,7 +23,8 @@ use tokio::sync::watch;
 
 use crate::config::Flags;
 use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces, workload,
+    IdentityState, Setup, access_log, budget, drain_timeout, handover_timeout, response_wait,
+    traces, workload,
 };
 
 /// Reads the documents and makes of them what a control plane would have said.
@@ -77,6 +79,9 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         outbound: spec.outbound.iter().map(|outbound| outbound.listen).collect(),
         inbound: spec.inbound.iter().map(|inbound| inbound.listen).collect(),
         handed: RefCell::default(),
+        admin_handed: RefCell::default(),
+        succeeds: false,
+        serving: Rc::default(),
         sharing: 1,
         application: spec.inbound.as_ref().and_then(|inbound| inbound.application),
         fixed,
@@ -88,6 +93,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         probes: flags.probes.clone(),
         kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),
+        handover_timeout: handover_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         taps: Taps::default(),

@@ -3,23 +3,28 @@
 //! ```text
 //!  standard input: orders ─► main thread ─► join ─► control thread of a workload ─► its worker
 //!                               ▲                     identity, discovery, admin      listeners, pools,
-//!                               └── left ◄────────────────── ends                    counters, budget
+//!                               └─ serving, released ◄────┘                           counters, budget
 //! ```
 //! What a sidecar keeps for each process or thread is kept for each workload here, by the same code: keys,
 //! certificates, discovery, policies, counters, bounds. The threads of two workloads share the process' memory,
 //! descriptors and connection to standard output, and nothing else. Sockets in the network namespace of a
 //! workload come from its broker ([`crate::broker`]); those to the control plane and to resolvers are of the
 //! process' own namespace.
+//!
+//! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it
+//! come back, it gets threads of their own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leno_handover::{
-    AsyncChannel, Channel, MAX_MEMBERS, Member, Offer, Order, Role, WorkloadReleased,
+    AsyncChannel, Channel, MAX_MEMBERS, Member, MemberReport, MemberState, Offer, Order, Role,
 };
 use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
@@ -45,15 +50,18 @@ const OWN: usize = 2;
 /// Events of threads that wait for the main thread.
 const MAX_EVENTS: usize = 256;
 
-type Name = (String, String);
+/// Most workloads that this process finishes what it has for, while other processes serve them. Of more the first is cut.
+const MAX_LEAVING: usize = MAX_MEMBERS as usize;
 
 /// The threads of a workload, as the main thread sees them.
 struct Served {
     /// Asks it to drain; a second time, to end.
     end: watch::Sender<Departure>,
-    /// Tells it from an earlier one of the same name.
-    number: u64,
+    leaving: bool,
 }
+
+/// The memberships by their numbers, which grow.
+type Members = BTreeMap<u64, Served>;
 
 /// What all workloads of the process have in common.
 struct Common {
@@ -61,8 +69,8 @@ struct Common {
     /// The memory of the process in bytes, and the pool that is a part of it.
     memory: (usize, Pool),
     log: Option<AccessLog>,
-    /// Which workload has ended, by name and number.
-    ended: mpsc::Sender<(Name, u64)>,
+    /// What has become of a membership.
+    events: mpsc::Sender<MemberReport>,
 }
 
 /// Runs until the supervisor's end of standard input is closed, or a signal ends it.
@@ -73,37 +81,33 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let roots = flags.roots.as_deref().context("--roots is missing")?;
     // No thread has been started yet. Tokens are put into the folder later.
     confine(&[roots, &token.join("token")])?;
-    let (ended, mut endings) = mpsc::channel(MAX_EVENTS);
+    let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let bytes = budget(flags).bytes();
     let memory = (bytes, Pool::new(bytes - bytes / OWN));
-    let common = Arc::new(Common { log: access_log(flags)?, flags: flags.clone(), memory, ended });
+    let common = Arc::new(Common { log: access_log(flags)?, flags: flags.clone(), memory, events });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let orders = AsyncChannel::new(orders.into()).context(
             "standard input is not the socket of a supervisor: leno up starts node proxies",
         )?;
         let mut signals = Signals::new()?;
-        let mut members = HashMap::new();
-        let mut number = 0_u64;
+        let mut members = Members::new();
         loop {
             tokio::select! {
                 order = orders.receive::<Order>() => match order.context("reading orders")? {
-                    Some((order, descriptors)) => {
-                        number = number.wrapping_add(1);
-                        obey(order, descriptors, number, &mut members, &common)?;
-                    }
+                    Some((order, descriptors)) => obey(order, descriptors, &mut members, &common),
                     // The supervisor has ended.
                     None => return Ok(()),
                 },
-                Some(ended) = endings.recv() => has_ended(ended, &mut members, &orders)?,
+                Some(event) = happened.recv() => tell(event, &mut members, &orders).await?,
                 () = signals.first() => break,
             }
         }
         // Their brokers hand the listeners to the next process.
-        members.values().for_each(|member| member.end(Departure::Replaced));
+        members.values_mut().for_each(Served::end);
         while !members.is_empty() {
             tokio::select! {
-                Some(ended) = endings.recv() => has_ended(ended, &mut members, &orders)?,
+                Some(event) = happened.recv() => tell(event, &mut members, &orders).await?,
                 () = signals.first() => return Ok(()),
             }
         }
@@ -122,104 +126,124 @@ impl Common {
 }
 
 impl Served {
-    fn end(&self, departure: Departure) {
-        self.end.send_replace(departure);
+    /// Has it finish what it has, unless it does so already.
+    fn leave(&mut self, departure: Departure) {
+        if !std::mem::replace(&mut self.leaving, true) {
+            self.end.send_replace(departure);
+        }
+    }
+
+    /// The process is to end. What it finishes already has had its time.
+    fn end(&mut self) {
+        match self.leaving {
+            false => self.leave(Departure::Replaced),
+            true => drop(self.end.send_replace(Departure::Replaced)),
+        }
     }
 }
 
-fn obey(
-    order: Order,
-    descriptors: Vec<OwnedFd>,
-    number: u64,
-    members: &mut HashMap<Name, Served>,
-    common: &Arc<Common>,
-) -> anyhow::Result<()> {
+fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Arc<Common>) {
     match order {
-        Order::Join(member) => {
+        Order::Join { number, succeeds, member } => {
             let name = (member.namespace.clone(), member.name.clone());
-            if let Err(error) = join(member, descriptors, number, members, common) {
+            let joined = join((number, succeeds), member, descriptors, members, common);
+            if let Err(error) = joined {
                 let error = format!("{error:#}");
                 tracing::error!(
                     ?name,
                     error,
                     "a workload is not served; the supervisor tries again"
                 );
-                // It learns that as it does of every other end.
-                common.ended.try_send((name, number))?;
+                // It learns that as it does of every other end. This thread takes events, and may not wait for itself.
+                let (events, state) = (common.events.clone(), MemberState::Released);
+                tokio::spawn(async move {
+                    let _ending = events.send(MemberReport { number, state }).await;
+                });
             }
         }
-        Order::Leave { namespace, name } => {
-            if let Some(member) = members.get(&(namespace, name)) {
-                member.end(Departure::Last);
+        Order::Leave { number, succeeded } => {
+            if let Some(member) = members.get_mut(&number) {
+                member.leave(if succeeded { Departure::Succeeded } else { Departure::Last });
+            }
+            let leaving = || members.values().filter(|member| member.leaving);
+            if leaving().count() > MAX_LEAVING
+                && let Some(first) = leaving().next()
+            {
+                tracing::warn!(MAX_LEAVING, "streams are cut of the workload that left first");
+                first.end.send_replace(Departure::Succeeded);
             }
         }
     }
-    Ok(())
 }
 
 /// Starts the thread of a workload.
 fn join(
+    (number, succeeds): (u64, bool),
     member: Member,
     descriptors: Vec<OwnedFd>,
-    number: u64,
-    members: &mut HashMap<Name, Served>,
+    members: &mut Members,
     common: &Arc<Common>,
 ) -> anyhow::Result<()> {
     let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
         bail!("its channel has not arrived: the process has no descriptor left");
     };
-    let name = (member.namespace.clone(), member.name.clone());
-    if members.len() >= usize::from(MAX_MEMBERS) && !members.contains_key(&name) {
+    let served = members.values().filter(|member| !member.leaving).count();
+    if served >= usize::from(MAX_MEMBERS) {
         bail!("this process serves no more than {MAX_MEMBERS}");
     }
-    let (end, ends) = watch::channel(Departure::Last);
-    let (common, ended) = (Arc::clone(common), name.clone());
-    let thread = thread::Builder::new().name(format!("{}/{}", name.0, name.1));
+    let (end, ends) = watch::channel(Departure::Replaced);
+    let (common, name) = (Arc::clone(common), format!("{}/{}", member.namespace, member.name));
+    let joined = Joined { number, succeeds, member, broker: channel.into(), end: ends };
+    let thread = thread::Builder::new().name(name.clone());
     thread
         .spawn(move || {
-            if let Err(error) = live(&member, channel.into(), ends, &common) {
-                let (namespace, name) = &ended;
-                tracing::error!(namespace, name, error = format!("{error:#}"), "ended");
+            if let Err(error) = live(joined, &common) {
+                tracing::error!(name, error = format!("{error:#}"), "ended");
             }
+            let state = MemberState::Released;
             // The receiver ends with the process.
-            let _ending = common.ended.blocking_send((ended, number));
+            let _ending = common.events.blocking_send(MemberReport { number, state });
         })
         .context("starting a thread")?;
-    // An earlier one, whose broker has ended, ends by itself.
-    members.insert(name, Served { end, number });
+    members.insert(number, Served { end, leaving: false });
     Ok(())
 }
 
-fn has_ended(
-    (name, number): (Name, u64),
-    members: &mut HashMap<Name, Served>,
+/// Tells the supervisor what has become of a membership. One that reads slowly is waited for: it would never learn what it
+/// has missed.
+async fn tell(
+    event: MemberReport,
+    members: &mut Members,
     orders: &AsyncChannel,
 ) -> anyhow::Result<()> {
-    // A workload that has joined again since is served.
-    if members.get(&name).is_some_and(|member| member.number != number) {
-        return Ok(());
+    if event.state == MemberState::Released {
+        members.remove(&event.number);
     }
-    members.remove(&name);
-    let (namespace, name) = name;
-    match orders.send(&WorkloadReleased { namespace, name }, &[]) {
+    match orders.send_within(Duration::MAX, &event, &[]).await {
         // That the supervisor has ended is seen where orders are read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent.context("telling the supervisor"),
     }
 }
 
-/// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
-fn live(
-    member: &Member,
+/// A workload as its thread knows it.
+struct Joined {
+    number: u64,
+    /// Another process serves it until this one does.
+    succeeds: bool,
+    member: Member,
     broker: Channel,
     end: watch::Receiver<Departure>,
-    common: &Common,
-) -> anyhow::Result<()> {
+}
+
+/// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
+fn live(joined: Joined, common: &Common) -> anyhow::Result<()> {
+    let Joined { number, succeeds, member, broker, end } = joined;
     let flags = Flags {
         name: Some(member.name.clone()),
         namespace: member.namespace.clone(),
         token: Some(member.token.clone()),
-        probes: probes(member)?,
+        probes: probes(&member)?,
         workers: 1,
         // The thread of the log is started once for all.
         access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
@@ -232,7 +256,7 @@ fn live(
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let Some((handed, broker_ended)) = handed(broker).await? else { return Ok(()) };
+        let Some((handed, admin, broker_ended)) = handed(broker).await? else { return Ok(()) };
         let mut setup = control::setup(&flags, member.pod_uid.clone())?;
         setup.access_log.clone_from(&common.log);
         setup.admin = None;
@@ -240,6 +264,15 @@ fn live(
         setup.sharing = SHARE;
         setup.budget = common.budget();
         setup.handed.replace(Some(handed));
+        setup.admin_handed.replace(Some(admin));
+        setup.succeeds = succeeds;
+        let (serving, events) = (Rc::clone(&setup.serving), common.events.clone());
+        tokio::task::spawn_local(async move {
+            serving.notified().await;
+            let state = MemberState::Serving;
+            // The receiver ends with the process.
+            let _ending = events.send(MemberReport { number, state }).await;
+        });
         tokio::select! {
             ended = serve(setup, false, None, Ends::Order(end)) => ended,
             () = has_gone(broker_ended) => Ok(()),
@@ -260,8 +293,11 @@ async fn has_gone(broker: oneshot::Receiver<()>) {
     let _ = broker.await;
 }
 
-/// What a broker hands over first; `None` if it has ended before.
-async fn handed(broker: Channel) -> anyhow::Result<Option<(Handed, oneshot::Receiver<()>)>> {
+/// What a broker hands over first, the listener of the admin server apart; `None` if it has ended before. The receiver ends
+/// when the broker does.
+async fn handed(
+    broker: Channel,
+) -> anyhow::Result<Option<(Handed, OwnedFd, oneshot::Receiver<()>)>> {
     let broker = AsyncChannel::new(broker)?;
     let Some((offer, descriptors)) = broker.receive::<Offer>().await? else { return Ok(None) };
     let Offer::Namespace { roles, addresses } = offer else {
@@ -281,5 +317,5 @@ async fn handed(broker: Channel) -> anyhow::Result<Option<(Handed, oneshot::Rece
     let (admin, diagnosis, probe) = (one(Role::Admin)?, one(Role::Diagnosis)?, one(Role::Probe)?);
     let (namespace, ended) =
         HandedNamespace::new(broker.into_channel(), addresses, (diagnosis, announcements), probe)?;
-    Ok(Some((Handed { outbound, inbound, admin: Some(admin), namespace }, ended)))
+    Ok(Some((Handed { outbound, inbound, namespace }, admin, ended)))
 }

@@ -11,7 +11,7 @@ use leno_types::ports;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 
 use crate::admin::{server, socket};
 use crate::config::Flags;
@@ -25,6 +25,10 @@ use crate::{capture, control, fixed};
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy looks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// How often while another process serves its workload, once it has drained for [`DRAIN_LONG`]: hours cost nothing, and
+/// nothing waits for its end.
+const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
+const DRAIN_LONG: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
@@ -84,10 +88,10 @@ pub(crate) async fn serve(
             .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
         tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
     }
-    let handed = setup.handed.borrow_mut().as_mut().and_then(|handed| handed.admin.take());
-    if let Some(handed) = handed {
-        let listener = tokio::net::TcpListener::from_std(handed.into())?;
-        tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
+    // As long as another process serves the workload, that one answers here.
+    let mut admin = AbortOnDrop(None);
+    if !setup.succeeds {
+        admin = handed_admin(&setup, &state)?;
     }
     if let Some(socket) = socket {
         tokio::task::spawn_local(socket::serve(socket, Rc::clone(&state)));
@@ -98,6 +102,10 @@ pub(crate) async fn serve(
         started = start(&setup, &state) => started?,
         _ = ends.next() => return Ok(()),
     }
+    if setup.succeeds {
+        admin = handed_admin(&setup, &state)?;
+    }
+    setup.serving.notify_one();
     let departure = tokio::select! {
         departure = ends.next() => departure,
         // A workload of a node proxy is served again, from the same listeners.
@@ -106,8 +114,31 @@ pub(crate) async fn serve(
             None => Departure::Last,
         },
     };
+    if departure == Departure::Succeeded {
+        drop(admin);
+    }
     drain(&setup, &state, &mut ends, departure).await;
     Ok(())
+}
+
+/// A task that ends when this is dropped. What it has started goes on.
+struct AbortOnDrop(Option<JoinHandle<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Serves the pages on the listener that a broker has handed over, if one has.
+fn handed_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
+    let handed = setup.admin_handed.take();
+    let Some(handed) = handed else { return Ok(AbortOnDrop(None)) };
+    let listener = tokio::net::TcpListener::from_std(handed.into())?;
+    let task = tokio::task::spawn_local(server::serve(listener, Rc::clone(state)));
+    Ok(AbortOnDrop(Some(task)))
 }
 
 /// Waits until the proxy can serve, then makes it listen.
@@ -133,11 +164,11 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 ///
 /// Connections are accepted until nothing is in progress, for half of the time at most: clients that do not know yet that
 /// the proxy ends are served. Then the listeners close, so that no client is cut who has come last. Where they live on, none
-/// is accepted any more: those that come wait for the next process.
+/// is accepted any more: those that come are the next process'. Where that serves already, streams have a bound of their own.
 async fn drain(setup: &Setup, state: &State, ends: &mut Ends, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
-    if departure == Departure::Replaced {
+    if departure != Departure::Last {
         close(&workers, departure).await;
     }
     for worker in &workers {
@@ -147,11 +178,14 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends, departure: Departu
     let done = async {
         if departure == Departure::Last {
             let half = setup.drain_timeout.checked_div(2).unwrap_or_default();
-            until_idle(state, (began, DRAIN_MIN), (began, half)).await;
+            until_idle(state, DRAIN_MIN, (began, half), departure).await;
             close(&workers, departure).await;
         }
-        let busy =
-            until_idle(state, (Instant::now(), Duration::ZERO), (began, setup.drain_timeout)).await;
+        let bound = match departure {
+            Departure::Last | Departure::Replaced => setup.drain_timeout,
+            Departure::Succeeded => setup.handover_timeout,
+        };
+        let busy = until_idle(state, Duration::ZERO, (began, bound), departure).await;
         if busy > 0 {
             tracing::warn!(busy, "drained for as long as allowed: cutting the rest");
         }
@@ -179,17 +213,27 @@ async fn close(workers: &[Worker], departure: Departure) {
 /// the longest wait since the drain `began`.
 async fn until_idle(
     state: &State,
-    (since, least): (Instant, Duration),
+    least: Duration,
     (began, longest): (Instant, Duration),
+    departure: Departure,
 ) -> usize {
+    let since = Instant::now();
     loop {
-        tokio::time::sleep(DRAIN_LOOK).await;
+        tokio::time::sleep(pause(departure, since.elapsed())).await;
         let left = state.load().await;
         let grace = if left.connections > 0 { IDLE_GRACE } else { Duration::ZERO };
         let idle = left.busy == 0 && since.elapsed() >= least.saturating_add(grace);
         if idle || began.elapsed() >= longest {
             return left.busy;
         }
+    }
+}
+
+/// Between two looks of a proxy that has drained for this long.
+fn pause(departure: Departure, drained: Duration) -> Duration {
+    match departure {
+        Departure::Succeeded if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
+        _ => DRAIN_LOOK,
     }
 }
 
@@ -264,5 +308,14 @@ mod tests {
         {
             assert!(files.contains(&Path::new(file)), "{file}: {files:?}");
         }
+    }
+
+    #[test]
+    fn only_a_proxy_whose_workload_another_process_serves_looks_seldom_whether_it_is_done() {
+        for departure in [Departure::Last, Departure::Replaced] {
+            assert_eq!(pause(departure, DRAIN_LONG), DRAIN_LOOK);
+        }
+        assert_eq!(pause(Departure::Succeeded, Duration::ZERO), DRAIN_LOOK);
+        assert_eq!(pause(Departure::Succeeded, DRAIN_LONG), DRAIN_LONG_LOOK);
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +23,7 @@ use leno_types::authorization::Cidr;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::admin::probe::{KubeletCalls, Probes};
 use crate::config::Flags;
@@ -50,6 +51,12 @@ pub(crate) struct Setup {
     pub(crate) inbound: Vec<SocketAddr>,
     /// The sockets of the workload's network namespace, where that is not the process' own; for one worker.
     pub(crate) handed: RefCell<Option<Handed>>,
+    /// The listener of the admin server, where a broker has handed one over, until it is taken.
+    pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
+    /// Another process serves the workload until this one does.
+    pub(crate) succeeds: bool,
+    /// Told once the workload's connections are accepted.
+    pub(crate) serving: Rc<Notify>,
     /// The descriptors of this process are divided by it.
     pub(crate) sharing: u16,
     pub(crate) application: Option<SocketAddr>,
@@ -63,6 +70,8 @@ pub(crate) struct Setup {
     /// The addresses from which a kubelet sends probes to the workload itself; none for a sidecar.
     pub(crate) kubelet: Vec<IpAddr>,
     pub(crate) drain_timeout: Duration,
+    /// The same, where another process takes new connections meanwhile.
+    pub(crate) handover_timeout: Duration,
     /// How long a response may take to begin while nothing moves, where no policy says.
     pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<AccessLog>,
@@ -88,8 +97,6 @@ pub(crate) struct Setup {
 pub(crate) struct Handed {
     pub(crate) outbound: Vec<OwnedFd>,
     pub(crate) inbound: Vec<OwnedFd>,
-    /// The admin server's listener, until it is taken.
-    pub(crate) admin: Option<OwnedFd>,
     pub(crate) namespace: HandedNamespace,
 }
 
@@ -160,6 +167,10 @@ impl Setup {
 
 pub(crate) fn drain_timeout(flags: &Flags) -> Duration {
     Duration::from_secs(flags.drain_timeout_s)
+}
+
+pub(crate) fn handover_timeout(flags: &Flags) -> Duration {
+    Duration::from_secs(flags.handover_timeout_s)
 }
 
 /// Zero is no bound of its own.

@@ -84,8 +84,10 @@ pub(crate) struct Plan {
 pub(crate) enum Departure {
     /// Nothing listens for its workload any more.
     Last,
-    /// They live on in the workload's broker: what waits in their queues is the next process'.
+    /// They live on in the workload's broker: what waits in their queues is the next process', which starts after this one.
     Replaced,
+    /// Another process accepts from them already, so that streams may end in this one by themselves.
+    Succeeded,
 }
 
 /// What a worker is asked.
@@ -460,7 +462,7 @@ impl Planes {
                 }
             }
             // One that lives on elsewhere would refuse clients there, too.
-            if *open.borrow() != Some(Departure::Replaced) {
+            if *open.borrow() == Some(Departure::Last) {
                 listener.close(|stream, client| serve(&planes, stream, (client, address))).await;
             }
         });

@@ -17,6 +17,7 @@ use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::wait;
 use nix::sys::signal::Signal;
 
+use super::identity::under_load;
 use super::{Case, alone};
 
 /// How long a change may take to be seen.
@@ -84,6 +85,10 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
         alone!(a_killed_broker_ends_its_own_workload_alone),
         alone!(a_process_without_a_free_descriptor_keeps_its_members),
+        alone!(a_change_of_share_under_load_loses_and_cuts_nothing),
+        alone!(
+            a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_or_dies
+        ),
     ]
 }
 
@@ -359,4 +364,94 @@ fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
     let status = prlimit.args(user).args(["prlimit", "--pid", &pid, &limit]).status()?;
     ensure!(status.success(), "prlimit {limit}: {status}");
     Ok(())
+}
+
+/// Every process that has served a workload finishes what it has, while the next one takes what is new.
+fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Result<()> {
+    // At the end they come back to the process that still has the stream.
+    const SHARES: [&str; 4] = ["workload", "namespace", "service-account", "node"];
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let application = |name: &str| lab.pid_of(Piece::Application(name));
+        let before = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
+        let file = |name: &str| lab.directory().join(name);
+        let stream = stream(&lab, &file("begun"), &file("go"))?;
+        // A request whose body is not over before the last change.
+        let upload = format!(
+            "(printf head; touch {}; while [ ! -e {} ]; do printf more; sleep 0.05; done; printf tail) | \
+             curl -sS -m 300 -o /dev/null -w '%{{http_code}}' -T - http://web:8080/upload",
+            file("sending").display(),
+            file("go").display()
+        );
+        let upload = lab.spawn("client", &["sh", "-c", &upload])?;
+        wait::until("the upload", LIMIT, || Ok(file("sending").exists().then_some(())))?;
+        let requests = under_load(&lab, (&["client-0"], "http://web:8080/"), || {
+            SHARES.iter().try_for_each(|share| go_to(&lab, share))?;
+            ensure!(status(&lab, "/closed")? == "403", "the policy is not enforced");
+            Ok(())
+        })?;
+        fs::write(file("go"), "")?;
+        has_nothing_lost(stream)?;
+        let answer = upload.finish(LIMIT)?;
+        ensure!(answer.stdout == b"200", "the upload was cut: {answer:?}");
+        let after = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
+        ensure!(after == before, "{after:?} after {before:?}");
+        println!("{}: {requests} requests over {} shares, none lost", capture.name(), SHARES.len());
+        // The processes before end with what they had.
+        let gone = ["workload.lab.web-0", "namespace.lab", "service-account.lab.client"];
+        wait::until("the end of all processes but one", LIMIT, || {
+            let left = gone.iter().any(|group| lab.pid_of(Piece::Node(group)).is_ok());
+            Ok((!left).then_some(()))
+        })
+    };
+    lab.explain(outcome())
+}
+
+/// Has both workloads of the process served as another share says.
+fn go_to(lab: &Lab, share: &str) -> Result<()> {
+    lab.edit(&MESH.replace("share: node", &format!("share: {share}")))?;
+    for name in ["client", "web"] {
+        let group = match share {
+            "workload" => format!("workload.lab.{name}-0"),
+            "service-account" => format!("service-account.lab.{name}"),
+            "namespace" => "namespace.lab".to_owned(),
+            share => share.to_owned(),
+        };
+        let line = format!("{name}-0 is served by node proxy {group} now");
+        wait::until(&line, LIMIT, || Ok(lab.log().contains(&line).then_some(())))?;
+    }
+    Ok(())
+}
+
+fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_or_dies(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let file = |name: &str| lab.directory().join(name);
+        let former = stream(&lab, &file("begun"), &file("killed"))?;
+        go_to(&lab, "workload")?;
+        lab.kill(GROUP, Signal::SIGSTOP)?;
+        // Each connection takes a socket of the client's broker.
+        let (full, free) = (file("full"), file("free"));
+        let paths = [full.display().to_string(), free.display().to_string()];
+        let held = lab.spawn("client", &["python3", "-c", HOLD, &paths[0], &paths[1]])?;
+        wait::until("all connections", LIMIT, || Ok(full.exists().then_some(())))?;
+        let later = stream(&lab, &file("begun later"), &file("go"))?;
+        ensure!(status(&lab, "/")? == "200");
+        lab.kill(GROUP, Signal::SIGKILL)?;
+        fs::write(file("killed"), "")?;
+        let cut = former.finish(LIMIT)?;
+        let said: Transcript = serde_json::from_slice(&cut.stdout)?;
+        ensure!(said.failure().is_some(), "the stream of a process that is gone: {said:?}");
+        fs::write(file("go"), "")?;
+        has_nothing_lost(later)?;
+        fs::write(free, "")?;
+        held.finish(LIMIT)?;
+        ensure!(status(&lab, "/closed")? == "403");
+        wait::until("the end of the process that was left", LIMIT, || {
+            Ok(lab.pid_of(GROUP).is_err().then_some(()))
+        })
+    };
+    lab.explain(outcome())
 }

@@ -1,5 +1,6 @@
 //! The real process of a node proxy. This test is its supervisor, and the broker of each pod.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,6 +15,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 pub(super) struct NodeProxy {
     child: Child,
     orders: Channel,
+    /// Of the last member.
+    number: Cell<u64>,
     token: PathBuf,
     log: PathBuf,
 }
@@ -49,7 +52,7 @@ impl NodeProxy {
         let child = child.unwrap_or_else(|error| {
             panic!("{}: {error}: cargo build -p leno-proxy", path.display())
         });
-        Self { child, orders, token, log }
+        Self { child, orders, number: Cell::new(0), token, log }
     }
 
     /// Has it serve a pod of the shop.
@@ -82,7 +85,9 @@ impl NodeProxy {
             pod_uid: Some(uid.to_owned()),
             kubelet: KubeletProbes::default(),
         };
-        self.orders.send(&Order::Join(member), &[far.as_fd()]).unwrap();
+        self.number.set(self.number.get() + 1);
+        let order = Order::Join { number: self.number.get(), succeeds: false, member };
+        self.orders.send(&order, &[far.as_fd()]).unwrap();
         Served { admin: address, _broker: broker }
     }
 

@@ -1,0 +1,230 @@
+//! Orders and reports of one process, which is the test.
+
+use std::io;
+
+use leno_handover::Order as ProcessOrder;
+use tokio::task::LocalSet;
+
+use super::*;
+
+/// A machine on which no process can be started.
+struct Full;
+
+impl NodeProxyHost for Full {
+    type Error = Error;
+
+    fn start(&self, _orders: Channel) -> Result<Running, Error> {
+        let source = io::ErrorKind::OutOfMemory.into();
+        Err(Error::Os { what: "cannot start".to_owned(), source })
+    }
+
+    fn say(&self, _text: &str) {}
+}
+
+fn joining(number: u64) -> (Joining, Channel, mpsc::UnboundedReceiver<Happened>) {
+    let (broker, far) = Channel::pair().unwrap();
+    let (events, happened) = mpsc::unbounded_channel();
+    let member = Member {
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+        workload: None,
+        token: "token".into(),
+        pod_uid: None,
+        kubelet: leno_handover::KubeletProbes::default(),
+    };
+    (Joining { member, broker, events, number, succeeds: true }, far, happened)
+}
+
+/// A group with a process, whose end is returned.
+fn task() -> (NodeProxyTask<Full>, AsyncChannel) {
+    let (process, far) = Channel::pair().unwrap();
+    let (orders, _received) = mpsc::unbounded_channel();
+    let task = NodeProxyTask {
+        host: Rc::new(Full),
+        name: "web".to_owned(),
+        orders,
+        members: BTreeMap::new(),
+        leaving: BTreeMap::new(),
+        told: 0,
+        process: Some(Rc::new(AsyncChannel::new(process).unwrap())),
+    };
+    (task, AsyncChannel::new(far).unwrap())
+}
+
+async fn ordered(process: &AsyncChannel) -> ProcessOrder {
+    process.receive().await.unwrap().unwrap().0
+}
+
+/// Whether the other end of a channel is closed, after this many messages.
+async fn is_closed(channel: Channel, messages: usize) -> bool {
+    let channel = AsyncChannel::new(channel).unwrap();
+    for _ in 0..messages {
+        assert!(channel.receive::<Serve>().await.unwrap().is_some());
+    }
+    channel.receive::<()>().await.unwrap().is_none()
+}
+
+fn name() -> InstanceName {
+    InstanceName::new("shop", "web-0").unwrap()
+}
+
+fn leave(succeeded: bool) -> (Order, oneshot::Receiver<Joining>) {
+    let (answer, answered) = oneshot::channel();
+    (Order::Leave { name: name(), succeeded, answer }, answered)
+}
+
+fn report(number: u64, state: MemberState) -> Option<MemberReport> {
+    Some(MemberReport { number, state })
+}
+
+#[tokio::test]
+async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
+    let name = name();
+    let of_group = async {
+        let group = Group::start("web", Full);
+        let (first, first_far, _) = joining(1);
+        let (second, _second_far, mut happened) = joining(2);
+        group.join(&name, first);
+        let left = group.leave(&name, false);
+        group.join(&name, second);
+        let broker = left.await.unwrap();
+        broker.send(&Serve {}, &[]).unwrap();
+        assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
+        // An order that was given after both is obeyed after them.
+        let other = InstanceName::new("shop", "web-1").unwrap();
+        assert!(group.leave(&other, false).await.is_none());
+        let gone = mpsc::error::TryRecvError::Disconnected;
+        assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
+        group.end(Stop::All).await;
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (first, first_far, mut first_happened) = joining(1);
+        let (second, _second_far, mut happened) = joining(2);
+        let (left, waited_for) = leave(true);
+        task.obey(Order::Join(name(), first));
+        task.obey(left);
+        task.obey(Order::Join(name(), second));
+        let ProcessOrder::Join { number, succeeds, .. } = ordered(&process).await else { panic!() };
+        assert!(succeeds);
+        assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
+        let ProcessOrder::Join { number: again, .. } = ordered(&process).await else { panic!() };
+        assert_ne!(number, again);
+        assert_eq!(happened.recv().await, Some(Happened::Joined));
+
+        task.heard(report(again, MemberState::Released));
+        assert_eq!(happened.recv().await, Some(Happened::Lost));
+        let broker = AsyncChannel::new(first_far).unwrap();
+        assert!(broker.receive::<Serve>().await.unwrap().is_some(), "it lives on");
+        task.heard(report(number, MemberState::Released));
+        drop(waited_for.await.unwrap());
+        assert!(broker.receive::<Serve>().await.unwrap().is_none(), "and is let go");
+        assert_eq!(first_happened.recv().await, Some(Happened::Joined));
+        assert_eq!(first_happened.recv().await, None, "a member that leaves is not lost");
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, mut happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let mut numbers = Vec::new();
+        for succeeds in [true, true, false] {
+            let ProcessOrder::Join { number, succeeds: told, .. } = ordered(&process).await else {
+                panic!()
+            };
+            assert_eq!(told, succeeds);
+            numbers.push(number);
+            // The second process comes to serve it.
+            if numbers.len() == 2 {
+                task.heard(report(number, MemberState::Serving));
+            }
+            let same = task.process.clone();
+            task.has_ended(&Event::Stopped);
+            task.serve_all(same);
+        }
+        let mut all = Vec::new();
+        while let Ok(event) = happened.try_recv() {
+            all.push(event);
+        }
+        let [joined, lost] = [Happened::Joined, Happened::Lost];
+        assert_eq!(all, [joined, lost, joined, Happened::Serving, lost, joined, lost, joined]);
+        // Of an earlier process.
+        task.heard(report(numbers[0], MemberState::Released));
+        assert!(happened.try_recv().is_err());
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, _happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+        let near = task.process.clone().unwrap();
+        let full = (0..).find(|_| near.send(&(), &[]).is_err()).unwrap();
+        let (left, mut waited_for) = leave(true);
+        task.obey(left);
+        assert!(waited_for.try_recv().is_err(), "it has left");
+        for _ in 0..full {
+            process.receive::<()>().await.unwrap();
+        }
+        task.obey(Order::LeaveAgain(number));
+        assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
+        // Once is enough.
+        task.obey(Order::LeaveAgain(number));
+        near.send(&(), &[]).unwrap();
+        process.receive::<()>().await.unwrap();
+        task.heard(report(number, MemberState::Released));
+        waited_for.await.unwrap();
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, orders, _happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let (_, link) = process.receive::<ProcessOrder>().await.unwrap().unwrap();
+        let [link] = <[_; 1]>::try_from(link).unwrap();
+        let (_, of_broker) = orders.receive::<Serve>().unwrap().unwrap();
+        let [of_broker] = <[_; 1]>::try_from(of_broker).unwrap();
+        let (left, waited_for) = leave(true);
+        task.obey(left);
+        task.obey(Order::Revoke);
+        assert_eq!(task.leaving.len(), 1, "it is waited for");
+        drop(waited_for);
+        task.obey(Order::Revoke);
+        assert!(is_closed(link.into(), 0).await, "the process has it");
+        assert!(is_closed(of_broker.into(), 0).await, "the broker has it");
+        assert!(is_closed(orders, 0).await, "the orders of its broker are held");
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn a_member_is_not_served_twice_by_one_process() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, _happened) = joining(7);
+        task.obey(Order::Join(name(), member));
+        let ProcessOrder::Join { .. } = ordered(&process).await else { panic!() };
+        task.obey(Order::Again(name(), 7));
+        let (left, _waited_for) = leave(false);
+        task.obey(left);
+        let ProcessOrder::Leave { .. } = ordered(&process).await else { panic!() };
+    };
+    LocalSet::new().run_until(of_group).await;
+}
