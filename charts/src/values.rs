@@ -244,6 +244,10 @@ pub struct Observer {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Node {
+    /// How long streams may go on after the next supervisor has taken their pods over, in seconds. The grace of a
+    /// supervisor's pod.
+    #[cfg_attr(test, schemars(range(min = 10)))]
+    pub drain_seconds: u32,
     /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }

@@ -15,7 +15,7 @@ import (
 // podLimit is how long pods may take to reach a state that a test waits for.
 const podLimit = 2 * time.Minute
 
-// boxImage contains busybox's HTTP server and curl.
+// boxImage contains curl, and the HTTP server, netcat and shell of busybox.
 const boxImage = "registry.local/box:1"
 
 const application = `
@@ -172,7 +172,7 @@ func startCluster(t *testing.T) *bed {
 	})
 	box := filepath.Join(t.TempDir(), "box.tar")
 	made := image{name: boxImage, files: map[string]string{"/usr/bin/curl": "/usr/bin/curl"}}
-	for _, applet := range []string{"cat", "hostname", "httpd", "mkdir", "sh", "sleep", "true"} {
+	for _, applet := range []string{"cat", "hostname", "httpd", "mkdir", "nc", "sh", "sleep", "true"} {
 		made.files["/bin/"+applet] = "/bin/busybox"
 	}
 	if err := made.write(box); err != nil {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,7 +30,7 @@ func inNodeMode() string {
 	return text.String()
 }
 
-// plainPod is a pod of the first node that serves, with probes; it says nothing of the mesh.
+// plainPod is a pod of the first node that serves, and echoes lines on port 9000, with probes; it says nothing of the mesh.
 func plainPod(namespace, name string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -39,7 +41,7 @@ spec:
   terminationGracePeriodSeconds: 1
   serviceAccountName: %[1]s
   containers:
-  - {name: application, image: %[3]s, imagePullPolicy: Never, command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"],
+  - {name: application, image: %[3]s, imagePullPolicy: Never, command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; nc -ll -p 9000 -e cat & exec httpd -f -p 8080 -h /tmp/www"],
      readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}, livenessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}}
 `, name, namespace, boxImage)
 }
@@ -66,6 +68,7 @@ func TestNodeMode(t *testing.T) {
 		{"a node proxy that is killed is back", mesh.nodeProxyIsKilled},
 		{"a broker that is killed is back", mesh.brokerIsKilled},
 		{"the agent and the supervisor are replaced", mesh.supervisorIsReplaced},
+		{"the supervisor is updated, and nothing is lost or cut", mesh.supervisorIsUpdated},
 		{"a pod that ends leaves nothing", mesh.nodeModePodEnds},
 		{"without the supervisor or the agent no pod in node mode starts", mesh.nothingStartsUnserved},
 		{"a namespace changes its mode, and its pods when they are made again", mesh.modeChanges},
@@ -167,7 +170,7 @@ func (m mesh) processesAreShared() {
 }
 
 func (m mesh) nodeModePolicy() {
-	m.must(m.apply(`
+	const policy = `
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
 metadata: {name: no-client, namespace: shared}
@@ -175,15 +178,22 @@ spec:
   selector: {matchLabels: {app: server}}
   action: Deny
   rules: [{from: [{serviceAccounts: [client]}], to: [{paths: [{exact: /denied}]}]}]
-`))
-	m.until("the request is denied", func() error {
-		output, _ := m.administer("exec", "-n", "shared", "client", "--", "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "http://server/denied").CombinedOutput()
-		if string(output) != "403" {
-			return fmt.Errorf("answered %s", output)
+`
+	answered := func(wanted string) func() error {
+		return func() error {
+			output, _ := m.administer("exec", "-n", "shared", "client", "--", "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "http://server/denied").CombinedOutput()
+			if string(output) != wanted {
+				return fmt.Errorf("answered %s", output)
+			}
+			return nil
 		}
-		return nil
-	})
+	}
+	m.must(m.apply(policy))
+	m.until("the request is denied", answered("403"))
 	m.must(m.from("shared", "client", "http://server/"))
+	// With a policy of requests the server refuses what is no HTTP, which other parts send.
+	m.must(run1(m.administer("delete", "authorizationpolicy", "no-client", "-n", "shared")))
+	m.until("the request is allowed again", answered("404"))
 }
 
 func (m mesh) nodeProxyIsKilled() {
@@ -221,6 +231,62 @@ func (m mesh) supervisorIsReplaced() {
 	m.until("all pods are served", func() error {
 		if served := m.metric(1, `leno_agent_node_pods_served`); served != 4 {
 			return fmt.Errorf("%v are", served)
+		}
+		return nil
+	})
+}
+
+// supervisorIsUpdated updates leno-node while requests and streams pass its processes.
+func (m mesh) supervisorIsUpdated() {
+	const requests = `n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 10 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
+	const stream = `(while [ ! -e /tmp/go ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/echoed; cat /tmp/echoed`
+	before := m.nodeProxies(1)
+	wanted := map[string]*regexp.Regexp{}
+	outputs := map[string]*bytes.Buffer{}
+	running := map[string]*exec.Cmd{}
+	for _, namespace := range []string{"shared", "alone"} {
+		for what, script := range map[string]string{"requests": requests, "stream": stream} {
+			of := namespace + " " + what
+			running[of] = m.administer("exec", "-n", namespace, "client", "-c", "application", "--", "sh", "-c", script, m.addressIn(namespace, "server"))
+			outputs[of] = &bytes.Buffer{}
+			running[of].Stdout, running[of].Stderr = outputs[of], outputs[of]
+			m.must(running[of].Start())
+			wanted[of] = regexp.MustCompile(`^[1-9]\d* sent, 0 lost\n$`)
+			if what == "stream" {
+				wanted[of] = regexp.MustCompile(`^(more\n)+last\n$`)
+			}
+		}
+		m.until("lines of the stream in "+namespace, func() error {
+			return run1(m.administer("exec", "-n", namespace, "client", "-c", "application", "--", "sh", "-c", "[ -s /tmp/echoed ]"))
+		})
+	}
+	m.must(run1(m.administer("rollout", "restart", "daemonset/leno-node", "-n", "leno-system")))
+	m.until("both supervisors have their processes", func() error {
+		// Those of before have the streams.
+		after := m.nodeProxies(1)
+		left := slices.DeleteFunc(slices.Clone(after), func(pid int) bool { return !slices.Contains(before, pid) })
+		if len(after) != 2*len(before) || len(left) != len(before) {
+			return fmt.Errorf("processes %v after %v", after, before)
+		}
+		return nil
+	})
+	for _, namespace := range []string{"shared", "alone"} {
+		m.must(m.from(namespace, "client", "http://server"))
+		m.must(run1(m.administer("exec", "-n", namespace, "client", "-c", "application", "--", "sh", "-c", ": >/tmp/go")))
+	}
+	for of, command := range running {
+		if err := command.Wait(); err != nil || !wanted[of].MatchString(outputs[of].String()) {
+			m.t.Errorf("%s: %v: %s", of, err, outputs[of])
+		} else {
+			m.t.Logf("%s: %s", of, outputs[of])
+		}
+	}
+	// It counts the pods of before until they have ended.
+	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
+	m.until("the processes of before end with what they had", func() error {
+		after := m.nodeProxies(1)
+		if len(after) != len(before) || slices.ContainsFunc(after, func(pid int) bool { return slices.Contains(before, pid) }) {
+			return fmt.Errorf("processes %v after %v", after, before)
 		}
 		return nil
 	})

@@ -10,10 +10,10 @@
 //! A broker ends once no process holds the channel of its orders. This agent and the supervisor both hold it, so the
 //! pod's listeners outlive an update of either, and end with the pod.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -29,6 +29,9 @@ use tokio::task::AbortHandle;
 use crate::metrics::lock;
 
 mod spawn;
+mod supervisors;
+
+use supervisors::{Ending, Progress, Supervisor, Supervisors, Told};
 
 /// The supervisor's socket, below the agent's folder. The folder holds nothing else, so that the supervisor's pod mounts
 /// it and reaches no other socket.
@@ -37,7 +40,8 @@ pub(crate) const SOCKET: &str = "node/supervisor.sock";
 const SERVED_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long running pods wait, after the start of this agent, for a supervisor that may hold their brokers already.
+/// How long running pods wait, after the start of this agent, for the supervisors that may hold their brokers already. There
+/// may be two, and the one that connects first may not have been told of all pods.
 const HELD_LIMIT: Duration = Duration::from_secs(3);
 /// Messages that wait for a supervisor: two for each pod of a node, which has some hundreds at most. One that falls
 /// behind is to connect again.
@@ -66,9 +70,9 @@ pub(crate) struct Brokers {
 
 #[derive(Debug, Default)]
 struct State {
-    supervisor: Option<Supervisor>,
-    /// A supervisor has said which brokers it holds.
-    met: bool,
+    supervisors: Supervisors,
+    /// Supervisors that have connected.
+    connected: u64,
     brokers: BTreeMap<String, Broker>,
     /// By uid, the waits of brokers that ended by themselves. A pod has one until it is released.
     waits: BTreeMap<String, Backoff>,
@@ -77,28 +81,33 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Supervisor {
-    channel: Arc<AsyncChannel>,
-    told: mpsc::Sender<Told>,
-}
-
-/// What a supervisor is told next of a pod.
-#[derive(Debug)]
-enum Told {
-    Serve(String),
-    Release(String),
-}
-
-#[derive(Debug)]
 struct Broker {
     pod: PlacedPod,
     orders: Channel,
     /// Tells it from an earlier one of the same pod.
     number: u64,
-    served: bool,
     /// Made for a new sandbox of the pod, so that an earlier one of the pod is of no use.
     is_new: bool,
     watch: AbortHandle,
+}
+
+/// What a supervisor has reported before it is told anything.
+#[derive(Debug, Default)]
+struct Introduction {
+    /// The pods that it serves by the brokers that are used.
+    holds: BTreeMap<String, Progress>,
+    /// Those that it serves by others.
+    refused: Vec<String>,
+    ending: Ending,
+}
+
+/// What follows from a report.
+enum Heard {
+    Nothing,
+    /// The supervisor is to be told; it began then.
+    Complete(u64),
+    /// The connection is of no use.
+    Lost,
 }
 
 /// The network namespace and the control groups of a pod.
@@ -166,15 +175,15 @@ impl Brokers {
     /// The broker cannot be started.
     pub(crate) fn serve(self: &Arc<Self>, pod: PlacedPod, place: &PodPlace<'_>) -> io::Result<()> {
         let mut state = lock(&self.state);
-        let waits = !place.is_new && !state.met && self.started.elapsed() < HELD_LIMIT;
+        let waits = !place.is_new && self.started.elapsed() < HELD_LIMIT;
         if waits || state.brokers.contains_key(&pod.uid) {
             return Ok(());
         }
         let _context = self.runtime.enter();
         let orders = spawn::broker(&self.program, &self.log, place)?;
         let uid = pod.uid.clone();
-        self.insert(&mut state, pod, orders, (false, place.is_new))?;
-        state.offer(&uid);
+        self.insert(&mut state, pod, orders, place.is_new)?;
+        state.supervisors.renew(&uid);
         Ok(())
     }
 
@@ -183,9 +192,9 @@ impl Brokers {
     /// # Errors
     /// Why it does not.
     pub(crate) fn check_served(&self, uid: &str) -> Result<(), String> {
-        match lock(&self.state).brokers.get(uid) {
-            Some(broker) if broker.served => Ok(()),
-            _ => Err(UNSERVED.to_owned()),
+        match lock(&self.state).is_served(uid) {
+            true => Ok(()),
+            false => Err(UNSERVED.to_owned()),
         }
     }
 
@@ -197,7 +206,11 @@ impl Brokers {
         let served = async {
             loop {
                 let changed = self.changed.notified();
-                if lock(&self.state).brokers.get(uid).is_none_or(|broker| broker.served) {
+                let served = {
+                    let state = lock(&self.state);
+                    !state.brokers.contains_key(uid) || state.is_served(uid)
+                };
+                if served {
                     return;
                 }
                 changed.await;
@@ -214,7 +227,7 @@ impl Brokers {
         if let Some(broker) = state.brokers.remove(uid) {
             broker.watch.abort();
         }
-        state.tell(Told::Release(uid.to_owned()));
+        state.supervisors.release_everywhere(uid);
         self.changed.notify_waiters();
     }
 
@@ -226,7 +239,7 @@ impl Brokers {
     /// Appends what was counted, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         let state = lock(&self.state);
-        let served = state.brokers.values().filter(|broker| broker.served).count();
+        let served = state.brokers.keys().filter(|uid| state.is_served(uid)).count();
         let rows = [
             (
                 "node_pods",
@@ -244,7 +257,13 @@ impl Brokers {
                 "supervisor_connected",
                 "gauge",
                 "Whether the supervisor of node proxies is connected.",
-                u64::from(state.supervisor.is_some()),
+                u64::from(!state.supervisors.is_empty()),
+            ),
+            (
+                "supervisors",
+                "gauge",
+                "Supervisors of node proxies that are connected: two or more while one replaces another.",
+                state.supervisors.len() as u64,
             ),
             ("broker_ends_total", "counter", "Brokers that ended before their pods.", state.ended),
         ];
@@ -261,7 +280,7 @@ impl Brokers {
         state: &mut State,
         pod: PlacedPod,
         orders: Channel,
-        (served, is_new): (bool, bool),
+        is_new: bool,
     ) -> io::Result<()> {
         state.started = state.started.wrapping_add(1);
         let (uid, number) = (pod.uid.clone(), state.started);
@@ -280,7 +299,7 @@ impl Brokers {
             brokers.has_ended(of, number).await;
         });
         let watch = watch.abort_handle();
-        state.brokers.insert(uid, Broker { pod, orders, number, served, is_new, watch });
+        state.brokers.insert(uid, Broker { pod, orders, number, is_new, watch });
         Ok(())
     }
 
@@ -301,112 +320,140 @@ impl Brokers {
         let _full = self.ended.try_send(uid);
     }
 
-    /// A connection of the supervisor, until it ends.
+    /// A connection of a supervisor, until it ends.
     async fn meet(self: Arc<Self>, channel: Channel) {
         let Ok(channel) = AsyncChannel::new(channel) else { return };
         let channel = Arc::new(channel);
-        let mut held = BTreeSet::new();
-        while let Ok(Some((report, descriptors))) = channel.receive::<PlacementReport>().await {
+        let number = {
             let mut state = lock(&self.state);
-            match report {
-                PlacementReport::Held(pod) => {
-                    let uid = pod.uid.clone();
-                    let Ok([orders]) = <[_; 1]>::try_from(descriptors) else {
-                        // It connects again, and then names everything. Without this pod it would be told to release it.
-                        tracing::warn!(
-                            uid,
-                            "the broker of a pod was lost on its way from the supervisor: raise the limit of open files \
-                             of leno-agent"
-                        );
-                        channel.shut_down();
-                        break;
+            state.connected = state.connected.wrapping_add(1);
+            state.connected
+        };
+        let mut introduction = Some(Introduction::default());
+        while let Ok(Some((report, descriptors))) = channel.receive::<PlacementReport>().await {
+            let heard = match &mut introduction {
+                Some(of) => self.learn(of, report, descriptors),
+                None => lock(&self.state).hear(number, report),
+            };
+            match heard {
+                Heard::Nothing => {}
+                Heard::Complete(began_ms) => {
+                    let Introduction { holds, refused, ending } =
+                        introduction.take().unwrap_or_default();
+                    tracing::info!(pods = holds.len(), "a supervisor of node proxies is connected");
+                    let (told, tells) = mpsc::channel(MAX_TOLD);
+                    self.runtime.spawn(Arc::clone(&self).tell(Arc::clone(&channel), tells));
+                    let channel = Arc::clone(&channel);
+                    let supervisor = Supervisor {
+                        number,
+                        began_ms,
+                        ending,
+                        channel,
+                        told,
+                        holds,
+                        successor: None,
                     };
-                    if self.take_over(&mut state, pod, orders.into()) {
-                        held.insert(uid);
-                    }
+                    lock(&self.state).supervise(supervisor, &refused);
                 }
-                PlacementReport::Complete => {
-                    tracing::info!("the supervisor of node proxies is connected");
-                    self.supervise(&mut state, &channel, &held);
-                }
-                PlacementReport::Served { uid } => {
-                    if let Some(broker) = state.brokers.get_mut(&uid) {
-                        broker.served = true;
-                    }
+                // It connects again, and then names everything.
+                Heard::Lost => {
+                    channel.shut_down();
+                    break;
                 }
             }
-            drop(state);
             self.changed.notify_waiters();
         }
-        let mut state = lock(&self.state);
-        let current = state.supervisor.as_ref().map(|supervisor| &supervisor.channel);
-        if current.is_some_and(|current| Arc::ptr_eq(current, &channel)) {
-            state.supervisor = None;
-            state.brokers.values_mut().for_each(|broker| broker.served = false);
-            tracing::warn!(
-                "the supervisor of node proxies has ended; its pods wait for the next one"
-            );
-        }
+        lock(&self.state).has_left(number);
+        self.changed.notify_waiters();
     }
 
-    /// Takes the broker that a supervisor serves a pod by; false if that is of no use, so that the supervisor needs
-    /// another one. One that this agent has started for a running pod ends: two cannot have the same listeners.
-    fn take_over(self: &Arc<Self>, state: &mut State, pod: PlacedPod, orders: Channel) -> bool {
-        let uid = pod.uid.clone();
-        if let Some(broker) = state.brokers.get_mut(&uid) {
-            if broker.orders.is_same(&orders).unwrap_or(false) {
-                broker.served = true;
-                return true;
+    /// Takes in what a supervisor reports before it is told anything.
+    fn learn(
+        self: &Arc<Self>,
+        of: &mut Introduction,
+        report: PlacementReport,
+        descriptors: Vec<OwnedFd>,
+    ) -> Heard {
+        match report {
+            PlacementReport::Held { pod, serving } => {
+                let uid = pod.uid.clone();
+                let Ok([orders]) = <[_; 1]>::try_from(descriptors) else {
+                    // Without this pod it would be told to release it.
+                    tracing::warn!(
+                        uid,
+                        "the broker of a pod was lost on its way from the supervisor: raise the limit of open files of \
+                         leno-agent"
+                    );
+                    return Heard::Lost;
+                };
+                match self.take_over(&mut lock(&self.state), pod, orders.into()) {
+                    Ok(true) => {
+                        let progress = if serving { Progress::Serving } else { Progress::Joined };
+                        of.holds.insert(uid, progress);
+                    }
+                    Ok(false) => of.refused.push(uid),
+                    Err(error) => {
+                        tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
+                        return Heard::Lost;
+                    }
+                }
             }
-            if broker.is_new || orders.is_closed().unwrap_or(true) {
-                return false;
-            }
-            broker.watch.abort();
+            PlacementReport::Ending { serves } => of.ending = Ending::of(serves),
+            PlacementReport::Complete { began_ms } => return Heard::Complete(began_ms),
+            // Of what it was told by an earlier agent; its pods are named with what has become of them.
+            PlacementReport::Served { .. }
+            | PlacementReport::Serving { .. }
+            | PlacementReport::Unknown => {}
         }
-        let inserted = self.insert(state, pod, orders, (true, false));
-        inserted
-            .inspect_err(|error| {
-                tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
-            })
-            .is_ok()
+        Heard::Nothing
     }
 
-    /// A supervisor that serves the pods `held` gets all others.
-    fn supervise(
+    /// Takes the broker that a supervisor serves a pod by; false if that is of no use, so that the supervisor is to release
+    /// the pod. One that this agent has started for a running pod ends: two cannot have the same listeners.
+    ///
+    /// # Errors
+    /// The system's reason: the broker is not held.
+    fn take_over(
         self: &Arc<Self>,
         state: &mut State,
-        channel: &Arc<AsyncChannel>,
-        held: &BTreeSet<String>,
-    ) {
-        let (told, tells) = mpsc::channel(MAX_TOLD);
-        self.runtime.spawn(Arc::clone(self).tell(Arc::clone(channel), tells));
-        state.supervisor = Some(Supervisor { channel: Arc::clone(channel), told });
-        state.met = true;
-        // Released since it was named.
-        let gone = held.iter().filter(|uid| !state.waits.contains_key(*uid));
-        let waiting = state.brokers.keys().filter(|uid| !held.contains(*uid));
-        let waiting: Vec<String> = waiting.cloned().collect();
-        // In an update of the DaemonSet the earlier supervisor is still there.
-        let released: Vec<String> = gone.chain(&waiting).cloned().collect();
-        released.into_iter().for_each(|uid| state.tell(Told::Release(uid)));
-        waiting.iter().for_each(|uid| state.offer(uid));
+        pod: PlacedPod,
+        orders: Channel,
+    ) -> io::Result<bool> {
+        if let Some(broker) = state.brokers.get(&pod.uid) {
+            if broker.orders.is_same(&orders)? {
+                return Ok(true);
+            }
+            if broker.is_new || orders.is_closed()? {
+                return Ok(false);
+            }
+            broker.watch.abort();
+            state.supervisors.release_held(&pod.uid);
+        }
+        self.insert(state, pod, orders, false).map(|()| true)
     }
 
     /// Tells a supervisor what it is to do, in order, until there is another one.
     async fn tell(self: Arc<Self>, channel: Arc<AsyncChannel>, mut tells: mpsc::Receiver<Told>) {
         while let Some(told) = tells.recv().await {
-            let (uid, placement, orders) = match told {
-                Told::Release(uid) => (uid.clone(), Placement::Release { uid }, None),
-                Told::Serve(uid) => match self.offered(&uid) {
-                    Some((pod, orders)) => (uid, Placement::Serve(pod), Some(orders)),
+            let (placement, orders) = match &told {
+                Told::Release { uid, succeeded } => {
+                    (Placement::Release { uid: uid.clone(), succeeded: *succeeded }, None)
+                }
+                Told::Serve { uid, succeeds } => match self.offered(uid) {
+                    Some((pod, orders)) => {
+                        (Placement::Serve { pod, succeeds: *succeeds }, Some(orders))
+                    }
                     None => continue,
                 },
+                Told::Successor { is_there } => {
+                    (Placement::Successor { is_there: *is_there }, None)
+                }
             };
             let descriptors: Vec<_> = orders.iter().map(|orders| orders.as_fd()).collect();
             match channel.send_within(PATIENCE, &placement, &descriptors).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    tracing::error!(uid, %error, "a pod cannot be handed to its node proxy");
+                    tracing::error!(?told, %error, "a pod cannot be handed to its node proxy");
                 }
                 Err(error) => {
                     // It connects again, and then gets everything.
@@ -429,21 +476,65 @@ impl Brokers {
 }
 
 impl State {
-    /// Offers the broker of a pod to the supervisor, if there is one; the next one gets all of them.
-    fn offer(&mut self, uid: &str) {
-        if let Some(broker) = self.brokers.get_mut(uid) {
-            broker.served = false;
-            self.tell(Told::Serve(uid.to_owned()));
-        }
+    fn is_served(&self, uid: &str) -> bool {
+        self.brokers.contains_key(uid) && self.supervisors.is_served(uid)
     }
 
-    fn tell(&mut self, told: Told) {
-        if let Some(supervisor) = &self.supervisor
-            && supervisor.told.try_send(told).is_err()
-        {
-            // It connects again, and then gets everything.
-            supervisor.channel.shut_down();
+    /// A supervisor has reported which brokers it holds; those that it is to release are `refused`.
+    fn supervise(&mut self, supervisor: Supervisor, refused: &[String]) {
+        let number = supervisor.number;
+        // Released since it was named.
+        let is_gone = |uid: &&String| !self.waits.contains_key(*uid);
+        let gone: Vec<String> = supervisor.holds.keys().filter(is_gone).cloned().collect();
+        self.supervisors.add(supervisor);
+        for uid in refused.iter().chain(&gone) {
+            self.supervisors.release(number, uid, false);
         }
+        self.settle_all();
+    }
+
+    /// A supervisor that is told reports something.
+    fn hear(&mut self, number: u64, report: PlacementReport) -> Heard {
+        match report {
+            PlacementReport::Served { uid } => {
+                self.supervisors.reach(number, &uid, Progress::Joined);
+            }
+            PlacementReport::Serving { uid } => {
+                self.supervisors.reach(number, &uid, Progress::Serving);
+                if self.brokers.contains_key(&uid) {
+                    self.supervisors.settle(&uid);
+                }
+            }
+            PlacementReport::Ending { serves } => {
+                self.supervisors.end(number, Ending::of(serves));
+                self.settle_all();
+            }
+            // It has begun again on the same connection.
+            PlacementReport::Held { .. } | PlacementReport::Complete { .. } => return Heard::Lost,
+            PlacementReport::Unknown => {}
+        }
+        Heard::Nothing
+    }
+
+    /// A supervisor has ended. Another one that is there serves its pods.
+    fn has_left(&mut self, number: u64) {
+        if !self.supervisors.remove(number) {
+            return;
+        }
+        if self.supervisors.current().is_some() {
+            tracing::info!("a supervisor of node proxies has ended; another one has its pods");
+        } else {
+            tracing::warn!(
+                "the supervisor of node proxies has ended; its pods wait for the next one"
+            );
+        }
+        self.settle_all();
+    }
+
+    /// After supervisors have come, gone, or been asked to end.
+    fn settle_all(&mut self) {
+        self.supervisors.tell_of_successors();
+        self.brokers.keys().for_each(|uid| self.supervisors.settle(uid));
     }
 }
 

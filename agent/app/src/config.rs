@@ -165,6 +165,15 @@ pub(crate) struct Supervise {
     /// The proxy's binary; by default leno-proxy beside this program
     #[arg(long, value_name = "FILE")]
     pub(crate) proxy_binary: Option<PathBuf>,
+
+    /// Where /metrics, /ready and /live are served
+    #[arg(long, value_name = "ADDRESS", default_value_t = ADMIN)]
+    pub(crate) admin: SocketAddr,
+
+    /// The longest wait, in seconds, for streams to end once another supervisor serves their pods; the proxies have the same.
+    /// It is the grace of this pod
+    #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
+    pub(crate) handover_timeout_s: u64,
 }
 
 #[cfg(test)]

@@ -4,6 +4,14 @@
 //! It runs beside the agent, so that an update of the agent ends no proxy. Its processes are its children, and end with
 //! it. It reads no traffic and has no right in the cluster; the token in its pod, by which certificates of the node's
 //! pods are requested, is read by the proxies.
+//!
+//! An update starts the next supervisor beside this one. It has a process of its own serve each pod, from the same
+//! listeners; then the agent releases the pod here, and what is under way goes on in this one's process.
+//!
+//! ```text
+//!  serves ── SIGTERM ──► serves until another one does ── no pod is left, or no other one comes ──► finishes ──► ends
+//! ```
+//! It follows the agent to its end: the end of a pod is the end of what is under way for it here, too.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -13,9 +21,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leno_handover::{
@@ -26,19 +35,38 @@ use leno_supervise::{
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
+use nix::time::{ClockId, clock_gettime};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 
 use crate::config::Supervise;
+
+mod page;
+
+use page::Counts;
 
 /// The pause before the agent's socket is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait for an agent that does not read what it is told.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a pod that ends may have its requests finished. Its application has ended by then.
+/// How long a pod that ends may have its requests finished. Its application has ended by then. The same for pods that this
+/// one still serves when it ends.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
+/// How long this supervisor serves on when it is asked to end and there is no other one. The DaemonSet makes the next one at
+/// once, whatever has ended this one. If there is one, it is waited for as long as the grace permits: the controller may
+/// be away, so that it gets no certificates.
+const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
+/// How long while no agent is connected, which would know of another one. It may be updated at the same time.
+const AGENT_WAIT: Duration = Duration::from_secs(120);
+/// A process is to finish what it has within the bound that it knows. One that has not, this much later, loses the pod.
+const SLACK: Duration = Duration::from_secs(60);
+/// Longest wait for the agent to read that this supervisor ends, which has its time counted.
+const ENDING_PATIENCE: Duration = Duration::from_secs(2);
+/// This supervisor is not ready while a pod has not been served for less than this. One that lacks its certificate for
+/// longer does not hold up an update.
+const SERVING_PATIENCE: Duration = Duration::from_secs(30);
 /// Variables with this prefix are the proxies' settings.
 const PREFIX: &str = "LENO_";
 
@@ -46,10 +74,22 @@ const PREFIX: &str = "LENO_";
 struct Served {
     program: PathBuf,
     token: PathBuf,
+    /// How long streams may go on in processes of this supervisor while another one serves their pods.
+    handover: Duration,
     pods: BTreeMap<String, ServedPod>,
     groups: BTreeMap<String, (Rc<Group>, u16)>,
     agent: Option<Rc<AsyncChannel>>,
     joined: u64,
+    /// Pods that have left, until what was under way for them has ended.
+    leaving: BTreeMap<u64, LeavingPod>,
+    ending: Ending,
+    /// The agent that is connected knows of another supervisor that is to take over.
+    has_successor: bool,
+    /// An update of the supervisors may go on from this one.
+    was_ready: bool,
+    counts: Rc<Counts>,
+    /// Notified when a pod leaves, and when nothing is under way for it any more.
+    changed: Rc<Notify>,
 }
 
 struct ServedPod {
@@ -59,11 +99,34 @@ struct ServedPod {
     group: String,
     /// Handed to the next agent.
     orders: Channel,
+    /// Tells it from an earlier one of the same uid, by another broker.
+    number: u64,
+    joined: Instant,
+    /// Its connections are accepted.
+    serving: bool,
+}
+
+/// A pod that has left its group.
+struct LeavingPod {
+    uid: String,
+    /// Notified when what is under way has to end within [`LEAVE_BOUND`].
+    hurry: Rc<Notify>,
+}
+
+/// Whether this supervisor was asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// It serves its pods until another supervisor does.
+    Serves,
+    /// It finishes what it has.
+    Finishes,
 }
 
 /// Starts the processes of a group.
 struct Host {
     program: PathBuf,
+    counts: Rc<Counts>,
 }
 
 type Shared = Rc<RefCell<Served>>;
@@ -74,37 +137,108 @@ pub(crate) fn run(flags: Supervise) -> anyhow::Result<()> {
         Some(program) => program,
         None => std::env::current_exe()?.with_file_name("leno-proxy"),
     };
-    let served = Served {
-        program,
-        token: flags.token,
-        pods: BTreeMap::new(),
-        groups: BTreeMap::new(),
-        agent: None,
-        joined: 0,
-    };
-    let served = Rc::new(RefCell::new(served));
+    let handover = Duration::from_secs(flags.handover_timeout_s);
+    let served = Rc::new(RefCell::new(Served::new(program, flags.token, handover)));
     // On this thread alone: the processes are tied to the thread that starts them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+        let listener = leno_program::listen(flags.admin).await;
+        let listener = listener
+            .with_context(|| format!("listening on {} for /metrics and /ready", flags.admin))?;
+        tokio::task::spawn_local(page::serve(listener, Rc::clone(&served)));
+        let began = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME)?);
+        let began_ms = u64::try_from(began.as_millis()).unwrap_or(u64::MAX);
+        let end = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tokio::select! {
+                () = finish(&served) => {}
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
         tokio::select! {
-            () = follow(&served, &flags.socket) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = follow(&served, &flags.socket, began_ms) => {}
+            () = end => {}
         }
-        let groups = std::mem::take(&mut served.borrow_mut().groups);
-        let ends = groups.into_values().map(|(group, _)| end(group));
-        futures_util::future::join_all(ends).await;
         Ok(())
     })
 }
 
+/// Has another supervisor take the pods over, then finishes what is under way, for as long as this pod's grace permits.
+/// The listeners stay with the brokers.
+async fn finish(served: &Shared) {
+    tracing::info!(pods = served.borrow().pods.len(), "is to end");
+    announce(served, Ending::Serves).await;
+    let longest = served.borrow().longest_handover();
+    tokio::select! {
+        () = until(served, |served| served.pods.is_empty()) => {}
+        () = until_alone(served) => {}
+        () = tokio::time::sleep(longest) => {}
+    }
+    announce(served, Ending::Finishes).await;
+    let left: Vec<String> = served.borrow().pods.keys().cloned().collect();
+    if !left.is_empty() {
+        tracing::warn!(
+            pods = left.len(),
+            "no other supervisor has taken pods over: streams are cut"
+        );
+    }
+    for uid in &left {
+        // What connects to it waits for the next supervisor.
+        release(served, uid, true);
+        served.borrow().hurry(uid);
+    }
+    until(served, |served| served.leaving.is_empty()).await;
+}
+
+/// Waits until no other supervisor is to be expected any more.
+async fn until_alone(served: &Shared) {
+    loop {
+        let expects = served.borrow().expects();
+        let changes = until(served, |served| served.expects() != expects);
+        let Some(wait) = served.borrow().patience(expects) else {
+            changes.await;
+            continue;
+        };
+        if tokio::time::timeout(wait, changes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the agent that this supervisor ends. The next connection tells it as well.
+async fn announce(served: &Shared, ending: Ending) {
+    served.borrow_mut().ending = ending;
+    let agent = served.borrow().agent.clone();
+    if let (Some(agent), Some(report)) = (agent, ending.report())
+        && agent.send_within(ENDING_PATIENCE, &report, &[]).await.is_err()
+    {
+        agent.shut_down();
+    }
+}
+
+async fn until(served: &Shared, holds: impl Fn(&Served) -> bool) {
+    let changed = Rc::clone(&served.borrow().changed);
+    loop {
+        let notified = changed.notified();
+        if holds(&served.borrow()) {
+            return;
+        }
+        notified.await;
+    }
+}
+
 /// Follows the agent of the node, and each that comes after it.
-async fn follow(served: &Shared, socket: &Path) {
+async fn follow(served: &Shared, socket: &Path, began_ms: u64) {
     let mut failing = false;
     loop {
-        match meet(served, socket).await {
+        let met = async { meet(served, Channel::connect(socket)?, began_ms).await };
+        match met.await {
             Ok(()) => failing = false,
             Err(error) if !failing => {
                 failing = true;
@@ -112,39 +246,56 @@ async fn follow(served: &Shared, socket: &Path) {
             }
             Err(_) => {}
         }
-        served.borrow_mut().agent = None;
+        served.borrow_mut().connect(None);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// One agent, until it ends.
-async fn meet(served: &Shared, socket: &Path) -> io::Result<()> {
-    let agent = Rc::new(AsyncChannel::new(Channel::connect(socket)?)?);
+async fn meet(served: &Shared, channel: Channel, began_ms: u64) -> io::Result<()> {
+    let agent = Rc::new(AsyncChannel::new(channel)?);
     // Pods come and go below alone, so that none is missed.
-    let held = served.borrow().held()?;
-    for (pod, orders) in &held {
-        agent.send_within(PATIENCE, pod, &[orders.as_fd()]).await?;
+    let (held, ending) = (served.borrow().held()?, served.borrow().ending);
+    for (report, orders) in &held {
+        agent.send_within(PATIENCE, report, &[orders.as_fd()]).await?;
     }
-    agent.send_within(PATIENCE, &PlacementReport::Complete, &[]).await?;
-    served.borrow_mut().agent = Some(Rc::clone(&agent));
+    if let Some(report) = ending.report() {
+        agent.send_within(PATIENCE, &report, &[]).await?;
+    }
+    agent.send_within(PATIENCE, &PlacementReport::Complete { began_ms }, &[]).await?;
+    served.borrow_mut().connect(Some(Rc::clone(&agent)));
     tracing::info!(pods = held.len(), "connected to the agent");
+    // From here on all changes are reported. Those from before, since the pods were read, are reported now.
+    let changes = served.borrow().changes_since(&held, ending);
+    for report in changes {
+        agent.send_within(PATIENCE, &report, &[]).await?;
+    }
     drop(held);
     while let Some((placement, descriptors)) = agent.receive::<Placement>().await? {
         match placement {
-            Placement::Serve(pod) => {
+            Placement::Serve { pod, succeeds } => {
                 let Ok([orders]) = <[OwnedFd; 1]>::try_from(descriptors) else {
                     return Err(io::Error::other("the agent hands over no broker"));
                 };
-                serve(served, pod, orders.into());
+                serve(served, pod, orders.into(), succeeds);
             }
-            Placement::Release { uid } => release(served, &uid),
+            Placement::Release { uid, succeeded } => release(served, &uid, succeeded),
+            Placement::Successor { is_there } => {
+                served.borrow_mut().has_successor = is_there;
+                served.borrow().changed.notify_waiters();
+            }
+            Placement::Unknown => {}
         }
     }
     Ok(())
 }
 
-/// Has a process serve a pod.
-fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
+/// Has a process serve a pod, after the one of another supervisor if there is one.
+fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
+    if served.borrow().ending == Ending::Finishes {
+        // The agent gives it to another one when it learns that this one does not serve any more.
+        return;
+    }
     let name = match InstanceName::new(&pod.namespace, &pod.name) {
         Ok(name) => name,
         Err(error) => {
@@ -163,7 +314,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
     let same_name = |held: &&ServedPod| held.name == name && held.pod.uid != pod.uid;
     let earlier = served.borrow().pods.values().find(same_name).map(|held| held.pod.uid.clone());
     if let Some(uid) = earlier {
-        release(served, &uid);
+        release(served, &uid, false);
     }
     let (events, mut happened) = mpsc::unbounded_channel();
     let uid = pod.uid.clone();
@@ -174,10 +325,12 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
         let key = before.unwrap_or_else(|| served.enter(&pod.group));
         let Some((group, _)) = served.groups.get(&key) else { return };
         let group = Rc::clone(group);
+        let (pod, joined) = (pod.clone(), Instant::now());
+        let (name, number) = (name.clone(), served.joined);
         let served_pod =
-            ServedPod { name: name.clone(), group: key, orders: held, pod: pod.clone() };
-        served.pods.insert(pod.uid.clone(), served_pod);
-        (group, served.joined)
+            ServedPod { pod, name, group: key, orders: held, number, joined, serving: false };
+        served.pods.insert(uid.clone(), served_pod);
+        (group, number)
     };
     let token = served.borrow().token.join("token");
     let member = Member {
@@ -188,45 +341,76 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel) {
         pod_uid: Some(pod.uid),
         kubelet: pod.kubelet,
     };
-    let joining = Joining { member, broker: orders, events, number, succeeds: false };
-    group.join(&name, joining);
+    group.join(&name, Joining { member, broker: orders, events, number, succeeds });
     let served = Rc::clone(served);
     // Ends with the group's record of this broker.
     tokio::task::spawn_local(async move {
         while let Some(happened) = happened.recv().await {
             tracing::info!(%name, ?happened, "node proxy");
-            let agent = served.borrow().agent.clone();
-            if let (Happened::Joined, Some(agent)) = (happened, agent) {
-                let report = PlacementReport::Served { uid: uid.clone() };
-                if agent.send_within(PATIENCE, &report, &[]).await.is_err() {
-                    // The next connection tells it.
-                    agent.shut_down();
+            let agent = {
+                let mut served = served.borrow_mut();
+                if happened == Happened::Lost {
+                    served.counts.lost();
                 }
+                // It may have left, or have another broker by now.
+                let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
+                let Some(pod) = this else { continue };
+                pod.serving = happened == Happened::Serving;
+                served.agent.clone()
+            };
+            let report = match happened {
+                Happened::Joined => PlacementReport::Served { uid: uid.clone() },
+                Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
+                Happened::Lost => continue,
+            };
+            if let Some(agent) = agent
+                && agent.send_within(PATIENCE, &report, &[]).await.is_err()
+            {
+                // The next connection tells it.
+                agent.shut_down();
             }
         }
     });
 }
 
-/// Serves a pod no more: what is under way for it is finished, within a bound.
-fn release(served: &Shared, uid: &str) {
-    let Some(pod) = served.borrow_mut().pods.remove(uid) else { return };
-    let Some((group, members)) =
-        served.borrow().groups.get(&pod.group).map(|(group, count)| (Rc::clone(group), *count))
-    else {
-        return;
-    };
-    if members > 1 {
-        served.borrow_mut().groups.insert(pod.group.clone(), (Rc::clone(&group), members - 1));
-    } else {
-        served.borrow_mut().groups.remove(&pod.group);
+/// Serves a pod no more: what is under way for it is finished, within a bound. `succeeded`: another process serves it; else it
+/// has ended, and so does what earlier processes finish for it.
+fn release(served: &Shared, uid: &str, succeeded: bool) {
+    if !succeeded {
+        served.borrow().hurry(uid);
     }
+    let Some(pod) = served.borrow_mut().pods.remove(uid) else { return };
+    let Some(group) = served.borrow_mut().give_back(&pod.group) else { return };
     // At once: a pod of this name may join next.
-    let left = group.leave(&pod.name, false);
+    let left = group.leave(&pod.name, succeeded);
+    let bound = match succeeded {
+        true => served.borrow().handover.saturating_add(SLACK),
+        false => LEAVE_BOUND,
+    };
+    let (hurry, changed) = (Rc::new(Notify::new()), Rc::clone(&served.borrow().changed));
+    let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
+    served.borrow_mut().leaving.insert(pod.number, leaving);
+    changed.notify_waiters();
+    let served = Rc::clone(served);
+    // Ends within the bound.
     tokio::task::spawn_local(async move {
-        // The broker ends when its channel is dropped.
-        let _orders = tokio::time::timeout(LEAVE_BOUND, left).await;
+        let ended = {
+            let mut left = pin!(left);
+            tokio::select! {
+                _ = &mut left => true,
+                () = tokio::time::sleep(bound) => false,
+                () = hurry.notified() => tokio::time::timeout(LEAVE_BOUND, left).await.is_ok(),
+            }
+        };
+        if !ended {
+            tracing::warn!(name = %pod.name, "what was under way for a pod was cut");
+            served.borrow().counts.cut();
+        }
+        // The broker ends when no channel to it is left.
         drop(pod.orders);
         end(group).await;
+        served.borrow_mut().leaving.remove(&pod.number);
+        changed.notify_waiters();
     });
 }
 
@@ -237,13 +421,109 @@ async fn end(group: Rc<Group>) {
     }
 }
 
+impl Ending {
+    /// What an agent is told of it.
+    fn report(self) -> Option<PlacementReport> {
+        match self {
+            Self::No => None,
+            Self::Serves => Some(PlacementReport::Ending { serves: true }),
+            Self::Finishes => Some(PlacementReport::Ending { serves: false }),
+        }
+    }
+}
+
 impl Served {
-    /// What is said of each pod to an agent, with the orders for its broker.
+    fn new(program: PathBuf, token: PathBuf, handover: Duration) -> Self {
+        Self {
+            program,
+            token,
+            handover,
+            pods: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            agent: None,
+            joined: 0,
+            leaving: BTreeMap::new(),
+            ending: Ending::No,
+            has_successor: false,
+            was_ready: false,
+            counts: Rc::default(),
+            changed: Rc::default(),
+        }
+    }
+
+    /// Follows another agent, or none. It reports whether there is another supervisor once it knows that this one ends.
+    fn connect(&mut self, agent: Option<Rc<AsyncChannel>>) {
+        self.agent = agent;
+        self.has_successor = false;
+        self.changed.notify_waiters();
+    }
+
+    /// Whether there is an agent, and another supervisor.
+    fn expects(&self) -> (bool, bool) {
+        (self.agent.is_some(), self.has_successor)
+    }
+
+    /// How long nothing may change of what is expected; `None`: it is waited for.
+    fn patience(&self, (has_agent, has_successor): (bool, bool)) -> Option<Duration> {
+        let wait = match (has_agent, has_successor) {
+            (true, true) => return None,
+            (true, false) => SUCCESSOR_WAIT,
+            (false, _) => AGENT_WAIT,
+        };
+        Some(wait.min(self.longest_handover()))
+    }
+
+    /// How long this supervisor may serve its pods once it is asked to end, so that it still ends within its grace.
+    fn longest_handover(&self) -> Duration {
+        let rest = self.handover.saturating_sub(LEAVE_BOUND);
+        rest.saturating_sub(LEAVE_BOUND).max(rest.checked_div(2).unwrap_or_default())
+    }
+
+    /// Has what is under way for a pod that has left end within [`LEAVE_BOUND`].
+    fn hurry(&self, uid: &str) {
+        for leaving in self.leaving.values().filter(|leaving| leaving.uid == uid) {
+            leaving.hurry.notify_one();
+        }
+    }
+
+    /// What is reported of each pod to an agent, with the orders for its broker.
     fn held(&self) -> io::Result<Vec<(PlacementReport, Channel)>> {
         let report = |held: &ServedPod| {
-            Ok((PlacementReport::Held(held.pod.clone()), held.orders.try_clone()?))
+            let (pod, serving) = (held.pod.clone(), held.serving);
+            Ok((PlacementReport::Held { pod, serving }, held.orders.try_clone()?))
         };
         self.pods.values().map(report).collect()
+    }
+
+    /// What is to be reported beside what an agent was told before.
+    fn changes_since(
+        &self,
+        held: &[(PlacementReport, Channel)],
+        ending: Ending,
+    ) -> Vec<PlacementReport> {
+        let mut changes = Vec::new();
+        if self.ending != ending {
+            changes.extend(self.ending.report());
+        }
+        for (report, _) in held {
+            if let PlacementReport::Held { pod, serving: false } = report
+                && self.pods.get(&pod.uid).is_some_and(|pod| pod.serving)
+            {
+                changes.push(PlacementReport::Serving { uid: pod.uid.clone() });
+            }
+        }
+        changes
+    }
+
+    /// A member of a group leaves it. The group has no key any more once the last one has.
+    fn give_back(&mut self, key: &str) -> Option<Rc<Group>> {
+        let (group, members) = self.groups.get_mut(key)?;
+        let group = Rc::clone(group);
+        *members = members.saturating_sub(1);
+        if *members == 0 {
+            self.groups.remove(key);
+        }
+        Some(group)
     }
 
     /// The key of the group that a pod of this share joins: a process has a bound of members, so that there may be
@@ -259,7 +539,8 @@ impl Served {
                     return key;
                 }
                 None => {
-                    let host = Host { program: self.program.clone() };
+                    let (program, counts) = (self.program.clone(), Rc::clone(&self.counts));
+                    let host = Host { program, counts };
                     self.groups.insert(key.clone(), (Rc::new(Group::start(&key, host)), 1));
                     return key;
                 }
@@ -285,6 +566,7 @@ impl NodeProxyHost for Host {
             credentials.assume()?;
             tether.tie()
         };
+        self.counts.started();
         // SAFETY: `prepare` makes system calls on numbers; it neither allocates nor takes a lock.
         let started = unsafe { Running::spawn(command, prepare) };
         started.map_err(|source| {
@@ -301,3 +583,6 @@ impl NodeProxyHost for Host {
 fn is_setting(name: &OsString) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(PREFIX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,18 +23,69 @@ fn pod(uid: &str) -> PlacedPod {
 /// Gives a pod a broker of this agent; returns the broker's end.
 fn start(brokers: &Arc<Brokers>, pod: PlacedPod, is_new: bool) -> Channel {
     let (orders, far) = Channel::pair().unwrap();
-    brokers.insert(&mut lock(&brokers.state), pod, orders, (false, is_new)).unwrap();
+    brokers.insert(&mut lock(&brokers.state), pod, orders, is_new).unwrap();
     far
 }
 
 /// A supervisor that is connected and has held no pod.
 async fn supervisor(brokers: &Arc<Brokers>) -> AsyncChannel {
+    supervisor_since(brokers, 0).await
+}
+
+async fn supervisor_since(brokers: &Arc<Brokers>, began_ms: u64) -> AsyncChannel {
+    connect(brokers, began_ms, &[]).await
+}
+
+/// A supervisor that is connected and holds pods: whether it serves each, and the channel to its broker.
+async fn connect(
+    brokers: &Arc<Brokers>,
+    began_ms: u64,
+    holds: &[(&str, bool, &Channel)],
+) -> AsyncChannel {
     let (near, far) = Channel::pair().unwrap();
+    for (uid, serving, orders) in holds {
+        held(&far, uid, *serving, orders);
+    }
+    far.send(&PlacementReport::Complete { began_ms }, &[]).unwrap();
+    let before = lock(&brokers.state).supervisors.len();
     tokio::spawn(Arc::clone(brokers).meet(near));
-    let supervisor = AsyncChannel::new(far).unwrap();
-    supervisor.send(&PlacementReport::Complete, &[]).unwrap();
-    until(brokers, |state| state.supervisor.is_some()).await;
-    supervisor
+    until(brokers, |state| state.supervisors.len() > before).await;
+    AsyncChannel::new(far).unwrap()
+}
+
+fn held(supervisor: &Channel, uid: &str, serving: bool, orders: &Channel) {
+    let report = PlacementReport::Held { pod: pod(uid), serving };
+    supervisor.send(&report, &[orders.as_fd()]).unwrap();
+}
+
+/// Another owner of the channel for the orders of a pod's broker.
+fn orders(brokers: &Brokers, uid: &str) -> Channel {
+    lock(&brokers.state).brokers[uid].orders.try_clone().unwrap()
+}
+
+fn report(supervisor: &AsyncChannel, report: &PlacementReport) {
+    supervisor.send(report, &[]).unwrap();
+}
+
+fn served(uid: &str) -> PlacementReport {
+    PlacementReport::Served { uid: uid.to_owned() }
+}
+
+fn serving(uid: &str) -> PlacementReport {
+    PlacementReport::Serving { uid: uid.to_owned() }
+}
+
+fn succeeded(uid: &str) -> Placement {
+    Placement::Release { uid: uid.to_owned(), succeeded: true }
+}
+
+/// Fails if a supervisor was told something. What was reported is handled first.
+async fn is_told_nothing(brokers: &Brokers, supervisor: &AsyncChannel, number: u64) {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    lock(&brokers.state).supervisors.release(number, "marker", false);
+    assert_eq!(told(supervisor).await, release("marker"));
 }
 
 async fn until(brokers: &Brokers, holds: impl Fn(&State) -> bool) {
@@ -48,7 +99,15 @@ async fn told(supervisor: &AsyncChannel) -> Placement {
 }
 
 fn release(uid: &str) -> Placement {
-    Placement::Release { uid: uid.to_owned() }
+    Placement::Release { uid: uid.to_owned(), succeeded: false }
+}
+
+fn successor(is_there: bool) -> Placement {
+    Placement::Successor { is_there }
+}
+
+fn serve(uid: &str, succeeds: bool) -> Placement {
+    Placement::Serve { pod: pod(uid), succeeds }
 }
 
 #[tokio::test]
@@ -70,8 +129,7 @@ async fn a_pod_that_is_too_long_keeps_no_other_from_being_served() {
     long.kubelet.probes = "x".repeat(20_000);
     let _brokers = [start(&brokers, long, true), start(&brokers, pod("b"), true)];
     let supervisor = supervisor(&brokers).await;
-    assert_eq!([told(&supervisor).await, told(&supervisor).await], ["a", "b"].map(release));
-    assert_eq!(told(&supervisor).await, Placement::Serve(pod("b")));
+    assert_eq!(told(&supervisor).await, serve("b", false));
 }
 
 #[tokio::test]
@@ -82,7 +140,7 @@ async fn a_supervisor_that_falls_behind_is_to_connect_again() {
         brokers.release("a");
     }
     while supervisor.receive::<Placement>().await.unwrap().is_some() {}
-    until(&brokers, |state| state.supervisor.is_none()).await;
+    until(&brokers, |state| state.supervisors.is_empty()).await;
 }
 
 #[tokio::test]
@@ -90,20 +148,15 @@ async fn the_broker_that_serves_a_pod_ends_another_one_but_not_that_of_a_new_san
     for (is_new, own_ends) in [(false, true), (true, false)] {
         let brokers = brokers();
         let own = start(&brokers, pod("a"), is_new);
-        let (near, far) = Channel::pair().unwrap();
         let (held, _broker) = Channel::pair().unwrap();
-        far.send(&PlacementReport::Held(pod("a")), &[held.as_fd()]).unwrap();
-        far.send(&PlacementReport::Complete, &[]).unwrap();
-        tokio::spawn(Arc::clone(&brokers).meet(near));
-        until(&brokers, |state| state.met).await;
+        let supervisor = connect(&brokers, 0, &[("a", true, &held)]).await;
         assert_eq!(brokers.check_served("a").is_ok(), own_ends);
         if own_ends {
             let own = AsyncChannel::new(own).unwrap();
             assert!(own.receive::<()>().await.unwrap().is_none());
         } else {
-            let supervisor = AsyncChannel::new(far).unwrap();
             assert_eq!(told(&supervisor).await, release("a"));
-            assert_eq!(told(&supervisor).await, Placement::Serve(pod("a")));
+            assert_eq!(told(&supervisor).await, serve("a", false));
         }
     }
 }
@@ -113,36 +166,184 @@ async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_i
     let brokers = brokers();
     let (near, far) = Channel::pair().unwrap();
     let (held, _broker) = Channel::pair().unwrap();
-    let report = PlacementReport::Held(pod("a"));
-    far.send(&report, &[]).unwrap();
-    far.send(&PlacementReport::Complete, &[]).unwrap();
+    far.send(&PlacementReport::Held { pod: pod("a"), serving: true }, &[]).unwrap();
+    far.send(&PlacementReport::Complete { began_ms: 0 }, &[]).unwrap();
     Arc::clone(&brokers).meet(near).await;
     // Its end, or that it has sent what was not read.
     assert!(!matches!(far.receive::<Placement>(), Ok(Some(_))), "it is told something");
-    assert!(!lock(&brokers.state).met);
-    let (near, far) = Channel::pair().unwrap();
-    far.send(&report, &[held.as_fd()]).unwrap();
-    far.send(&PlacementReport::Complete, &[]).unwrap();
-    tokio::spawn(Arc::clone(&brokers).meet(near));
-    until(&brokers, |state| state.met).await;
+    assert!(lock(&brokers.state).supervisors.is_empty());
+    let supervisor = connect(&brokers, 0, &[("a", true, &held)]).await;
     brokers.check_served("a").unwrap();
     brokers.release("a");
-    let supervisor = AsyncChannel::new(far).unwrap();
     assert_eq!(told(&supervisor).await, release("a"), "this is the first that it is told");
 }
 
 #[tokio::test]
 async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
-    let mut brokers = brokers();
-    let netns = Path::new("/nonexistent");
     let serve = |brokers: &Arc<Brokers>, is_new: bool| {
+        let netns = Path::new("/nonexistent");
         let place = PodPlace { netns, cgroup: None, others: Vec::new(), is_new };
         brokers.serve(pod("a"), &place)
     };
+    let started = |at: Instant| {
+        let mut brokers = brokers();
+        Arc::get_mut(&mut brokers).unwrap().started = at;
+        brokers
+    };
     // As if no time passed. That a broker is started is seen by its failure.
-    Arc::get_mut(&mut brokers).unwrap().started = Instant::now() + Duration::from_secs(3600);
+    let brokers = started(Instant::now() + Duration::from_secs(3600));
     serve(&brokers, true).unwrap_err();
     serve(&brokers, false).unwrap();
+    // Another one may hold it.
     let _supervisor = supervisor(&brokers).await;
+    serve(&brokers, false).unwrap();
+    let brokers = started(Instant::now().checked_sub(HELD_LIMIT).unwrap());
     serve(&brokers, false).unwrap_err();
+}
+
+#[tokio::test]
+async fn a_later_supervisor_takes_the_pods_over_and_an_earlier_one_gets_them_back_if_it_ends() {
+    let brokers = brokers();
+    let _broker = start(&brokers, pod("a"), true);
+    let first = supervisor_since(&brokers, 1).await;
+    assert_eq!(told(&first).await, serve("a", false));
+    report(&first, &served("a"));
+    brokers.until_served("a").await.unwrap();
+
+    let second = supervisor_since(&brokers, 2).await;
+    assert_eq!(told(&second).await, serve("a", true));
+    report(&second, &served("a"));
+    is_told_nothing(&brokers, &first, 1).await;
+    assert_eq!(brokers.check_served("a"), Ok(()), "the first one serves it still");
+    report(&second, &serving("a"));
+    assert_eq!(told(&first).await, succeeded("a"));
+
+    drop(second);
+    // Not that it is to release it: it finishes what it has.
+    assert_eq!(told(&first).await, serve("a", false));
+    report(&first, &served("a"));
+    brokers.until_served("a").await.unwrap();
+    drop(first);
+    until(&brokers, |state| state.supervisors.is_empty()).await;
+    brokers.check_served("a").unwrap_err();
+}
+
+#[tokio::test]
+async fn an_earlier_supervisor_serves_until_the_later_one_does_whichever_a_new_agent_hears_of_first()
+ {
+    for earlier_first in [true, false] {
+        let brokers = brokers();
+        let (orders, _broker) = Channel::pair().unwrap();
+        let [early, late] = [(1, [("a", true, &orders)]), (2, [("a", false, &orders)])];
+        let (earlier, later) = if earlier_first {
+            let earlier = connect(&brokers, early.0, &early.1).await;
+            (earlier, connect(&brokers, late.0, &late.1).await)
+        } else {
+            let later = connect(&brokers, late.0, &late.1).await;
+            (connect(&brokers, early.0, &early.1).await, later)
+        };
+        let [of_earlier, of_later] = if earlier_first { [1, 2] } else { [2, 1] };
+        is_told_nothing(&brokers, &earlier, of_earlier).await;
+        is_told_nothing(&brokers, &later, of_later).await;
+        report(&later, &serving("a"));
+        assert_eq!(told(&earlier).await, succeeded("a"));
+        is_told_nothing(&brokers, &later, of_later).await;
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_supervisor_that_a_new_agent_hears_of_late_is_released_if_the_later_one_serves()
+{
+    let brokers = brokers();
+    let (orders, _broker) = Channel::pair().unwrap();
+    let _later = connect(&brokers, 2, &[("a", true, &orders)]).await;
+    let earlier = connect(&brokers, 1, &[("a", true, &orders), ("b", true, &orders)]).await;
+    assert_eq!(told(&earlier).await, succeeded("a"));
+}
+
+#[tokio::test]
+async fn a_pod_that_an_earlier_supervisor_alone_holds_goes_to_the_later_one_after_it() {
+    let brokers = brokers();
+    let later = supervisor_since(&brokers, 2).await;
+    let (orders, _broker) = Channel::pair().unwrap();
+    let earlier = connect(&brokers, 1, &[("a", true, &orders)]).await;
+    assert_eq!(told(&later).await, serve("a", true));
+    report(&later, &serving("a"));
+    assert_eq!(told(&earlier).await, succeeded("a"));
+}
+
+#[tokio::test]
+async fn the_broker_that_a_supervisor_holds_replaces_another_one_for_all_supervisors() {
+    let brokers = brokers();
+    // This agent has waited long enough, and started another one.
+    let _own = start(&brokers, pod("a"), false);
+    let later = supervisor_since(&brokers, 2).await;
+    assert_eq!(told(&later).await, serve("a", false));
+    report(&later, &served("a"));
+    let (held, _broker) = Channel::pair().unwrap();
+    let earlier = connect(&brokers, 1, &[("a", true, &held)]).await;
+    assert_eq!([told(&later).await, told(&later).await], [release("a"), serve("a", true)]);
+    assert!(orders(&brokers, "a").is_same(&held).unwrap());
+    is_told_nothing(&brokers, &earlier, 2).await;
+    report(&later, &serving("a"));
+    assert_eq!(told(&earlier).await, succeeded("a"));
+}
+
+#[tokio::test]
+async fn a_pod_with_another_broker_is_served_by_the_current_supervisor_alone() {
+    let brokers = brokers();
+    let (orders, _broker) = Channel::pair().unwrap();
+    let earlier = connect(&brokers, 1, &[("a", true, &orders)]).await;
+    let later = connect(&brokers, 2, &[("a", false, &orders)]).await;
+    // Its broker ends, and another one is started.
+    let _other = start(&brokers, pod("a"), false);
+    lock(&brokers.state).supervisors.renew("a");
+    assert_eq!(told(&earlier).await, release("a"));
+    assert_eq!(told(&later).await, serve("a", false));
+}
+
+#[tokio::test]
+async fn a_supervisor_that_ends_serves_until_another_one_does_even_one_that_began_before_it() {
+    let brokers = brokers();
+    let _broker = start(&brokers, pod("a"), true);
+    let before = supervisor_since(&brokers, 1).await;
+    assert_eq!(told(&before).await, serve("a", false));
+    let ends = connect(&brokers, 2, &[("a", true, &orders(&brokers, "a"))]).await;
+    assert_eq!(told(&before).await, succeeded("a"));
+    report(&ends, &PlacementReport::Ending { serves: true });
+    assert_eq!(told(&before).await, serve("a", true));
+    assert_eq!(told(&ends).await, successor(true));
+    brokers.check_served("a").unwrap();
+    report(&before, &serving("a"));
+    assert_eq!(told(&ends).await, succeeded("a"));
+
+    // The other one ends as well: one that ends serves better than none.
+    drop(before);
+    assert_eq!([told(&ends).await, told(&ends).await], [successor(false), serve("a", false)]);
+    report(&ends, &served("a"));
+    brokers.until_served("a").await.unwrap();
+    report(&ends, &PlacementReport::Ending { serves: false });
+    until(&brokers, |state| !state.is_served("a")).await;
+    is_told_nothing(&brokers, &ends, 2).await;
+    // It learns of the end of a pod, for which it may finish something.
+    brokers.release("a");
+    assert_eq!(told(&ends).await, release("a"));
+}
+
+#[tokio::test]
+async fn a_supervisor_that_says_that_it_ends_when_it_connects_is_given_no_pod_that_another_one_has()
+{
+    let brokers = brokers();
+    let _broker = start(&brokers, pod("a"), true);
+    let (near, far) = Channel::pair().unwrap();
+    far.send(&PlacementReport::Ending { serves: false }, &[]).unwrap();
+    far.send(&PlacementReport::Complete { began_ms: 9 }, &[]).unwrap();
+    tokio::spawn(Arc::clone(&brokers).meet(near));
+    until(&brokers, |state| !state.supervisors.is_empty()).await;
+    let ends = AsyncChannel::new(far).unwrap();
+    assert_eq!(told(&ends).await, successor(false));
+    is_told_nothing(&brokers, &ends, 1).await;
+    let other = supervisor_since(&brokers, 1).await;
+    assert_eq!(told(&other).await, serve("a", false));
+    assert_eq!(told(&ends).await, successor(true));
 }

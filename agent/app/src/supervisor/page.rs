@@ -1,0 +1,117 @@
+//! The supervisor's admin server: `/metrics`, `/ready`, `/live`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use leno_program::{Ends, Family, answer_pages};
+use tokio::net::TcpListener;
+
+use super::{Ending, SERVING_PATIENCE, Served, Shared};
+
+/// What a supervisor counts.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    started: Cell<u64>,
+    lost: Cell<u64>,
+    cut: Cell<u64>,
+}
+
+impl Counts {
+    /// A process is started.
+    pub(super) fn started(&self) {
+        self.started.set(self.started.get().wrapping_add(1));
+    }
+
+    /// A pod is served no more, although it should be.
+    pub(super) fn lost(&self) {
+        self.lost.set(self.lost.get().wrapping_add(1));
+    }
+
+    /// What was under way for a pod did not end within its bound.
+    pub(super) fn cut(&self) {
+        self.cut.set(self.cut.get().wrapping_add(1));
+    }
+}
+
+/// Serves until it is dropped.
+pub(super) async fn serve(listener: TcpListener, served: Shared) {
+    let answer = |request: Request<Incoming>, _: Ends| {
+        let served = Rc::clone(&served);
+        async move {
+            let not_ready = not_ready(&mut served.borrow_mut());
+            answer_pages(&request, || not_ready, || metrics(&served.borrow()))
+        }
+    };
+    leno_program::serve(listener, answer).await;
+}
+
+/// Why an update should wait for this supervisor, if it should. It never has to wait again: with `maxSurge` the DaemonSet
+/// deletes a pod that is not ready as soon as the next one exists, which serves nothing by then.
+pub(super) fn not_ready(served: &mut Served) -> Option<&'static str> {
+    let waits = |pod: &super::ServedPod| !pod.serving && pod.joined.elapsed() < SERVING_PATIENCE;
+    if served.ending != Ending::No {
+        return Some("it ends: another supervisor serves the pods, or is to");
+    }
+    if served.was_ready {
+        return None;
+    }
+    if served.agent.is_none() {
+        return Some("not connected to the agent of this node: look at the DaemonSet leno-agent");
+    }
+    if served.pods.values().any(waits) {
+        return Some("pods are about to be served: their proxies get their certificates");
+    }
+    served.was_ready = true;
+    None
+}
+
+/// The text of `/metrics`.
+fn metrics(served: &Served) -> String {
+    let mut text = String::new();
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let serving = served.pods.values().filter(|pod| pod.serving).count();
+    let leaving = served.leaving.len();
+    for (name, help, value) in [
+        (
+            "agent_connected",
+            "Whether the agent of the node is connected.",
+            number(served.agent.iter().count()),
+        ),
+        (
+            "pods",
+            "Pods that a node proxy of this supervisor is to serve.",
+            number(served.pods.len()),
+        ),
+        ("pods_serving", "Those whose connections are accepted.", number(serving)),
+        (
+            "pods_leaving",
+            "Pods that are served no more, or by another supervisor, while what is under way for them is finished.",
+            number(leaving),
+        ),
+    ] {
+        Family::gauge(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
+    }
+    let name = "leno_supervisor_group_pods";
+    let mut groups = Family::gauge(&mut text, name, "Pods that share a process, by group.");
+    for (group, (_, members)) in &served.groups {
+        groups.sample(&[("group", group)], members);
+    }
+    for (name, help, value) in [
+        ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
+        (
+            "pods_lost_total",
+            "Times that a node proxy served a pod no more by itself. It is served again at once.",
+            served.counts.lost.get(),
+        ),
+        (
+            "pods_cut_total",
+            "Pods for which something was under way at the end of the bound for that, and was cut.",
+            served.counts.cut.get(),
+        ),
+    ] {
+        Family::counter(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
+    }
+    text
+}

@@ -1,0 +1,221 @@
+//! The agent is the test. No process can be started, so that what leaves has left at once.
+
+use futures_util::FutureExt as _;
+use leno_handover::KubeletProbes;
+
+use super::page::not_ready;
+use super::*;
+
+fn shared() -> Shared {
+    let handover = Duration::from_secs(86_400);
+    let served = Served::new("/nonexistent/proxy".into(), "/nonexistent".into(), handover);
+    Rc::new(RefCell::new(served))
+}
+
+fn pod(uid: &str) -> PlacedPod {
+    PlacedPod {
+        namespace: "shop".to_owned(),
+        name: format!("web-{uid}"),
+        workload: None,
+        uid: uid.to_owned(),
+        group: "web".to_owned(),
+        kubelet: KubeletProbes::default(),
+    }
+}
+
+fn serve_pod(served: &Shared, uid: &str) -> Channel {
+    let (orders, broker) = Channel::pair().unwrap();
+    serve(served, pod(uid), orders, false);
+    broker
+}
+
+/// A pod for which an earlier process of this supervisor still finishes something.
+fn leaving(served: &Shared, uid: &str) -> Rc<Notify> {
+    let mut served = served.borrow_mut();
+    served.joined += 1;
+    let (number, hurry) = (served.joined, Rc::new(Notify::new()));
+    served.leaving.insert(number, LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) });
+    hurry
+}
+
+fn has_to_hurry(hurry: &Notify) -> bool {
+    hurry.notified().now_or_never().is_some()
+}
+
+/// Connects the supervisor to an agent.
+async fn meet_agent(served: &Shared) -> AsyncChannel {
+    let (near, far) = Channel::pair().unwrap();
+    let agent = AsyncChannel::new(far).unwrap();
+    let of_task = Rc::clone(served);
+    tokio::task::spawn_local(async move { meet(&of_task, near, 7).await });
+    agent
+}
+
+async fn reported(agent: &AsyncChannel) -> PlacementReport {
+    agent.receive().await.unwrap().unwrap().0
+}
+
+/// Runs a test whose clock moves on when nothing else happens.
+async fn run(test: impl Future<Output = ()>) {
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_was_ready_stays_so_until_it_ends() {
+    run(async {
+        let served = shared();
+        assert!(not_ready(&mut served.borrow_mut()).is_some(), "without an agent");
+        let agent = meet_agent(&served).await;
+        assert_eq!(reported(&agent).await, PlacementReport::Complete { began_ms: 7 });
+        let _broker = serve_pod(&served, "a");
+        assert!(not_ready(&mut served.borrow_mut()).is_some(), "while a pod is not served");
+        served.borrow_mut().pods.get_mut("a").unwrap().serving = true;
+        assert_eq!(not_ready(&mut served.borrow_mut()), None);
+        // Another pod that is not served yet, and an agent that is replaced.
+        let _broker = serve_pod(&served, "b");
+        served.borrow_mut().agent = None;
+        assert_eq!(not_ready(&mut served.borrow_mut()), None);
+        served.borrow_mut().ending = Ending::Serves;
+        assert!(not_ready(&mut served.borrow_mut()).is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_no_other_supervisor_serves_cuts_no_stream_of_another_pod() {
+    run(async {
+        let served = shared();
+        let _broker = serve_pod(&served, "a");
+        let of_other = leaving(&served, "b");
+        let end = tokio::task::spawn_local({
+            let served = Rc::clone(&served);
+            async move { finish(&served).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(served.borrow().pods.contains_key("a"), "another one is waited for");
+        tokio::time::sleep(AGENT_WAIT + LEAVE_BOUND + Duration::from_secs(1)).await;
+        assert!(served.borrow().pods.is_empty());
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!has_to_hurry(&of_other), "its streams are cut");
+        assert!(!end.is_finished());
+        served.borrow_mut().leaving.clear();
+        served.borrow().changed.notify_waiters();
+        end.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_ends_tells_the_agent_and_goes_on_until_its_pods_are_taken() {
+    run(async {
+        let served = shared();
+        let agent = meet_agent(&served).await;
+        let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
+        let _broker = serve_pod(&served, "a");
+        let end = tokio::task::spawn_local({
+            let served = Rc::clone(&served);
+            async move { finish(&served).await }
+        });
+        assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
+        let release = |uid: &str, succeeded| Placement::Release { uid: uid.to_owned(), succeeded };
+        agent.send(&release("a", true), &[]).unwrap();
+        assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: false });
+        let (orders, _broker) = Channel::pair().unwrap();
+        let serve = Placement::Serve { pod: pod("b"), succeeds: false };
+        agent.send(&serve, &[orders.as_fd()]).unwrap();
+        agent.send(&release("b", false), &[]).unwrap();
+        end.await.unwrap();
+        assert!(served.borrow().pods.is_empty(), "it serves another pod");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pod_is_that_of_what_earlier_processes_finish_for_it() {
+    run(async {
+        let served = shared();
+        let [of_it, again, of_other] = ["a", "a", "b"].map(|uid| leaving(&served, uid));
+        release(&served, "a", true);
+        assert!(![&of_it, &again, &of_other].into_iter().any(|hurry| has_to_hurry(hurry)));
+        release(&served, "a", false);
+        assert!(has_to_hurry(&of_it) && has_to_hurry(&again) && !has_to_hurry(&of_other));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_learns_which_pods_are_served_also_of_those_that_come_to_be_while_it_is_told() {
+    run(async {
+        let served = shared();
+        for (uid, serving) in [("a", true), ("b", false)] {
+            let held = ServedPod {
+                pod: pod(uid),
+                name: InstanceName::new("shop", uid).unwrap(),
+                group: "of no process, which could not be started".to_owned(),
+                orders: Channel::pair().unwrap().0,
+                number: 0,
+                joined: Instant::now(),
+                serving,
+            };
+            served.borrow_mut().pods.insert(uid.to_owned(), held);
+        }
+        let held = |uid: &str, serving| PlacementReport::Held { pod: pod(uid), serving };
+        let before = served.borrow().held().unwrap();
+        served.borrow_mut().pods.get_mut("b").unwrap().serving = true;
+        let reports: Vec<_> = before.iter().map(|(report, _)| report.clone()).collect();
+        assert_eq!(reports, [held("a", true), held("b", false)]);
+        let changes = served.borrow().changes_since(&before, Ending::No);
+        assert_eq!(changes, [PlacementReport::Serving { uid: "b".to_owned() }]);
+        served.borrow_mut().ending = Ending::Serves;
+        let changes = served.borrow().changes_since(&before, Ending::No);
+        assert_eq!(changes[0], PlacementReport::Ending { serves: true });
+
+        let agent = meet_agent(&served).await;
+        assert_eq!(reported(&agent).await, held("a", true));
+        assert_eq!(reported(&agent).await, held("b", true));
+        assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
+        assert_eq!(reported(&agent).await, PlacementReport::Complete { began_ms: 7 });
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_take_over() {
+    run(async {
+        let served = shared();
+        let agent = meet_agent(&served).await;
+        let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
+        let _broker = serve_pod(&served, "a");
+        let end = tokio::task::spawn_local({
+            let served = Rc::clone(&served);
+            async move { finish(&served).await }
+        });
+        assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
+        agent.send(&Placement::Successor { is_there: true }, &[]).unwrap();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(served.borrow().pods.contains_key("a"), "it lacks a certificate elsewhere");
+        agent.send(&Placement::Successor { is_there: false }, &[]).unwrap();
+        tokio::time::sleep(SUCCESSOR_WAIT / 2).await;
+        assert!(served.borrow().pods.contains_key("a"), "the next one may come");
+        tokio::time::sleep(SUCCESSOR_WAIT).await;
+        assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: false });
+        end.await.unwrap();
+    })
+    .await;
+}
+
+#[test]
+fn a_supervisor_serves_on_within_its_grace() {
+    let served = |seconds| {
+        let handover = Duration::from_secs(seconds);
+        Served::new(PathBuf::new(), PathBuf::new(), handover)
+    };
+    for seconds in [0, 5, 10, 86_400] {
+        let longest = served(seconds).longest_handover();
+        assert!(longest + LEAVE_BOUND <= Duration::from_secs(seconds).max(LEAVE_BOUND));
+        let waits = [(true, false), (false, false)];
+        assert!(waits.iter().all(|of| served(seconds).patience(*of).unwrap() <= longest));
+    }
+    assert_eq!(served(86_400).patience((true, false)), Some(SUCCESSOR_WAIT));
+    assert_eq!(served(86_400).patience((true, true)), None);
+}
