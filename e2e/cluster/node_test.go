@@ -238,7 +238,7 @@ func (m mesh) supervisorIsReplaced() {
 
 // supervisorIsUpdated updates leno-node while requests and streams pass its processes.
 func (m mesh) supervisorIsUpdated() {
-	const requests = `n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 10 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
+	const requests = `n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 60 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
 	const stream = `(while [ ! -e /tmp/go ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/echoed; cat /tmp/echoed`
 	before := m.nodeProxies(1)
 	wanted := map[string]*regexp.Regexp{}

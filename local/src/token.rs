@@ -1,7 +1,7 @@
 //! The tokens by which proxies prove who they are when they ask for their first certificate.
 
 use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use leno_identity::TokenStore;
 use leno_types::{Identity, InstanceName, TrustDomain, ports};
@@ -40,24 +40,26 @@ impl Tokens {
     /// # Errors
     /// When it cannot be granted or written.
     pub fn issue(&self, instance: &Instance, layout: &Layout) -> Result<(PathBuf, PathBuf)> {
-        self.issue_at(instance, &layout.instance(&instance.name).join("token"))?;
+        self.issue_at(instance, &[layout.instance(&instance.name).join("token")])?;
         record::make_place(&layout.token())?;
         Ok((layout.instance(&instance.name).join("token"), layout.token()))
     }
 
-    /// The same, written to this file.
+    /// The same, written to these files: of each process that has the instance.
     ///
     /// # Errors
     /// As [`issue`](Self::issue).
-    pub fn issue_at(&self, instance: &Instance, path: &Path) -> Result<()> {
+    pub fn issue_at(&self, instance: &Instance, paths: &[PathBuf]) -> Result<()> {
         let name = &instance.name;
         let account = &instance.launch.service_account;
         let identity = Identity::new(self.trust_domain.clone(), &name.namespace, account)
             .map_err(|error| Error::Refused(error.to_string()))?;
         let token = self.store.grant(name, &identity).map_err(refused)?;
-        record::write_atomically(path, token.as_bytes(), 0o400)?;
-        chown(path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
-            .attempt(|| format!("cannot give {} to the proxy", path.display()))
+        paths.iter().try_for_each(|path| {
+            record::write_atomically(path, token.as_bytes(), 0o400)?;
+            chown(path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
+                .attempt(|| format!("cannot give {} to the proxy", path.display()))
+        })
     }
 
     /// Takes the token of an instance back.

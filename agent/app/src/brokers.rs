@@ -183,7 +183,9 @@ impl Brokers {
         let orders = spawn::broker(&self.program, &self.log, place)?;
         let uid = pod.uid.clone();
         self.insert(&mut state, pod, orders, place.is_new)?;
-        state.supervisors.renew(&uid);
+        // What they have of the pod is of an earlier broker.
+        state.supervisors.lose(&uid);
+        state.supervisors.settle(&uid);
         Ok(())
     }
 
@@ -310,6 +312,7 @@ impl Brokers {
                 return;
             }
             state.brokers.remove(&uid);
+            state.supervisors.lose(&uid);
             state.ended = state.ended.wrapping_add(1);
             let now = Instant::now();
             state.waits.get_mut(&uid).map_or(Duration::ZERO, |backoff| backoff.ended(now))
@@ -419,11 +422,17 @@ impl Brokers {
         pod: PlacedPod,
         orders: Channel,
     ) -> io::Result<bool> {
-        if let Some(broker) = state.brokers.get(&pod.uid) {
-            if broker.orders.is_same(&orders)? {
-                return Ok(true);
-            }
-            if broker.is_new || orders.is_closed()? {
+        let broker = state.brokers.get(&pod.uid);
+        if let Some(broker) = broker
+            && broker.orders.is_same(&orders)?
+        {
+            return Ok(true);
+        }
+        if orders.is_closed()? {
+            return Ok(false);
+        }
+        if let Some(broker) = broker {
+            if broker.is_new {
                 return Ok(false);
             }
             broker.watch.abort();
@@ -481,8 +490,11 @@ impl State {
     }
 
     /// A supervisor has reported which brokers it holds; those that it is to release are `refused`.
-    fn supervise(&mut self, supervisor: Supervisor, refused: &[String]) {
+    fn supervise(&mut self, mut supervisor: Supervisor, refused: &[String]) {
         let number = supervisor.number;
+        if supervisor.ending == Ending::Finishes {
+            supervisor.holds.clear();
+        }
         // Released since it was named.
         let is_gone = |uid: &&String| !self.waits.contains_key(*uid);
         let gone: Vec<String> = supervisor.holds.keys().filter(is_gone).cloned().collect();
@@ -518,16 +530,17 @@ impl State {
 
     /// A supervisor has ended. Another one that is there serves its pods.
     fn has_left(&mut self, number: u64) {
-        if !self.supervisors.remove(number) {
-            return;
-        }
-        if self.supervisors.current().is_some() {
-            tracing::info!("a supervisor of node proxies has ended; another one has its pods");
-        } else {
-            tracing::warn!(
+        let was_met = self.supervisors.remove(number);
+        match self.supervisors.current() {
+            Some(_) if was_met => {
+                tracing::info!("a supervisor of node proxies has ended; another one has its pods");
+            }
+            None if was_met => tracing::warn!(
                 "the supervisor of node proxies has ended; its pods wait for the next one"
-            );
+            ),
+            _ => {}
         }
+        // One that has ended before it had named all of its pods has left those that it named.
         self.settle_all();
     }
 

@@ -176,7 +176,8 @@ async fn finish(served: &Shared) {
     announce(served, Ending::Serves).await;
     let longest = served.borrow().longest_handover();
     tokio::select! {
-        () = until(served, |served| served.pods.is_empty()) => {}
+        // Nothing is under way for one that is not served here, either.
+        () = until(served, |served| !served.pods.values().any(|pod| pod.serving)) => {}
         () = until_alone(served) => {}
         () = tokio::time::sleep(longest) => {}
     }
@@ -356,6 +357,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
                 let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
                 let Some(pod) = this else { continue };
                 pod.serving = happened == Happened::Serving;
+                served.changed.notify_waiters();
                 served.agent.clone()
             };
             let report = match happened {
@@ -380,6 +382,7 @@ fn release(served: &Shared, uid: &str, succeeded: bool) {
         served.borrow().hurry(uid);
     }
     let Some(pod) = served.borrow_mut().pods.remove(uid) else { return };
+    served.borrow().changed.notify_waiters();
     let Some(group) = served.borrow_mut().give_back(&pod.group) else { return };
     // At once: a pod of this name may join next.
     let left = group.leave(&pod.name, succeeded);
@@ -390,7 +393,6 @@ fn release(served: &Shared, uid: &str, succeeded: bool) {
     let (hurry, changed) = (Rc::new(Notify::new()), Rc::clone(&served.borrow().changed));
     let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
     served.borrow_mut().leaving.insert(pod.number, leaving);
-    changed.notify_waiters();
     let served = Rc::clone(served);
     // Ends within the bound.
     tokio::task::spawn_local(async move {

@@ -100,6 +100,8 @@ struct Membership {
     number: u64,
     /// The process' end of the channel between its broker and the process. Both lose the other when it is shut down.
     link: Channel,
+    /// It is reported that it accepts connections, which counts once: a process decides how often it reports.
+    serving: bool,
 }
 
 /// A member that leaves.
@@ -160,7 +162,7 @@ impl Group {
     /// Has the process finish what is under way for a workload; the future waits for that, for hours where another process
     /// serves the workload (`succeeded`). It yields the channel to its broker, which ends with it. The order is given at
     /// once, so that a later [`Self::join`] of this name stays. Should the future be dropped before, the process loses
-    /// the broker, and with that the workload: a process that does not obey keeps nothing.
+    /// the broker: one that does not obey gets no more sockets of the workload. It has those that it was handed.
     pub fn leave(
         &self,
         name: &InstanceName,
@@ -277,7 +279,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let connected: io::Result<Channel> = connect();
         match connected {
             Ok(link) => {
-                served.membership = Some(Membership { number, link });
+                served.membership = Some(Membership { number, link, serving: false });
                 // The workload has an end of its own.
                 let _ending = served.joining.events.send(Happened::Joined);
             }
@@ -339,7 +341,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     /// Has the process finish what it has for a member. The answer comes at once if it has nothing.
     fn leave(&mut self, member: Served, succeeded: bool, answer: oneshot::Sender<Joining>) {
         let Served { joining, membership } = member;
-        let (Some(Membership { number, link }), Some(_)) = (membership, &self.process) else {
+        let (Some(Membership { number, link, .. }), Some(_)) = (membership, &self.process) else {
             return has_left(joining, answer);
         };
         self.leaving.insert(number, Leaving { joining, link, succeeded, is_told: false, answer });
@@ -385,6 +387,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let Some((name, member)) = found else { return };
         let event = match state {
             MemberState::Serving => {
+                let known =
+                    member.membership.as_mut().map(|of| std::mem::replace(&mut of.serving, true));
+                if known == Some(true) {
+                    return;
+                }
                 // Should the process end, the next one succeeds none.
                 member.joining.succeeds = false;
                 Happened::Serving

@@ -8,6 +8,8 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,10 +18,11 @@ use leno_supervise::{Backoff, Happened, Rules, Running, Stop, after, describe, k
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::{DRAIN_BOUND, InstanceResources, Life, proxy_label};
+use super::{DRAIN_BOUND, InstanceResources, Life, Mesh, proxy_label};
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
 use crate::node::Group;
+use crate::plan::Instance;
 use crate::process::Event;
 use crate::program::Program;
 
@@ -50,6 +53,9 @@ struct Membership<'l> {
     broker: watch::Sender<Option<Rc<Channel>>>,
     /// Groups that finish what they have for the instance.
     left: RefCell<Vec<JoinHandle<()>>>,
+    /// The files with its token, by memberships. A new token is written to all of them, as it voids the one before: the group
+    /// that serves needs a valid one until the next group does, and a group that finishes something needs it, too.
+    tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
 }
 
 impl Life {
@@ -69,6 +75,7 @@ impl Life {
             serving: watch::Sender::new(0),
             broker: watch::Sender::new(None),
             left: RefCell::default(),
+            tokens: Rc::default(),
         };
         let start = || -> Result<Running> {
             let what = || "cannot make a socket for orders".to_owned();
@@ -79,12 +86,8 @@ impl Life {
                 Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
             let running =
                 mesh.proxy.broker_task(&program, isolation, far).start(&mesh.output, &origin)?;
-            let near = Rc::new(near);
-            let group = place.shared.borrow().clone();
-            if let Some(group) = group {
-                membership.current.set(membership.join(&group, &near, false)?);
-            }
-            membership.broker.send_replace(Some(near));
+            near.set_nonblocking().attempt(what)?;
+            membership.has_broker(near)?;
             Ok(running)
         };
         let report = |event: Event| match event {
@@ -104,20 +107,7 @@ impl Life {
         // Connections out of the namespace need the broker, until what is under way has ended.
         let leaving = async {
             membership.follow().await;
-            let mut now = self.stop.clone();
-            let group = place.shared.borrow().clone();
-            // Its broker ends when this is dropped, and when it is told to.
-            let _orders = match group {
-                Some(group) => tokio::select! {
-                    left = group.leave(&instance.name, false) => left,
-                    () = tokio::time::sleep(DRAIN_BOUND) => None,
-                    _ = now.wait_for(|stop| *stop >= Stop::Now) => None,
-                },
-                None => None,
-            };
-            membership.forget_current();
-            // Within the same bound.
-            membership.until_left().await;
+            membership.end().await;
             stop_broker.send_replace((*self.stop.borrow()).max(Stop::All));
         };
         tokio::select! {
@@ -134,11 +124,12 @@ impl Life {
         ready: watch::Sender<bool>,
         mut happened: mpsc::UnboundedReceiver<MembershipEvent>,
     ) {
-        let (mut joins, mut joined) = (0_u32, false);
+        // The memberships that the processes of their groups were told of.
+        let (mut joins, mut joined) = (0_u32, BTreeSet::new());
         loop {
             let event = tokio::select! {
                 event = happened.recv() => event,
-                () = self.until_ready(membership.place), if joined && !*ready.borrow() => {
+                () = self.until_ready(membership.place), if joined.contains(&membership.current.get()) && !*ready.borrow() => {
                     self.proxy_serves(true, joins, Some(LOST.to_owned())).await;
                     ready.send_replace(true);
                     continue;
@@ -146,17 +137,20 @@ impl Life {
             };
             let Some((number, event)) = event else { return };
             membership.learn(number, event);
-            if number != membership.current.get() {
+            match event {
+                Happened::Serving => {}
+                Happened::Joined => drop(joined.insert(number)),
+                Happened::Lost => drop(joined.remove(&number)),
+            }
+            let current = membership.current.get();
+            joined.retain(|joined| *joined >= current);
+            if number != current {
                 continue;
             }
             match event {
                 Happened::Serving => {}
-                Happened::Joined => {
-                    joined = true;
-                    joins += 1;
-                }
+                Happened::Joined => joins += 1,
                 Happened::Lost => {
-                    joined = false;
                     if ready.send_replace(false) {
                         self.proxy_serves(false, joins, Some(LOST.to_owned())).await;
                     }
@@ -167,13 +161,47 @@ impl Life {
 }
 
 impl Membership<'_> {
+    /// The instance has another broker: the current group goes on by that.
+    fn has_broker(&self, near: Channel) -> Result<()> {
+        let near = Rc::new(near);
+        let group = self.place.shared.borrow().clone();
+        if let Some(group) = group {
+            let number = self.join(&group, &near, false)?;
+            let before = self.current.replace(number);
+            self.tokens.borrow_mut().remove(&before);
+        }
+        self.broker.send_replace(Some(near));
+        Ok(())
+    }
+
+    /// Has the groups finish what they have for the instance, which ends, each within the same bound.
+    async fn end(&self) {
+        let mut now = self.life.stop.clone();
+        let group = self.place.shared.borrow().clone();
+        // Its broker ends when this is dropped, and when it is told to.
+        let _orders = match group {
+            Some(group) => tokio::select! {
+                left = group.leave(&self.life.instance.name, false) => left,
+                () = tokio::time::sleep(DRAIN_BOUND) => None,
+                _ = now.wait_for(|stop| *stop >= Stop::Now) => None,
+            },
+            None => None,
+        };
+        self.forget_current();
+        self.until_left().await;
+    }
+
     /// Joins a group by this broker; returns the number of the membership.
     fn join(&self, group: &Rc<Group>, broker: &Channel, succeeds: bool) -> Result<u64> {
         let Life { mesh, instance, .. } = self.life;
-        mesh.proxy.tokens.issue_at(instance, &group.token(&instance.name))?;
         let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
         let number = self.number.get() + 1;
         self.number.set(number);
+        self.tokens.borrow_mut().insert(number, group.token(&instance.name));
+        if let Err(error) = grant(mesh, instance, &self.tokens) {
+            self.tokens.borrow_mut().remove(&number);
+            return Err(error);
+        }
         let (events, mut happened) = mpsc::unbounded_channel();
         group.join(instance, broker, events, (number, succeeds));
         let all = self.events.clone();
@@ -271,6 +299,8 @@ impl Membership<'_> {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
         let number_before = self.current.replace(number);
+        // What it did before it was the current one counts from here.
+        let _ending = self.events.send((number, Happened::Serving));
         if let Some(before) = self.place.shared.replace(Some(group)) {
             self.leave(before, number_before);
         }
@@ -278,7 +308,9 @@ impl Membership<'_> {
 
     /// Has a group finish what it has for the instance, which another one serves.
     fn leave(&self, group: Rc<Group>, number: u64) {
-        let (name, mut stop) = (self.life.instance.name.clone(), self.life.stop.clone());
+        let Life { mesh, instance, .. } = self.life;
+        let (mesh, instance, tokens) = (mesh.clone(), instance.clone(), Rc::clone(&self.tokens));
+        let (name, mut stop) = (instance.name.clone(), self.life.stop.clone());
         let left = group.leave(&name, true);
         let finish = async move {
             // The end of the instance is that of what is under way for it, within the bound of the current group.
@@ -298,6 +330,13 @@ impl Membership<'_> {
             }
             let stop = *stop.borrow();
             group.forget(&name, number);
+            tokens.borrow_mut().remove(&number);
+            // What that process has read is void.
+            if stop < Stop::All
+                && let Err(error) = grant(&mesh, &instance, &tokens)
+            {
+                mesh.output.say(&format!("{}: {}", instance.label, error.chain()));
+            }
             group.release(stop).await;
         };
         let mut all = self.left.borrow_mut();
@@ -319,6 +358,17 @@ impl Membership<'_> {
             group.forget(&self.life.instance.name, self.current.get());
         }
     }
+}
+
+/// Gives the processes that have an instance a token, the same for all.
+fn grant(mesh: &Mesh, instance: &Instance, tokens: &RefCell<BTreeMap<u64, PathBuf>>) -> Result<()> {
+    // A process may have two memberships of it.
+    let paths: BTreeSet<PathBuf> = tokens.borrow().values().cloned().collect();
+    let paths: Vec<PathBuf> = paths.into_iter().collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
+    mesh.proxy.tokens.issue_at(instance, &paths)
 }
 
 /// The last membership that serves, after an event of one.

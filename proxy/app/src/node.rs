@@ -58,6 +58,8 @@ struct Served {
     /// Asks it to drain; a second time, to end.
     end: watch::Sender<Departure>,
     leaving: bool,
+    /// It was told to end what it has at once.
+    cut: bool,
 }
 
 /// The memberships by their numbers, which grow.
@@ -99,7 +101,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                     // The supervisor has ended.
                     None => return Ok(()),
                 },
-                Some(event) = happened.recv() => tell(event, &mut members, &orders).await?,
+                Some(event) = happened.recv() => {
+                    tokio::select! {
+                        told = tell(event, &mut members, &orders) => told?,
+                        () = signals.first() => break,
+                    }
+                }
                 () = signals.first() => break,
             }
         }
@@ -107,7 +114,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         members.values_mut().for_each(Served::end);
         while !members.is_empty() {
             tokio::select! {
-                Some(event) = happened.recv() => tell(event, &mut members, &orders).await?,
+                Some(event) = happened.recv() => {
+                    tokio::select! {
+                        told = tell(event, &mut members, &orders) => told?,
+                        () = signals.first() => return Ok(()),
+                    }
+                }
                 () = signals.first() => return Ok(()),
             }
         }
@@ -165,11 +177,12 @@ fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: 
             if let Some(member) = members.get_mut(&number) {
                 member.leave(if succeeded { Departure::Succeeded } else { Departure::Last });
             }
-            let leaving = || members.values().filter(|member| member.leaving);
-            if leaving().count() > MAX_LEAVING
-                && let Some(first) = leaving().next()
+            let finishes = |member: &&mut Served| member.leaving && !member.cut;
+            if members.values_mut().filter(finishes).count() > MAX_LEAVING
+                && let Some(first) = members.values_mut().find(finishes)
             {
                 tracing::warn!(MAX_LEAVING, "streams are cut of the workload that left first");
+                first.cut = true;
                 first.end.send_replace(Departure::Succeeded);
             }
         }
@@ -205,7 +218,7 @@ fn join(
             let _ending = common.events.blocking_send(MemberReport { number, state });
         })
         .context("starting a thread")?;
-    members.insert(number, Served { end, leaving: false });
+    members.insert(number, Served { end, leaving: false, cut: false });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The supervisors of node proxies that are connected: one, or two while one replaces the other.
 //!
 //! ```text
-//!                     no supervisor is told
+//!                     no supervisor is told, or its broker has ended
 //!                              │ Serve
 //!          the current one is  ▼      Served        Serving
 //!                             Told ──────────► Joined ──────► Serving ──► all others: Release (succeeded)
@@ -51,6 +51,8 @@ pub(super) enum Ending {
 /// How far a supervisor has come with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Progress {
+    /// The broker by which it serves it has ended.
+    Lost,
     /// It was told to serve it.
     Told,
     /// It has told a process to serve it.
@@ -131,8 +133,9 @@ impl Supervisors {
     pub(super) fn reach(&mut self, number: u64, uid: &str, progress: Progress) {
         if let Some(one) = self.get_mut(number)
             && let Some(before) = one.holds.get_mut(uid)
+            && *before != Progress::Lost
         {
-            *before = progress.max(*before);
+            *before = progress;
         }
     }
 
@@ -157,18 +160,18 @@ impl Supervisors {
         }
     }
 
-    /// A pod has another broker, and the one before has ended: the current supervisor goes on with it, the others have
-    /// nothing of the pod.
-    pub(super) fn renew(&mut self, uid: &str) {
+    /// The broker of a pod has ended: the current supervisor is to go on with the next one, the others have nothing of the
+    /// pod.
+    pub(super) fn lose(&mut self, uid: &str) {
         let current = self.current().map(|current| current.number);
-        for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
+        for one in &mut self.0 {
+            let Some(progress) = one.holds.get_mut(uid) else { continue };
             if Some(one.number) == current {
-                one.holds.remove(uid);
+                *progress = Progress::Lost;
             } else {
                 one.tell(Told::Release { uid: uid.to_owned(), succeeded: false });
             }
         }
-        self.settle(uid);
     }
 
     /// Brings a pod that has a broker to the current supervisor, and has the others release it once that one serves it.
@@ -177,8 +180,11 @@ impl Supervisors {
         let (number, progress) = (current.number, current.holds.get(uid).copied());
         let uid = uid.to_owned();
         match progress {
-            None => {
-                let succeeds = self.0.iter().any(|one| one.holds.contains_key(&uid));
+            None | Some(Progress::Lost) => {
+                let serves = |one: &Supervisor| {
+                    one.holds.get(&uid).is_some_and(|progress| *progress > Progress::Lost)
+                };
+                let succeeds = self.0.iter().any(serves);
                 if let Some(current) = self.get_mut(number) {
                     current.tell(Told::Serve { uid, succeeds });
                 }

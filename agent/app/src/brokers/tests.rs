@@ -297,8 +297,45 @@ async fn a_pod_with_another_broker_is_served_by_the_current_supervisor_alone() {
     let later = connect(&brokers, 2, &[("a", false, &orders)]).await;
     // Its broker ends, and another one is started.
     let _other = start(&brokers, pod("a"), false);
-    lock(&brokers.state).supervisors.renew("a");
+    {
+        let mut state = lock(&brokers.state);
+        state.supervisors.lose("a");
+        state.supervisors.settle("a");
+    }
     assert_eq!(told(&earlier).await, release("a"));
+    assert_eq!(told(&later).await, serve("a", false));
+}
+
+#[tokio::test]
+async fn a_supervisor_that_has_joined_by_a_broker_that_ended_goes_on_by_the_one_that_another_holds()
+{
+    let brokers = brokers();
+    // One that could not make the listeners, as another broker has them.
+    let own = start(&brokers, pod("a"), false);
+    let later = supervisor_since(&brokers, 2).await;
+    assert_eq!(told(&later).await, serve("a", false));
+    report(&later, &served("a"));
+    until(&brokers, |state| state.is_served("a")).await;
+    drop(own);
+    until(&brokers, |state| !state.brokers.contains_key("a")).await;
+    brokers.check_served("a").unwrap_err();
+    let (held, _broker) = Channel::pair().unwrap();
+    let earlier = connect(&brokers, 1, &[("a", true, &held)]).await;
+    assert_eq!(told(&later).await, serve("a", true));
+    is_told_nothing(&brokers, &earlier, 2).await;
+    report(&later, &serving("a"));
+    assert_eq!(told(&earlier).await, succeeded("a"));
+}
+
+#[tokio::test]
+async fn the_pods_of_a_supervisor_that_ends_while_it_names_them_go_to_the_current_one() {
+    let brokers = brokers();
+    let later = supervisor_since(&brokers, 2).await;
+    let (orders, _broker) = Channel::pair().unwrap();
+    let (near, far) = Channel::pair().unwrap();
+    held(&far, "a", true, &orders);
+    drop(far);
+    Arc::clone(&brokers).meet(near).await;
     assert_eq!(told(&later).await, serve("a", false));
 }
 

@@ -29,6 +29,20 @@ fn serve_pod(served: &Shared, uid: &str) -> Channel {
     broker
 }
 
+/// Has a pod of no process, which could not be started.
+fn hold(served: &Shared, uid: &str, serving: bool) {
+    let held = ServedPod {
+        pod: pod(uid),
+        name: InstanceName::new("shop", uid).unwrap(),
+        group: "none".to_owned(),
+        orders: Channel::pair().unwrap().0,
+        number: 0,
+        joined: Instant::now(),
+        serving,
+    };
+    served.borrow_mut().pods.insert(uid.to_owned(), held);
+}
+
 /// A pod for which an earlier process of this supervisor still finishes something.
 fn leaving(served: &Shared, uid: &str) -> Rc<Notify> {
     let mut served = served.borrow_mut();
@@ -85,7 +99,7 @@ async fn a_supervisor_that_was_ready_stays_so_until_it_ends() {
 async fn a_pod_that_no_other_supervisor_serves_cuts_no_stream_of_another_pod() {
     run(async {
         let served = shared();
-        let _broker = serve_pod(&served, "a");
+        hold(&served, "a", true);
         let of_other = leaving(&served, "b");
         let end = tokio::task::spawn_local({
             let served = Rc::clone(&served);
@@ -111,7 +125,7 @@ async fn a_supervisor_that_ends_tells_the_agent_and_goes_on_until_its_pods_are_t
         let served = shared();
         let agent = meet_agent(&served).await;
         let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
-        let _broker = serve_pod(&served, "a");
+        hold(&served, "a", true);
         let end = tokio::task::spawn_local({
             let served = Rc::clone(&served);
             async move { finish(&served).await }
@@ -147,18 +161,8 @@ async fn the_end_of_a_pod_is_that_of_what_earlier_processes_finish_for_it() {
 async fn an_agent_learns_which_pods_are_served_also_of_those_that_come_to_be_while_it_is_told() {
     run(async {
         let served = shared();
-        for (uid, serving) in [("a", true), ("b", false)] {
-            let held = ServedPod {
-                pod: pod(uid),
-                name: InstanceName::new("shop", uid).unwrap(),
-                group: "of no process, which could not be started".to_owned(),
-                orders: Channel::pair().unwrap().0,
-                number: 0,
-                joined: Instant::now(),
-                serving,
-            };
-            served.borrow_mut().pods.insert(uid.to_owned(), held);
-        }
+        hold(&served, "a", true);
+        hold(&served, "b", false);
         let held = |uid: &str, serving| PlacementReport::Held { pod: pod(uid), serving };
         let before = served.borrow().held().unwrap();
         served.borrow_mut().pods.get_mut("b").unwrap().serving = true;
@@ -185,7 +189,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
         let served = shared();
         let agent = meet_agent(&served).await;
         let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
-        let _broker = serve_pod(&served, "a");
+        hold(&served, "a", true);
         let end = tokio::task::spawn_local({
             let served = Rc::clone(&served);
             async move { finish(&served).await }
@@ -218,4 +222,15 @@ fn a_supervisor_serves_on_within_its_grace() {
     }
     assert_eq!(served(86_400).patience((true, false)), Some(SUCCESSOR_WAIT));
     assert_eq!(served(86_400).patience((true, true)), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_ends_does_not_wait_for_a_pod_that_it_does_not_serve() {
+    run(async {
+        let served = shared();
+        hold(&served, "a", false);
+        tokio::time::timeout(Duration::from_secs(1), finish(&served)).await.unwrap();
+        assert!(served.borrow().pods.is_empty());
+    })
+    .await;
 }

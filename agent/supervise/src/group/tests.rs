@@ -228,3 +228,20 @@ async fn a_member_is_not_served_twice_by_one_process() {
     };
     LocalSet::new().run_until(of_group).await;
 }
+
+#[tokio::test]
+async fn a_process_that_reports_the_same_without_end_is_heard_once() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, mut happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+        for _ in 0..10_000 {
+            task.heard(report(number, MemberState::Serving));
+        }
+        let events = [happened.try_recv(), happened.try_recv(), happened.try_recv()];
+        let none = mpsc::error::TryRecvError::Empty;
+        assert_eq!(events, [Ok(Happened::Joined), Ok(Happened::Serving), Err(none)]);
+    };
+    LocalSet::new().run_until(of_group).await;
+}

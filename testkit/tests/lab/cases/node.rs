@@ -89,6 +89,8 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(
             a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_or_dies
         ),
+        alone!(a_change_of_share_that_is_taken_back_leaves_the_process_that_serves_its_identity),
+        alone!(a_process_that_dies_while_the_next_one_waits_for_its_identity_is_left_for_it),
     ]
 }
 
@@ -407,9 +409,13 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
     lab.explain(outcome())
 }
 
+fn shared(share: &str) -> String {
+    MESH.replace("share: node", &format!("share: {share}"))
+}
+
 /// Has both workloads of the process served as another share says.
 fn go_to(lab: &Lab, share: &str) -> Result<()> {
-    lab.edit(&MESH.replace("share: node", &format!("share: {share}")))?;
+    lab.edit(&shared(share))?;
     for name in ["client", "web"] {
         let group = match share {
             "workload" => format!("workload.lab.{name}-0"),
@@ -452,6 +458,68 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         wait::until("the end of the process that was left", LIMIT, || {
             Ok(lab.pid_of(GROUP).is_err().then_some(()))
         })
+    };
+    lab.explain(outcome())
+}
+
+/// Begins a change of the share that waits: no process gets a certificate while the controller stands still.
+fn begin_change(lab: &Lab) -> Result<()> {
+    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    lab.edit(&shared("workload"))?;
+    let next = ["workload.lab.client-0", "workload.lab.web-0"];
+    wait::until("the next processes", LIMIT, || {
+        let run = next.iter().all(|group| lab.pid_of(Piece::Node(group)).is_ok());
+        Ok(run.then_some(()))
+    })
+}
+
+fn a_change_of_share_that_is_taken_back_leaves_the_process_that_serves_its_identity(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        begin_change(&lab)?;
+        ensure!(status(&lab, "/")? == "200");
+        lab.edit(MESH)?;
+        wait::until("the end of the next processes", LIMIT, || {
+            Ok(lab.pid_of(Piece::Node("workload.lab.web-0")).is_err().then_some(()))
+        })?;
+        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        // The process that is started in its place needs a certificate.
+        let before = lab.pid_of(GROUP)?;
+        lab.kill(GROUP, Signal::SIGKILL)?;
+        ensure!(status(&lab, "/")? == "200");
+        lab.wait_for("both workloads", |status| status.ready())?;
+        ensure!(lab.pid_of(GROUP)? != before);
+        echoes(&lab, "apart:9000")
+    };
+    lab.explain(outcome())
+}
+
+fn a_process_that_dies_while_the_next_one_waits_for_its_identity_is_left_for_it(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        begin_change(&lab)?;
+        // The third start waits, so that the next process may serve while this one does not run.
+        for _ in 0..3 {
+            let pid = lab.pid_of(GROUP)?;
+            lab.kill(GROUP, Signal::SIGKILL)?;
+            wait::until("the next start", LIMIT, || {
+                Ok(lab.pid_of(GROUP).is_ok_and(|next| next != pid).then_some(()))
+            })?;
+        }
+        lab.kill(GROUP, Signal::SIGKILL)?;
+        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        for name in ["client", "web"] {
+            let line = format!("{name}-0 is served by node proxy workload.lab.{name}-0 now");
+            wait::until(&line, LIMIT, || Ok(lab.log().contains(&line).then_some(())))?;
+        }
+        lab.wait_for("both workloads", |status| status.ready())?;
+        ensure!(status(&lab, "/")? == "200");
+        ensure!(status(&lab, "/closed")? == "403", "the policy is not enforced");
+        echoes(&lab, "apart:9000")
     };
     lab.explain(outcome())
 }
