@@ -336,6 +336,7 @@ mod tests {
             schedule: None,
             proxy_restarts: 0,
             proxy_ended: None,
+            proxy: None,
             surroundings: Surroundings::default(),
         }
     }

@@ -47,7 +47,7 @@ use crate::program::Program;
 use crate::proxy;
 use crate::record::{MeshResource, Record};
 use crate::root;
-use crate::status::{Schedule, Surroundings};
+use crate::status::{ProxyProcess, Schedule, Surroundings};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
 /// its identity.
@@ -167,6 +167,8 @@ pub enum Change {
         /// How it ended the last time.
         ended: Option<String>,
     },
+    /// Its proxy runs there.
+    ProxyRuns(ProxyProcess),
     /// It could not be set up: why. The reason has been printed, and it is tried again.
     Failed(String),
     /// Its application has ended for good; its proxy still serves what is under way.
@@ -367,7 +369,10 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        let in_node_mode = place.shared.borrow().is_some();
+        let node_proxy = place.shared.borrow().as_ref().map(|group| group.process());
+        let in_node_mode = node_proxy.is_some();
+        let sidecar = || ProxyProcess { group: None, cgroup: place.proxy.path().to_owned() };
+        self.report(Change::ProxyRuns(node_proxy.unwrap_or_else(sidecar))).await;
         if in_node_mode {
             tokio::join!(self.node_proxy(place, ready), application);
         } else {

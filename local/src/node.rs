@@ -20,6 +20,7 @@ use crate::layout::Layout;
 use crate::plan::Instance;
 use crate::program::Program;
 use crate::record;
+use crate::status::ProxyProcess;
 
 /// The groups of a mesh that have members.
 #[derive(Debug, Default)]
@@ -95,6 +96,12 @@ impl Group {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where its process runs.
+    #[must_use]
+    pub fn process(&self) -> ProxyProcess {
+        ProxyProcess { group: Some(self.name.clone()), cgroup: self.cgroup.path().to_owned() }
     }
 
     /// The file for the token of an instance.

@@ -106,8 +106,29 @@ pub struct InstanceStatus {
     /// How its proxy ended the last time, `was ended by SIGKILL`.
     #[serde(default)]
     pub proxy_ended: Option<String>,
+    /// Where its proxy runs, if it has one.
+    #[serde(default)]
+    pub proxy: Option<ProxyProcess>,
     /// How a command is run as it.
     pub surroundings: Surroundings,
+}
+
+/// Where the proxy of an instance runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyProcess {
+    /// The group whose node proxy serves it; `None`: it has a sidecar.
+    pub group: Option<String>,
+    /// The control group of its process.
+    pub cgroup: PathBuf,
+}
+
+impl ProxyProcess {
+    /// The ids of its processes: none while it is started again.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        let processes = leno_supervise::Cgroup::at(self.cgroup.clone()).processes();
+        processes.into_iter().map(nix::unistd::Pid::as_raw).collect()
+    }
 }
 
 /// Where an instance is in its life.
@@ -406,6 +427,7 @@ mod tests {
             schedule: None,
             proxy_restarts: 0,
             proxy_ended: None,
+            proxy: None,
             surroundings: Surroundings::default(),
         }
     }

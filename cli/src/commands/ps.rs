@@ -5,7 +5,7 @@ use clap::Args;
 use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::listening;
-use leno_local::status::{InstanceStatus, Schedule, Status};
+use leno_local::status::{InstanceStatus, ProxyProcess, Schedule, Status};
 use serde::Serialize;
 
 use super::{Output, RunningMesh, print, print_json, table};
@@ -45,7 +45,20 @@ struct Row<'a> {
     published: &'a [(std::net::SocketAddr, u16)],
     /// Of a workload that has a schedule.
     schedule: Option<&'a Schedule>,
+    /// Where its proxy runs, if it has one.
+    proxy: Option<Proxy<'a>>,
     state: String,
+}
+
+/// The process of a proxy.
+#[derive(Serialize)]
+struct Proxy<'a> {
+    /// `sidecar` or `node`.
+    mode: &'static str,
+    /// The group of instances that share the process; `None` of a sidecar.
+    group: Option<&'a str>,
+    /// `None` while it is started again.
+    pid: Option<i32>,
 }
 
 pub(crate) fn run(ps: &Ps) -> Result<bool> {
@@ -77,8 +90,23 @@ fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
         ports: &instance.ports,
         published: &instance.published,
         schedule: instance.schedule.as_ref(),
+        proxy: instance.proxy.as_ref().map(proxy),
         state: state(instance, &closed, now_unix_ms),
     }
+}
+
+fn proxy(process: &ProxyProcess) -> Proxy<'_> {
+    Proxy {
+        mode: if process.group.is_some() { "node" } else { "sidecar" },
+        group: process.group.as_deref(),
+        pid: process.pids().first().copied(),
+    }
+}
+
+/// A proxy in the table: its group, or `sidecar`, and its process.
+fn shown_proxy(proxy: &Proxy<'_>) -> String {
+    let name = proxy.group.unwrap_or(proxy.mode);
+    proxy.pid.map_or_else(|| name.to_owned(), |pid| format!("{name} ({pid})"))
 }
 
 fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
@@ -91,14 +119,28 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
     };
     let ports: Vec<String> = rows.iter().map(of_ports).collect();
     let wide = table::width("PORTS", ports.iter().map(String::as_str));
+    // All are sidecars where no instance is in node mode.
+    let has_node_proxies =
+        rows.iter().filter_map(|row| row.proxy.as_ref()).any(|of| of.group.is_some());
+    let of_proxy = |row: &Row<'_>| match &row.proxy {
+        _ if !has_node_proxies => String::new(),
+        Some(proxy) => shown_proxy(proxy),
+        None => dash(),
+    };
+    let proxies: Vec<String> = rows.iter().map(of_proxy).collect();
+    let heading = if has_node_proxies { "PROXY" } else { "" };
+    let of_proxies = match has_node_proxies {
+        true => table::width(heading, proxies.iter().map(String::as_str)),
+        false => 0,
+    };
     let mut text = format!(
-        "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}STATE\n",
+        "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}{heading:<of_proxies$}STATE\n",
         "NAMESPACE", "INSTANCE", "READY", "PID", "AGE", "ADDRESS", "PORTS"
     );
-    for (row, ports) in rows.iter().zip(&ports) {
+    for ((row, ports), proxy) in rows.iter().zip(&ports).zip(&proxies) {
         let age = row.started_unix_ms.filter(|_| row.pid.is_some());
         text += &format!(
-            "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}{}\n",
+            "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}{proxy:<of_proxies$}{}\n",
             row.namespace,
             row.name,
             if row.ready { "yes" } else { "no" },
@@ -135,7 +177,9 @@ mod tests {
 
     #[test]
     fn an_instance_is_one_line() {
-        let row = Row {
+        let addresses = [std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 89, 0, 2))];
+        let published = [("127.0.0.1:80".parse().unwrap(), 8080)];
+        let row = |proxy: Option<Proxy<'static>>| Row {
             namespace: "shop",
             workload: "web",
             name: "web-0",
@@ -144,22 +188,35 @@ mod tests {
             restarts: 0,
             pid: Some(4321),
             started_unix_ms: Some(0),
-            addresses: &[std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 89, 0, 2))],
+            addresses: &addresses,
             ports: &[8080, 9000],
-            published: &[(
-                std::net::SocketAddr::V4(std::net::SocketAddrV4::new(
-                    std::net::Ipv4Addr::LOCALHOST,
-                    80,
-                )),
-                8080,
-            )],
+            published: &published,
             schedule: None,
+            proxy,
             state: "running".to_owned(),
         };
+        let sidecar = || Some(Proxy { mode: "sidecar", group: None, pid: Some(77) });
         assert_eq!(
-            text(&[row], 150_000),
+            text(&[row(sidecar())], 150_000),
             "NAMESPACE   INSTANCE    READY     PID     AGE  ADDRESS          PORTS                    STATE\n\
              shop        web-0         yes    4321   2 min  10.89.0.2        127.0.0.1:80->8080,9000  running\n"
+        );
+        // Where each proxy runs, once that differs.
+        let shared = Proxy { mode: "node", group: Some("namespace.shop"), pid: None };
+        let text = text(&[row(sidecar()), row(Some(shared)), row(None)], 150_000);
+        let ends: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.split_once("PORTS").or(line.split_once(",9000")))
+            .map(|(_, end)| end.trim_start())
+            .collect();
+        assert_eq!(
+            ends,
+            [
+                "PROXY           STATE",
+                "sidecar (77)    running",
+                "namespace.shop  running",
+                "-               running",
+            ]
         );
     }
 }

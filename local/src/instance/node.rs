@@ -18,7 +18,7 @@ use leno_supervise::{Backoff, Happened, Rules, Running, Stop, after, describe, k
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::{DRAIN_BOUND, InstanceResources, Life, Mesh, proxy_label};
+use super::{Change, DRAIN_BOUND, InstanceResources, Life, Mesh, proxy_label};
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
 use crate::node::Group;
@@ -248,7 +248,7 @@ impl Membership<'_> {
                 _ = broker.changed() => false,
                 () = is_served => {
                     if let Some((group, number)) = next {
-                        self.change(group, number);
+                        self.change(group, number).await;
                     }
                     continue;
                 }
@@ -295,15 +295,17 @@ impl Membership<'_> {
     }
 
     /// The instance is served by another group: the one before finishes what it has.
-    fn change(&self, group: Rc<Group>, number: u64) {
+    async fn change(&self, group: Rc<Group>, number: u64) {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
+        let process = group.process();
         let number_before = self.current.replace(number);
         // What it did before it was the current one counts from here.
         let _ending = self.events.send((number, Happened::Serving));
         if let Some(before) = self.place.shared.replace(Some(group)) {
             self.leave(before, number_before);
         }
+        self.life.report(Change::ProxyRuns(process)).await;
     }
 
     /// Has a group finish what it has for the instance, which another one serves.

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::instance::{self, Change, Mesh};
 use crate::listening::OneFamily;
 use crate::plan::Instance;
-use crate::status::{Phase, Schedule, Surroundings, Trouble};
+use crate::status::{Phase, ProxyProcess, Schedule, Surroundings, Trouble};
 
 /// An instance that lives, or is ending.
 pub(super) struct Life {
@@ -32,6 +32,8 @@ pub(super) struct Life {
     pub(super) proxy_restarts: u32,
     /// How its proxy ended the last time.
     pub(super) proxy_ended: Option<String>,
+    /// Where its proxy runs.
+    pub(super) proxy: Option<ProxyProcess>,
     pub(super) capture: Option<String>,
     pub(super) surroundings: Surroundings,
     /// It ends because of an edit, to be started again as the plan says by then, or not.
@@ -63,6 +65,7 @@ impl Life {
             schedule: None,
             proxy_restarts: 0,
             proxy_ended: None,
+            proxy: None,
             capture: None,
             surroundings: Surroundings::default(),
             ending: false,
@@ -154,6 +157,7 @@ impl Life {
                 self.proxy_restarts = restarts;
                 self.proxy_ended = ended;
             }
+            Change::ProxyRuns(process) => self.proxy = Some(process),
             Change::Failed(reason) => {
                 self.phase = Phase::Failed;
                 self.trouble.reason = Some(reason);

@@ -396,6 +396,7 @@ impl<'a> Up<'a> {
                 schedule: life.and_then(|life| life.schedule.clone()),
                 proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
                 proxy_ended: life.and_then(|life| life.proxy_ended.clone()),
+                proxy: life.and_then(|life| life.proxy.clone()),
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
         });
