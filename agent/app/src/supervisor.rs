@@ -317,7 +317,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
     if let Some(uid) = earlier {
         release(served, &uid, false);
     }
-    let (events, mut happened) = mpsc::unbounded_channel();
+    let (events, happened) = mpsc::unbounded_channel();
     let uid = pod.uid.clone();
     let (group, number) = {
         let mut served = served.borrow_mut();
@@ -343,36 +343,42 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
         kubelet: pod.kubelet,
     };
     group.join(&name, Joining { member, broker: orders, events, number, succeeds });
-    let served = Rc::clone(served);
-    // Ends with the group's record of this broker.
-    tokio::task::spawn_local(async move {
-        while let Some(happened) = happened.recv().await {
-            tracing::info!(%name, ?happened, "node proxy");
-            let agent = {
-                let mut served = served.borrow_mut();
-                if happened == Happened::Lost {
-                    served.counts.lost();
-                }
-                // It may have left, or have another broker by now.
-                let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
-                let Some(pod) = this else { continue };
-                pod.serving = happened == Happened::Serving;
-                served.changed.notify_waiters();
-                served.agent.clone()
-            };
-            let report = match happened {
-                Happened::Joined => PlacementReport::Served { uid: uid.clone() },
-                Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
-                Happened::Lost => continue,
-            };
-            if let Some(agent) = agent
-                && agent.send_within(PATIENCE, &report, &[]).await.is_err()
-            {
-                // The next connection tells it.
-                agent.shut_down();
+    tokio::task::spawn_local(report(Rc::clone(served), (uid, number), name, happened));
+}
+
+/// Tells the agent what happens to a pod that has joined with this number. Ends with the group's record of its broker.
+async fn report(
+    served: Shared,
+    (uid, number): (String, u64),
+    name: InstanceName,
+    mut happened: mpsc::UnboundedReceiver<Happened>,
+) {
+    while let Some(happened) = happened.recv().await {
+        tracing::info!(%name, ?happened, "node proxy");
+        let agent = {
+            let mut served = served.borrow_mut();
+            if happened == Happened::Lost {
+                served.counts.lost();
             }
+            // It may have left, or have another broker by now.
+            let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
+            let Some(pod) = this else { continue };
+            pod.serving = happened == Happened::Serving;
+            served.changed.notify_waiters();
+            served.agent.clone()
+        };
+        let report = match happened {
+            Happened::Joined => PlacementReport::Served { uid: uid.clone() },
+            Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
+            Happened::Lost => continue,
+        };
+        if let Some(agent) = agent
+            && agent.send_within(PATIENCE, &report, &[]).await.is_err()
+        {
+            // The next connection tells it.
+            agent.shut_down();
         }
-    });
+    }
 }
 
 /// Serves a pod no more: what is under way for it is finished, within a bound. `succeeded`: another process serves it; else it
