@@ -57,7 +57,7 @@ pub enum TlsProfile {
     /// What is fast and held to be safe.
     #[default]
     Default,
-    /// What FIPS 140-3 approves, of the validated module.
+    /// What FIPS 140-3 approves, of aws-lc's FIPS module.
     Fips,
 }
 
