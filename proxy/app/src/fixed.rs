@@ -40,12 +40,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         identity = IdentityState::of(&credentials);
         keyring.rotate(credentials)?;
     }
-    let default_mode =
-        if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
-    let mtls = spec.mtls.unwrap_or(default_mode);
-    if mtls != MtlsMode::Disabled && spec.identity.is_none() {
-        bail!("mtls: {mtls} needs spec.identity: give certificate, key and roots, or say disabled");
-    }
+    let mtls = mtls(proxy)?;
     let index = index(&documents);
     let fixed = destination(proxy, &index, &instance)?;
     if let Some(inbound) = &spec.inbound {
@@ -100,6 +95,17 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })
+}
+
+/// The mode that the document says, or that its identity permits.
+fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
+    let default_mode =
+        if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
+    let mtls = spec.mtls.unwrap_or(default_mode);
+    if mtls != MtlsMode::Disabled && spec.identity.is_none() {
+        bail!("mtls: {mtls} needs spec.identity: give certificate, key and roots, or say disabled");
+    }
+    Ok(mtls)
 }
 
 fn check_application(application: Option<SocketAddr>, listen: SocketAddr) -> anyhow::Result<()> {
