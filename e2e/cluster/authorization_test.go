@@ -106,13 +106,7 @@ func policy(name, rest string) string {
 // TestAuthorization has policies decide between the pods of a real cluster: by identity, method and path, by tokens of
 // users, and by an external authorizer; `kubectl get` and `leno` must say what holds. It has the requirements of TestMesh.
 func TestAuthorization(t *testing.T) {
-	binaries := os.Getenv("CLUSTER_BIN")
-	if binaries == "" {
-		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
-	}
-	m := mesh{startCluster(t), t}
-	m.loadImages(binaries)
-	m.loadLoad()
+	m := withLoad(t)
 	m.loadAuthorizer()
 	m.install()
 	m.stranger()

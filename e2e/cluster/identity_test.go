@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"math/big"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -44,13 +43,7 @@ type identityReport struct {
 // TestIdentity replaces the root of a mesh under load, revokes certificates, and has an issuer take over. It has the
 // requirements of TestMesh.
 func TestIdentity(t *testing.T) {
-	binaries := os.Getenv("CLUSTER_BIN")
-	if binaries == "" {
-		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
-	}
-	m := mesh{startCluster(t), t}
-	m.loadImages(binaries)
-	m.loadLoad()
+	m := withLoad(t)
 	m.installWith(phaseHold)
 	m.must(m.apply(operated()))
 	m.operates()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 )
@@ -10,13 +9,7 @@ import (
 // TestPodCertificates has kubelets request the certificates of proxies, and replaces the root under load, which no kubelet
 // renews for. It has the requirements of TestMesh.
 func TestPodCertificates(t *testing.T) {
-	binaries := os.Getenv("CLUSTER_BIN")
-	if binaries == "" {
-		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
-	}
-	m := mesh{startCluster(t), t}
-	m.loadImages(binaries)
-	m.loadLoad()
+	m := withLoad(t)
 	m.installWith(phaseHold, "identity.podCertificates=true", "proxy.log=info")
 	m.must(m.apply(operated()))
 	m.operates()

@@ -82,6 +82,18 @@ type mesh struct {
 	t *testing.T
 }
 
+// withLoad starts a cluster with the images of the mesh and of the load, in which no mesh is installed yet.
+func withLoad(t *testing.T) mesh {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	m.loadLoad()
+	return m
+}
+
 // part is a part of a test that uses the mesh.
 type part struct {
 	name string

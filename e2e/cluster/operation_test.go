@@ -89,13 +89,7 @@ metadata: {name: outside}
 // TestOperation performs the usual operations on a mesh under load; none may fail a request. It has the
 // requirements of TestMesh.
 func TestOperation(t *testing.T) {
-	binaries := os.Getenv("CLUSTER_BIN")
-	if binaries == "" {
-		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
-	}
-	m := mesh{startCluster(t), t}
-	m.loadImages(binaries)
-	m.loadLoad()
+	m := withLoad(t)
 	m.install()
 	m.stranger()
 	m.must(m.apply(operated()))

@@ -263,6 +263,14 @@ impl IpBlock {
 }
 
 impl Cidr {
+    /// Blocks with commas between them, as flags and settings have them: blanks and empty parts are left out.
+    ///
+    /// # Errors
+    /// One of them is no block.
+    pub fn list(text: &str) -> Result<Vec<Self>, CidrError> {
+        text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
+    }
+
     /// The block of all addresses that share the first `length` bits with `address`. Bits after
     /// these are cleared. `None` if the length is too large.
     #[must_use]

@@ -396,9 +396,7 @@ pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
 /// # Errors
 /// One is no block of addresses.
 pub fn scrape_from(text: &str) -> Result<Option<String>, CidrError> {
-    let blocks: Result<Vec<Cidr>, _> =
-        text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect();
-    let blocks: Vec<String> = blocks?.iter().map(ToString::to_string).collect();
+    let blocks: Vec<String> = Cidr::list(text)?.iter().map(ToString::to_string).collect();
     Ok((!blocks.is_empty()).then(|| blocks.join(",")))
 }
 

@@ -218,9 +218,8 @@ fn default_admin() -> SocketAddr {
 /// Addresses of one `--scrape-from`.
 pub(crate) type Scrapers = Arc<[Cidr]>;
 
-/// CIDRs with commas between them, and perhaps blanks, as the chart and the controller take them; none in an empty text.
 fn scrapers(text: &str) -> Result<Scrapers, CidrError> {
-    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
+    Cidr::list(text).map(Into::into)
 }
 
 impl Flags {

@@ -56,6 +56,12 @@ fn has_to_hurry(hurry: &Notify) -> bool {
     hurry.notified().now_or_never().is_some()
 }
 
+/// Has the supervisor end.
+fn ending(served: &Shared) -> tokio::task::JoinHandle<()> {
+    let served = Rc::clone(served);
+    tokio::task::spawn_local(async move { finish(&served).await })
+}
+
 /// Connects the supervisor to an agent.
 async fn meet_agent(served: &Shared) -> AsyncChannel {
     let (near, far) = Channel::pair().unwrap();
@@ -101,10 +107,7 @@ async fn a_pod_that_no_other_supervisor_serves_cuts_no_stream_of_another_pod() {
         let served = shared();
         hold(&served, "a", true);
         let of_other = leaving(&served, "b");
-        let end = tokio::task::spawn_local({
-            let served = Rc::clone(&served);
-            async move { finish(&served).await }
-        });
+        let end = ending(&served);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(served.borrow().pods.contains_key("a"), "another one is waited for");
         tokio::time::sleep(AGENT_WAIT + LEAVE_BOUND + Duration::from_secs(1)).await;
@@ -126,10 +129,7 @@ async fn a_supervisor_that_ends_tells_the_agent_and_goes_on_until_its_pods_are_t
         let agent = meet_agent(&served).await;
         let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
         hold(&served, "a", true);
-        let end = tokio::task::spawn_local({
-            let served = Rc::clone(&served);
-            async move { finish(&served).await }
-        });
+        let end = ending(&served);
         assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
         let release = |uid: &str, succeeded| Placement::Release { uid: uid.to_owned(), succeeded };
         agent.send(&release("a", true), &[]).unwrap();
@@ -190,10 +190,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
         let agent = meet_agent(&served).await;
         let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
         hold(&served, "a", true);
-        let end = tokio::task::spawn_local({
-            let served = Rc::clone(&served);
-            async move { finish(&served).await }
-        });
+        let end = ending(&served);
         assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
         agent.send(&Placement::Successor { is_there: true }, &[]).unwrap();
         tokio::time::sleep(Duration::from_secs(3600)).await;

@@ -25,6 +25,16 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
+/// What the control plane sends: these roots, and whose key signs.
+fn bundle(roots_der: Vec<Vec<u8>>, issuer: &Authority) -> Arc<TrustBundle> {
+    Arc::new(TrustBundle {
+        roots: roots_der.into_iter().map(Bytes::from).collect(),
+        issuer: issuer.trust().issuer().to_owned(),
+        revoked: Revocations::default(),
+        federated: FederatedRoots::new(),
+    })
+}
+
 /// What a kubelet writes.
 fn credentials(one: &CertificateWithKey) -> String {
     let chain = one.issued.chain_der.iter().map(|der| pem("CERTIFICATE", der));
@@ -170,13 +180,7 @@ async fn files_of_a_key_that_signs_no_more_wait_for_their_renewal() {
 
     let next = Authority::ephemeral(&TrustDomain::default()).unwrap();
     let roots = [&volume.authority, &next].map(|one| one.trust().bundle_der()).concat();
-    let bundle = TrustBundle {
-        roots: roots.into_iter().map(Bytes::from).collect(),
-        issuer: next.trust().issuer().to_owned(),
-        revoked: Revocations::default(),
-        federated: FederatedRoots::new(),
-    };
-    client.trust(&Arc::new(bundle));
+    client.trust(&bundle(roots, &next));
     // The certificate stays in use, and the token is tried; another one of the same key changes nothing.
     let same_key = volume.renew();
     tokio::time::sleep(LIMIT).await;
@@ -199,18 +203,12 @@ async fn a_renewed_certificate_needs_no_roots_once_the_control_plane_has_sent_so
     let mut certificates = client.certificates();
     let running = tokio::spawn(client.clone().run());
     uses(&mut certificates, &first).await;
-    let trust = volume.authority.trust();
-    let bundle = TrustBundle {
-        roots: trust.bundle_der().into_iter().map(Bytes::from).collect(),
-        issuer: trust.issuer().to_owned(),
-        revoked: Revocations::default(),
-        federated: FederatedRoots::new(),
-    };
-    client.trust(&Arc::new(bundle));
+    let roots = volume.authority.trust().bundle_der();
+    client.trust(&bundle(roots.clone(), &volume.authority));
     fs::write(volume.files().roots, "").unwrap();
     let second = volume.renew();
     uses(&mut certificates, &second).await;
-    assert_eq!(certificates.borrow().as_ref().unwrap().roots_der(), trust.bundle_der());
+    assert_eq!(certificates.borrow().as_ref().unwrap().roots_der(), roots);
     running.abort();
 }
 
