@@ -1,12 +1,14 @@
 //! Ten thousand clients that send almost nothing, or have no identity, in front of one proxy: a
 //! meshed client and the workload's own connections are served as usual.
 
+use std::env;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use leno_testkit::peer::{Act, Faulty};
 use leno_testkit::tunnel::Tunnel;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -19,12 +21,16 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// charged 16 KiB.
 const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
 const MOST: f64 = 384.0;
-/// In each round strangers connect, then a meshed client and the workload itself connect once more.
+/// In each round strangers connect, at an even pace, while a meshed client and the workload itself go on.
 const ROUNDS: u8 = 50;
 /// How often the first bytes are sent in each round, from each address: 10,000 times in all.
 const TIMES: usize = 20;
-/// Requests of the mesh in each round, whose times are printed.
-const TIMED: usize = 4;
+/// How long all strangers together take to connect, for figures on a machine without other work: 10. The time between
+/// two of them is what they leave the processors to others.
+const SECONDS: &str = "LENO_STRANGERS_SECONDS";
+const SECONDS_OF_A_TEST: u64 = 4;
+/// Between two requests of the mesh.
+const PACE: Duration = Duration::from_millis(10);
 /// The first bytes of strangers: none, one byte, an
 /// unknown protocol, the beginning of TLS, an unfinished request line.
 const SAID: [&[u8]; 5] =
@@ -61,32 +67,18 @@ fn besiege(mtls: &str) -> Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let application = Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| Act::Good)?;
     let tunnel = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
-    let nameless = tunnel.stranger()?;
-    let mut strangers = Vec::new();
-    let (mut before, mut among) = (Vec::new(), Vec::new());
-    for _ in 0..usize::from(ROUNDS) * TIMED {
-        before.push(proven(&tunnel).context("a client of the mesh before there are strangers")?);
-    }
-    for round in 0..ROUNDS {
-        for said in SAID.iter().cycle().take(TIMES * SAID.len()) {
-            for from in ADDRESSES {
-                strangers.push(knock(tunnel.proxy().address(), from, said)?);
-            }
-        }
-        for _ in 0..NAMELESS {
-            strangers.push(TcpStream::connect(nameless.address())?);
-        }
-        // Some send one more byte; those that were refused get an error now.
-        for stranger in strangers.iter_mut().step_by(7) {
-            let _refused = stranger.write(b"x");
-        }
-        for _ in 0..TIMED {
-            let time = proven(&tunnel);
-            among.push(time.with_context(|| format!("a client of the mesh in round {round}"))?);
-        }
-        let answer = own(&tunnel).with_context(|| format!("the workload in round {round}"))?;
-        ensure!(answer.starts_with("HTTP/1.1 200 "), "the workload, in round {round}: {answer:?}");
-    }
+    let seconds = env::var(SECONDS).ok().map_or(Ok(SECONDS_OF_A_TEST), |text| text.parse())?;
+    let time = Duration::from_secs(seconds);
+    let started = Instant::now();
+    let mut before = times(&tunnel, |_| started.elapsed() > time / 2)
+        .context("a client of the mesh before there are strangers")?;
+    let (mut among, strangers) = thread::scope(|scope| {
+        let knocking = scope.spawn(|| knock_for(time, &tunnel));
+        let among = times(&tunnel, |asked| knocking.is_finished() && asked >= usize::from(ROUNDS));
+        let strangers =
+            knocking.join().map_err(|_| anyhow!("the strangers' thread panicked"))??;
+        anyhow::Ok((among.context("a client of the mesh among strangers")?, strangers))
+    })?;
     println!(
         "a new connection and a request of a proven client under {mtls}: p99 {:?} before, {:?} among {} strangers",
         p99(&mut before),
@@ -98,6 +90,42 @@ fn besiege(mtls: &str) -> Result<()> {
     let open = metric(&tunnel, "leno_connections_open")?;
     ensure!(open <= MOST, "{open} connections are open");
     Ok(())
+}
+
+/// Connects all strangers within this time, evenly. The workload itself has a request after each round.
+fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
+    let nameless = tunnel.stranger()?;
+    let pause = time / (u32::from(ROUNDS) * u32::try_from(TIMES * SAID.len() * ADDRESSES.len())?);
+    let mut strangers = Vec::new();
+    for round in 0..ROUNDS {
+        for said in SAID.iter().cycle().take(TIMES * SAID.len()) {
+            for from in ADDRESSES {
+                strangers.push(knock(tunnel.proxy().address(), from, said)?);
+                thread::sleep(pause);
+            }
+        }
+        for _ in 0..NAMELESS {
+            strangers.push(TcpStream::connect(nameless.address())?);
+        }
+        // Some send one more byte; those that were refused get an error now.
+        for stranger in strangers.iter_mut().step_by(7) {
+            let _refused = stranger.write(b"x");
+        }
+        let answer = own(tunnel).with_context(|| format!("the workload in round {round}"))?;
+        ensure!(answer.starts_with("HTTP/1.1 200 "), "the workload, in round {round}: {answer:?}");
+    }
+    Ok(strangers)
+}
+
+/// The times of requests of a client of the mesh, one every [`PACE`] if they are answered by then, until `is_over` says so of their number.
+fn times(tunnel: &Tunnel, is_over: impl Fn(usize) -> bool) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    while !is_over(times.len()) {
+        let time = proven(tunnel).with_context(|| format!("request {}", times.len()))?;
+        times.push(time);
+        thread::sleep(PACE.saturating_sub(time));
+    }
+    Ok(times)
 }
 
 /// How long a client of the mesh takes to connect, and to get an answer.
