@@ -16,8 +16,8 @@ pub(crate) use block::{INTERNAL, edit_block, ends_at_hop};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
     line: Box<[u8]>,
-    /// The same header as a field of HTTP/2.
-    lower_name: Box<[u8]>,
+    /// The name as a field of HTTP/2 has it, unless the line has it so.
+    lower_name: Option<Box<[u8]>>,
     name_length: usize,
 }
 
@@ -40,7 +40,8 @@ impl HeaderLine {
             return Err(InvalidHeader { name: name.to_owned() });
         }
         let line = [name.as_bytes(), b": ", value, b"\r\n"].concat().into_boxed_slice();
-        let lower_name = name.to_ascii_lowercase().into_bytes().into_boxed_slice();
+        let has_upper = name.bytes().any(|byte| byte.is_ascii_uppercase());
+        let lower_name = has_upper.then(|| name.to_ascii_lowercase().into_bytes().into());
         Ok(Self { line, lower_name, name_length: name.len() })
     }
 
@@ -52,14 +53,15 @@ impl HeaderLine {
 
     /// The name as given.
     pub fn name(&self) -> &str {
-        self.line
-            .get(..self.name_length)
-            .and_then(|name| std::str::from_utf8(name).ok())
-            .unwrap_or_default()
+        std::str::from_utf8(self.name_bytes()).unwrap_or_default()
+    }
+
+    fn name_bytes(&self) -> &[u8] {
+        self.line.get(..self.name_length).unwrap_or_default()
     }
 
     pub(crate) fn lower_name(&self) -> &[u8] {
-        &self.lower_name
+        self.lower_name.as_deref().unwrap_or_else(|| self.name_bytes())
     }
 
     /// The value.
@@ -104,7 +106,7 @@ impl Edits<'_> {
 
     pub(crate) fn removes(&self, name: &[u8]) -> bool {
         self.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
-            || self.set.iter().any(|line| name.eq_ignore_ascii_case(line.name().as_bytes()))
+            || self.set.iter().any(|line| name.eq_ignore_ascii_case(line.name_bytes()))
     }
 }
 

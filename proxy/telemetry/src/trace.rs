@@ -196,25 +196,40 @@ impl Trace {
     /// The headers for the next hop, in the forms in which they came, and always as `traceparent`.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let Self { trace_id, span_id, is_sampled, received, .. } = self;
-        let decision = u8::from(*is_sampled);
+        let decision: &[u8] = if *is_sampled { b"1" } else { b"0" };
+        let (high, low) = (hex((trace_id >> 64) as u64), hex(*trace_id as u64));
+        let trace_id = [high, low].concat();
+        let span_id = hex(*span_id);
+        let text = |parts: &[&[u8]]| String::from_utf8(parts.concat()).unwrap_or_default();
         let mut lines =
-            vec![("traceparent", format!("00-{trace_id:032x}-{span_id:016x}-{decision:02x}"))];
+            vec![("traceparent", text(&[b"00-", &trace_id, b"-", &span_id, b"-0", decision]))];
         if received.stray_state {
             lines.push(("tracestate", String::new()));
         }
         if received.b3 {
-            lines.push(("b3", format!("{trace_id:032x}-{span_id:016x}-{decision}")));
+            lines.push(("b3", text(&[&trace_id, b"-", &span_id, b"-", decision])));
         }
         if received.b3_parts {
-            lines.push(("x-b3-traceid", format!("{trace_id:032x}")));
-            lines.push(("x-b3-spanid", format!("{span_id:016x}")));
-            lines.push(("x-b3-sampled", decision.to_string()));
+            lines.push(("x-b3-traceid", text(&[&trace_id])));
+            lines.push(("x-b3-spanid", text(&[&span_id])));
+            lines.push(("x-b3-sampled", text(&[decision])));
             if let Some(parent) = self.parent {
-                lines.push(("x-b3-parentspanid", format!("{parent:016x}")));
+                lines.push(("x-b3-parentspanid", text(&[&hex(parent)])));
             }
         }
         lines
     }
+}
+
+/// 64 bits in hexadecimal digits, without `format!`, which was half of what a trace cost a client's proxy.
+fn hex(mut number: u64) -> [u8; 16] {
+    let mut digits = [b'0'; 16];
+    for digit in digits.iter_mut().rev() {
+        let value = (number & 0xf) as u8;
+        *digit = if value < 10 { b'0' | value } else { value.wrapping_add(b'a' - 10) };
+        number >>= 4;
+    }
+    digits
 }
 
 #[cfg(test)]
