@@ -3,11 +3,17 @@
 //! The bridge lives apart from the host's interfaces, routes and firewall, which are not touched; a way out,
 //! where one is asked for, is [`crate::uplink`]'s.
 //!
+//! Instances share no link. The bridge forwards no frame from one port to another (they are isolated), learns no
+//! hardware address, and floods no unicast; an instance has its addresses alone, without the rest of their range, and
+//! its packets to all others pass the gateway, which routes them by entries that leno has made: an instance can
+//! neither answer for the address of another nor send a frame to it (docs/decisions/189-isolated-ports.md).
+//!
 //! ```text
 //!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
 //!  ┌───────────────────────┐        ┌──────────────────────┐
 //!  │ bridge leno0   v2 ────┼────────┼─ eth0  10.89.0.2     │
 //!  │ 10.89.0.1  fd89::1    │        │        fd89::2       │
+//!  │ routes between ports  │        │ all by 10.89.0.1     │
 //!  └───────────────────────┘        └──────────────────────┘
 //! ```
 
@@ -20,8 +26,11 @@ use futures_util::TryStreamExt;
 use leno_types::ports;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::{
-    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth,
+    RouteMessageBuilder,
 };
 
 use crate::addresses::{Addresses, Subnet};
@@ -29,7 +38,7 @@ use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
 /// The bridge's name in its namespace.
-const BRIDGE: &str = "leno0";
+pub(crate) const BRIDGE: &str = "leno0";
 /// An instance's interface in its namespace.
 const INTERFACE: &str = "eth0";
 /// Lowest and highest local port of outgoing connections: steered connections share few
@@ -62,10 +71,7 @@ impl Switch {
         let runtime = tokio::runtime::Handle::current();
         let (connection, netlink, _) = netns.within(|| {
             prepare_settings(&[])?;
-            // With forwarding on and no way out, what leaves the mesh is refused at once instead of
-            // vanishing.
-            write_setting("net/ipv4/ip_forward", "1")?;
-            write_setting("net/ipv6/conf/all/forwarding", "1")?;
+            prepare_forwarding()?;
             let _context = runtime.enter();
             rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into())
         })?;
@@ -75,8 +81,14 @@ impl Switch {
         let what = || format!("cannot make bridge {BRIDGE} in {}", netns.name());
         netlink.link().add(message).execute().await.attempt(what)?;
         let bridge = link_index(&netlink, BRIDGE).await?;
+        // A packet of an instance from an address of the gateway, or of what is outside, is dropped (RFC 3704).
+        netns.within(|| write_setting(&format!("net/ipv4/conf/{BRIDGE}/rp_filter"), "1"))?;
         set_up_loopback(&netlink).await?;
-        add_addresses(&netlink, bridge, &subnet.gateway(), &subnet).await?;
+        add_addresses(&netlink, bridge, &subnet.gateway()).await?;
+        for route in refusing_routes(&subnet) {
+            let what = || "cannot add the route for addresses that no instance has".to_owned();
+            netlink.route().add(route).execute().await.attempt(what)?;
+        }
         Ok(Self { netns, subnet, netlink, bridge, connection })
     }
 
@@ -118,11 +130,12 @@ impl Switch {
         })?;
         let connection = tokio::spawn(connection);
         let hardware = hardware_address(subnet.number_of(addresses));
-        let linked = self.link(instance, &netlink, &port, hardware).await;
-        let result = match linked {
-            Ok(interface) => configure(&netlink, interface, addresses, subnet).await,
-            Err(error) => Err(error),
+        let linked = async {
+            let interface = self.link(instance, &netlink, &port, &hardware).await?;
+            self.lead_to(addresses, &hardware).await?;
+            configure(&netlink, interface, addresses, &subnet.gateway()).await
         };
+        let result = linked.await;
         connection.abort();
         result
     }
@@ -149,7 +162,7 @@ impl Switch {
         instance: &Netns,
         netlink: &Handle,
         port: &str,
-        hardware: Vec<u8>,
+        hardware: &[u8],
     ) -> Result<u32> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(port)
@@ -157,14 +170,47 @@ impl Switch {
             .build();
         let pair = LinkVeth::new(INTERFACE, port)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
-            .address(hardware)
+            .address(hardware.to_vec())
             .up()
             .build();
         let what = || format!("cannot link {} to the bridge", instance.name());
         netlink.link().add(pair).execute().await.attempt(what)?;
-        let member = LinkUnspec::new_with_name(port).controller(self.bridge).up().build();
-        self.netlink.link().set(member).execute().await.attempt(what)?;
+        self.isolate(port, hardware).await?;
         link_index(netlink, INTERFACE).await
+    }
+
+    /// Makes a port of the bridge that exchanges frames with the bridge alone, then sets it up.
+    async fn isolate(&self, port: &str, hardware: &[u8]) -> Result<()> {
+        let what = || format!("cannot make {port} an isolated port of the bridge");
+        let index = link_index(&self.netlink, port).await?;
+        let member = LinkUnspec::new_with_index(index).controller(self.bridge).build();
+        self.netlink.link().set(member).execute().await.attempt(what)?;
+        // Without learning, a frame with the hardware address of another takes none of its frames; without
+        // flooding, frames to the address of an instance that is gone reach no other one.
+        let isolated = LinkBridgePort::new(index).isolated(true).learning(false).flood(false);
+        self.netlink.link().change(isolated.build()).execute().await.attempt(what)?;
+        let entry = self.netlink.neighbours().add_bridge(index, hardware);
+        // What `bridge fdb add ADDRESS dev PORT master static` adds.
+        let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
+        entry.replace().execute().await.attempt(what)?;
+        // Only now: until then the port passes no frame.
+        let up = LinkUnspec::new_with_index(index).up().build();
+        self.netlink.link().set(up).execute().await.attempt(what)
+    }
+
+    /// Has the gateway route the addresses of an instance, and reach them at its hardware address, which no answer to
+    /// ARP or neighbour discovery changes. Both stay when the instance goes: a call in the moments in which
+    /// its successor is made is repeated by the client's kernel and not refused, and no other instance gets it.
+    async fn lead_to(&self, addresses: &Addresses, hardware: &[u8]) -> Result<()> {
+        for address in addresses.iter() {
+            let what = || format!("cannot add the route to {address}");
+            let neighbour = self.netlink.neighbours().add(self.bridge, address);
+            let neighbour = neighbour.link_layer_address(hardware).replace();
+            neighbour.execute().await.attempt(what)?;
+            let route = direct_route(address, self.bridge);
+            self.netlink.route().add(route).replace().execute().await.attempt(what)?;
+        }
+        Ok(())
     }
 }
 
@@ -186,38 +232,61 @@ async fn configure(
     netlink: &Handle,
     interface: u32,
     addresses: &Addresses,
-    subnet: &Subnet,
+    gateway: &Addresses,
 ) -> Result<()> {
     set_up_loopback(netlink).await?;
-    add_addresses(netlink, interface, addresses, subnet).await?;
-    let gateway = subnet.gateway();
-    let mut routes = vec![
-        RouteMessageBuilder::<Ipv4Addr>::new()
-            .gateway(gateway.v4)
-            .output_interface(interface)
-            .build(),
-    ];
-    if let Some(v6) = gateway.v6 {
-        let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(v6);
-        routes.push(route.output_interface(interface).build());
-    }
-    for route in routes {
+    add_addresses(netlink, interface, addresses).await?;
+    let direct = gateway.iter().map(|address| direct_route(address, interface));
+    for route in direct.chain(default_routes(gateway, interface)) {
         let what = || "cannot add the default route".to_owned();
         netlink.route().add(route).execute().await.attempt(what)?;
     }
     Ok(())
 }
 
-async fn add_addresses(
-    netlink: &Handle,
-    interface: u32,
-    addresses: &Addresses,
-    subnet: &Subnet,
-) -> Result<()> {
+/// The route to one address that is on the link of an interface.
+fn direct_route(address: IpAddr, interface: u32) -> RouteMessage {
+    match address {
+        IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(address, 32)
+            .scope(RouteScope::Link)
+            .output_interface(interface)
+            .build(),
+        IpAddr::V6(address) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(address, 128)
+            .output_interface(interface)
+            .build(),
+    }
+}
+
+/// The routes by the gateway to all other addresses.
+fn default_routes(gateway: &Addresses, interface: u32) -> impl Iterator<Item = RouteMessage> {
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway.v4);
+    let v4 = v4.output_interface(interface).build();
+    let v6 = gateway.v6.map(|gateway| {
+        let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway);
+        route.output_interface(interface).build()
+    });
+    std::iter::once(v4).chain(v6)
+}
+
+/// The routes of a subnet's addresses that no instance has: refused at once, and never sent to a way out.
+fn refusing_routes(subnet: &Subnet) -> impl Iterator<Item = RouteMessage> {
+    let all = subnet.addresses(0);
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().kind(RouteType::Unreachable);
+    let v4 = v4.destination_prefix(all.v4, subnet.v4_prefix()).build();
+    let v6 = all.v6.map(|all| {
+        let route = RouteMessageBuilder::<Ipv6Addr>::new().kind(RouteType::Unreachable);
+        route.destination_prefix(all, subnet.v6_prefix()).build()
+    });
+    std::iter::once(v4).chain(v6)
+}
+
+async fn add_addresses(netlink: &Handle, interface: u32, addresses: &Addresses) -> Result<()> {
     for address in addresses.iter() {
         let prefix = match address {
-            IpAddr::V4(_) => subnet.v4_prefix(),
-            IpAddr::V6(_) => subnet.v6_prefix(),
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
         };
         let what = || format!("cannot add address {address}");
         let mut request = netlink.address().add(interface, address, prefix);
@@ -265,10 +334,30 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
         write_setting(&format!("net/ipv6/conf/{scope}/accept_dad"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
+        // The gateway is the only way to all others. It sends redirects of IPv6 (the kernel has no setting
+        // for that), and anyone could forge them.
+        write_setting(&format!("net/ipv6/conf/{scope}/accept_redirects"), "0")?;
+        write_setting(&format!("net/ipv4/conf/{scope}/accept_redirects"), "0")?;
     }
     // Random link-local addresses (IN6_ADDR_GEN_MODE_RANDOM, Linux 4.5): made from the hardware address, they
     // would follow from the instance's number.
     write_setting("net/ipv6/conf/default/addr_gen_mode", "3")
+}
+
+/// Settings of the namespace of the bridge, which routes between its ports.
+fn prepare_forwarding() -> Result<()> {
+    // With forwarding on and no way out, what leaves the mesh is refused at once instead of vanishing.
+    write_setting("net/ipv4/ip_forward", "1")?;
+    write_setting("net/ipv6/conf/all/forwarding", "1")?;
+    // One refusal for each packet that is refused: the default is one a second for each instance, so that most
+    // connections to an address that is not there would only time out.
+    write_setting("net/ipv4/icmp_ratelimit", "0")?;
+    write_setting("net/ipv6/icmp/ratelimit", "0")?;
+    for scope in ["all", "default"] {
+        // Packets between instances leave by the interface that they came in by, and there is no shorter way.
+        write_setting(&format!("net/ipv4/conf/{scope}/send_redirects"), "0")?;
+    }
+    Ok(())
 }
 
 /// The second wire form's port; reserved so that no outgoing connection ever takes it.

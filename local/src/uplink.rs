@@ -30,9 +30,10 @@ use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::addresses::Subnet;
 use crate::error::{Attempt, Error, Result};
 use crate::layout;
-use crate::network::{Switch, link_index};
+use crate::network::{BRIDGE, Switch, link_index};
 use crate::record::{self, MeshResource, Record};
 
 use forwarding::Before;
@@ -116,7 +117,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Up
     let laid = lay(switch, &near, (&name, mesh), ipv6).await;
     connection.abort();
     let ends = laid?;
-    machine::nft(Some(switch.netns()), &inside_rules()).await?;
+    machine::nft(Some(switch.netns()), &inside_rules(switch.subnet())).await?;
     machine::nft(None, &outside_rules(&name, &ends)).await?;
     forwarding::switch_on()?;
     let mut notes = vec![format!("workloads reach what is outside through interface {name}")];
@@ -284,16 +285,38 @@ async fn unlink(name: &str) -> Result<()> {
     }
 }
 
-/// All instances go out as one address: the machine knows no route to theirs, which all meshes share.
-fn inside_rules() -> String {
+/// All instances go out as one address: the machine knows no route to theirs, which all meshes share. Packets
+/// between instances pass here too; the kernel tracks no connection of theirs, which would cost time for every packet
+/// and could fill its table.
+fn inside_rules(subnet: &Subnet) -> String {
+    let all = subnet.addresses(0);
+    let within = |direction: &str| {
+        let v4 = format!(
+            "    {direction} {BRIDGE} ip daddr {}/{} notrack\n",
+            all.v4,
+            subnet.v4_prefix()
+        );
+        let v6 = all.v6.map(|all| {
+            format!("    {direction} {BRIDGE} ip6 daddr {all}/{} notrack\n", subnet.v6_prefix())
+        });
+        v4 + &v6.unwrap_or_default()
+    };
     format!(
         "table inet {INTERFACE} {{
+  chain within {{
+    type filter hook prerouting priority raw; policy accept;
+{}  }}
+  chain own {{
+    type filter hook output priority raw; policy accept;
+{}  }}
   chain out {{
     type nat hook postrouting priority srcnat; policy accept;
     oifname {INTERFACE} masquerade
   }}
 }}
-"
+",
+        within("iifname"),
+        within("oifname"),
     )
 }
 

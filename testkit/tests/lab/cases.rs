@@ -25,6 +25,7 @@ mod http;
 mod http2;
 mod identity;
 mod life;
+mod neighbours;
 mod node;
 mod pairs;
 mod programs;
@@ -140,7 +141,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             .flatten()
             .collect(),
         ),
-        ("encryption", encryption::cases()),
+        ("encryption", [encryption::cases(), neighbours::cases()].into_iter().flatten().collect()),
         (
             "identity",
             [identity::cases(), workload_api::cases(), spire::cases(), federation::cases()]

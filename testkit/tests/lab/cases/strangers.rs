@@ -2,12 +2,15 @@
 //! addresses.
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::Path;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use leno_testkit::command::{self, Running};
 use leno_testkit::lab::{Capture, Lab, Options};
-use leno_testkit::{binaries, wait};
+use leno_testkit::{binaries, netns, wait};
 
 use super::programs::socket;
 use super::{Case, alone};
@@ -158,27 +161,70 @@ fn link_local_addresses_do_not_pass_strict(capture: Capture) -> Result<()> {
 }
 
 fn does_not_pass(lab: &Lab) -> Result<()> {
-    for (from, to) in [("plain", "web"), ("client", "plain")] {
-        // The link-local address of eth0 with the interface, in the form that the other side dials.
-        let interfaces = lab.text(to, &["cat", "/proc/net/if_inet6"])?;
-        let link_local =
-            interfaces.lines().find(|line| line.starts_with("fe80")).context("no fe80")?;
-        let octets = link_local.split(' ').next().unwrap_or_default().as_bytes();
-        let words: Vec<_> = octets.chunks(4).map(String::from_utf8_lossy).collect();
-        let hardware = lab.text(to, &["ip", "-o", "link", "show", "dev", "eth0"])?;
-        let (_, after) =
-            hardware.split_once("link/ether 02:6c:65:6e:").context("no hardware address")?;
-        let number = after.get(..5).context("a hardware address has six octets")?.replace(':', "");
-        // The address that RFC 4291, appendix A derives: the hardware address with ff:fe in its
-        // middle and one bit inverted.
-        let guessed = format!("fe80000000000000006c65fffe6e{number}");
-        ensure!(!link_local.starts_with(&guessed), "{to}: {link_local} follows from {hardware}");
-        let url = format!("http://[{}%25eth0]:8080/", words.join(":"));
-        // A veth drops no packets: a connection that is permitted is made at once.
-        let said = lab.exec(from, &["curl", "-sS", "-g", "-m", "3", &url])?;
+    for instance in ["web", "plain"] {
+        is_random(lab, instance)?;
+    }
+    // Instances share no link with each other. On that of each is the bridge, where a server and a client of no
+    // workload run.
+    let bridge = lab.switch()?;
+    let _server = netns::inside(&bridge, || {
+        let peer = binaries::ours("leno-peer")?;
+        Running::start(Command::new(peer).args(["http", "--listen", "[::]:8080"]))
+    })?;
+    let from_bridge = |url: &str| -> Result<Output> {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-g", "-m", "3", url]);
+        netns::inside(&bridge, || command::run(&mut curl, ANSWER_LIMIT))
+    };
+    let from = |who: &str, url: &str| lab.exec(who, &["curl", "-sS", "-g", "-m", "3", url]);
+    wait::until("the server on the bridge", ANSWER_LIMIT, || {
+        Ok(from_bridge("http://[::1]:8080/")?.status.success().then_some(()))
+    })?;
+    let of = |instance: &str, interface: &str| -> Result<String> {
+        Ok(format!("http://[{}%25{interface}]:8080/", link_local(lab, instance)?))
+    };
+    let gateway = format!("http://[{}%25eth0]:8080/", link_local_of(&bridge, "leno0")?);
+    for (who, passes, said) in [
+        ("the bridge calls web", false, from_bridge(&of("web", "leno0")?)?),
+        ("the bridge calls plain", true, from_bridge(&of("plain", "leno0")?)?),
+        ("client calls the bridge", false, from("client", &gateway)?),
+        ("plain calls the bridge", true, from("plain", &gateway)?),
+        ("plain calls web", false, from("plain", &of("web", "eth0")?)?),
+        ("client calls plain", false, from("client", &of("plain", "eth0")?)?),
+    ] {
+        // A veth drops no packets: a connection that is permitted is made at once. Others are refused (7) or time
+        // out (28), and have no other failure, such as a malformed URL.
         let code = said.status.code();
-        // Refused (7) or timed out (28), and no other failure, such as a malformed URL.
-        ensure!(matches!(code, Some(7 | 28)), "{from} called {url}: {code:?} {said:?}");
+        let expected = if passes { code == Some(0) } else { matches!(code, Some(7 | 28)) };
+        ensure!(expected, "{who} at its link-local address: {code:?} {said:?}");
     }
     lab.reach("client", "web:8080").map(drop)
+}
+
+/// The link-local address of an instance does not follow from its hardware address, which its number decides.
+fn is_random(lab: &Lab, instance: &str) -> Result<()> {
+    let address: Ipv6Addr = link_local(lab, instance)?.parse()?;
+    let hardware = lab.text(instance, &["ip", "-o", "link", "show", "dev", "eth0"])?;
+    let (_, after) =
+        hardware.split_once("link/ether 02:6c:65:6e:").context("no hardware address")?;
+    let number = after.get(..5).context("a hardware address has six octets")?.replace(':', "");
+    // The address that RFC 4291, appendix A derives: the hardware address with ff:fe in its
+    // middle and one bit inverted.
+    let guessed: Ipv6Addr = format!("fe80::6c:65ff:fe6e:{number}").parse()?;
+    ensure!(address != guessed, "{instance}: {address} follows from {hardware}");
+    Ok(())
+}
+
+/// The link-local address of an instance.
+pub(super) fn link_local(lab: &Lab, instance: &str) -> Result<String> {
+    link_local_of(&lab.namespace(instance)?, "eth0")
+}
+
+/// That of an interface in a network namespace.
+fn link_local_of(namespace: &Path, interface: &str) -> Result<String> {
+    let mut ip = Command::new("ip");
+    ip.args(["-6", "-o", "address", "show", "scope", "link", "dev", interface]);
+    let said = netns::inside(namespace, || command::text(&mut ip, ANSWER_LIMIT))?;
+    let address = said.split_whitespace().find_map(|word| word.strip_suffix("/64"));
+    Ok(address.with_context(|| format!("no link-local address in {said:?}"))?.to_owned())
 }
