@@ -95,6 +95,7 @@ fn cost(authorization: &Authorization, count: usize, args: Args) -> f64 {
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let client = ConnectionView {
         identity: Some(&identity),
+        certificate: None,
         address,
         others: OtherAddresses::Known(&[]),
         port: 8080,

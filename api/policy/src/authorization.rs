@@ -16,6 +16,7 @@
 //! permitted, and external rules match ─► the caller asks their authorizers
 //! ```
 
+mod certificate;
 mod compile;
 mod connection;
 mod decide;
@@ -29,10 +30,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_types::Identity;
-use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch};
+use leno_types::authorization::{
+    Action, ClientMatch, DefaultAuthorization, HeaderMatch, PathReading,
+};
 use leno_types::tokens::ClaimMatch;
 use leno_types::traffic::Source;
 
+pub use certificate::CertificateView;
 pub use connection::ConnectionRules;
 pub use examine::{Examined, PolicyMatch};
 pub use header::is_spelling;
@@ -59,6 +63,7 @@ pub struct AuthorizationTable {
     /// The headers that the application gets from policies alone, each with the policy that sets it.
     owned: Vec<(PolicyIndex, Arc<str>)>,
     default: DefaultAuthorization,
+    reading: PathReading,
     trust_domain: Arc<str>,
     namespace: Arc<str>,
     is_usable: bool,
@@ -114,6 +119,8 @@ struct RequestConditions {
 pub struct ConnectionView<'a> {
     /// Its identity, if it has proven one.
     pub identity: Option<&'a Identity>,
+    /// The certificate that proves it.
+    pub certificate: Option<CertificateView>,
     /// The address that it connects from, with IPv4 in its own form.
     pub address: IpAddr,
     /// Its other addresses: a workload with both families connects over either.
@@ -248,6 +255,12 @@ impl AuthorizationTable {
         };
         let here = self.owned.iter().filter(move |(policy, _)| is_here(policy));
         here.map(|(policy, name)| (*policy, &**name))
+    }
+
+    /// How the application reads paths.
+    #[must_use]
+    pub fn reading(&self) -> PathReading {
+        self.reading
     }
 
     /// Whether everything is permitted and nothing is audited.

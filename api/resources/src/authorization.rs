@@ -218,6 +218,28 @@ pub struct ClientSpec {
     /// Whether the client has no identity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unauthenticated: bool,
+    /// The time of the certificate that proves the identity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateSpec>,
+}
+
+/// The time of a certificate. Every field that is given must match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificateSpec {
+    /// It began to hold at most this long ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<Duration>,
+    /// It began to hold at least this long ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_age: Option<Duration>,
+    /// It holds at least this long from now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_left: Option<Duration>,
+    /// It holds at most this long from now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_left: Option<Duration>,
 }
 
 /// A text with segments between slashes: exactly one of these.
@@ -385,6 +407,7 @@ impl ClientSpec {
             || !self.trust_domains.is_empty()
             || !self.namespaces.is_empty()
             || !self.service_accounts.is_empty()
+            || self.certificate.is_some()
     }
 
     fn client(&self, namespace: &str, mesh: &TrustDomain) -> meaning::ClientMatch {
@@ -410,7 +433,22 @@ impl ClientSpec {
             service_accounts: self.service_accounts.iter().map(account).collect(),
             blocks: self.ip_blocks.iter().filter_map(block).collect(),
             unauthenticated: self.unauthenticated,
+            certificate: self.certificate.map(CertificateSpec::condition).unwrap_or_default(),
         }
+    }
+}
+
+impl CertificateSpec {
+    /// The limits with their names.
+    pub(crate) fn limits(self) -> [(&'static str, Option<Duration>); 4] {
+        let Self { max_age, min_age, min_left, max_left } = self;
+        [("maxAge", max_age), ("minAge", min_age), ("minLeft", min_left), ("maxLeft", max_left)]
+    }
+
+    fn condition(self) -> meaning::CertificateMatch {
+        let [max_age, min_age, min_left, max_left] =
+            self.limits().map(|(_, limit)| limit.map(|limit| limit.0));
+        meaning::CertificateMatch { max_age, min_age, min_left, max_left }
     }
 }
 

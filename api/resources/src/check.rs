@@ -13,13 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use leno_types::authorization::PathReading;
 use leno_types::{check_label, check_subdomain};
 
 use crate::flow_settings::{cpu_share, flow_size};
 use crate::metadata::{
     FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
-    KEYS_FROM_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, allowed_values, keys_from,
-    spiffe_socket,
+    KEYS_FROM_ANNOTATION, PATHS_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, allowed_values,
+    keys_from, spiffe_socket,
 };
 use crate::object::Object;
 use crate::problem::{Position, Problem};
@@ -209,6 +210,12 @@ impl Check<'_> {
             if [FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION].contains(&key.as_str()) {
                 if let Err(reason) = flow_size(key, value) {
                     self.fail(&at, reason);
+                }
+                continue;
+            }
+            if key == PATHS_ANNOTATION {
+                if let Err(error) = value.parse::<PathReading>() {
+                    self.fail(&at, error.to_string());
                 }
                 continue;
             }

@@ -47,9 +47,9 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 pub use authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
     AuthorizerBodySpec, AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef,
-    ClaimHeaderSpec, ClaimSpec, ClientSpec, ExternalSpec, GrpcSpec, HeaderSpec, IpBlockSpec,
-    KEY_SET_KEY, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES, OnFailure, OnLarger, RequestSpec,
-    SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set, only_keys,
+    CertificateSpec, ClaimHeaderSpec, ClaimSpec, ClientSpec, ExternalSpec, GrpcSpec, HeaderSpec,
+    IpBlockSpec, KEY_SET_KEY, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES, OnFailure, OnLarger,
+    RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set, only_keys,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};
@@ -60,9 +60,10 @@ pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
     FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION,
     FLOW_RING_SIZE_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION, KINDS_CONDITION,
-    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, PATHS_ANNOTATION, REMOVAL_ANNOTATION,
     REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION,
-    ZONE_LABEL, default_authorization, egress, keys_from, mtls_mode, place, removal, spiffe_socket,
+    ZONE_LABEL, default_authorization, egress, keys_from, mtls_mode, path_reading, place, removal,
+    spiffe_socket,
 };
 pub use node_mode::{NamespaceMode, PodMode, setting, share};
 pub use object::{Kind, Object, ObjectKey, to_yaml};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leno_types::authorization::DefaultAuthorization;
+use leno_types::authorization::{DefaultAuthorization, PathReading};
 use leno_types::mesh::Topology;
 use leno_types::{Egress, MtlsMode, NoWorkloadApiAddress, Removal, WorkloadApiAddress};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// Which clients are permitted where no allow policy selects: `deny`, `same-namespace`, `meshed`,
 /// `all`. On a namespace.
 pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorization";
+/// How the application of a workload reads paths, for policies: `strict`, `none`, or of `merge-slashes`, `resolve-dots` and
+/// `decode-slashes` some with commas between them. On a workload or a namespace; the workload's value wins.
+pub const PATHS_ANNOTATION: &str = "leno.dev/path-normalisation";
 /// Where the flows of a workload are read: `sockets`, `packets`, `off`. On a workload or a namespace; the workload's
 /// value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
@@ -126,6 +129,13 @@ pub fn default_authorization(
     Some(text.parse().unwrap_or(DefaultAuthorization::Deny))
 }
 
+/// How the application reads paths, by annotations; `None` if they do not say it. Of a value that cannot be read only what all
+/// servers read alike counts.
+#[must_use]
+pub fn path_reading(annotations: &BTreeMap<String, String>) -> Option<PathReading> {
+    Some(annotations.get(PATHS_ANNOTATION)?.parse().unwrap_or_default())
+}
+
 /// The origins that a value of [`KEYS_FROM_ANNOTATION`] names.
 pub fn keys_from(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|origin| !origin.is_empty())
@@ -150,7 +160,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 13] = [
+pub(crate) const SETTINGS: [&str; 14] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -158,6 +168,7 @@ pub(crate) const SETTINGS: [&str; 13] = [
     CAPTURE_ANNOTATION,
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
+    PATHS_ANNOTATION,
     FLOW_METRICS_ANNOTATION,
     FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_MAP_SIZE_ANNOTATION,

@@ -1,8 +1,10 @@
 //! Authorization policies: which are accepted, what they mean, and the errors of the others.
 
+use std::time::Duration;
+
 use leno_resources::{AuthorizationPolicy, Object, parse, to_yaml};
 use leno_types::TrustDomain;
-use leno_types::authorization::{Action, PathMatch, SegmentMatch};
+use leno_types::authorization::{Action, CertificateMatch, PathMatch, SegmentMatch};
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol};
 
 const FULL: &str = "\
@@ -21,6 +23,7 @@ spec:
     - {identities: [{exact: 'spiffe://other/ns/a/sa/b'}, {prefix: 'spiffe://cluster.local/ns/shop'}]}
     - {namespaces: [bank], trustDomains: [cluster.local, other]}
     - {ipBlocks: [{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}], unauthenticated: true}
+    - {certificate: {maxAge: 12h, minAge: 10m, minLeft: 1h30m, maxLeft: 20h}}
     to:
     - {ports: [8080], methods: [GET, HEAD], hosts: [cart, '*.example.com'], paths: [{exact: /a}, {prefix: /b/}]}
     - {headers: [{name: X-Role, values: [admin]}, {name: x-team}]}
@@ -59,7 +62,16 @@ fn a_policy_means_what_it_says() {
     assert_eq!(meaning.action, Action::Allow);
     let [first, second] = &meaning.rules[..] else { panic!("{meaning:?}") };
     assert!(second.from.is_empty() && second.to.is_empty());
-    let [accounts, identities, namespaces, blocks] = &first.from[..] else { panic!() };
+    let [accounts, identities, namespaces, blocks, times] = &first.from[..] else { panic!() };
+    let minutes = |minutes| Some(Duration::from_mins(minutes));
+    let expected = CertificateMatch {
+        max_age: minutes(720),
+        min_age: minutes(10),
+        min_left: minutes(90),
+        max_left: minutes(1200),
+    };
+    assert_eq!(times.certificate, expected);
+    assert_eq!(blocks.certificate, CertificateMatch::default());
     let mesh = [TrustDomain::default()];
     assert_eq!(accounts.service_accounts[0], ("shop".into(), "web".into()));
     assert_eq!(accounts.service_accounts[1], ("bank".into(), "teller".into()));
@@ -105,6 +117,26 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "  rules: [{from: [{namespaces: [a], unauthenticated: true}]}]\n",
         "unauthenticated: has no effect with conditions on an identity: use an entry of its own",
+    ),
+    (
+        "  rules: [{from: [{certificate: {maxAge: 1h}, unauthenticated: true}]}]\n",
+        "unauthenticated: has no effect with conditions on an identity: use an entry of its own",
+    ),
+    (
+        "  rules: [{from: [{certificate: {}}]}]\n",
+        "certificate: requires nothing: leave it out for every certificate",
+    ),
+    (
+        "  rules: [{from: [{certificate: {minLeft: 1500ms}}]}]\n",
+        "certificate.minLeft: is not a number of seconds: use for example 1h",
+    ),
+    (
+        "  rules: [{from: [{certificate: {minAge: 2h, maxAge: 1h}}]}]\n",
+        "certificate.minAge: is more than maxAge: no certificate matches",
+    ),
+    (
+        "  rules: [{from: [{certificate: {maxAge: 5m}}]}]\n",
+        "certificate.maxAge: is not more than 5m: certificates begin to hold 5m before they are issued",
     ),
     (
         "  rules: [{from: [{identities: [{exact: a, prefix: b}]}]}]\n",
@@ -233,6 +265,23 @@ fn the_default_is_of_a_namespace() {
         metadata: {name: a, annotations: {leno.dev/default-authorization: deny}}\nspec: {command: [a]}\n";
     let problems = parse("a.yaml", workload).unwrap_err();
     assert!(problems[0].to_string().contains("is for a Namespace"), "{problems:?}");
+}
+
+#[test]
+fn an_application_reads_paths_in_a_way_that_is_known() {
+    let workload = |value: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {{name: a, annotations: {{leno.dev/path-normalisation: '{value}'}}}}\nspec: {{command: [a]}}\n"
+        )
+    };
+    for value in ["strict", "none", "merge-slashes", "resolve-dots,decode-slashes"] {
+        parse("a.yaml", &workload(value)).unwrap();
+    }
+    let problems = parse("a.yaml", &workload("merge")).unwrap_err();
+    let expected =
+        "\"merge\" is not how an application reads paths: use strict, none, or of merge-slashes";
+    assert!(problems[0].to_string().contains(expected), "{problems:?}");
 }
 
 /// A set with one key of Ed25519.

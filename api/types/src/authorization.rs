@@ -4,10 +4,13 @@
 //! The index selects the policies, `wire` encodes them, and the server's proxy compiles them
 //! (`leno_policy::AuthorizationTable`). Ports are the workload's own.
 
+mod paths;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +18,8 @@ use crate::TrustDomain;
 use crate::authorizer::ExternalAuthorizer;
 use crate::tokens::{ClaimMatch, TokenIssuer};
 use crate::traffic::Source;
+
+pub use paths::{PathReading, UnknownReading};
 
 /// Most policies that may select one workload. A proxy that receives more denies every client.
 pub const MAX_POLICIES: usize = 1024;
@@ -26,6 +31,8 @@ pub struct Authorization {
     pub policies: Arc<[AuthorizationPolicy]>,
     /// Which clients are permitted on a port that no allow policy selects.
     pub default: DefaultAuthorization,
+    /// How the application reads paths.
+    pub paths: PathReading,
     /// The trust domain of the mesh.
     pub trust_domain: TrustDomain,
     /// Why the proxy cannot apply the policies, if it cannot. It then denies every client.
@@ -108,6 +115,30 @@ pub struct ClientMatch {
     pub blocks: Vec<IpBlock>,
     /// The client has no identity.
     pub unauthenticated: bool,
+    /// The certificate that proves the identity is of this time.
+    pub certificate: CertificateMatch,
+}
+
+/// A condition on the time of a client's certificate, in whole seconds. Every part that is set must match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CertificateMatch {
+    /// It began to hold at most this long ago.
+    pub max_age: Option<Duration>,
+    /// It began to hold at least this long ago.
+    pub min_age: Option<Duration>,
+    /// It holds at least this long from now.
+    pub min_left: Option<Duration>,
+    /// It holds at most this long from now.
+    pub max_left: Option<Duration>,
+}
+
+/// When a certificate holds, in seconds of Unix time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateValidity {
+    /// Its first second.
+    pub not_before_s: i64,
+    /// Its last second.
+    pub not_after_s: i64,
 }
 
 /// A condition on a connection or a request. Every part that is not empty must match.

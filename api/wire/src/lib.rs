@@ -66,13 +66,15 @@ pub const PROTOCOL: u32 = 1;
 /// The feature of proxies that enforce [`proto::Authorization`].
 pub const AUTHORIZATION_FEATURE: &str = "authorization";
 /// The highest level of [`proto::Authorization`] that this version encodes and reads.
-pub const AUTHORIZATION_LEVEL: u32 = 4;
+pub const AUTHORIZATION_LEVEL: u32 = 5;
 /// The level of policies without tokens.
 pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
 /// The level of policies without external authorizers.
 pub(crate) const LEVEL_WITHOUT_AUTHORIZERS: u32 = 2;
 /// The level of policies without headers of claims, and without bodies for authorizers.
 pub(crate) const LEVEL_WITHOUT_BODIES: u32 = 3;
+/// The level of policies without times of certificates, for applications that do not take paths as they are sent.
+pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
 /// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;

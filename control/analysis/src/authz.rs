@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use leno_index::Address;
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationTable, ConnectionView, Denial, OtherAddresses, PolicyMatch,
+    AuthorizationDecision, AuthorizationTable, CertificateView, ConnectionView, Denial,
+    OtherAddresses, PolicyMatch,
 };
 use leno_resources::{Kind, Object, ObjectKey};
-use leno_types::authorization::{Action, AuthorizationPolicy};
+use leno_types::authorization::{Action, AuthorizationPolicy, CertificateValidity};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName, MtlsMode};
 
@@ -28,6 +29,12 @@ use crate::sender::Sender;
 
 /// Stands for every address that no document names (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// Stands for the certificate of every client: one that the mesh has just issued, with what is usual.
+const JUST_ISSUED: CertificateView = CertificateView {
+    validity: CertificateValidity { not_before_s: -300, not_after_s: 24 * 3600 },
+    now_s: 0,
+};
 
 /// Why a client without an identity reaches nothing.
 const STRICT: &str = "mTLS is strict, and the client has no identity";
@@ -56,7 +63,8 @@ impl ObservedClient {
     fn view(&self, port: u16) -> ConnectionView<'_> {
         let (address, others) = self.addresses.split_first().unwrap_or((&OUTSIDE, &[]));
         let (identity, others) = (self.identity.as_ref(), OtherAddresses::Known(others));
-        ConnectionView { identity, address: *address, others, port }
+        let certificate = identity.map(|_| JUST_ISSUED);
+        ConnectionView { identity, certificate, address: *address, others, port }
     }
 }
 

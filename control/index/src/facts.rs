@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
     ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, default_authorization, egress,
-    mtls_mode, removal,
+    mtls_mode, path_reading, removal,
 };
-use leno_types::authorization::DefaultAuthorization;
+use leno_types::authorization::{DefaultAuthorization, PathReading};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
 use crate::index::{Settings, Writers};
@@ -67,6 +67,7 @@ struct NamespaceRow {
     mtls: Option<MtlsMode>,
     egress: Option<Egress>,
     authorization: Option<DefaultAuthorization>,
+    paths: Option<PathReading>,
     mode: NamespaceMode,
 }
 
@@ -77,6 +78,7 @@ impl NamespaceRow {
             mtls: annotations.and_then(mtls_mode),
             egress: annotations.and_then(egress),
             authorization: annotations.and_then(default_authorization),
+            paths: annotations.and_then(path_reading),
             mode: NamespaceMode::new(metadata.labels.as_ref(), annotations),
         }
     }
@@ -410,6 +412,13 @@ impl Facts {
     pub(crate) fn default_authorization(&self, namespace: &str) -> DefaultAuthorization {
         let row = self.namespaces.get(namespace);
         row.and_then(|row| row.authorization).unwrap_or_default()
+    }
+
+    /// How the application of an instance reads paths.
+    pub(crate) fn path_reading(&self, name: &InstanceName) -> PathReading {
+        let own = self.instance(name).and_then(|row| row.paths);
+        let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.paths);
+        own.or_else(of_namespace).unwrap_or_default()
     }
 
     /// The trust domain of all identities.

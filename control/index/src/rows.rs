@@ -16,8 +16,10 @@ use k8s_openapi::api::discovery::v1::Endpoint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{
-    EndpointSlice, PodMode, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, place,
+    EndpointSlice, PodMode, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, path_reading,
+    place,
 };
+use leno_types::authorization::PathReading;
 use leno_types::mesh::{Distribution, Topology};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
@@ -91,6 +93,8 @@ pub(crate) struct InstanceRow {
     pub(crate) mode: Option<PodMode>,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
+    /// How its application reads paths.
+    pub(crate) paths: Option<PathReading>,
     /// Its labels, by which policies select it.
     pub(crate) labels: Arc<BTreeMap<String, String>>,
     pub(crate) identity: Identity,
@@ -222,6 +226,7 @@ pub(crate) fn instances(
     let instances = status.iter().flat_map(|status| &status.instances);
     let created = metadata.created();
     let (mtls, egress) = (mtls_mode(&metadata.annotations), egress(&metadata.annotations));
+    let paths = path_reading(&metadata.annotations);
     let labels = Arc::new(metadata.labels.clone());
     let mode = PodMode::new(Some(&metadata.labels), Some(&metadata.annotations));
     let row = |instance: &leno_resources::InstanceStatus| {
@@ -241,6 +246,7 @@ pub(crate) fn instances(
             mode: may_be_served.then_some(mode),
             mtls,
             egress,
+            paths,
             labels: labels.clone(),
             identity: identity.clone(),
             ports: ports.clone(),

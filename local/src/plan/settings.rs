@@ -8,8 +8,8 @@ use leno_flows::{Budget, Source};
 use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
-    INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, SHARE_ANNOTATION,
-    SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
+    INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, PATHS_ANNOTATION,
+    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
 };
 use leno_supervise::Share;
 use leno_types::{Egress, MtlsMode};
@@ -26,6 +26,8 @@ pub(super) struct Settings {
     pub(super) flows: Source,
     pub(super) flow_budget: Option<Budget>,
     pub(super) certificates: Certificates,
+    /// How its application reads paths, as it is written.
+    pub(super) paths: Option<String>,
     /// In node mode, which instances share a proxy's process.
     pub(super) share: Option<Share>,
 }
@@ -100,6 +102,7 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
             Some(Ok(None)) => Certificates::ControlPlane,
             Some(Err(_)) | None => Certificates::Unset,
         },
+        paths: setting(PATHS_ANNOTATION).cloned(),
         share: (mode == Mode::Node).then(|| {
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use leno_handover::MAX_MEMBERS;
 use leno_resources::{
-    EGRESS_ANNOTATION, Located, MODE_ANNOTATION, MTLS_ANNOTATION, Object, SPIFFE_SOCKET_ANNOTATION,
-    Workload,
+    EGRESS_ANNOTATION, Located, MODE_ANNOTATION, MTLS_ANNOTATION, Object, PATHS_ANNOTATION,
+    SPIFFE_SOCKET_ANNOTATION, Workload,
 };
 use leno_types::InstanceName;
 
@@ -97,6 +97,9 @@ impl Draft<'_> {
         resolved.metadata.annotations.insert(MTLS_ANNOTATION.to_owned(), mode);
         let egress = settings.egress.as_str().to_owned();
         resolved.metadata.annotations.insert(EGRESS_ANNOTATION.to_owned(), egress);
+        if let Some(paths) = settings.paths.clone() {
+            resolved.metadata.annotations.insert(PATHS_ANNOTATION.to_owned(), paths);
+        }
         resolved.status = None;
         self.plan.workloads.push(resolved);
 

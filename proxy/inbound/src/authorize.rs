@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use leno_discovery::Directory;
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules,
-    ConnectionView, Denial, PolicyIndex, ServerNameView,
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, CertificateView,
+    ConnectionRules, ConnectionView, Denial, PolicyIndex, ServerNameView,
 };
 use leno_telemetry::{AuditedRequest, Registry};
+use leno_tls::ShownCertificate;
 use leno_tokens::{TokenCache, TokenError};
 use leno_transport::OwnTls;
 use leno_types::Identity;
-use leno_types::authorization::{Action, Authorization, AuthorizationPolicy};
+use leno_types::authorization::{Action, Authorization, AuthorizationPolicy, CertificateValidity};
 use leno_types::tokens::ClaimMatch;
 
 use crate::addresses::{Addresses, answered};
@@ -56,12 +57,22 @@ pub(crate) struct Policies {
 #[derive(Debug)]
 pub(crate) struct Access {
     identity: Option<Identity>,
+    certificate: Option<ShownCertificate>,
     client: std::net::SocketAddr,
     port: u16,
     /// Its other addresses, once policies depend on them.
     addresses: RefCell<Addresses>,
     /// For the policies of the last evaluation.
-    rules: RefCell<Option<(Rc<Policies>, Rc<ConnectionRules>)>>,
+    rules: RefCell<Option<Evaluated>>,
+}
+
+/// What policies say of a client.
+#[derive(Clone, Debug)]
+struct Evaluated {
+    policies: Rc<Policies>,
+    rules: Rc<ConnectionRules>,
+    /// Of its certificate then.
+    validity: Option<CertificateValidity>,
 }
 
 /// What becomes of a client that has sent nothing and may wait for its server.
@@ -78,7 +89,7 @@ pub(crate) enum Silence {
 /// Whether a request in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// It is, until the time that a token ends, if it depends on one.
+    /// It is, until the time that a token ends, or a certificate has another age, if it depends on one.
     Permitted(Option<Duration>),
     /// It is not, which was counted as its end.
     Ended,
@@ -87,7 +98,7 @@ pub(crate) enum Still {
 /// A request that the workload's own policies permit.
 #[derive(Debug, Default)]
 pub(crate) struct Permit {
-    /// When a token ends that the decision depends on, from the beginning of 1970.
+    /// When a token ends, or a certificate has another age, that the decision depends on, from the beginning of 1970.
     pub(crate) until: Option<Duration>,
     /// The authorizers that are to be asked.
     pub(crate) authorizers: Vec<Rc<Authorizer>>,
@@ -305,8 +316,20 @@ impl AuthorizationRequest for Forwarded<'_> {
 
 impl Access {
     pub(crate) fn new(client: &Client, port: u16) -> Self {
-        let (identity, client) = (client.identity.clone(), client.address);
-        Self { identity, client, port, addresses: RefCell::default(), rules: RefCell::default() }
+        let Client { identity, certificate, address, .. } = client;
+        Self {
+            identity: identity.clone(),
+            certificate: *certificate,
+            client: *address,
+            port,
+            addresses: RefCell::default(),
+            rules: RefCell::default(),
+        }
+    }
+
+    /// When the certificate holds that the client has shown last.
+    fn validity(&self) -> Option<CertificateValidity> {
+        self.certificate.and_then(ShownCertificate::validity)
     }
 
     /// What the policies say of this client, once they know what they have to know of it. That is waited for, for a moment
@@ -328,12 +351,29 @@ impl Access {
         self.identity.as_ref().is_some_and(|identity| identity.trust_domain() == domain)
     }
 
-    fn evaluate(&self, policies: &Policies) -> Rc<ConnectionRules> {
+    fn evaluate(&self, policies: &Rc<Policies>) -> Evaluated {
         let addresses = self.addresses.borrow();
         let (identity, address) = (self.identity.as_ref(), self.client.ip());
-        let view =
-            ConnectionView { identity, address, others: addresses.others(), port: self.port };
-        Rc::new(policies.table.connection(&view))
+        let validity = self.validity();
+        let now_s = i64::try_from(bearer::now().as_secs()).unwrap_or(i64::MAX);
+        let view = ConnectionView {
+            identity,
+            certificate: validity.map(|validity| CertificateView { validity, now_s }),
+            address,
+            others: addresses.others(),
+            port: self.port,
+        };
+        let rules = Rc::new(policies.table.connection(&view));
+        Evaluated { policies: Rc::clone(policies), rules, validity }
+    }
+
+    /// Whether an evaluation still holds: the policies are the same, and the certificate and its age too where these matter.
+    fn is_current(&self, evaluated: &Evaluated, policies: &Rc<Policies>) -> bool {
+        let Evaluated { policies: of, rules, validity } = evaluated;
+        Rc::ptr_eq(of, policies)
+            && (!rules.reads_certificate()
+                || until(rules).is_none_or(|until| bearer::now() < until)
+                    && *validity == self.validity())
     }
 
     /// What the policies say of this client now; `None` if they permit everything.
@@ -343,12 +383,12 @@ impl Access {
             return None;
         }
         let mut known = self.rules.borrow_mut();
-        let mut rules = match &*known {
-            Some((of, rules)) if Rc::ptr_eq(of, &policies) => {
-                if !rules.lacks_addresses() {
-                    return Some((policies, Rc::clone(rules)));
+        let mut evaluated = match &*known {
+            Some(evaluated) if self.is_current(evaluated, &policies) => {
+                if !evaluated.rules.lacks_addresses() {
+                    return Some((policies, Rc::clone(&evaluated.rules)));
                 }
-                Rc::clone(rules)
+                evaluated.clone()
             }
             _ => self.evaluate(&policies),
         };
@@ -356,11 +396,18 @@ impl Access {
             let (own, is_workload) = (self.client.ip(), self.is_workload(&policies));
             self.addresses.borrow_mut().find(&shared.parts.directory, own, is_workload)
         };
-        if rules.lacks_addresses() && find() {
-            rules = self.evaluate(&policies);
+        if evaluated.rules.lacks_addresses() && find() {
+            evaluated = self.evaluate(&policies);
         }
-        *known = Some((Rc::clone(&policies), Rc::clone(&rules)));
+        let rules = Rc::clone(&evaluated.rules);
+        *known = Some(evaluated);
         Some((policies, rules))
+    }
+
+    /// When what the policies say of this client is to be asked again, whatever it requests: its certificate has another age
+    /// for them then. From the beginning of 1970.
+    pub(crate) fn until(&self, shared: &Shared) -> Option<Duration> {
+        self.rules(shared).and_then(|(_, rules)| until(&rules))
     }
 
     /// Decides on a request, except for what authorizers are to be asked. One that is permitted is to be decided on again
@@ -381,7 +428,7 @@ impl Access {
                 None => self.audited(shared, (&policies, policy), Some(request)),
             }
         });
-        let until = forwarded.until.get();
+        let until = earlier(forwarded.until.get(), until(&rules));
         self.conclude(shared, &policies, (decision, forwarded.token.get()), Some(request))?;
         Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
@@ -470,7 +517,7 @@ impl Access {
         let decision = policies.table.decide(&rules, &forwarded, |_| ());
         match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
             true => Still::Ended,
-            false => Still::Permitted(forwarded.until.get()),
+            false => Still::Permitted(earlier(forwarded.until.get(), until(&rules))),
         }
     }
 
@@ -670,6 +717,15 @@ impl Access {
     fn name(&self) -> String {
         self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
     }
+}
+
+/// When rules no longer hold, from the beginning of 1970.
+fn until(rules: &ConnectionRules) -> Option<Duration> {
+    rules.until_s().map(|until_s| Duration::from_secs(u64::try_from(until_s).unwrap_or_default()))
+}
+
+fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
 }
 
 /// A request for logs, or a connection of bytes.

@@ -54,7 +54,7 @@ use leno_discovery::Directory;
 use leno_http::{Handlers, Limits, Tasks};
 use leno_program::Shares;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
-use leno_tls::{Acceptor, TlsStream};
+use leno_tls::{Acceptor, ShownCertificate, TlsStream};
 use leno_transport::{
     Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
     original_destination, spawn_contained,
@@ -173,6 +173,8 @@ enum Serving<'a> {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) identity: Option<Identity>,
+    /// What proves it.
+    pub(crate) certificate: Option<ShownCertificate>,
     pub(crate) address: SocketAddr,
     pub(crate) instance: Instance,
 }
@@ -261,7 +263,7 @@ impl Inbound {
         let rules = self.shared.rules_for(destination.port());
         let address = canonical(address);
         let instance = Instance::of(parts.registry.logs(), &parts.directory, address.ip());
-        let client = Client { identity: None, address, instance };
+        let client = Client { identity: None, certificate: None, address, instance };
         let application = self.application(destination, client.address);
         let access = Access::new(&client, application.dialled().port());
         let accepted = accept::accept(&self.shared, &application, stream, &access, rules).await?;
@@ -272,7 +274,8 @@ impl Inbound {
         }
         match accepted {
             Accepted::Mesh { stream, identity, protocol } => {
-                let client = Client { identity, ..client };
+                let certificate = stream.certificate();
+                let client = Client { identity, certificate, ..client };
                 self.of_mesh(&client, application, stream, (protocol, rules.declared)).await
             }
             Accepted::Http { client: stream, protocol } => {

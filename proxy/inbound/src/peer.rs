@@ -117,7 +117,8 @@ mod tests {
             service: "".into(),
             mtls: proven.is_some(),
         });
-        let peer = Peer::new(edge, &Client { identity: proven, address, instance });
+        let peer =
+            Peer::new(edge, &Client { identity: proven, certificate: None, address, instance });
         assert_eq!(*peer.labels().client, *account, "all replicas are counted together");
         peer.logged().client.to_string()
     }

@@ -1,14 +1,16 @@
 //! Ends what is in progress once policies no longer permit it.
 //!
-//! A changed policy wakes every request and every relay in progress of the worker, and the end of a token the
-//! requests that it permits. Each is decided on again, by the client and the request's head or the server name
+//! A changed policy wakes every request and every relay in progress of the worker, the end of a token the
+//! requests that it permits, and the age of a certificate what depends on it. Each is decided on again, by the client and the request's head or the server name
 //! that it began with.
 //!
 //! ```text
 //! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
-//! a token ends ─────► Standing::expiry ───────────┘                     └─ denied ─► ends, counted
+//! a token ends, ────► Expiry ─────────────────────┘                     └─ denied ─► ends, counted
+//! a certificate ages
 //! ```
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -37,7 +39,7 @@ pub(crate) struct Standing<'a, 'n> {
     pub(crate) head: Option<(&'a RequestHead, &'a [u8])>,
 }
 
-/// A sleep until a token ends; none for most requests, which depend on no token.
+/// A sleep until a token ends or a certificate has another age; none for most requests, which depend on neither.
 #[derive(Debug)]
 pub(crate) struct Expiry(Option<Pin<Box<Sleep>>>);
 
@@ -48,6 +50,11 @@ impl Expiry {
             until.saturating_sub(bearer::now()).saturating_add(Duration::from_millis(1))
         };
         Self(until.map(|until| Box::pin(sleep(left(until).min(LONGEST_SLEEP)))))
+    }
+
+    /// Waits for it.
+    async fn over(&mut self) {
+        poll_fn(|cx| if self.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
@@ -92,19 +99,21 @@ pub(crate) async fn revoked<'n>(
     mut changed: Pin<&mut Notified<'n>>,
     tls: Option<&OwnTls>,
 ) {
+    let mut expiry = Expiry::new(access.until(shared));
     loop {
-        changed.as_mut().await;
-        changed.set(shared.changes.notified());
+        tokio::select! {
+            () = changed.as_mut() => changed.set(shared.changes.notified()),
+            () = expiry.over() => {}
+        }
         if access.revokes_connection(shared, tls) {
             return;
         }
+        expiry = Expiry::new(access.until(shared));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use tokio::time::Instant;
 
     use super::*;
@@ -112,7 +121,7 @@ mod tests {
     async fn waited(until: Option<Duration>) -> Duration {
         let started = Instant::now();
         let mut expiry = Expiry::new(until);
-        poll_fn(|cx| if expiry.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+        expiry.over().await;
         started.elapsed()
     }
 

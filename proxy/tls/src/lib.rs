@@ -55,7 +55,7 @@ pub use connector::{Acceptor, ClientIdentity, Connector, HANDSHAKE_TIMEOUT};
 pub use credentials::{Credentials, CredentialsError, FederatedRoots};
 pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
-pub use live::end_revoked;
+pub use live::{ShownCertificate, end_revoked};
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
 pub use renewal::{Renewal, RenewalDue};

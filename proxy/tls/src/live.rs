@@ -4,12 +4,13 @@
 //! A connection is found by its socket: shutting that down wakes its reader and writer as the peer's end would, and
 //! costs connections nothing while there is no revocation. All connections of a worker are of its thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use leno_transport::shut_down;
+use leno_types::authorization::CertificateValidity;
 use leno_types::{Identity, Revocations};
 use tokio::net::TcpStream;
 
@@ -20,11 +21,14 @@ use crate::verify::Svid;
 thread_local! {
     /// By descriptor: as many as there are connections, which the worker bounds.
     static LIVE: RefCell<HashMap<RawFd, Proven>> = RefCell::default();
+    /// The number of the last connection.
+    static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What is known of a connection's peer.
 #[derive(Debug)]
 struct Proven {
+    number: u64,
     svid: Svid,
     binding: Option<Binding>,
     /// `None` at the server's end. Clients renew for both.
@@ -43,7 +47,27 @@ pub(crate) struct Dialled {
 
 /// Keeps a connection in the list. It must be dropped before the socket is closed.
 #[derive(Debug)]
-pub(crate) struct LiveConnection(RawFd);
+pub(crate) struct LiveConnection(ShownCertificate);
+
+/// The certificate that the peer of an open connection of this thread has shown last.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownCertificate {
+    socket: RawFd,
+    /// Descriptors are used again.
+    number: u64,
+}
+
+impl ShownCertificate {
+    /// When it holds; `None` once the connection has ended.
+    #[must_use]
+    pub fn validity(self) -> Option<CertificateValidity> {
+        LIVE.with_borrow(|live| {
+            let proven = live.get(&self.socket).filter(|proven| proven.number == self.number)?;
+            let Svid { not_before_s, not_after_s, .. } = proven.svid;
+            Some(CertificateValidity { not_before_s, not_after_s })
+        })
+    }
+}
 
 impl LiveConnection {
     /// Lists the connection over `socket`, whose peer has shown this certificate.
@@ -54,16 +78,23 @@ impl LiveConnection {
         dialled: Option<Dialled>,
     ) -> Self {
         let descriptor = socket.as_raw_fd();
-        let proven = Proven { svid: svid.clone(), binding, dialled };
+        let number = LAST.get().wrapping_add(1);
+        LAST.set(number);
+        let proven = Proven { number, svid: svid.clone(), binding, dialled };
         LIVE.with_borrow_mut(|live| live.insert(descriptor, proven));
-        Self(descriptor)
+        Self(ShownCertificate { socket: descriptor, number })
+    }
+
+    /// What the peer has shown.
+    pub(crate) fn certificate(&self) -> ShownCertificate {
+        self.0
     }
 }
 
 impl Drop for LiveConnection {
     fn drop(&mut self) {
         // While the thread ends there may be no list any more.
-        let _ended = LIVE.try_with(|live| live.borrow_mut().remove(&self.0));
+        let _ended = LIVE.try_with(|live| live.borrow_mut().remove(&self.0.socket));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use leno_types::Identity;
 
-use crate::live::{Dialled, LiveConnection};
+use crate::live::{Dialled, LiveConnection, ShownCertificate};
 use crate::tls::Tls;
 use crate::verify::Svid;
 
@@ -56,7 +56,7 @@ impl Alpn {
 #[derive(Debug)]
 pub struct TlsStream {
     /// Dropped before the socket.
-    _live: Option<LiveConnection>,
+    live: Option<LiveConnection>,
     pub(crate) tls: Box<Tls>,
     /// The peer's identity, or for metrics and logs the reason why it has none.
     identity: Result<Identity, &'static str>,
@@ -65,13 +65,13 @@ pub struct TlsStream {
 
 impl TlsStream {
     pub(crate) fn new(tls: Box<Tls>, identity: Result<Identity, &'static str>, alpn: Alpn) -> Self {
-        Self { _live: None, tls, identity, alpn }
+        Self { live: None, tls, identity, alpn }
     }
 
     /// The same, which ends once the certificate of the peer is revoked, or has ended and was not renewed.
     pub(crate) fn bounded(self, svid: &Svid, dialled: Option<Dialled>) -> Self {
         let live = LiveConnection::new(self.tls.socket(), svid, self.tls.binding(), dialled);
-        Self { _live: Some(live), ..self }
+        Self { live: Some(live), ..self }
     }
 
     /// The identity that the peer has proven. `None` only for a client accepted under
@@ -79,6 +79,12 @@ impl TlsStream {
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref().ok()
+    }
+
+    /// The certificate that proves it; of peers that have proven an identity alone.
+    #[must_use]
+    pub fn certificate(&self) -> Option<ShownCertificate> {
+        self.live.as_ref().map(LiveConnection::certificate)
     }
 
     /// Why the peer has no identity, as in [`crate::HandshakeError::reason`].

@@ -10,6 +10,7 @@ mod authorizers;
 mod bodies;
 mod calls;
 mod causes;
+mod certificate_times;
 mod claims;
 mod conformance;
 mod connect;
@@ -29,6 +30,7 @@ mod neighbours;
 mod node;
 mod pairs;
 mod programs;
+mod readings;
 mod reauthorization;
 mod routes;
 mod scale;
@@ -135,6 +137,8 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 sign_in::cases(),
                 bodies::cases(),
                 holes::cases(),
+                readings::cases(),
+                certificate_times::cases(),
                 suggest::cases(),
             ]
             .into_iter()

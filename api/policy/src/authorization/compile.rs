@@ -46,7 +46,7 @@ impl AuthorizationTable {
     /// Compiles what a workload of this namespace permits.
     #[must_use]
     pub fn new(authorization: &Authorization, namespace: &str) -> Self {
-        let Authorization { policies, default, trust_domain, unusable } = authorization;
+        let Authorization { policies, default, paths, trust_domain, unusable } = authorization;
         let mut compiler = Compiler {
             entries: Vec::new(),
             clients: Interned::new(),
@@ -79,6 +79,7 @@ impl AuthorizationTable {
             headers: compiler.headers.1,
             owned: owned_headers(policies),
             default: *default,
+            reading: *paths,
             trust_domain: trust_domain.as_str().into(),
             namespace: namespace.into(),
             is_usable: unusable.is_none(),

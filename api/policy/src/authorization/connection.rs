@@ -5,7 +5,7 @@ use leno_types::Identity;
 use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch, IpBlock};
 
 use super::header::is_spelling;
-use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex};
+use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex, certificate};
 
 /// What the policies leave to be decided for one connection.
 #[derive(Debug, Default)]
@@ -35,6 +35,10 @@ pub struct ConnectionRules {
     pub(super) owned: Box<[u32]>,
     /// Whether addresses of the client that are unknown could change the rules.
     lacks_addresses: bool,
+    /// Whether they depend on the time of the client's certificate.
+    reads_certificate: bool,
+    /// When that may change them, in seconds of Unix time.
+    until_s: Option<i64>,
 }
 
 /// For each of the table's values of `from`, whether a client matches it.
@@ -63,6 +67,18 @@ impl ConnectionRules {
         self.lacks_addresses
     }
 
+    /// Whether they depend on the time of the client's certificate, so that another one may change them.
+    #[must_use]
+    pub fn reads_certificate(&self) -> bool {
+        self.reads_certificate
+    }
+
+    /// The second of Unix time from which on they no longer hold, because the certificate has another age.
+    #[must_use]
+    pub fn until_s(&self) -> Option<i64> {
+        self.until_s
+    }
+
     pub(super) fn matches(&self, entry: u32) -> bool {
         let word = self.matching.get(entry as usize / 64);
         word.is_some_and(|word| word >> (entry % 64) & 1 == 1)
@@ -85,6 +101,7 @@ impl AuthorizationTable {
             lacks_addresses: self.lacks_addresses(client),
             ..ConnectionRules::default()
         };
+        self.certificates(client, &mut rules);
         let mut matching = vec![0_u64; self.entries.len().div_ceil(64)];
         let (mut pathless, mut audited) = (Vec::new(), Vec::new());
         for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| is_here(entry)) {
@@ -147,6 +164,19 @@ impl AuthorizationTable {
                 .entries
                 .iter()
                 .any(|entry| entry.is_for(client.port) && entry.clients.is_some_and(reads))
+    }
+
+    /// Whether, and until when, the rules depend on the client's certificate.
+    fn certificates(&self, client: &ConnectionView<'_>, rules: &mut ConnectionRules) {
+        let Some(shown) = client.certificate else { return };
+        let sets = self.entries.iter().filter(|entry| entry.is_for(client.port));
+        let sets = sets.filter_map(|entry| self.clients.get(entry.clients? as usize));
+        let conditions = sets.flatten().map(|one| &one.certificate);
+        for condition in conditions.filter(|one| !certificate::is_empty(one)) {
+            rules.reads_certificate = true;
+            let next = certificate::next_change(condition, shown);
+            rules.until_s = [rules.until_s, next].into_iter().flatten().min();
+        }
     }
 
     /// Whether the decision on requests depends on their path. An allow rule's path means nothing
@@ -212,11 +242,13 @@ fn matches(
         service_accounts,
         blocks,
         unauthenticated,
+        certificate: time,
     } = condition;
     let of_identity = !identities.is_empty()
         || !trust_domains.is_empty()
         || !namespaces.is_empty()
-        || !service_accounts.is_empty();
+        || !service_accounts.is_empty()
+        || !certificate::is_empty(time);
     if *unauthenticated && client.identity.is_some() {
         return false;
     }
@@ -235,6 +267,7 @@ fn matches(
         && (trust_domains.is_empty() || trust_domains.contains(identity.trust_domain()))
         && (namespaces.is_empty() || namespaces.iter().any(|one| is(one, namespace)))
         && (service_accounts.is_empty() || service_accounts.iter().any(is_account))
+        && certificate::matches(time, client.certificate)
 }
 
 fn is(one: &std::sync::Arc<str>, other: &str) -> bool {

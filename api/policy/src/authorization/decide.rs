@@ -48,7 +48,7 @@ impl AuthorizationTable {
             return AuthorizationDecision::Denied(Denial::Unusable);
         }
         let mut buffer = Decoded::new();
-        let path = path::canonical(request.path(), &mut buffer);
+        let path = path::canonical(request.path(), &mut buffer, self.reading);
         let mut facts = Facts::new(self, rules, request, path.ok());
         let (mut denied, mut allowed) = (rules.denied, rules.allowed);
         let mut also: Audited = rules.audited.iter().copied().collect();

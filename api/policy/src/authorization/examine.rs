@@ -42,7 +42,8 @@ impl AuthorizationTable {
     ) -> Examined {
         let rules = self.connection(client);
         let mut buffer = Decoded::new();
-        let path = request.map(|request| path::canonical(request.path(), &mut buffer));
+        let path =
+            request.map(|request| path::canonical(request.path(), &mut buffer, self.reading));
         let mut reached = vec![false; self.entries.len()];
         if let Some(Ok(path)) = path {
             self.paths.each(path, |at| {

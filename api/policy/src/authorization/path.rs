@@ -1,8 +1,9 @@
-//! The canonical form of a path, for paths that all servers read alike.
+//! The canonical form of a path: of one that all servers read alike, or as the application is declared to read it.
 #![expect(clippy::arithmetic_side_effects, reason = "a length within the path")]
 
 use std::fmt;
 
+use leno_types::authorization::PathReading;
 use smallvec::SmallVec;
 
 /// Where a path without escapes is written.
@@ -62,41 +63,79 @@ impl fmt::Display for AmbiguousPath {
 /// The path without escapes. `*`, which stands for no path, stays.
 ///
 /// # Errors
-/// Why servers do not read it alike.
+/// Why servers that read paths so do not read it alike.
 pub(super) fn canonical<'p>(
     path: &'p [u8],
     decoded: &'p mut Decoded,
+    reading: PathReading,
 ) -> Result<&'p [u8], AmbiguousPath> {
     if path == b"*" {
         return Ok(path);
     }
-    let path = if path.contains(&b'%') {
-        decode(path, decoded)?;
-        &decoded[..]
-    } else {
-        path
-    };
-    check(path)?;
-    Ok(path)
+    if reading.verbatim {
+        return if path.first() == Some(&b'/') { Ok(path) } else { Err(AmbiguousPath::NoSlash) };
+    }
+    let has_escapes = path.contains(&b'%');
+    if has_escapes {
+        decode(path, decoded, reading)?;
+    }
+    if reading.is_strict() {
+        let path = if has_escapes { &decoded[..] } else { path };
+        check(path, reading)?;
+        return Ok(path);
+    }
+    let plain = if has_escapes { &decoded[..] } else { path };
+    check(plain, reading)?;
+    let read = normalised(plain)?;
+    *decoded = read;
+    Ok(&decoded[..])
+}
+
+/// A path that was checked without several slashes in a row, and without segments `.` and `..`.
+///
+/// # Errors
+/// When `..` leads above the root, which some servers refuse and others do not.
+fn normalised(path: &[u8]) -> Result<Decoded, AmbiguousPath> {
+    let mut read = Decoded::new();
+    let mut segments = path.split(|byte| *byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            b"" | b"." => {}
+            b".." => {
+                let parent = read.iter().rposition(|byte| *byte == b'/');
+                read.truncate(parent.ok_or(AmbiguousPath::DotSegment)?);
+            }
+            name => {
+                read.push(b'/');
+                read.extend_from_slice(name);
+                continue;
+            }
+        }
+        if is_last {
+            read.push(b'/');
+        }
+    }
+    Ok(read)
 }
 
 /// The path as policies name it, without escapes.
 ///
 /// # Errors
-/// Why servers do not read it alike.
-pub fn canonical_path(path: &[u8]) -> Result<String, AmbiguousPath> {
+/// Why servers that read paths so do not read it alike.
+pub fn canonical_path(path: &[u8], reading: PathReading) -> Result<String, AmbiguousPath> {
     let mut buffer = Decoded::new();
-    let path = canonical(path, &mut buffer)?;
+    let path = canonical(path, &mut buffer, reading)?;
     String::from_utf8(path.to_vec()).map_err(|_| AmbiguousPath::Encoding)
 }
 
 /// Why servers do not read a path alike; `None` if they do.
 #[must_use]
 pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {
-    canonical(path, &mut Decoded::new()).err()
+    canonical(path, &mut Decoded::new(), PathReading::default()).err()
 }
 
-fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
+fn decode(path: &[u8], decoded: &mut Decoded, reading: PathReading) -> Result<(), AmbiguousPath> {
     let mut rest = path;
     while let Some((first, after)) = rest.split_first() {
         rest = after;
@@ -110,7 +149,7 @@ fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
             };
             byte = high << 4 | low;
             rest = after;
-            if byte == b'/' {
+            if byte == b'/' && !reading.decodes_slashes {
                 return Err(AmbiguousPath::EncodedSlash);
             }
         }
@@ -129,7 +168,7 @@ fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
 }
 
 /// Checks a path without escapes.
-fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
+fn check(path: &[u8], reading: PathReading) -> Result<(), AmbiguousPath> {
     if path.first() != Some(&b'/') {
         return Err(AmbiguousPath::NoSlash);
     }
@@ -142,8 +181,8 @@ fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
         match byte {
             b'/' => {
                 if at > 0 {
-                    ends(length, dots)?;
-                    if length == 0 {
+                    ends(length, dots, reading)?;
+                    if length == 0 && !reading.merges_slashes {
                         return Err(AmbiguousPath::EmptySegment);
                     }
                 }
@@ -161,7 +200,7 @@ fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
         dots &= *byte == b'.';
         length += 1;
     }
-    ends(length, dots)
+    ends(length, dots, reading)
 }
 
 /// Checks the characters beyond ASCII of a path. Languages remove white space of Unicode from the ends
@@ -182,8 +221,9 @@ fn check_characters(path: &[u8]) -> Result<(), AmbiguousPath> {
 }
 
 /// Checks a segment of this length; `dots`: it has only dots.
-fn ends(length: usize, dots: bool) -> Result<(), AmbiguousPath> {
-    if dots && (1..=2).contains(&length) { Err(AmbiguousPath::DotSegment) } else { Ok(()) }
+fn ends(length: usize, dots: bool, reading: PathReading) -> Result<(), AmbiguousPath> {
+    let is_dots = dots && (1..=2).contains(&length);
+    if is_dots && !reading.resolves_dots { Err(AmbiguousPath::DotSegment) } else { Ok(()) }
 }
 
 fn digit(byte: u8) -> Option<u8> {
@@ -195,9 +235,45 @@ mod tests {
     use super::*;
 
     fn read(path: &str) -> Result<String, AmbiguousPath> {
-        let mut decoded = Decoded::new();
-        canonical(path.as_bytes(), &mut decoded)
-            .map(|path| String::from_utf8(path.to_vec()).unwrap())
+        canonical_path(path.as_bytes(), PathReading::default())
+    }
+
+    #[test]
+    fn a_path_is_read_as_the_application_is_declared_to_read_it() {
+        use AmbiguousPath::{DotSegment, EmptySegment, EncodedSlash, NoSlash, Parameter};
+        let (merge, dots) = ("merge-slashes", "merge-slashes,resolve-dots");
+        let all = "merge-slashes,resolve-dots,decode-slashes";
+        for (reading, path, expected) in [
+            (merge, "//admin", Ok("/admin")),
+            (merge, "/a///b//", Ok("/a/b/")),
+            (merge, "//", Ok("/")),
+            (merge, "/%61//b", Ok("/a/b")),
+            (merge, "/a/../b", Err(DotSegment)),
+            (merge, "/a%2Fb", Err(EncodedSlash)),
+            (merge, "*", Ok("*")),
+            ("resolve-dots", "/a/../b", Ok("/b")),
+            ("resolve-dots", "/a/./b/.", Ok("/a/b/")),
+            ("resolve-dots", "/a/b/..", Ok("/a/")),
+            ("resolve-dots", "/a/..", Ok("/")),
+            ("resolve-dots", "/a/%2e%2E/b", Ok("/b")),
+            ("resolve-dots", "/../b", Err(DotSegment)),
+            ("resolve-dots", "/a/../../b", Err(DotSegment)),
+            ("resolve-dots", "/a//../b", Err(EmptySegment)),
+            (dots, "/a//../b", Ok("/b")),
+            (dots, "/...", Ok("/...")),
+            ("decode-slashes", "/a%2Fb%2f", Ok("/a/b/")),
+            ("decode-slashes", "/a%2F/b", Err(EmptySegment)),
+            (all, "/public%2F%2e%2e%2fadmin", Ok("/admin")),
+            (all, "/a%2F/b", Ok("/a/b")),
+            (all, "/a;x/b", Err(Parameter)),
+            ("none", "/a//../%2F;x%", Ok("/a//../%2F;x%")),
+            ("none", "a", Err(NoSlash)),
+            ("none", "*", Ok("*")),
+        ] {
+            let reading: PathReading = reading.parse().unwrap();
+            let read = canonical_path(path.as_bytes(), reading);
+            assert_eq!(read.as_deref().map_err(|why| *why), expected, "{reading}: {path}");
+        }
     }
 
     #[test]

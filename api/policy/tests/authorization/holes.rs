@@ -31,7 +31,8 @@ fn decide(table: &AuthorizationTable, client: &str, request: &Request) -> Author
     let identity = client.parse().ok();
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let others = OtherAddresses::Known(&[]);
-    let view = ConnectionView { identity: identity.as_ref(), address, others, port: 80 };
+    let identity = identity.as_ref();
+    let view = ConnectionView { identity, certificate: None, address, others, port: 80 };
     table.decide(&table.connection(&view), request, |_| ())
 }
 

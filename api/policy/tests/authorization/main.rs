@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, Denial,
-    OtherAddresses, PolicyIndex, PolicyMatch, ServerNameView,
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, CertificateView,
+    ConnectionView, Denial, OtherAddresses, PolicyIndex, PolicyMatch, ServerNameView,
 };
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
-    IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, CertificateMatch, CertificateValidity, ClientMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
+    SegmentMatch,
 };
 use leno_types::authorizer::ExternalAuthorizer;
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
@@ -38,9 +39,16 @@ const SEGMENTS: [&str; 5] = ["a", "b", "admin", "a-x", "C"];
 const VALUES: [&str; 5] = ["1", "2", "1,2", "1, 3", ""];
 const NAMES: [&str; 2] = ["x-role", "x-team"];
 const CLAIMS: [&str; 2] = ["sub", "groups"];
-const TRICKS: [&str; 17] = [
+const TRICKS: [&str; 24] = [
     "//admin",
+    "/a//admin",
+    "/a///b//",
     "/a/../admin",
+    "/../admin",
+    "/a/%2e%2E/admin",
+    "/a/b/..",
+    "/a//../admin",
+    "/a%2F%2e%2e%2fadmin",
     "/a%2Fadmin",
     "/%61dmin",
     "/a;x/admin",
@@ -166,6 +174,43 @@ fn client_match(dice: &mut Dice) -> ClientMatch {
         service_accounts: dice.some(account),
         blocks: dice.some(|dice| IpBlock { cidr: cidr(dice), except: dice.some(cidr) }),
         unauthenticated: dice.one_in(6),
+        certificate: if dice.one_in(4) {
+            certificate_match(dice)
+        } else {
+            CertificateMatch::default()
+        },
+    }
+}
+
+/// The time at which all requests come.
+const NOW_S: i64 = 1_000_000;
+
+fn certificate_match(dice: &mut Dice) -> CertificateMatch {
+    let mut time = || {
+        let seconds = dice.pick(&[299, 300, 301, 3_600, 86_400]);
+        dice.one_in(2).then_some(std::time::Duration::from_secs(seconds))
+    };
+    CertificateMatch { max_age: time(), min_age: time(), min_left: time(), max_left: time() }
+}
+
+fn certificate(dice: &mut Dice) -> Option<CertificateView> {
+    let mut time = || dice.pick(&[-10, 0, 299, 300, 301, 3_601, 86_400]);
+    let (not_before_s, not_after_s) = (NOW_S - time(), NOW_S + time());
+    let validity = CertificateValidity { not_before_s, not_after_s };
+    (!dice.one_in(8)).then_some(CertificateView { validity, now_s: NOW_S })
+}
+
+/// Mostly what all servers read alike.
+fn reading(dice: &mut Dice) -> PathReading {
+    match dice.below(6) {
+        0 => PathReading { verbatim: true, ..PathReading::default() },
+        1 | 2 => PathReading {
+            verbatim: false,
+            merges_slashes: dice.one_in(2),
+            resolves_dots: dice.one_in(2),
+            decodes_slashes: dice.one_in(2),
+        },
+        _ => PathReading::default(),
     }
 }
 
@@ -241,7 +286,8 @@ fn authorization(dice: &mut Dice) -> Authorization {
     };
     let policies = (0..dice.below(6)).map(|number| policy(number, dice)).collect();
     let default = dice.pick(&DefaultAuthorization::ALL);
-    Authorization { policies, default, ..Authorization::default() }
+    let paths = reading(dice);
+    Authorization { policies, default, paths, ..Authorization::default() }
 }
 
 fn identity(dice: &mut Dice) -> Option<Identity> {
@@ -369,7 +415,8 @@ fn the_table_decides_as_the_policies_read() {
                 _ => OtherAddresses::Unknown,
             };
             let (identity, port) = (identity.as_ref(), dice.pick(&PORTS));
-            let client = ConnectionView { identity, address, others, port };
+            let certificate = certificate(&mut dice).filter(|_| identity.is_some());
+            let client = ConnectionView { identity, certificate, address, others, port };
             let rules = table.connection(&client);
             let request = request(&mut dice);
             let mut audited = Vec::new();

@@ -3,8 +3,8 @@
 use leno_policy::authorization::{ConnectionView, OtherAddresses, ServerNameView};
 use leno_types::Identity;
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
-    PathMatch, RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, CertificateMatch, ClientMatch,
+    DefaultAuthorization, HeaderMatch, PathMatch, PathReading, RequestMatch, Rule, SegmentMatch,
 };
 
 use crate::Request;
@@ -39,7 +39,7 @@ pub(crate) fn request(
     client: &ConnectionView<'_>,
     request: &Request,
 ) -> Expected {
-    let path = canonical(&request.path);
+    let path = canonical(&request.path, authorization.paths);
     let truth = |policy: &AuthorizationPolicy, rule: &Rule, to: &RequestMatch| -> Truth {
         if !policy.tokens.is_empty() && !request.fulfils(&rule.claims) {
             return Truth::No;
@@ -242,6 +242,24 @@ fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> 
             }))
         && (one.blocks.is_empty() || one.blocks.iter().any(in_block))
         && (!one.unauthenticated || client.identity.is_none())
+        && is_of_time(&one.certificate, client)
+}
+
+/// Whether the client's certificate is of this time.
+fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>) -> bool {
+    let CertificateMatch { max_age, min_age, min_left, max_left } = wanted;
+    if [max_age, min_age, min_left, max_left].iter().all(|limit| limit.is_none()) {
+        return true;
+    }
+    let (Some(_), Some(certificate)) = (client.identity, client.certificate) else { return false };
+    let span = |from: i64, to: i64| i128::from(to).saturating_sub(from.into()).max(0);
+    let age = span(certificate.validity.not_before_s, certificate.now_s);
+    let left = span(certificate.now_s, certificate.validity.not_after_s);
+    let limit = |limit: &Option<std::time::Duration>, otherwise: i128| {
+        limit.map_or(otherwise, |limit| limit.as_secs().into())
+    };
+    (limit(min_age, 0)..=limit(max_age, i128::MAX)).contains(&age)
+        && (limit(min_left, 0)..=limit(max_left, i128::MAX)).contains(&left)
 }
 
 /// Whether an action is taken on doubt.
@@ -318,32 +336,52 @@ fn is_header(
     }
 }
 
-/// The path as every server reads it; `None` if servers differ.
-fn canonical(path: &str) -> Option<String> {
+/// The path as the application reads it; `None` if servers that read paths so differ.
+fn canonical(path: &str, reading: PathReading) -> Option<String> {
     if path == "*" {
         return Some(path.to_owned());
     }
-    let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
-    let mut decoded = String::new();
-    for (number, segment) in segments.iter().enumerate() {
-        let segment = unescaped(segment)?;
-        let is_last = number + 1 == segments.len();
-        if segment.is_empty() && !is_last || segment == "." || segment == ".." {
+    if reading.verbatim {
+        return path.starts_with('/').then(|| path.to_owned());
+    }
+    let segments = path.strip_prefix('/')?.split('/');
+    let segments = segments.map(|segment| unescaped(segment, reading.decodes_slashes));
+    let mut read = "/".to_owned() + &segments.collect::<Option<Vec<_>>>()?.join("/");
+    let odd = |c: char| matches!(c, '\\' | ';' | '#' | '?') || c.is_control() || c.is_whitespace();
+    if read.contains(odd) {
+        return None;
+    }
+    while read.contains("//") {
+        if !reading.merges_slashes {
             return None;
         }
-        decoded = decoded + "/" + &segment;
+        read = read.replace("//", "/");
     }
-    let odd = |c: char| matches!(c, '\\' | ';' | '#' | '?') || c.is_control() || c.is_whitespace();
-    (!decoded.contains(odd)).then_some(decoded)
+    let is_dots = |segment: &str| segment == "." || segment == "..";
+    if !read.split('/').any(is_dots) {
+        return Some(read);
+    }
+    let mut kept = Vec::new();
+    let mut ends_open = false;
+    for segment in read.split('/').skip(1) {
+        ends_open = segment.is_empty() || is_dots(segment);
+        match segment {
+            "" | "." => {}
+            ".." => drop(kept.pop()?),
+            name => kept.push(name),
+        }
+    }
+    let end = if ends_open && !kept.is_empty() { "/" } else { "" };
+    reading.resolves_dots.then(|| format!("/{}{end}", kept.join("/")))
 }
 
-fn unescaped(segment: &str) -> Option<String> {
+fn unescaped(segment: &str, decodes_slashes: bool) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = segment.split('%');
     bytes.extend(parts.next()?.bytes());
     for part in parts {
         let byte = u8::from_str_radix(part.get(..2)?, 16).ok()?;
-        if byte == b'/' {
+        if byte == b'/' && !decodes_slashes {
             return None;
         }
         bytes.push(byte);

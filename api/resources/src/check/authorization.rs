@@ -8,9 +8,9 @@ use leno_types::{Identity, TrustDomain, check_label, check_subdomain};
 use super::traffic::{metadata, targets};
 use super::{Check, Cursor, external};
 use crate::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, ClaimSpec, ClientSpec,
-    GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec,
-    TokenIssuerSpec, WorkloadSelector, jwks,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, CertificateSpec, ClaimSpec,
+    ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec,
+    SegmentSpec, TokenIssuerSpec, WorkloadSelector, jwks,
 };
 
 /// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
@@ -37,6 +37,9 @@ const MAX_ISSUERS: usize = 8;
 const MAX_URL: usize = 2048;
 /// Clocks that differ by more are wrong, and tokens that have ended would be taken for as long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// How long before it is issued a certificate of the mesh begins to hold, for clocks that differ.
+const BACKDATED: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Kinds that a policy can be attached to.
 const KINDS: [(&str, &str); 4] =
@@ -268,6 +271,33 @@ fn client(check: &mut Check<'_>, at: &Cursor<'_>, client: &ClientSpec) {
         }
     });
     each(check, &at.key("ipBlocks"), &client.ip_blocks, ip_block);
+    if let Some(time) = client.certificate {
+        certificate(check, &at.key("certificate"), time);
+    }
+}
+
+/// The times of a certificate, which are whole seconds.
+fn certificate(check: &mut Check<'_>, at: &Cursor<'_>, spec: CertificateSpec) {
+    let limits = spec.limits();
+    if limits.iter().all(|(_, limit)| limit.is_none()) {
+        return check.fail(at, "requires nothing: leave it out for every certificate");
+    }
+    for (key, limit) in limits {
+        if limit.is_some_and(|limit| limit.0.is_zero() || limit.0.subsec_nanos() > 0) {
+            check.fail(&at.key(key), "is not a number of seconds: use for example 1h");
+        }
+    }
+    for (least, most) in [("minAge", "maxAge"), ("minLeft", "maxLeft")] {
+        let of = |wanted| limits.iter().find_map(|(key, limit)| limit.filter(|_| *key == wanted));
+        if of(least).zip(of(most)).is_some_and(|(least, most)| least > most) {
+            check.fail(&at.key(least), format!("is more than {most}: no certificate matches"));
+        }
+    }
+    // A deny or audit rule of such an age would match none, and an allow rule would permit none.
+    if spec.max_age.is_some_and(|age| age.0 <= BACKDATED) {
+        let reason = "is not more than 5m: certificates begin to hold 5m before they are issued";
+        check.fail(&at.key("maxAge"), reason);
+    }
 }
 
 fn ip_block(check: &mut Check<'_>, at: &Cursor<'_>, block: &IpBlockSpec) {

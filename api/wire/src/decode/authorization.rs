@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
-    HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, PathReading, RequestMatch,
+    Rule, SegmentMatch,
 };
 use leno_types::authorizer::{
     AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer, MAX_AUTHORIZER_BODY,
@@ -45,9 +46,15 @@ fn read(message: proto::Authorization) -> Result<Authorization, DecodeError> {
     Ok(Authorization {
         policies: message.policies.into_iter().map(policy).collect::<Result<_, _>>()?,
         default,
+        paths: message.paths.map(reading).unwrap_or_default(),
         trust_domain: TrustDomain::new(&message.trust_domain)?,
         unusable: None,
     })
+}
+
+fn reading(message: proto::PathReading) -> PathReading {
+    let proto::PathReading { verbatim, merges_slashes, resolves_dots, decodes_slashes } = message;
+    PathReading { verbatim, merges_slashes, resolves_dots, decodes_slashes }
 }
 
 fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, DecodeError> {
@@ -154,7 +161,15 @@ fn client(message: proto::ClientMatch) -> Result<ClientMatch, DecodeError> {
         service_accounts: all("service accounts", message.service_accounts, account)?,
         blocks: all("blocks", message.blocks, block)?,
         unauthenticated: message.unauthenticated,
+        certificate: message.certificate.map(certificate).unwrap_or_default(),
     })
+}
+
+fn certificate(message: proto::CertificateMatch) -> CertificateMatch {
+    let proto::CertificateMatch { max_age_s, min_age_s, min_left_s, max_left_s } = message;
+    let [max_age, min_age, min_left, max_left] =
+        [max_age_s, min_age_s, min_left_s, max_left_s].map(|time| time.map(Duration::from_secs));
+    CertificateMatch { max_age, min_age, min_left, max_left }
 }
 
 fn cidr(message: proto::Cidr) -> Result<Cidr, DecodeError> {

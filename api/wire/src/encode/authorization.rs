@@ -5,25 +5,29 @@ use std::sync::Arc;
 
 use leno_types::TrustDomain;
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
-    HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
+    SegmentMatch,
 };
 use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer, TokenKey};
 
 use super::{ips, traffic};
 use crate::{
-    AUTHORIZATION_LEVEL, LEVEL_WITHOUT_AUTHORIZERS, LEVEL_WITHOUT_BODIES, LEVEL_WITHOUT_TOKENS,
-    proto,
+    AUTHORIZATION_LEVEL, LEVEL_WITHOUT_AUTHORIZERS, LEVEL_WITHOUT_BODIES,
+    LEVEL_WITHOUT_CERTIFICATES, LEVEL_WITHOUT_TOKENS, proto,
 };
 
 pub(super) fn authorization(authorization: &Authorization) -> proto::Authorization {
-    let Authorization { policies, default, trust_domain, unusable } = authorization;
+    let Authorization { policies, default, paths, trust_domain, unusable } = authorization;
+    let of_policies = policies.iter().map(level).max().unwrap_or(LEVEL_WITHOUT_TOKENS);
     proto::Authorization {
         // No proxy can read the policies of a proxy that cannot apply them.
         level: match unusable {
             Some(_) => u32::MAX,
-            None => policies.iter().map(level).max().unwrap_or(LEVEL_WITHOUT_TOKENS),
+            // A proxy that decodes what the application does not would permit other paths than it should.
+            None if paths.verbatim && !policies.is_empty() => AUTHORIZATION_LEVEL,
+            None => of_policies,
         },
         default: match default {
             DefaultAuthorization::All => proto::DefaultAuthorization::All,
@@ -34,14 +38,24 @@ pub(super) fn authorization(authorization: &Authorization) -> proto::Authorizati
         .into(),
         trust_domain: trust_domain.to_string(),
         policies: policies.iter().map(policy).collect(),
+        paths: (!paths.is_strict()).then(|| reading(*paths)),
     }
+}
+
+fn reading(reading: PathReading) -> proto::PathReading {
+    let PathReading { verbatim, merges_slashes, resolves_dots, decodes_slashes } = reading;
+    proto::PathReading { verbatim, merges_slashes, resolves_dots, decodes_slashes }
 }
 
 /// The lowest level at which a proxy applies the policy as it is meant.
 fn level(policy: &AuthorizationPolicy) -> u32 {
     let has_body = policy.external.as_ref().is_some_and(|external| external.body.is_some());
-    if has_body || policy.tokens.iter().any(|issuer| !issuer.claim_headers.is_empty()) {
+    let any = CertificateMatch::default();
+    let mut clients = policy.rules.iter().flat_map(|rule| &rule.from);
+    if clients.any(|client| client.certificate != any) {
         AUTHORIZATION_LEVEL
+    } else if has_body || policy.tokens.iter().any(|issuer| !issuer.claim_headers.is_empty()) {
+        LEVEL_WITHOUT_CERTIFICATES
     } else if policy.action == Action::External {
         LEVEL_WITHOUT_BODIES
     } else if !policy.tokens.is_empty() {
@@ -144,7 +158,16 @@ fn client(client: &ClientMatch) -> proto::ClientMatch {
         service_accounts: client.service_accounts.iter().map(account).collect(),
         blocks: client.blocks.iter().map(block).collect(),
         unauthenticated: client.unauthenticated,
+        certificate: (client.certificate != CertificateMatch::default())
+            .then(|| certificate(client.certificate)),
     }
+}
+
+fn certificate(certificate: CertificateMatch) -> proto::CertificateMatch {
+    let CertificateMatch { max_age, min_age, min_left, max_left } = certificate;
+    let [max_age_s, min_age_s, min_left_s, max_left_s] =
+        [max_age, min_age, min_left, max_left].map(|time| time.map(|time| time.as_secs()));
+    proto::CertificateMatch { max_age_s, min_age_s, min_left_s, max_left_s }
 }
 
 fn cidr(cidr: &Cidr) -> proto::Cidr {

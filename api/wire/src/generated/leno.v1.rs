@@ -1350,6 +1350,9 @@ pub struct Authorization {
     pub trust_domain: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "4")]
     pub policies: ::prost::alloc::vec::Vec<AuthorizationPolicy>,
+    /// Absent: only what all servers read alike.
+    #[prost(message, optional, tag = "5")]
+    pub paths: ::core::option::Option<PathReading>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AuthorizationPolicy {
@@ -1490,6 +1493,34 @@ pub struct ClientMatch {
     pub blocks: ::prost::alloc::vec::Vec<IpBlock>,
     #[prost(bool, tag = "6")]
     pub unauthenticated: bool,
+    /// Absent means any certificate, or none. Level 5.
+    #[prost(message, optional, tag = "7")]
+    pub certificate: ::core::option::Option<CertificateMatch>,
+}
+/// The time of a client's certificate. Every part that is set must match.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CertificateMatch {
+    #[prost(uint64, optional, tag = "1")]
+    pub max_age_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    pub min_age_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub min_left_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub max_left_s: ::core::option::Option<u64>,
+}
+/// How an application reads paths.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathReading {
+    /// As they are sent, without the others. Level 5.
+    #[prost(bool, tag = "1")]
+    pub verbatim: bool,
+    #[prost(bool, tag = "2")]
+    pub merges_slashes: bool,
+    #[prost(bool, tag = "3")]
+    pub resolves_dots: bool,
+    #[prost(bool, tag = "4")]
+    pub decodes_slashes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SegmentMatch {

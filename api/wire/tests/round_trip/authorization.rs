@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
-    HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
+    SegmentMatch,
 };
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::mesh::{ServerPolicy, Topology};
@@ -31,6 +32,13 @@ fn cidr() -> impl Strategy<Value = Cidr> {
     (ip(), 0_u8..=32).prop_map(|(ip, length)| Cidr::new(ip, length).unwrap())
 }
 
+fn certificate() -> impl Strategy<Value = CertificateMatch> {
+    let time = || option::of((0..100_000_u64).prop_map(Duration::from_secs));
+    (time(), time(), time(), time()).prop_map(|(max_age, min_age, min_left, max_left)| {
+        CertificateMatch { max_age, min_age, min_left, max_left }
+    })
+}
+
 prop_compose! {
     fn client()(
         identities in vec(segment(), 0..3),
@@ -39,10 +47,11 @@ prop_compose! {
         service_accounts in vec((text(), text()), 0..2),
         blocks in vec((cidr(), vec(cidr(), 0..2)), 0..2),
         unauthenticated in any::<bool>(),
+        certificate in certificate(),
     ) -> ClientMatch {
         let blocks = blocks.into_iter().map(|(cidr, except)| IpBlock { cidr, except }).collect();
         ClientMatch {
-            identities, trust_domains, namespaces, service_accounts, blocks, unauthenticated,
+            identities, trust_domains, namespaces, service_accounts, blocks, unauthenticated, certificate,
         }
     }
 }
@@ -137,9 +146,18 @@ prop_compose! {
 
 pub(crate) fn authorization() -> impl Strategy<Value = Authorization> {
     let default = prop::sample::select(DefaultAuthorization::ALL.to_vec());
-    (vec(policy(), 0..3), default).prop_map(|(policies, default)| Authorization {
+    let paths = any::<[bool; 4]>().prop_map(
+        |[verbatim, merges_slashes, resolves_dots, decodes_slashes]| PathReading {
+            verbatim,
+            merges_slashes,
+            resolves_dots,
+            decodes_slashes,
+        },
+    );
+    (vec(policy(), 0..3), default, paths).prop_map(|(policies, default, paths)| Authorization {
         policies: policies.into(),
         default,
+        paths,
         ..Authorization::default()
     })
 }
@@ -217,7 +235,7 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
 
 /// A proxy of a release before tokens would take a policy with tokens for one without; one of a release before external
 /// authorizers knows no such action; one of a release before headers of claims would pass on what clients send in their
-/// place, and one before bodies would ask without them.
+/// place, and one before bodies would ask without them; one before times of certificates would take any.
 #[test]
 fn a_policy_is_not_read_without_a_part_of_it() {
     let key = TokenKey { id: None, algorithm: TokenAlgorithm::Es256, public: [4].into() };
@@ -234,18 +252,23 @@ fn a_policy_is_not_read_without_a_part_of_it() {
     let external = ExternalAuthorizer::none();
     let body = Some(AuthorizerBody { max_bytes: 1, partial: false, as_bytes: false });
     let with_body = ExternalAuthorizer { body, ..external.clone() };
-    for (tokens, external, level) in [
-        (vec![], None, 1),
-        (vec![issuer.clone()], None, 2),
-        (vec![issuer], Some(external), 3),
-        (vec![with_headers], None, AUTHORIZATION_LEVEL),
-        (vec![], Some(with_body), AUTHORIZATION_LEVEL),
+    let max_age = Some(Duration::from_secs(3600));
+    let certificate = CertificateMatch { max_age, ..CertificateMatch::default() };
+    let client = ClientMatch { certificate, ..ClientMatch::default() };
+    let of_time = Rule { from: vec![client], ..Rule::default() };
+    for (tokens, external, rule, level) in [
+        (vec![], None, Rule::default(), 1),
+        (vec![issuer.clone()], None, Rule::default(), 2),
+        (vec![issuer], Some(external), Rule::default(), 3),
+        (vec![with_headers], None, Rule::default(), 4),
+        (vec![], Some(with_body), Rule::default(), 4),
+        (vec![], None, of_time, AUTHORIZATION_LEVEL),
     ] {
         let policy = AuthorizationPolicy {
             source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
             action: if external.is_some() { Action::External } else { Action::Allow },
             ports: None,
-            rules: [Rule::default()].into(),
+            rules: [rule].into(),
             tokens: tokens.into(),
             external: external.map(Into::into),
         };

@@ -13,7 +13,7 @@ use leno_resources::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
     ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec,
 };
-use leno_types::authorization::Action;
+use leno_types::authorization::{Action, PathReading};
 use leno_types::{Identity, InstanceName};
 use serde::{Deserialize, Serialize};
 
@@ -133,7 +133,7 @@ impl Mesh {
                     .or_insert(request.clone());
             }
         }
-        let policy = self.least(audit, requests.iter().map(|(_, request)| *request));
+        let policy = self.least(audit, requests.iter().copied());
         let (permitted, denied) = self.replay(policy.as_ref(), &requests);
         Suggestion {
             audited_by,
@@ -145,18 +145,28 @@ impl Mesh {
         }
     }
 
+    /// How the application of an instance reads paths.
+    fn path_reading(&self, instance: &InstanceName) -> PathReading {
+        let policy = self.index.server_policy(instance);
+        policy.map(|policy| policy.authorization.paths).unwrap_or_default()
+    }
+
     /// The policy that permits these requests, and as few others as names of paths allow.
     fn least<'r>(
         &self,
         audit: &AuthorizationPolicy,
-        requests: impl Iterator<Item = &'r RecordedRequest>,
+        requests: impl Iterator<Item = (&'r InstanceName, &'r RecordedRequest)>,
     ) -> Option<AuthorizationPolicy> {
         let mut of_clients: BTreeMap<Identity, OfPort> = BTreeMap::new();
-        for request in requests {
+        let mut readings: BTreeMap<&InstanceName, PathReading> = BTreeMap::new();
+        for (server, request) in requests {
             let Ok(client) = request.client.parse::<Identity>() else { continue };
             let method = (!request.method.is_empty()).then(|| request.method.clone());
             let path = match &method {
-                Some(_) => match canonical_path(request.path.as_bytes()) {
+                Some(_) => match canonical_path(
+                    request.path.as_bytes(),
+                    *readings.entry(server).or_insert_with(|| self.path_reading(server)),
+                ) {
                     Ok(path) if path != "*" => path,
                     // It is denied wherever a path decides, or has none.
                     Ok(_) | Err(_) => continue,

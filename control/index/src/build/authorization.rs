@@ -61,7 +61,8 @@ pub(crate) fn authorization(
     selected.retain(|_, policy| !policy.external.as_deref().is_some_and(is_own));
     let policies = selected.into_values().collect();
     let default = facts.default_authorization(&name.namespace);
-    Arc::new(Authorization { policies, default, trust_domain, unusable: None })
+    let paths = facts.path_reading(name);
+    Arc::new(Authorization { policies, default, paths, trust_domain, unusable: None })
 }
 
 /// Adds a policy for these ports, `None` for all, to those that it is added for already.

@@ -1,6 +1,7 @@
 //! Which authorization policies a workload's proxy receives, and when.
 
 use leno_index::{Change, Index, Settings};
+use leno_resources::Object;
 use leno_types::authorization::{Authorization, DefaultAuthorization};
 
 use crate::support::{SHOP, names, objects, put, shop};
@@ -102,6 +103,32 @@ fn the_default_is_that_of_the_namespace() {
     let key = objects(&namespace("deny"))[0].key();
     index.apply(Change::Delete(key));
     assert!(of(&index, "shop/web-0").is_open());
+}
+
+#[test]
+fn how_paths_are_read_is_of_the_workload_or_else_of_its_namespace() {
+    let mut index = shop();
+    let read = |index: &Index| of(index, "shop/web-0").paths.to_string();
+    assert_eq!(read(&index), "strict");
+    let namespace = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, \
+             annotations: {{leno.dev/path-normalisation: {value}}}}}\n"
+        )
+    };
+    put(&mut index, &namespace("none"));
+    assert_eq!(read(&index), "none");
+    // What cannot be read counts as nothing that only some servers do.
+    let mut objects = objects(SHOP);
+    for (value, expected) in [("merge-slashes", "merge-slashes"), ("merge", "strict")] {
+        for object in &mut objects {
+            let Object::Workload(workload) = object else { continue };
+            let annotations = &mut workload.metadata.annotations;
+            annotations.insert("leno.dev/path-normalisation".to_owned(), value.to_owned());
+        }
+        index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
+        assert_eq!(read(&index), expected, "{value}");
+    }
 }
 
 #[test]

@@ -67,6 +67,8 @@ async fn a_connection_ends_with_the_certificate_of_its_peer() {
 async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     let mesh = Mesh::new();
     let (mut client, mut server) = mesh.connected(Alpn::Opaque).await;
+    let shown = server.certificate().unwrap();
+    let before = shown.validity().unwrap();
     mesh.cart.set(until(&mesh.ca, CART, 2031, &mesh.clock));
     assert_eq!(mesh.due().len(), 0, "the client learns of it in time by asking");
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
@@ -74,6 +76,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert_eq!(due.len(), 1, "this end has another certificate");
     let (at_client, at_server) = mesh.renew(&due[0]).await;
     assert_eq!((at_client.unwrap(), at_server), (1, 1));
+    // Policies see the certificate that was shown last.
+    assert!(shown.validity().unwrap().not_after_s > before.not_after_s);
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 0);
     echo(&mut client, &mut server).await;
@@ -81,6 +85,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 1);
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
+    drop(server);
+    assert_eq!(shown.validity(), None);
 }
 
 #[tokio::test]

@@ -1,0 +1,110 @@
+//! How an application reads the paths of requests.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How an application reads paths, so that policies read them alike. What it does not say, and servers read
+/// differently, stays ambiguous.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathReading {
+    /// As they are sent: an escape is no other character, and nothing is ambiguous. Without the others.
+    pub verbatim: bool,
+    /// Several slashes in a row are one.
+    pub merges_slashes: bool,
+    /// A segment `.` is none, and `..` removes the one before it (RFC 3986 section 5.2.4).
+    pub resolves_dots: bool,
+    /// `%2F` is a slash.
+    pub decodes_slashes: bool,
+}
+
+/// A text that is not a [`PathReading`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not how an application reads paths: use strict, none, or of merge-slashes, resolve-dots and \
+     decode-slashes those that it does, with commas between them"
+)]
+pub struct UnknownReading(String);
+
+/// Only what all servers read alike.
+const STRICT: &str = "strict";
+/// As they are sent.
+const NONE: &str = "none";
+const MERGE: &str = "merge-slashes";
+const RESOLVE: &str = "resolve-dots";
+const DECODE: &str = "decode-slashes";
+
+impl PathReading {
+    /// Whether only paths that all servers read alike are read at all.
+    #[must_use]
+    pub fn is_strict(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl FromStr for PathReading {
+    type Err = UnknownReading;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            STRICT => return Ok(Self::default()),
+            NONE => return Ok(Self { verbatim: true, ..Self::default() }),
+            _ => {}
+        }
+        let mut reading = Self::default();
+        for word in text.split(',').map(str::trim) {
+            let part = match word {
+                MERGE => &mut reading.merges_slashes,
+                RESOLVE => &mut reading.resolves_dots,
+                DECODE => &mut reading.decodes_slashes,
+                _ => return Err(UnknownReading(text.to_owned())),
+            };
+            *part = true;
+        }
+        Ok(reading)
+    }
+}
+
+impl fmt::Display for PathReading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.verbatim {
+            return f.write_str(NONE);
+        }
+        let parts = [
+            (self.merges_slashes, MERGE),
+            (self.resolves_dots, RESOLVE),
+            (self.decodes_slashes, DECODE),
+        ];
+        let said: Vec<&str> = parts.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+        f.write_str(if said.is_empty() { STRICT } else { "" })?;
+        f.write_str(&said.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_read_as_it_is_written() {
+        for text in [
+            "strict",
+            "none",
+            "merge-slashes",
+            "resolve-dots",
+            "merge-slashes,resolve-dots,decode-slashes",
+        ] {
+            let reading: PathReading = text.parse().unwrap();
+            assert_eq!(reading.to_string(), text);
+            assert_eq!(reading.is_strict(), text == "strict");
+        }
+        let spaced: PathReading = "decode-slashes, merge-slashes".parse().unwrap();
+        assert_eq!(spaced.to_string(), "merge-slashes,decode-slashes");
+    }
+
+    #[test]
+    fn what_is_no_reading_is_refused() {
+        for text in ["", "merge", "none,merge-slashes", "strict,none", "merge-slashes,"] {
+            assert!(text.parse::<PathReading>().is_err(), "{text}");
+        }
+    }
+}
