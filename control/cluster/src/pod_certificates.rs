@@ -51,8 +51,8 @@ const GUARD: &str = "leno-pod-certificates";
 const KIND: CertificatesKind = CertificatesKind {
     kind: "PodCertificateRequest",
     plural: "podcertificaterequests",
-    versions: &["v1"],
-    remedy: "it does from Kubernetes 1.37 on",
+    versions: &["v1", "v1beta1"],
+    remedy: "it does by default from Kubernetes 1.37 on, and from 1.35 on by its flags --feature-gates and --runtime-config",
 };
 /// Requests that are signed at once: each takes three small reads and a write.
 const AT_ONCE: usize = 16;
@@ -247,7 +247,7 @@ impl PodCertificateSigner {
         spec.check_others(account.as_ref(), node.as_ref())?;
         let identity = self.identity(namespace, &spec.service_account_name)?;
         let lifetimes = (self.lifetime, spec.longest());
-        let signed = self.authority.sign_for_pod(spec.csr_der(), &identity, lifetimes);
+        let signed = self.authority.sign_for_pod(spec.key(), &identity, lifetimes);
         let signed = signed.map_err(|error| match error {
             IssueError::Key => {
                 let message = format!("{error}: use keyType: ECDSAP256");

@@ -24,6 +24,7 @@ mod tests;
 
 pub use issue::{CertificateWithKey, IssueError, Issued};
 pub use issuer_files::read_issuer;
+pub use request::PodKey;
 pub use root::OpenError;
 pub use signer::SignerPem;
 pub use state::{AuthorityState, Phase, Revocation, RotationError};

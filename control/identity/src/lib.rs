@@ -28,7 +28,7 @@ mod tokens;
 pub use authority::{
     Authority, AuthorityState, CLOCK_SKEW, CertificateWithKey, DEFAULT_LIFETIME, IssueError,
     Issued, MAX_LIFETIME, MAX_ROOTS, MIN_LIFETIME, MIN_POD_LIFETIME, OpenError, POD_CLOCK_SKEW,
-    Phase, Request, Revocation, RotationError, SignerPem, Store, TooManyRoots, Trust, Verb,
+    Phase, PodKey, Request, Revocation, RotationError, SignerPem, Store, TooManyRoots, Trust, Verb,
     read_issuer,
 };
 pub use files::{FileError, write_public};

@@ -37,9 +37,13 @@ impl P256Key {
     ) -> bool {
         algorithm.algorithm == OID_SIG_ECDSA_WITH_SHA256
             && signature.unused_bits == 0
-            && UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.point)
-                .verify(message, &signature.data)
-                .is_ok()
+            && self.has_signed(message, &signature.data)
+    }
+
+    /// Whether this key signed `message` with ECDSA and SHA-256. The signature is in DER.
+    pub(crate) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.point);
+        key.verify(message, signature).is_ok()
     }
 }
 

@@ -62,6 +62,7 @@ pub fn binary() -> Option<PathBuf> {
 /// An API server and its etcd, which end when this is dropped. The methods panic if a step fails.
 pub struct Bed {
     kube: PathBuf,
+    flags: Vec<String>,
     /// The API server's port on loopback.
     pub port: u16,
     /// Bound to that port, but not listening; the API server shares it.
@@ -77,6 +78,12 @@ pub struct Bed {
 impl Bed {
     /// Starts etcd and the API server.
     pub async fn start(kube: &Path) -> Self {
+        Self::start_with(kube, &[]).await
+    }
+
+    /// The same with more flags of the API server.
+    pub async fn start_with(kube: &Path, flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
@@ -105,7 +112,7 @@ impl Bed {
         reserved.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let port = reserved.local_addr().unwrap().port();
         audit::write_policy(path);
-        let server = Some(api_server(kube, path, port));
+        let server = Some(api_server(kube, path, (port, &flags)));
         until("the API server's certificate", async || {
             path.join("certs/apiserver.crt").metadata().ok().filter(|file| file.len() > 0)
         })
@@ -113,7 +120,7 @@ impl Bed {
         let own = kubeconfig(path, "bed.kubeconfig", port, ADMIN);
         let admin = connect(Some(&own), None).await.unwrap();
         let (kube, _reserved) = (kube.to_owned(), reserved);
-        let mut bed = Self { kube, port, _reserved, etcd, server, admin, directory };
+        let mut bed = Self { kube, flags, port, _reserved, etcd, server, admin, directory };
         bed.ready().await;
         bed
     }
@@ -127,7 +134,7 @@ impl Bed {
 
     /// Starts the API server again, on the same port and data.
     pub async fn restart(&mut self) {
-        self.server = Some(api_server(&self.kube, self.directory.path(), self.port));
+        self.server = Some(api_server(&self.kube, self.directory.path(), (self.port, &self.flags)));
         self.ready().await;
     }
 
@@ -320,8 +327,10 @@ fn kubelet_token(node: &str) -> String {
     format!("kubelet-of-{node}-of-the-test")
 }
 
-fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
+fn api_server(kube: &Path, path: &Path, (port, flags): (u16, &[String])) -> Child {
     let log = File::options().create(true).append(true).open(path.join("server.log")).unwrap();
+    let has_mode = flags.iter().any(|flag| flag.starts_with("--authorization-mode="));
+    let mode = (!has_mode).then_some("--authorization-mode=Node,RBAC");
     let file = |flag: &str, name: &str| format!("--{flag}={}", path.join(name).display());
     Command::new(kube)
         .args(["kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
@@ -337,10 +346,12 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
         .arg(file("audit-policy-file", audit::POLICY))
         .arg(file("audit-log-path", audit::LOG))
         .args(["--service-account-issuer=https://kubernetes.default.svc"])
-        .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC"])
+        .arg("--service-cluster-ip-range=10.96.0.0/16")
+        .args(mode)
         .arg("--enable-admission-plugins=NodeRestriction")
         .arg("--allow-privileged=true")
         .args(["--profiling=false"])
+        .args(flags)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

@@ -187,7 +187,7 @@ async fn has_pod_certificates(client: &Client, cluster: &Cluster) -> bool {
     let reason = match PodCertificateSigner::is_ready(client).await {
         Ok(true) => return true,
         Ok(false) => {
-            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does from 1.37 on, or \
+            "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does by default from 1.37 on, or \
              the ValidatingAdmissionPolicy leno-pod-certificates is not there"
                 .to_owned()
         }

@@ -65,7 +65,12 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
 
 /// A cluster with what people install in it, and a kubeconfig of its service account.
 async fn cluster(kube: &std::path::Path) -> (Bed, std::path::PathBuf) {
-    let bed = Bed::start(kube).await;
+    cluster_with(kube, &[]).await
+}
+
+/// The same with flags of the API server.
+async fn cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, std::path::PathBuf) {
+    let bed = Bed::start_with(kube, flags).await;
     // Webhooks that no replica serves would block every request.
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;

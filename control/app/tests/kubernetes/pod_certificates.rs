@@ -13,6 +13,7 @@ use leno_testkit_api::objects::pod;
 use leno_testkit_api::{Bed, binary, until};
 use rcgen::{
     CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData as _,
+    SigningKey as _,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -25,7 +26,7 @@ use crate::kinds::own_pod;
 use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::rotation::{ask, identity, is};
-use crate::{cluster, leads, proxy};
+use crate::{cluster_with, leads, proxy};
 
 const SIGNER: &str = "leno.dev/identity";
 const FLAGS: [&str; 3] = ["--pod-certificates", "--phase-hold", "1s"];
@@ -34,7 +35,12 @@ const FLOOD: usize = 300;
 
 /// A cluster in which pods get certificates, with two nodes, and a kubeconfig of the control plane.
 async fn signing_cluster(kube: &std::path::Path) -> (Bed, PathBuf) {
-    let (bed, kubeconfig) = cluster(kube).await;
+    signing_cluster_with(kube, &[]).await
+}
+
+/// The same with flags of the API server.
+async fn signing_cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, PathBuf) {
+    let (bed, kubeconfig) = cluster_with(kube, flags).await;
     let values = Values::load(&[], &["identity.podCertificates=true".to_owned()]).unwrap();
     let all: Vec<Value> =
         serde_saphyr::from_multiple(&render(&values, NAMESPACE).unwrap()).unwrap();
@@ -107,7 +113,8 @@ async fn request(bed: &Bed, (name, pod, node): (&str, &str, &str), key: &KeyPair
 }
 
 async fn create(client: &Client, object: &Value) -> Result<(), String> {
-    let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "PodCertificateRequest");
+    let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
+    let kind = GroupVersionKind::gvk("certificates.k8s.io", version, "PodCertificateRequest");
     let resource = ApiResource::from_gvk_with_plural(&kind, "podcertificaterequests");
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "shop", &resource);
     let made = serde_json::from_value(object.clone()).unwrap();
@@ -219,6 +226,56 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_through_a_revocation_and_a_ro
     let total = "leno_control_pod_certificates_total{result=\"issued\"}";
     until("one is counted", async || (next.metric(total).await as u64 == 1).then_some(())).await;
     next.end();
+}
+
+/// What API servers of Kubernetes 1.35 and 1.36 serve: `v1beta1` alone, with a key and a signature in place of PKCS #10.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_gets_the_certificate_of_its_pod_where_v1beta1_alone_is_served() {
+    let Some(kube) = binary() else { return };
+    let beta = "--runtime-config=certificates.k8s.io/v1beta1/podcertificaterequests=true,\
+                certificates.k8s.io/v1/podcertificaterequests=false";
+    // The authorizer of nodes of this API server waits for v1; RBAC gives kubelets what it would.
+    let flags = [beta, "--authorization-mode=RBAC"];
+    let (bed, kubeconfig) = signing_cluster_with(&kube, &flags).await;
+    let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
+        "verbs": ["create"]});
+    bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "kubelets"}, "rules": [right]}))
+        .await;
+    bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "kubelets"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kubelets"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]}))
+        .await;
+    run(&bed, "web-0", "n1").await;
+    bed.apply(own_pod("controller-0")).await;
+    bed.set_status(own_pod("controller-0")).await;
+    let kubelet = bed.kubelet("n1").await;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let proof = key.sign(uid(&bed, "Pod", "web-0").await.as_bytes()).unwrap();
+    let mut object = request(&bed, ("first", "web-0", "n1"), &key).await;
+    assert!(create(&kubelet, &object).await.is_err(), "v1 is not served");
+    object["apiVersion"] = json!("certificates.k8s.io/v1beta1");
+    let spec = object["spec"].as_object_mut().unwrap();
+    spec.remove("stubPKCS10Request");
+    spec.insert("pkixPublicKey".to_owned(), json!(BASE64.encode(&key.subject_public_key_info())));
+    spec.insert("proofOfPossession".to_owned(), json!(BASE64.encode(&proof)));
+    // The administrator is no kubelet.
+    let refused = create(&bed.admin, &object).await.unwrap_err();
+    assert!(refused.contains("only the kubelet of the pod's node"), "{refused}");
+    created(&kubelet, &object).await;
+    let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    let status = until("the answer", async || {
+        let status = bed.get(object.clone()).await?.data["status"].clone();
+        status["conditions"].as_array().is_some_and(|all| !all.is_empty()).then_some(status)
+    })
+    .await;
+    assert_eq!(status["conditions"][0]["type"], "Issued", "{status}");
+    let issued = chain(&status);
+    let (_, leaf) = X509Certificate::from_der(&issued[0]).unwrap();
+    assert_eq!(leaf.public_key().raw, key.subject_public_key_info());
+    assert!(verifies(&proxy::roots(&bed).await, &issued));
+    replica.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
+use leno_identity::PodKey;
 use leno_kube::api::DynamicObject;
 use serde::Deserialize;
 
@@ -66,8 +67,15 @@ pub(super) struct RequestSpec {
     #[serde(rename = "nodeUID")]
     node_uid: String,
     max_expiration_seconds: Option<u32>,
-    #[serde(rename = "stubPKCS10Request")]
-    stub_pkcs10_request: ByteString,
+    /// Of `v1`, and of newer API servers in `v1beta1`.
+    #[serde(default, rename = "stubPKCS10Request")]
+    stub_pkcs10_request: Option<ByteString>,
+    /// Of `v1beta1`.
+    #[serde(default, rename = "pkixPublicKey")]
+    public_key: Option<ByteString>,
+    /// The signature of the pod's UID by it.
+    #[serde(default, rename = "proofOfPossession")]
+    proof: Option<ByteString>,
     /// Of these only the first name is kept: their values may be long, and none has a meaning here.
     #[serde(default, rename = "unverifiedUserAnnotations")]
     annotation: FirstKey,
@@ -120,6 +128,15 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
     }
     let spec = object.data.get("spec").cloned().unwrap_or_default();
     match serde_json::from_value::<RequestSpec>(spec) {
+        // What an older kubelet requests of a newer API server has its key in another version.
+        Ok(spec) if spec.key() == PodKey::Request(&[]) => {
+            tracing::warn!(
+                namespace = key.namespace,
+                name = key.name,
+                "a PodCertificateRequest has no key: update the kubelet"
+            );
+            (key, None)
+        }
         // The selector of the watch has chosen them already.
         Ok(spec) if spec.signer_name == SIGNER => {
             (key.clone(), Some(PendingRequest { key, uid, version, created, spec }))
@@ -133,8 +150,18 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
 }
 
 impl RequestSpec {
-    pub(super) fn csr_der(&self) -> &[u8] {
-        &self.stub_pkcs10_request.0
+    /// Its key; an empty request without one.
+    pub(super) fn key(&self) -> PodKey<'_> {
+        fn bytes(given: &Option<ByteString>) -> Option<&[u8]> {
+            given.as_ref().map(|bytes| &*bytes.0)
+        }
+        match (bytes(&self.stub_pkcs10_request), bytes(&self.public_key)) {
+            (None | Some([]), Some(spki)) => {
+                let proof = bytes(&self.proof).unwrap_or_default();
+                PodKey::Signed { spki, pod_uid: &self.pod_uid, proof }
+            }
+            (request, _) => PodKey::Request(request.unwrap_or_default()),
+        }
     }
 
     /// The longest lifetime that the API server accepts for it, from begin to end.
@@ -265,7 +292,15 @@ pub(super) mod tests {
     fn requests_of_this_signer_without_an_answer_are_read() {
         let one = request("one", "n1");
         assert_eq!((one.uid.as_str(), one.version.as_str()), ("r", "7"));
-        assert_eq!(one.spec.csr_der(), [0, 1, 2]);
+        assert_eq!(one.spec.key(), PodKey::Request(&[0, 1, 2]));
+        // Of an API server before Kubernetes 1.37.
+        let mut earlier = spec("n1");
+        earlier["stubPKCS10Request"] = Value::Null;
+        earlier["pkixPublicKey"] = json!("AAEC");
+        earlier["proofOfPossession"] = json!("AwQ=");
+        let earlier = read(object("one", earlier, Value::Null)).1.unwrap();
+        let signed = PodKey::Signed { spki: &[0, 1, 2], pod_uid: "p", proof: &[3, 4] };
+        assert_eq!(earlier.spec.key(), signed);
         assert_eq!(one.spec.longest(), Duration::from_secs(3600));
         let mut none = spec("n1");
         none.as_object_mut().unwrap().remove("maxExpirationSeconds");
@@ -279,6 +314,9 @@ pub(super) mod tests {
         other["signerName"] = json!("example.org/other");
         assert!(read(object("one", other, Value::Null)).1.is_none());
         assert!(read(object("one", json!({"signerName": SIGNER}), Value::Null)).1.is_none());
+        let mut without = spec("n1");
+        without["stubPKCS10Request"] = Value::Null;
+        assert!(read(object("one", without, Value::Null)).1.is_none());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls_pki_types::PrivatePkcs8KeyDer;
 
-use super::request::{MAX_REQUEST, proven_key};
+use super::request::{MAX_REQUEST, PodKey, proven_key};
 use super::{
     Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, MIN_POD_LIFETIME, POD_CLOCK_SKEW, Trust,
     fields,
@@ -43,8 +43,8 @@ pub enum IssueError {
     /// The request is longer than any legitimate one.
     #[error("the certificate request has {0} bytes, more than {MAX_REQUEST}")]
     RequestSize(usize),
-    /// The request is not PKCS #10.
-    #[error("the certificate request is not PKCS #10 in DER")]
+    /// The request is not PKCS #10, or has a key that is no public key.
+    #[error("the certificate request is not PKCS #10, or its key no public key, in DER")]
     Request,
     /// The request's key is not a P-256 key.
     #[error("the certificate request's key is not an uncompressed P-256 key")]
@@ -121,11 +121,11 @@ impl Authority {
     /// As [`sign`](Self::sign).
     pub fn sign_for_pod(
         &self,
-        csr_der: &[u8],
+        key: PodKey<'_>,
         identity: &Identity,
         (lifetime, longest): (Duration, Duration),
     ) -> Result<Issued, IssueError> {
-        let key = proven_key(csr_der)?;
+        let key = key.proven()?;
         let (trust, now) = (self.trust(), SystemTime::now());
         let (holder, earliest) = self.workload(identity, &trust)?;
         let earliest = SystemTime::UNIX_EPOCH + Duration::from_secs(earliest.unwrap_or(0));

@@ -1,13 +1,48 @@
-//! Certificate requests (PKCS #10): they prove that the sender holds a key, and nothing more.
+//! Certificate requests: they prove that the sender holds a key, and nothing more.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::IssueError;
 use crate::p256::P256Key;
 
 /// Longest request, in bytes. A request for a P-256 key and a SPIFFE ID has less than 1 KiB.
 pub(super) const MAX_REQUEST: usize = 8 * 1024;
+
+/// The key of a `PodCertificateRequest` of Kubernetes, with what proves that the sender holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodKey<'a> {
+    /// PKCS #10, in DER.
+    Request(&'a [u8]),
+    /// What API servers before Kubernetes 1.37 have.
+    Signed {
+        /// The public key, a `SubjectPublicKeyInfo` in DER.
+        spki: &'a [u8],
+        /// The UID of the pod.
+        pod_uid: &'a str,
+        /// The signature of the UID by the key.
+        proof: &'a [u8],
+    },
+}
+
+impl PodKey<'_> {
+    /// The key, after a check that it is proven.
+    pub(super) fn proven(self) -> Result<P256Key, IssueError> {
+        let (spki, pod_uid, proof) = match self {
+            Self::Request(der) => return proven_key(der),
+            Self::Signed { spki, pod_uid, proof } => (spki, pod_uid, proof),
+        };
+        if spki.len() > MAX_REQUEST {
+            return Err(IssueError::RequestSize(spki.len()));
+        }
+        let Ok(([], spki)) = SubjectPublicKeyInfo::from_der(spki) else {
+            return Err(IssueError::Request);
+        };
+        let key = P256Key::from_spki(&spki).ok_or(IssueError::Key)?;
+        if key.has_signed(pod_uid.as_bytes(), proof) { Ok(key) } else { Err(IssueError::Signature) }
+    }
+}
 
 /// The public key of a request, after a check that the private key signed it. Names and extensions
 /// are ignored.

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use leno_types::{Identity, TrustDomain};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SanType, SignatureAlgorithm,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
+    PublicKeyData as _, SanType, SignatureAlgorithm, SigningKey as _,
 };
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -22,7 +23,8 @@ use x509_parser::prelude::FromDer;
 
 use super::{
     Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
-    MAX_ROOTS, MIN_LIFETIME, OpenError, POD_CLOCK_SKEW, RotationError, SignerPem, TooManyRoots,
+    MAX_ROOTS, MIN_LIFETIME, OpenError, POD_CLOCK_SKEW, PodKey, RotationError, SignerPem,
+    TooManyRoots,
 };
 use crate::files::FileError;
 
@@ -223,7 +225,9 @@ fn a_certificate_for_a_pod_fits_into_what_kubernetes_accepts() {
         (MIN_LIFETIME, day, HOUR + POD_CLOCK_SKEW),
     ] {
         let now = SystemTime::now();
-        let issued = authority.sign_for_pod(&plain_request(), &web(), (lifetime, longest)).unwrap();
+        let issued = authority
+            .sign_for_pod(PodKey::Request(&plain_request()), &web(), (lifetime, longest))
+            .unwrap();
         let life = issued.not_after.duration_since(issued.not_before).unwrap();
         let slack = Duration::from_secs(1);
         assert!(life + slack >= expected && life <= expected + slack, "{life:?} {expected:?}");
@@ -235,8 +239,49 @@ fn a_certificate_for_a_pod_fits_into_what_kubernetes_accepts() {
         assert_eq!(both.map(|time| u64::try_from(time).unwrap()), said);
         assert_eq!(verify(&authority, &issued, now), [Ok(()), Ok(())]);
     }
-    let refused = authority.sign_for_pod(&plain_request(), &web(), (day, HOUR / 2)).unwrap_err();
+    let refused = authority
+        .sign_for_pod(PodKey::Request(&plain_request()), &web(), (day, HOUR / 2))
+        .unwrap_err();
     assert!(matches!(refused, IssueError::AuthorityEnds), "{refused}");
+}
+
+/// The form of API servers before Kubernetes 1.37.
+#[test]
+fn a_key_that_has_signed_the_uid_of_its_pod_is_proven() {
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let day = 24 * HOUR;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let spki = key.subject_public_key_info();
+    let proof = key.sign(b"uid-of-web-0").unwrap();
+    let sign = |spki: &[u8], pod_uid: &str, proof: &[u8]| {
+        authority.sign_for_pod(PodKey::Signed { spki, pod_uid, proof }, &web(), (day, day))
+    };
+    let issued = sign(&spki, "uid-of-web-0", &proof).unwrap();
+    assert_eq!(parse(&issued.chain_der[0]).public_key().raw, spki);
+    assert_eq!(verify(&authority, &issued, SystemTime::now()), [Ok(()), Ok(())]);
+    let other = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
+    let of_p384 = p384.sign(b"uid-of-web-0").unwrap();
+    type Expected = fn(&IssueError) -> bool;
+    let cases: [(Vec<u8>, &str, &[u8], Expected); 5] = [
+        (spki.clone(), "uid-of-web-1", &proof, |error| matches!(error, IssueError::Signature)),
+        (other.subject_public_key_info(), "uid-of-web-0", &proof, |error| {
+            matches!(error, IssueError::Signature)
+        }),
+        (p384.subject_public_key_info(), "uid-of-web-0", &of_p384, |error| {
+            matches!(error, IssueError::Key)
+        }),
+        ([&spki[..], &[0]].concat(), "uid-of-web-0", &proof, |error| {
+            matches!(error, IssueError::Request)
+        }),
+        (vec![0; 9000], "uid-of-web-0", &proof, |error| {
+            matches!(error, IssueError::RequestSize(9000))
+        }),
+    ];
+    for (spki, uid, proof, expected) in cases {
+        let error = sign(&spki, uid, proof).unwrap_err();
+        assert!(expected(&error) && error.is_bad_request(), "{error}");
+    }
 }
 
 /// A revocation covers certificates by their begin, and those of pods begin later than others.
@@ -246,7 +291,8 @@ fn a_revocation_covers_certificates_of_both_kinds_and_none_that_follow() {
     let day = 24 * HOUR;
     let begin = |issued: &Issued| issued.not_before.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let both = || {
-        let pod = authority.sign_for_pod(&plain_request(), &web(), (day, day)).unwrap();
+        let pod =
+            authority.sign_for_pod(PodKey::Request(&plain_request()), &web(), (day, day)).unwrap();
         [authority.sign(&plain_request(), &web(), day).unwrap(), pod]
     };
     let before = both();
