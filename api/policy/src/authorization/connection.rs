@@ -2,7 +2,9 @@
 #![expect(clippy::indexing_slicing, reason = "the bits have a word for each 64 entries")]
 
 use leno_types::Identity;
-use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch, IpBlock};
+use leno_types::authorization::{
+    Action, CertificateMatch, ClientMatch, DefaultAuthorization, HeaderMatch, IpBlock,
+};
 
 use super::header::is_spelling;
 use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex, certificate};
@@ -44,8 +46,11 @@ pub struct ConnectionRules {
 /// For each of the table's values of `from`, whether a client matches it.
 pub(super) struct MatchingClients {
     certain: Vec<bool>,
-    /// The same for deny and external rules, where this differs: addresses of the client are unknown.
+    /// The same for deny and external rules, where this differs: addresses of the client, or the times of its certificate,
+    /// are unknown.
     possible: Option<Vec<bool>>,
+    /// The same for audit rules, where the times are unknown.
+    audited: Option<Vec<bool>>,
 }
 
 impl MatchingClients {
@@ -53,6 +58,7 @@ impl MatchingClients {
     pub(super) fn has(&self, entry: &Entry) -> bool {
         let of_action = match (entry.action, &self.possible) {
             (Action::Deny | Action::External, Some(possible)) => possible,
+            (Action::Audit, _) => self.audited.as_ref().unwrap_or(&self.certain),
             _ => &self.certain,
         };
         let is_client = |at: u32| of_action.get(at as usize).copied().unwrap_or(false);
@@ -141,16 +147,22 @@ impl AuthorizationTable {
     /// Which values of `from` the client matches.
     pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> MatchingClients {
         let id = client.identity.map(ToString::to_string);
-        let matching = |is_denial: bool| -> Vec<bool> {
+        // The certificate of a client that has an identity is unknown where the proxy cannot tell its times.
+        let lacks_times = client.identity.is_some() && client.certificate.is_none();
+        let matching = |is_denial: bool, is_time: bool| -> Vec<bool> {
             let is_in = |blocks: &[IpBlock]| is_in(blocks, client, is_denial);
+            let is_of_time = |time: &CertificateMatch| {
+                is_time && lacks_times || certificate::matches(time, client.certificate)
+            };
             let is_client = |set: &Vec<ClientMatch>| {
-                set.iter().any(|one| matches(one, (client, id.as_deref()), is_in))
+                set.iter().any(|one| matches(one, (client, id.as_deref()), is_in, is_of_time))
             };
             self.clients.iter().map(is_client).collect()
         };
         let is_complete = matches!(client.others, OtherAddresses::Known(_));
-        let possible = (!is_complete).then(|| matching(true));
-        MatchingClients { certain: matching(false), possible }
+        let possible = (!is_complete || lacks_times).then(|| matching(true, true));
+        let audited = lacks_times.then(|| matching(false, true));
+        MatchingClients { certain: matching(false, false), possible, audited }
     }
 
     /// Whether blocks of the family that the client's known address is not of could match it.
@@ -234,6 +246,7 @@ fn matches(
     condition: &ClientMatch,
     (client, id): (&ConnectionView<'_>, Option<&str>),
     is_in: impl Fn(&[IpBlock]) -> bool,
+    is_of_time: impl Fn(&CertificateMatch) -> bool,
 ) -> bool {
     let ClientMatch {
         identities,
@@ -267,7 +280,7 @@ fn matches(
         && (trust_domains.is_empty() || trust_domains.contains(identity.trust_domain()))
         && (namespaces.is_empty() || namespaces.iter().any(|one| is(one, namespace)))
         && (service_accounts.is_empty() || service_accounts.iter().any(is_account))
-        && certificate::matches(time, client.certificate)
+        && is_of_time(time)
 }
 
 fn is(one: &std::sync::Arc<str>, other: &str) -> bool {

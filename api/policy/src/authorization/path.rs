@@ -76,16 +76,16 @@ pub(super) fn canonical<'p>(
         return if path.first() == Some(&b'/') { Ok(path) } else { Err(AmbiguousPath::NoSlash) };
     }
     let has_escapes = path.contains(&b'%');
-    if has_escapes {
-        decode(path, decoded, reading)?;
-    }
-    if reading.is_strict() {
-        let path = if has_escapes { &decoded[..] } else { path };
-        check(path, reading)?;
-        return Ok(path);
-    }
+    let is_slashed = path.first() == Some(&b'/');
+    let reading = if has_escapes { decode(path, decoded, reading)? } else { reading };
     let plain = if has_escapes { &decoded[..] } else { path };
+    if !is_slashed {
+        return Err(AmbiguousPath::NoSlash);
+    }
     check(plain, reading)?;
+    if reading.is_strict() {
+        return Ok(if has_escapes { &decoded[..] } else { path });
+    }
     let read = normalised(plain)?;
     *decoded = read;
     Ok(&decoded[..])
@@ -94,27 +94,37 @@ pub(super) fn canonical<'p>(
 /// A path that was checked without several slashes in a row, and without segments `.` and `..`.
 ///
 /// # Errors
-/// When `..` leads above the root, which some servers refuse and others do not.
+/// When `..` leads above the root, which some servers refuse and others do not; when it follows an empty segment, which
+/// is what it removes if it is resolved before slashes are merged; and at a last segment `.` or `..` below
+/// another one, after which a slash stays with some.
 fn normalised(path: &[u8]) -> Result<Decoded, AmbiguousPath> {
-    let mut read = Decoded::new();
+    let mut kept: SmallVec<[&[u8]; 16]> = SmallVec::new();
     let mut segments = path.split(|byte| *byte == b'/').skip(1).peekable();
+    let mut has_end = false;
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         match segment {
-            b"" | b"." => {}
+            b"." => {}
             b".." => {
-                let parent = read.iter().rposition(|byte| *byte == b'/');
-                read.truncate(parent.ok_or(AmbiguousPath::DotSegment)?);
+                let parent = kept.pop().ok_or(AmbiguousPath::DotSegment)?;
+                if parent.is_empty() {
+                    return Err(AmbiguousPath::EmptySegment);
+                }
             }
-            name => {
-                read.push(b'/');
-                read.extend_from_slice(name);
-                continue;
-            }
+            b"" if is_last => has_end = true,
+            name => kept.push(name),
         }
-        if is_last {
-            read.push(b'/');
+        if is_last && matches!(segment, b"." | b"..") && kept.iter().any(|one| !one.is_empty()) {
+            return Err(AmbiguousPath::DotSegment);
         }
+    }
+    let mut read = Decoded::new();
+    for name in kept.iter().filter(|name| !name.is_empty()) {
+        read.push(b'/');
+        read.extend_from_slice(name);
+    }
+    if has_end || read.is_empty() {
+        read.push(b'/');
     }
     Ok(read)
 }
@@ -135,7 +145,14 @@ pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {
     canonical(path, &mut Decoded::new(), PathReading::default()).err()
 }
 
-fn decode(path: &[u8], decoded: &mut Decoded, reading: PathReading) -> Result<(), AmbiguousPath> {
+/// Writes a path without escapes, and returns how the result is read: an application that does not declare all steps
+/// may decode after them, so that neither dots nor slashes that were escaped take part in one.
+fn decode(
+    path: &[u8],
+    decoded: &mut Decoded,
+    reading: PathReading,
+) -> Result<PathReading, AmbiguousPath> {
+    let (mut has_slash, mut has_dot) = (false, false);
     let mut rest = path;
     while let Some((first, after)) = rest.split_first() {
         rest = after;
@@ -152,6 +169,8 @@ fn decode(path: &[u8], decoded: &mut Decoded, reading: PathReading) -> Result<()
             if byte == b'/' && !reading.decodes_slashes {
                 return Err(AmbiguousPath::EncodedSlash);
             }
+            has_slash |= byte == b'/';
+            has_dot |= byte == b'.';
         }
         decoded.push(byte);
     }
@@ -164,7 +183,13 @@ fn decode(path: &[u8], decoded: &mut Decoded, reading: PathReading) -> Result<()
     if decoded.windows(3).any(is_escape) {
         return Err(AmbiguousPath::DoubleEncoding);
     }
-    Ok(())
+    let PathReading { merges_slashes, resolves_dots, decodes_slashes, .. } = reading;
+    let is_all = merges_slashes && resolves_dots && decodes_slashes;
+    Ok(PathReading {
+        merges_slashes: merges_slashes && (is_all || !has_slash),
+        resolves_dots: resolves_dots && (is_all || !has_slash && !has_dot),
+        ..reading
+    })
 }
 
 /// Checks a path without escapes.
@@ -252,19 +277,33 @@ mod tests {
             (merge, "/a%2Fb", Err(EncodedSlash)),
             (merge, "*", Ok("*")),
             ("resolve-dots", "/a/../b", Ok("/b")),
-            ("resolve-dots", "/a/./b/.", Ok("/a/b/")),
-            ("resolve-dots", "/a/b/..", Ok("/a/")),
+            ("resolve-dots", "/a/./b/", Ok("/a/b/")),
+            ("resolve-dots", "/a/.", Err(DotSegment)),
+            ("resolve-dots", "/a/b/..", Err(DotSegment)),
+            ("resolve-dots", "/.", Ok("/")),
             ("resolve-dots", "/a/..", Ok("/")),
-            ("resolve-dots", "/a/%2e%2E/b", Ok("/b")),
+            ("resolve-dots", "/a/%2e%2E/b", Err(DotSegment)),
+            (dots, "/admin/%2e./public", Err(DotSegment)),
+            ("resolve-dots,decode-slashes", "/public%2F..%2Fadmin", Err(DotSegment)),
+            ("resolve-dots,decode-slashes", "/a%2Fb/../c", Err(DotSegment)),
+            ("merge-slashes,decode-slashes", "/a%2F/b", Err(EmptySegment)),
             ("resolve-dots", "/../b", Err(DotSegment)),
             ("resolve-dots", "/a/../../b", Err(DotSegment)),
             ("resolve-dots", "/a//../b", Err(EmptySegment)),
-            (dots, "/a//../b", Ok("/b")),
+            (dots, "/admin//../b", Err(EmptySegment)),
+            (dots, "/admin//./../b", Err(EmptySegment)),
+            (dots, "/a//b/../../c", Err(EmptySegment)),
+            (dots, "//..", Err(EmptySegment)),
+            (dots, "/a//b/../c//", Ok("/a/c/")),
+            (dots, "/a/..//b", Ok("/b")),
             (dots, "/...", Ok("/...")),
             ("decode-slashes", "/a%2Fb%2f", Ok("/a/b/")),
             ("decode-slashes", "/a%2F/b", Err(EmptySegment)),
             (all, "/public%2F%2e%2e%2fadmin", Ok("/admin")),
             (all, "/a%2F/b", Ok("/a/b")),
+            (all, "/a/%2e%2E/b", Ok("/b")),
+            (all, "/a%2F/../b", Err(EmptySegment)),
+            (all, "%2Fa", Err(NoSlash)),
             (all, "/a;x/b", Err(Parameter)),
             ("none", "/a//../%2F;x%", Ok("/a//../%2F;x%")),
             ("none", "a", Err(NoSlash)),

@@ -242,16 +242,21 @@ fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> 
             }))
         && (one.blocks.is_empty() || one.blocks.iter().any(in_block))
         && (!one.unauthenticated || client.identity.is_none())
-        && is_of_time(&one.certificate, client)
+        && is_of_time(&one.certificate, client, action)
 }
 
 /// Whether the client's certificate is of this time.
-fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>) -> bool {
+fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>, action: Action) -> bool {
     let CertificateMatch { max_age, min_age, min_left, max_left } = wanted;
     if [max_age, min_age, min_left, max_left].iter().all(|limit| limit.is_none()) {
         return true;
     }
-    let (Some(_), Some(certificate)) = (client.identity, client.certificate) else { return false };
+    let Some(certificate) = client.certificate else {
+        return client.identity.is_some() && action != Action::Allow;
+    };
+    if client.identity.is_none() {
+        return false;
+    }
     let span = |from: i64, to: i64| i128::from(to).saturating_sub(from.into()).max(0);
     let age = span(certificate.validity.not_before_s, certificate.now_s);
     let left = span(certificate.now_s, certificate.validity.not_after_s);
@@ -346,33 +351,50 @@ fn canonical(path: &str, reading: PathReading) -> Option<String> {
     }
     let segments = path.strip_prefix('/')?.split('/');
     let segments = segments.map(|segment| unescaped(segment, reading.decodes_slashes));
-    let mut read = "/".to_owned() + &segments.collect::<Option<Vec<_>>>()?.join("/");
+    let read = "/".to_owned() + &segments.collect::<Option<Vec<_>>>()?.join("/");
     let odd = |c: char| matches!(c, '\\' | ';' | '#' | '?') || c.is_control() || c.is_whitespace();
     if read.contains(odd) {
         return None;
     }
-    while read.contains("//") {
-        if !reading.merges_slashes {
-            return None;
-        }
-        read = read.replace("//", "/");
+    let given = path.to_lowercase();
+    let has_all = reading.merges_slashes && reading.resolves_dots && reading.decodes_slashes;
+    let has_escaped_slash = given.contains("%2f") && !has_all;
+    let has_escaped_dot = given.contains("%2e") && !has_all;
+    if read.contains("//") && (!reading.merges_slashes || has_escaped_slash) {
+        return None;
     }
     let is_dots = |segment: &str| segment == "." || segment == "..";
     if !read.split('/').any(is_dots) {
-        return Some(read);
+        return Some(merged(&read));
     }
+    if !reading.resolves_dots || has_escaped_slash || has_escaped_dot {
+        return None;
+    }
+    // In both orders, and with an end of dots as all take it: at the root.
+    let (first, second) = (resolved(&merged(&read))?, merged(&resolved(&read)?));
+    let ends_in_dots = read.rsplit('/').next().is_some_and(is_dots);
+    (first == second && !(ends_in_dots && first != "/")).then_some(first)
+}
+
+fn merged(path: &str) -> String {
+    let mut read = path.to_owned();
+    while read.contains("//") {
+        read = read.replace("//", "/");
+    }
+    read
+}
+
+/// As RFC 3986 resolves it, but for what leads above the root.
+fn resolved(path: &str) -> Option<String> {
     let mut kept = Vec::new();
-    let mut ends_open = false;
-    for segment in read.split('/').skip(1) {
-        ends_open = segment.is_empty() || is_dots(segment);
+    for segment in path.split('/').skip(1) {
         match segment {
-            "" | "." => {}
+            "." => {}
             ".." => drop(kept.pop()?),
             name => kept.push(name),
         }
     }
-    let end = if ends_open && !kept.is_empty() { "/" } else { "" };
-    reading.resolves_dots.then(|| format!("/{}{end}", kept.join("/")))
+    Some(format!("/{}", kept.join("/")))
 }
 
 fn unescaped(segment: &str, decodes_slashes: bool) -> Option<String> {
