@@ -73,6 +73,8 @@ struct Evaluated {
     rules: Rc<ConnectionRules>,
     /// Of its certificate then.
     validity: Option<CertificateValidity>,
+    /// When that was, from the beginning of 1970.
+    at: Duration,
 }
 
 /// What becomes of a client that has sent nothing and may wait for its server.
@@ -86,7 +88,7 @@ pub(crate) enum Silence {
     Denied,
 }
 
-/// Whether a request in progress is still permitted.
+/// Whether a request or relay in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
     /// It is, until the time that a token ends, or a certificate has another age, if it depends on one.
@@ -355,7 +357,8 @@ impl Access {
         let addresses = self.addresses.borrow();
         let (identity, address) = (self.identity.as_ref(), self.client.ip());
         let validity = self.validity();
-        let now_s = i64::try_from(bearer::now().as_secs()).unwrap_or(i64::MAX);
+        let at = bearer::now();
+        let now_s = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
         let view = ConnectionView {
             identity,
             certificate: validity.map(|validity| CertificateView { validity, now_s }),
@@ -364,16 +367,19 @@ impl Access {
             port: self.port,
         };
         let rules = Rc::new(policies.table.connection(&view));
-        Evaluated { policies: Rc::clone(policies), rules, validity }
+        Evaluated { policies: Rc::clone(policies), rules, validity, at }
     }
 
-    /// Whether an evaluation still holds: the policies are the same, and the certificate and its age too where these matter.
+    /// Whether an evaluation still holds: the policies are the same, and the certificate and its age too where these matter,
+    /// which includes a clock that was set back.
     fn is_current(&self, evaluated: &Evaluated, policies: &Rc<Policies>) -> bool {
-        let Evaluated { policies: of, rules, validity } = evaluated;
+        let Evaluated { policies: of, rules, validity, at } = evaluated;
+        let is_of_now = || {
+            let now = bearer::now();
+            *at <= now && until(rules).is_none_or(|until| now < until)
+        };
         Rc::ptr_eq(of, policies)
-            && (!rules.reads_certificate()
-                || until(rules).is_none_or(|until| bearer::now() < until)
-                    && *validity == self.validity())
+            && (!rules.reads_certificate() || is_of_now() && *validity == self.validity())
     }
 
     /// What the policies say of this client now; `None` if they permit everything.
@@ -402,12 +408,6 @@ impl Access {
         let rules = Rc::clone(&evaluated.rules);
         *known = Some(evaluated);
         Some((policies, rules))
-    }
-
-    /// When what the policies say of this client is to be asked again, whatever it requests: its certificate has another age
-    /// for them then. From the beginning of 1970.
-    pub(crate) fn until(&self, shared: &Shared) -> Option<Duration> {
-        self.rules(shared).and_then(|(_, rules)| until(&rules))
     }
 
     /// Decides on a request, except for what authorizers are to be asked. One that is permitted is to be decided on again
@@ -533,14 +533,17 @@ impl Access {
         }
     }
 
-    /// Whether a relay that was permitted is denied by now, which is counted as its end.
-    pub(crate) fn revokes_connection(&self, shared: &Shared, tls: Option<&OwnTls>) -> bool {
-        let Some((policies, rules)) = self.rules(shared) else { return false };
+    /// Decides again on a relay that was permitted. The time is of the same evaluation as the decision.
+    pub(crate) fn still_relayed(&self, shared: &Shared, tls: Option<&OwnTls>) -> Still {
+        let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
-            return false;
+            return Still::Permitted(None);
         }
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |_| ());
-        self.is_ended(shared, &policies, (decision, None))
+        match self.is_ended(shared, &policies, (decision, None)) {
+            true => Still::Ended,
+            false => Still::Permitted(until(&rules)),
+        }
     }
 
     /// Whether what is in progress is decided on a moment later, when discovery has been asked for addresses that

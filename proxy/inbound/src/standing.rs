@@ -1,8 +1,8 @@
 //! Ends what is in progress once policies no longer permit it.
 //!
 //! A changed policy wakes every request and every relay in progress of the worker, the end of a token the
-//! requests that it permits, and the age of a certificate what depends on it. Each is decided on again, by the client and the request's head or the server name
-//! that it began with.
+//! requests that it permits, and the age of a certificate what depends on it. Each is decided on again, by the client
+//! and the request's head or the server name that it began with.
 //!
 //! ```text
 //! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
@@ -99,16 +99,13 @@ pub(crate) async fn revoked<'n>(
     mut changed: Pin<&mut Notified<'n>>,
     tls: Option<&OwnTls>,
 ) {
-    let mut expiry = Expiry::new(access.until(shared));
-    loop {
+    // At once, too: it was permitted before the application was connected to, which may have taken seconds.
+    while let Still::Permitted(until) = access.still_relayed(shared, tls) {
+        let mut expiry = Expiry::new(until);
         tokio::select! {
             () = changed.as_mut() => changed.set(shared.changes.notified()),
             () = expiry.over() => {}
         }
-        if access.revokes_connection(shared, tls) {
-            return;
-        }
-        expiry = Expiry::new(access.until(shared));
     }
 }
 
