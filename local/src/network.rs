@@ -28,6 +28,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute};
 use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth,
     RouteMessageBuilder,
@@ -83,6 +84,7 @@ impl Switch {
         let bridge = link_index(&netlink, BRIDGE).await?;
         // A packet of an instance from an address of the gateway, or of what is outside, is dropped (RFC 3704).
         netns.within(|| write_setting(&format!("net/ipv4/conf/{BRIDGE}/rp_filter"), "1"))?;
+        check_ipv6_sources(&netlink, &subnet).await?;
         set_up_loopback(&netlink).await?;
         add_addresses(&netlink, bridge, &subnet.gateway()).await?;
         for route in refusing_routes(&subnet) {
@@ -270,6 +272,29 @@ fn default_routes(gateway: &Addresses, interface: u32) -> impl Iterator<Item = R
     std::iter::once(v4).chain(v6)
 }
 
+/// Has the gateway drop IPv6 packets of instances from its own address and from outside of the subnet, for which IPv6 has
+/// no `rp_filter`. What goes to the gateway itself is not routed: its link-local addresses stay in reach.
+async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
+    /// The priority of the kernel's rule that leads to the table of all routes.
+    const MAIN: u32 = 32_766;
+    let (gateway, all) = (subnet.gateway().v6, subnet.addresses(0).v6);
+    let Some((gateway, all)) = gateway.zip(all) else { return Ok(()) };
+    let rule = |priority: u32| {
+        let rule = netlink.rule().add().v6().input_interface(BRIDGE).priority(priority);
+        // A refusal would go to the address that was forged.
+        rule.action(RuleAction::Blackhole)
+    };
+    let own = rule(1).source_prefix(gateway, 128);
+    let mut inside = rule(2).source_prefix(all, subnet.v6_prefix()).action(RuleAction::Goto);
+    inside.message_mut().attributes.push(RuleAttribute::Goto(MAIN));
+    let outside = rule(3);
+    for rule in [own, inside, outside] {
+        let what = || "cannot add the rule for forged sources of IPv6".to_owned();
+        rule.execute().await.attempt(what)?;
+    }
+    Ok(())
+}
+
 /// The routes of a subnet's addresses that no instance has: refused at once, and never sent to a way out.
 fn refusing_routes(subnet: &Subnet) -> impl Iterator<Item = RouteMessage> {
     let all = subnet.addresses(0);
@@ -335,7 +360,7 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
         // The gateway is the only way to all others. It sends redirects of IPv6 (the kernel has no setting
-        // for that), and anyone could forge them.
+        // for that), and an application could forge more of them.
         write_setting(&format!("net/ipv6/conf/{scope}/accept_redirects"), "0")?;
         write_setting(&format!("net/ipv4/conf/{scope}/accept_redirects"), "0")?;
     }
@@ -349,10 +374,10 @@ fn prepare_forwarding() -> Result<()> {
     // With forwarding on and no way out, what leaves the mesh is refused at once instead of vanishing.
     write_setting("net/ipv4/ip_forward", "1")?;
     write_setting("net/ipv6/conf/all/forwarding", "1")?;
-    // One refusal for each packet that is refused: the default is one a second for each instance, so that most
-    // connections to an address that is not there would only time out.
-    write_setting("net/ipv4/icmp_ratelimit", "0")?;
-    write_setting("net/ipv6/icmp/ratelimit", "0")?;
+    // A hundred refusals a second for each instance: the default is one, so that most connections to an address that is
+    // not there would only time out. Without a limit, one could send another a refusal for each packet that it forges.
+    write_setting("net/ipv4/icmp_ratelimit", "10")?;
+    write_setting("net/ipv6/icmp/ratelimit", "10")?;
     for scope in ["all", "default"] {
         // Packets between instances leave by the interface that they came in by, and there is no shorter way.
         write_setting(&format!("net/ipv4/conf/{scope}/send_redirects"), "0")?;

@@ -196,6 +196,14 @@ def datagram(source, target):
     return head[:10] + struct.pack('!H', sum16(head)) + head[12:] + body
 
 
+def datagram6(source, target):
+    body = struct.pack('!HHH', 9, 9, 8 + len(MARK))
+    pseudo = source + target + struct.pack('!II', 8 + len(MARK), 17)
+    check = sum16(pseudo + body + b'\0\0' + MARK + b'\0')
+    body += struct.pack('!H', check or 0xffff) + MARK
+    return struct.pack('!IHBB', 0x60000000, len(body), 17, 64) + source + target + body
+
+
 for address in (other4, gateway4, victim4):
     for target in to + [everyone]:
         for operation in (1, 2):
@@ -215,6 +223,8 @@ for target in to + [everyone, all_nodes]:
 # By the gateway, from its own address, from outside, and from an address that no instance has.
 for source in (gateway4, packet('192.0.2.1'), victim4[:2] + bytes([250, 250])):
     send(hardware(gateway4), 0x0800, datagram(source, victim4))
+for source in (gateway6, packet('2001:db8::1'), packet('fe80::1'), packet('::1')):
+    send(hardware(gateway4), 0x86dd, datagram6(source, victim6))
 link = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 try:
     link.sendto(MARK, socket.getaddrinfo(link_local, 9)[0][4])
