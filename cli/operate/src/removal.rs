@@ -397,7 +397,10 @@ mod tests {
         assert!(has("ClusterRole", "leno-trust-bundle"));
         assert!(has("ClusterRole", "leno-pod-certificates"));
         for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
-            assert!(has(kind, "leno-workload-api") && has(kind, "leno-pod-certificates"), "{kind}");
+            assert!(
+                has(kind, "leno-workload-api") && has(kind, "leno-pod-certificates-v2"),
+                "{kind}"
+            );
         }
         assert!(has("ServiceAccount", "observer"));
     }

@@ -47,7 +47,7 @@ use queue::{MAX_WAITING, RequestQueue};
 use request::{Denial, PendingRequest, UNTIL_ENFORCED, read};
 
 /// The ValidatingAdmissionPolicy, and its binding, that permit kubelets alone to request certificates of this signer.
-const GUARD: &str = "leno-pod-certificates";
+const GUARD: &str = "leno-pod-certificates-v2";
 const KIND: CertificatesKind = CertificatesKind {
     kind: "PodCertificateRequest",
     plural: "podcertificaterequests",

@@ -188,7 +188,7 @@ async fn has_pod_certificates(client: &Client, cluster: &Cluster) -> bool {
         Ok(true) => return true,
         Ok(false) => {
             "the API server does not serve PodCertificateRequest and ClusterTrustBundle, as Kubernetes does by default from 1.37 on, or \
-             the ValidatingAdmissionPolicy leno-pod-certificates is not there"
+             the ValidatingAdmissionPolicy leno-pod-certificates-v2 is not there"
                 .to_owned()
         }
         Err(error) => error.to_string(),

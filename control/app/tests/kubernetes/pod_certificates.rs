@@ -44,7 +44,7 @@ async fn signing_cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, P
     let values = Values::load(&[], &["identity.podCertificates=true".to_owned()]).unwrap();
     let all: Vec<Value> =
         serde_saphyr::from_multiple(&render(&values, NAMESPACE).unwrap()).unwrap();
-    let ours = ["leno-pod-certificates", "leno-trust-bundle"];
+    let ours = ["leno-pod-certificates", "leno-pod-certificates-v2", "leno-trust-bundle"];
     let wanted = |one: &Value| ours.iter().any(|name| one["metadata"]["name"] == *name);
     let objects: Vec<Value> = all.into_iter().filter(wanted).collect();
     assert_eq!(
@@ -64,7 +64,29 @@ async fn signing_cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, P
 
 fn binding() -> Value {
     json!({"apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates"}})
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "leno-pod-certificates-v2"}})
+}
+
+/// Puts the policy of an earlier release, which covers v1 alone, in place of the one that is there, which it returns with
+/// its binding.
+async fn put_old_policy(bed: &Bed) -> [Value; 2] {
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "leno-pod-certificates-v2"}});
+    let mut current = [policy, binding()];
+    for object in &mut current {
+        object["spec"] = bed.get(object.clone()).await.unwrap().data["spec"].clone();
+        bed.delete(object.clone()).await;
+        let mut old = object.clone();
+        old["metadata"]["name"] = json!("leno-pod-certificates");
+        if old["kind"] == "ValidatingAdmissionPolicy" {
+            let rule = &mut old["spec"]["matchConstraints"]["resourceRules"][0];
+            rule["apiVersions"] = json!(["v1"]);
+        } else {
+            old["spec"]["policyName"] = json!("leno-pod-certificates");
+        }
+        bed.apply(old).await;
+    }
+    current
 }
 
 /// Waits until the admission policy is so old that requests count.
@@ -260,11 +282,31 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_where_v1beta1_alone_is_served
     spec.remove("stubPKCS10Request");
     spec.insert("pkixPublicKey".to_owned(), json!(BASE64.encode(&key.subject_public_key_info())));
     spec.insert("proofOfPossession".to_owned(), json!(BASE64.encode(&proof)));
-    // The administrator is no kubelet.
-    let refused = create(&bed.admin, &object).await.unwrap_err();
-    assert!(refused.contains("only the kubelet of the pod's node"), "{refused}");
-    created(&kubelet, &object).await;
+    // A policy of an earlier release does not cover v1beta1: anyone may request, and nothing is signed.
+    let current = put_old_policy(&bed).await;
+    created(&bed.admin, &variant(&object, "stolen", &|_| ())).await;
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
+    replica.line("no certificate is signed for kubelets without").await;
+    assert_eq!(replica.metric("leno_control_pod_certificates_guarded").await as u64, 0);
+    for one in current {
+        bed.apply(one).await;
+    }
+    is_guarded(&bed).await;
+    // The administrator is no kubelet, and a kubelet none of another node.
+    for (number, client) in [&bed.admin, &bed.kubelet("n2").await].into_iter().enumerate() {
+        until("others are refused", async || {
+            let object = variant(&object, &format!("other-{number}"), &|_| ());
+            let error = create(client, &object).await.err()?;
+            error.contains("only the kubelet of the pod's node").then_some(())
+        })
+        .await;
+    }
+    let false_proof = json!(BASE64.encode(&key.sign(b"another pod").unwrap()));
+    let forged = variant(&object, "false-proof", &|spec| {
+        spec["proofOfPossession"] = false_proof.clone();
+    });
+    assert!(create(&kubelet, &forged).await.is_err(), "a false proof is accepted");
+    created(&kubelet, &object).await;
     let status = until("the answer", async || {
         let status = bed.get(object.clone()).await?.data["status"].clone();
         status["conditions"].as_array().is_some_and(|all| !all.is_empty()).then_some(status)
@@ -275,6 +317,8 @@ async fn a_kubelet_gets_the_certificate_of_its_pod_where_v1beta1_alone_is_served
     let (_, leaf) = X509Certificate::from_der(&issued[0]).unwrap();
     assert_eq!(leaf.public_key().raw, key.subject_public_key_info());
     assert!(verifies(&proxy::roots(&bed).await, &issued));
+    let stolen = bed.get(variant(&object, "stolen", &|_| ())).await.unwrap();
+    assert_eq!(stolen.data["status"]["conditions"], Value::Null, "{stolen:?}");
     replica.end();
 }
 

@@ -128,15 +128,6 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
     }
     let spec = object.data.get("spec").cloned().unwrap_or_default();
     match serde_json::from_value::<RequestSpec>(spec) {
-        // What an older kubelet requests of a newer API server has its key in another version.
-        Ok(spec) if spec.key() == PodKey::Request(&[]) => {
-            tracing::warn!(
-                namespace = key.namespace,
-                name = key.name,
-                "a PodCertificateRequest has no key: update the kubelet"
-            );
-            (key, None)
-        }
         // The selector of the watch has chosen them already.
         Ok(spec) if spec.signer_name == SIGNER => {
             (key.clone(), Some(PendingRequest { key, uid, version, created, spec }))
@@ -150,7 +141,7 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
 }
 
 impl RequestSpec {
-    /// Its key; an empty request without one.
+    /// Its key; an empty request without one. Where there are both kinds, that of v1 counts, and is verified.
     pub(super) fn key(&self) -> PodKey<'_> {
         fn bytes(given: &Option<ByteString>) -> Option<&[u8]> {
             given.as_ref().map(|bytes| &*bytes.0)
@@ -172,6 +163,11 @@ impl RequestSpec {
 
     /// Denies what needs no look at other objects.
     pub(super) fn check(&self) -> Result<(), Denial> {
+        if self.key() == PodKey::Request(&[]) {
+            // What an older kubelet requests of a newer API server has its key in another version.
+            let message = "the request has no key: update the kubelet".to_owned();
+            return Err(Denial::new("NoKey", message));
+        }
         match &self.annotation.0 {
             None => Ok(()),
             Some(name) => Err(Denial::new(
@@ -301,6 +297,7 @@ pub(super) mod tests {
         let earlier = read(object("one", earlier, Value::Null)).1.unwrap();
         let signed = PodKey::Signed { spki: &[0, 1, 2], pod_uid: "p", proof: &[3, 4] };
         assert_eq!(earlier.spec.key(), signed);
+        assert_eq!(earlier.spec.check(), Ok(()));
         assert_eq!(one.spec.longest(), Duration::from_secs(3600));
         let mut none = spec("n1");
         none.as_object_mut().unwrap().remove("maxExpirationSeconds");
@@ -316,7 +313,8 @@ pub(super) mod tests {
         assert!(read(object("one", json!({"signerName": SIGNER}), Value::Null)).1.is_none());
         let mut without = spec("n1");
         without["stubPKCS10Request"] = Value::Null;
-        assert!(read(object("one", without, Value::Null)).1.is_none());
+        let keyless = read(object("one", without, Value::Null)).1.unwrap();
+        assert_eq!(keyless.spec.check().unwrap_err().reason, "NoKey");
     }
 
     #[test]
