@@ -248,6 +248,14 @@ pub struct Node {
     /// supervisor's pod.
     #[cfg_attr(test, schemars(range(min = 10)))]
     pub drain_seconds: u32,
+    /// How long a pod may use more than `promoteAbovePercent` of a CPU before it gets a process of its own, in seconds; 0: it
+    /// does not get one.
+    pub promote_after_seconds: u32,
+    /// What a shared process may use of a CPU for one pod, in percent, before that is promoted.
+    #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
+    pub promote_above_percent: u32,
+    /// Most new connections a second of a pod, and of each client address of a pod; 0: as many as come.
+    pub connection_rate: u32,
     /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use leno_capture::{Backend, Captured};
 use leno_resources::Condition;
 use leno_supervise::{
-    Backoff, Cgroup, Credentials, Descriptors, Rules, Running, Stop, after, describe, keep_running,
+    Backoff, Cgroup, Credentials, Descriptors, PromotionRules, Rules, Running, Stop, after,
+    describe, keep_running,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -79,6 +80,8 @@ pub struct Mesh {
     pub proxy: proxy::Settings,
     /// The node proxies.
     pub groups: Groups,
+    /// When a busy instance gets a node proxy of its own.
+    pub promotion: PromotionRules,
     /// How long an application may take to end.
     pub grace: Duration,
     /// Where the variables of applications come from.
@@ -371,7 +374,8 @@ impl Life {
         };
         let node_proxy = place.shared.borrow().as_ref().map(|group| group.process());
         let in_node_mode = node_proxy.is_some();
-        let sidecar = || ProxyProcess { group: None, cgroup: place.proxy.path().to_owned() };
+        let sidecar =
+            || ProxyProcess { group: None, cgroup: place.proxy.path().to_owned(), promoted: false };
         self.report(Change::ProxyRuns(node_proxy.unwrap_or_else(sidecar))).await;
         if in_node_mode {
             tokio::join!(self.node_proxy(place, ready), application);

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use leno_resources::{Limits, Memory};
 
 use crate::error::{Attempt, Error, Result};
+
+mod members;
+
 use leno_supervise::Cgroup;
+pub use members::MemberLimit;
 
 /// The time that a share of CPU is given out for, in microseconds: the kernel's default.
 const PERIOD_US: u64 = 100_000;

@@ -4,7 +4,7 @@
 //! The first instance that enters a group starts it, the last one that releases it ends it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -17,9 +17,10 @@ use crate::error::{Attempt, Error, Result};
 use crate::instance::Mesh;
 use crate::isolation::{Isolation, Names, write_files};
 use crate::layout::Layout;
+use crate::limits::{self, MemberLimit};
 use crate::plan::Instance;
 use crate::program::Program;
-use crate::record;
+use crate::record::{self, MeshResource};
 use crate::status::ProxyProcess;
 
 /// The groups of a mesh that have members.
@@ -39,8 +40,12 @@ pub struct Group {
     directory: PathBuf,
     cgroup: Cgroup,
     process: Process,
+    /// Its limit of memory; `None` where the machine has none.
+    limit: Option<Rc<MemberLimit>>,
     /// Whose tokens its process has, and the number of each one's last membership.
     tokens: RefCell<BTreeMap<InstanceName, u64>>,
+    /// The instances that its process serves, or is to serve; it may finish something for others.
+    members: RefCell<BTreeSet<InstanceName>>,
 }
 
 /// Starts the process of a group.
@@ -48,6 +53,7 @@ struct Host {
     mesh: Rc<Mesh>,
     name: String,
     cgroup: Cgroup,
+    limit: Option<Rc<MemberLimit>>,
     files: Vec<(PathBuf, PathBuf)>,
     tokens: PathBuf,
 }
@@ -85,11 +91,19 @@ impl Group {
         // Its folder is where the tokens are laid.
         record::make_place(&mesh.layout.token())?;
         let cgroup = Cgroup::create(mesh.layout.group_cgroup(&mesh.hierarchy, own))?;
+        let limit = limit(mesh, &cgroup).map(Rc::new);
         let (name, mesh) = (name.to_owned(), mesh.clone());
-        let host =
-            Host { mesh: mesh.clone(), name: name.clone(), cgroup: cgroup.clone(), files, tokens };
+        let host = Host {
+            mesh: mesh.clone(),
+            name: name.clone(),
+            cgroup: cgroup.clone(),
+            limit: limit.clone(),
+            files,
+            tokens,
+        };
         let (process, tokens) = (Process::start(&name, host), RefCell::default());
-        Ok(Self { process, mesh, name, directory, cgroup, tokens })
+        let members = RefCell::default();
+        Ok(Self { process, mesh, name, directory, cgroup, limit, tokens, members })
     }
 
     /// Its name.
@@ -101,7 +115,17 @@ impl Group {
     /// Where its process runs.
     #[must_use]
     pub fn process(&self) -> ProxyProcess {
-        ProxyProcess { group: Some(self.name.clone()), cgroup: self.cgroup.path().to_owned() }
+        ProxyProcess {
+            group: Some(self.name.clone()),
+            cgroup: self.cgroup.path().to_owned(),
+            promoted: false,
+        }
+    }
+
+    /// Whether it serves more than one instance.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.members.borrow().len() > 1
     }
 
     /// The file for the token of an instance.
@@ -121,6 +145,8 @@ impl Group {
     ) {
         let name = &instance.name;
         self.tokens.borrow_mut().insert(name.clone(), number);
+        self.members.borrow_mut().insert(name.clone());
+        self.limit();
         let member = Member {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
@@ -139,6 +165,7 @@ impl Group {
         instance: &InstanceName,
         succeeded: bool,
     ) -> impl Future<Output = Option<Channel>> + use<> {
+        self.members.borrow_mut().remove(instance);
         self.process.leave(instance, succeeded)
     }
 
@@ -150,14 +177,31 @@ impl Group {
             tokens.remove(instance);
             let _gone = std::fs::remove_file(self.token(instance));
         }
+        drop(tokens);
+        self.limit();
+    }
+
+    /// Has the limit follow the members, with those that something is finished for.
+    fn limit(&self) {
+        if let Some(limit) = &self.limit {
+            limit.follow(self.tokens.borrow().len());
+        }
     }
 
     /// Gives a member's hold of the group back. The last one ends the process and waits for that.
     pub async fn release(self: Rc<Self>, stop: Stop) {
-        let Ok(Self { mesh, directory, cgroup, process, .. }) = Rc::try_unwrap(self) else {
+        let Ok(Self { mesh, directory, cgroup, process, limit, .. }) = Rc::try_unwrap(self) else {
             return;
         };
         process.end(stop).await;
+        let groups = limit.iter().flat_map(|limit| limit.groups());
+        let made: Vec<_> =
+            groups.map(|group| MeshResource::Cgroup(group.path().to_owned())).collect();
+        if !made.is_empty()
+            && let Err(error) = mesh.record.borrow_mut().remove(&made)
+        {
+            mesh.output.say(&error.chain());
+        }
         let removed = tokio::task::spawn_blocking(move || -> Result<()> {
             cgroup.kill()?;
             cgroup.remove()?;
@@ -171,20 +215,38 @@ impl Group {
     }
 }
 
+/// Limits the memory of the process of a group, where the machine can do that.
+fn limit(mesh: &Mesh, group: &Cgroup) -> Option<MemberLimit> {
+    let limited = || -> Result<Option<MemberLimit>> {
+        let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
+        let machine = limits::Machine { root: &mesh.hierarchy, mounts: &mounts };
+        let record =
+            |made: &Path| mesh.record.borrow_mut().add(MeshResource::Cgroup(made.to_owned()));
+        MemberLimit::apply(machine, group, record)
+    };
+    limited().unwrap_or_else(|error| {
+        tracing::warn!(error = error.chain(), "a node proxy has no limit of memory but its own");
+        None
+    })
+}
+
 impl NodeProxyHost for Host {
     type Error = Error;
 
     fn start(&self, orders: Channel) -> Result<Running> {
-        let Self { mesh, name, cgroup, files, tokens } = self;
+        let Self { mesh, name, cgroup, limit, files, tokens } = self;
         let program = Program::prepare(&mesh.layout, "leno-proxy")?;
         let token = mesh.layout.token();
         let laid = token.parent().unwrap_or(Path::new("/"));
         let over = [program.file(), (tokens.clone(), laid.to_owned())];
         let files = [files.as_slice(), &over].concat();
         let isolation = Isolation::new(cgroup, mesh.switch.netns(), &files, mesh.layout.mesh())?;
+        let groups = limit.as_ref().map_or(&[][..], |limit| limit.groups());
+        let isolation = isolation.within_groups(groups)?;
+        let budget = limit.as_ref().map(|limit| limit.budget());
         let label = format!("{name} proxy");
         let origin = mesh.output.origin(&label, &label, name);
-        let task = mesh.proxy.node_task(&program, laid, isolation, orders);
+        let task = mesh.proxy.node_task(&program, laid, isolation, (orders, budget));
         // A proxy prints its access log alone on standard output.
         let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
         task.start_with(access, &mesh.output, &origin)

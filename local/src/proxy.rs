@@ -49,6 +49,8 @@ pub struct Settings {
     pub gateway: Addresses,
     /// How long a response may take to begin, where no policy says; zero for no bound.
     pub response_wait: Duration,
+    /// Most new connections a second of an instance in node mode, and of each client of it; 0: as many as come.
+    pub connection_rate: u32,
 }
 
 impl Settings {
@@ -81,16 +83,23 @@ impl Settings {
         confined(vec![program.path().into()], self.environment(&own), isolation, None)
     }
 
-    /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into.
+    /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into; `budget`: what its buffers
+    /// may take, where that is decided.
     #[must_use]
     pub fn node_task(
         &self,
         program: &Program,
         tokens: &Path,
         isolation: Isolation,
-        orders: Channel,
+        (orders, budget): (Channel, Option<u64>),
     ) -> Task {
-        let environment = self.environment(&[("LENO_TOKEN", &tokens.to_string_lossy())]);
+        let budget = budget.map(|bytes| bytes.to_string());
+        let budget = budget.as_deref().map(|bytes| ("LENO_MEMORY_BUDGET", bytes));
+        let connection_rate = self.connection_rate.to_string();
+        let tokens = tokens.to_string_lossy();
+        let own = [("LENO_TOKEN", &*tokens), ("LENO_CONNECTION_RATE", &*connection_rate)];
+        let own: Vec<_> = own.into_iter().chain(budget).collect();
+        let environment = self.environment(&own);
         let command = vec![program.path().into(), "--node".into()];
         confined(command, environment, isolation, Some(orders))
     }

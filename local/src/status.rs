@@ -120,6 +120,9 @@ pub struct ProxyProcess {
     pub group: Option<String>,
     /// The control group of its process.
     pub cgroup: PathBuf,
+    /// Its documents have it share a process, and it has one of its own for as long as it is busy.
+    #[serde(default)]
+    pub promoted: bool,
 }
 
 impl ProxyProcess {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use leno_capture::Choice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_supervise::Descriptors;
+pub use leno_supervise::PromotionRules;
 use leno_types::authorization::Cidr;
 use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use tokio::sync::mpsc;
@@ -50,6 +51,10 @@ pub struct Options {
     pub mode: Mode,
     /// Which instances share a proxy's process, in node mode.
     pub share: Share,
+    /// In node mode, when a busy instance gets a process of its own.
+    pub promotion: PromotionRules,
+    /// In node mode, most new connections a second of an instance, and of each client of it; 0: as many as come.
+    pub connection_rate: u32,
     /// How traffic is captured.
     pub capture: Choice,
     /// How flows are accounted for.

@@ -74,6 +74,11 @@ pub struct Options {
     /// In node mode, `leno up --share`; `None` for sidecars. [`Options::new`] takes it from the environment
     /// variable `LENO_LAB_SHARE`.
     pub share: Option<String>,
+    /// In node mode, after how long and above how many percent of a CPU a busy instance gets a process of its own; `None`
+    /// for the defaults of `leno up`.
+    pub promote: Option<(&'static str, &'static str)>,
+    /// In node mode, most new connections a second of an instance; `None` for the default of `leno up`.
+    pub connection_rate: Option<&'static str>,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
     /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
@@ -102,6 +107,8 @@ impl Options {
             mtls: None,
             cert_lifetime: None,
             share: std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty()),
+            promote: None,
+            connection_rate: None,
             machine: None,
             uplink: false,
             resolver: None,
@@ -455,6 +462,12 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(share) = &options.share {
         command.args(["--mode", "node", "--share", share]);
+    }
+    if let Some(rate) = options.connection_rate {
+        command.args(["--connection-rate", rate]);
+    }
+    if let Some((after, above)) = options.promote {
+        command.args(["--promote-after", after, "--promote-above", above]);
     }
     if options.uplink {
         command.arg("--uplink");

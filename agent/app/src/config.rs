@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use leno_flows::{Bound, Settings, Sizes, Source};
+use leno_supervise::PromotionRules;
 use leno_types::ports;
 
 /// The default address of the admin server; the listener falls back to IPv4 on a node without IPv6.
@@ -174,6 +176,24 @@ pub(crate) struct Supervise {
     /// It is the grace of this pod
     #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
     pub(crate) handover_timeout_s: u64,
+
+    /// How long, in seconds, a pod may use more than --promote-above-percent of a CPU before it gets a process of its own; it
+    /// goes back after five times as long with less than half of that. 0: it does not get one
+    #[arg(long, env = "LENO_PROMOTE_AFTER", value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) promote_after_s: u64,
+
+    /// What a shared process may use of a CPU for one pod, in percent, before that is promoted
+    #[arg(long, env = "LENO_PROMOTE_ABOVE", value_name = "PERCENT", default_value_t = 50,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) promote_above_percent: u32,
+}
+
+impl Supervise {
+    /// When a busy pod gets a process of its own.
+    pub(crate) fn promotion(&self) -> PromotionRules {
+        let after = (self.promote_after_s > 0).then(|| Duration::from_secs(self.promote_after_s));
+        PromotionRules { after, above_percent: self.promote_above_percent }
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,8 @@ use leno_handover::{
     AsyncChannel, Channel, MAX_MEMBERS, Member, PlacedPod, Placement, PlacementReport,
 };
 use leno_supervise::{
-    Credentials, Error, Group, Happened, Joining, NodeProxyHost, Running, Stop, Tether,
+    Credentials, Error, Group, Happened, Joining, NodeProxyHost, Promotion, PromotionRules,
+    Running, Stop, Tether,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -44,8 +45,10 @@ use tokio::task::LocalSet;
 use crate::config::Supervise;
 
 mod page;
+mod promotion;
 
 use page::Counts;
+use promotion::NextGroup;
 
 /// The pause before the agent's socket is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -76,6 +79,7 @@ struct Served {
     token: PathBuf,
     /// How long streams may go on in processes of this supervisor while another one serves their pods.
     handover: Duration,
+    promotion: PromotionRules,
     pods: BTreeMap<String, ServedPod>,
     groups: BTreeMap<String, (Rc<Group>, u16)>,
     agent: Option<Rc<AsyncChannel>>,
@@ -104,6 +108,9 @@ struct ServedPod {
     joined: Instant,
     /// Its connections are accepted.
     serving: bool,
+    promotion: Promotion,
+    /// The group that it goes to.
+    next: Option<NextGroup>,
 }
 
 /// A pod that has left its group.
@@ -133,12 +140,14 @@ type Shared = Rc<RefCell<Served>>;
 
 /// Runs until SIGTERM or SIGINT; its processes end then.
 pub(crate) fn run(flags: Supervise) -> anyhow::Result<()> {
+    let promotion = flags.promotion();
     let program = match flags.proxy_binary {
         Some(program) => program,
         None => std::env::current_exe()?.with_file_name("leno-proxy"),
     };
     let handover = Duration::from_secs(flags.handover_timeout_s);
-    let served = Rc::new(RefCell::new(Served::new(program, flags.token, handover)));
+    let served = Served::new(program, flags.token, (handover, promotion));
+    let served = Rc::new(RefCell::new(served));
     // On this thread alone: the processes are tied to the thread that starts them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
@@ -317,33 +326,61 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
     if let Some(uid) = earlier {
         release(served, &uid, false);
     }
-    let (events, happened) = mpsc::unbounded_channel();
+    promotion::stay(served, &pod.uid);
     let uid = pod.uid.clone();
-    let (group, number) = {
+    let key = {
         let mut served = served.borrow_mut();
         served.joined = served.joined.wrapping_add(1);
-        let before = served.pods.remove(&pod.uid).map(|before| before.group);
-        let key = before.unwrap_or_else(|| served.enter(&pod.group));
-        let Some((group, _)) = served.groups.get(&key) else { return };
-        let group = Rc::clone(group);
-        let (pod, joined) = (pod.clone(), Instant::now());
-        let (name, number) = (name.clone(), served.joined);
-        let served_pod =
-            ServedPod { pod, name, group: key, orders: held, number, joined, serving: false };
+        let before = served.pods.remove(&pod.uid);
+        let (key, mut promotion) = match before {
+            Some(before) => (before.group, before.promotion),
+            None => (served.enter(&pod.group), Promotion::new(served.promotion)),
+        };
+        promotion.has_joined(Instant::now());
+        let served_pod = ServedPod {
+            pod,
+            name,
+            group: key.clone(),
+            orders: held,
+            number: served.joined,
+            joined: Instant::now(),
+            serving: false,
+            promotion,
+            next: None,
+        };
         served.pods.insert(uid.clone(), served_pod);
-        (group, number)
+        key
     };
-    let token = served.borrow().token.join("token");
-    let member = Member {
-        namespace: pod.namespace,
-        name: pod.name,
-        token,
-        workload: pod.workload,
-        pod_uid: Some(pod.uid),
-        kubelet: pod.kubelet,
+    let number = served.borrow().joined;
+    join(served, &uid, (&key, orders), (number, succeeds));
+}
+
+/// Has the process of a group serve a pod by this broker.
+fn join(
+    served: &Shared,
+    uid: &str,
+    (key, broker): (&str, Channel),
+    (number, succeeds): (u64, bool),
+) {
+    let (events, happened) = mpsc::unbounded_channel();
+    let name = {
+        let served = served.borrow();
+        let (Some((group, _)), Some(of)) = (served.groups.get(key), served.pods.get(uid)) else {
+            return;
+        };
+        let pod = of.pod.clone();
+        let member = Member {
+            namespace: pod.namespace,
+            name: pod.name,
+            token: served.token.join("token"),
+            workload: pod.workload,
+            pod_uid: Some(pod.uid),
+            kubelet: pod.kubelet,
+        };
+        group.join(&of.name, Joining { member, broker, events, number, succeeds });
+        of.name.clone()
     };
-    group.join(&name, Joining { member, broker: orders, events, number, succeeds });
-    tokio::task::spawn_local(report(Rc::clone(served), (uid, number), name, happened));
+    tokio::task::spawn_local(report(Rc::clone(served), (uid.to_owned(), number), name, happened));
 }
 
 /// Tells the agent what happens to a pod that has joined with this number. Ends with the group's record of its broker.
@@ -353,8 +390,23 @@ async fn report(
     name: InstanceName,
     mut happened: mpsc::UnboundedReceiver<Happened>,
 ) {
-    while let Some(happened) = happened.recv().await {
+    loop {
+        let event = tokio::select! {
+            event = happened.recv() => event,
+            () = promotion::until_quiet(&served, (&uid, number)) => {
+                promotion::goes_back(&served, &uid);
+                continue;
+            }
+        };
+        let Some(happened) = event else { return };
+        if let Happened::Used(used) = happened {
+            promotion::has_used(&served, (&uid, number), used);
+            continue;
+        }
         tracing::info!(%name, ?happened, "node proxy");
+        if happened == Happened::Serving && promotion::arrives(&served, &uid, number) {
+            continue;
+        }
         let agent = {
             let mut served = served.borrow_mut();
             if happened == Happened::Lost {
@@ -364,13 +416,16 @@ async fn report(
             let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
             let Some(pod) = this else { continue };
             pod.serving = happened == Happened::Serving;
+            if pod.serving {
+                pod.promotion.has_joined(Instant::now());
+            }
             served.changed.notify_waiters();
             served.agent.clone()
         };
         let report = match happened {
             Happened::Joined => PlacementReport::Served { uid: uid.clone() },
             Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
-            Happened::Lost => continue,
+            Happened::Lost | Happened::Used(_) => continue,
         };
         if let Some(agent) = agent
             && agent.send_within(PATIENCE, &report, &[]).await.is_err()
@@ -387,18 +442,31 @@ fn release(served: &Shared, uid: &str, succeeded: bool) {
     if !succeeded {
         served.borrow().hurry(uid);
     }
+    promotion::stay(served, uid);
     let Some(pod) = served.borrow_mut().pods.remove(uid) else { return };
     served.borrow().changed.notify_waiters();
-    let Some(group) = served.borrow_mut().give_back(&pod.group) else { return };
+    let ServedPod { name, group, orders, number, .. } = pod;
+    leave(served, (uid, name), (group, number), orders, succeeded);
+}
+
+/// Has the process of a group finish what is under way for a pod, within a bound.
+fn leave(
+    served: &Shared,
+    (uid, name): (&str, InstanceName),
+    (group, number): (String, u64),
+    orders: Channel,
+    succeeded: bool,
+) {
+    let Some(group) = served.borrow_mut().give_back(&group) else { return };
     // At once: a pod of this name may join next.
-    let left = group.leave(&pod.name, succeeded);
+    let left = group.leave(&name, succeeded);
     let bound = match succeeded {
         true => served.borrow().handover.saturating_add(SLACK),
         false => LEAVE_BOUND,
     };
     let (hurry, changed) = (Rc::new(Notify::new()), Rc::clone(&served.borrow().changed));
     let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
-    served.borrow_mut().leaving.insert(pod.number, leaving);
+    served.borrow_mut().leaving.insert(number, leaving);
     let served = Rc::clone(served);
     // Ends within the bound.
     tokio::task::spawn_local(async move {
@@ -411,13 +479,13 @@ fn release(served: &Shared, uid: &str, succeeded: bool) {
             }
         };
         if !ended {
-            tracing::warn!(name = %pod.name, "what was under way for a pod was cut");
+            tracing::warn!(%name, "what was under way for a pod was cut");
             served.borrow().counts.cut();
         }
         // The broker ends when no channel to it is left.
-        drop(pod.orders);
+        drop(orders);
         end(group).await;
-        served.borrow_mut().leaving.remove(&pod.number);
+        served.borrow_mut().leaving.remove(&number);
         changed.notify_waiters();
     });
 }
@@ -441,11 +509,16 @@ impl Ending {
 }
 
 impl Served {
-    fn new(program: PathBuf, token: PathBuf, handover: Duration) -> Self {
+    fn new(
+        program: PathBuf,
+        token: PathBuf,
+        (handover, promotion): (Duration, PromotionRules),
+    ) -> Self {
         Self {
             program,
             token,
             handover,
+            promotion,
             pods: BTreeMap::new(),
             groups: BTreeMap::new(),
             agent: None,

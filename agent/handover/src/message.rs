@@ -74,6 +74,29 @@ pub enum MemberState {
     Serving,
     /// It is served no more, because it was to leave, or because its broker has ended.
     Released,
+    /// The thread of its connections does not come round, so that it serves no new ones. The membership goes on with what it
+    /// has, should that thread go on. Another one of the same workload may join at once.
+    Stalled,
+    /// What its threads have used of the CPU. Sent every few seconds, but not while it is next to nothing.
+    Used(CpuUse),
+}
+
+/// The CPU time that was used within a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// The CPU time.
+    pub cpu_ms: u32,
+    /// The time in which it was used.
+    pub of_ms: u32,
+}
+
+impl CpuUse {
+    /// Of one CPU.
+    #[must_use]
+    pub fn percent(self) -> u32 {
+        let percent = u64::from(self.cpu_ms).saturating_mul(100).checked_div(self.of_ms.into());
+        percent.and_then(|percent| percent.try_into().ok()).unwrap_or_default()
+    }
 }
 
 /// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, too. An earlier one

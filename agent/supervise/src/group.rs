@@ -17,7 +17,7 @@ use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::{AsyncChannel, Channel, Member, MemberReport, MemberState, Serve};
+use leno_handover::{AsyncChannel, Channel, CpuUse, Member, MemberReport, MemberState, Serve};
 use leno_program::chain;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -68,6 +68,8 @@ pub enum Happened {
     Serving,
     /// It does so no more.
     Lost,
+    /// What its threads have used of the CPU. Not sent while that is next to nothing.
+    Used(CpuUse),
 }
 
 /// A member as its group knows it.
@@ -376,7 +378,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             self.process = None;
             return;
         };
-        if state == MemberState::Released
+        // One that stalls may go on with what it has, but is not waited for.
+        if matches!(state, MemberState::Released | MemberState::Stalled)
             && let Some(Leaving { joining, answer, .. }) = self.leaving.remove(&number)
         {
             return has_left(joining, answer);
@@ -396,14 +399,24 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 member.joining.succeeds = false;
                 Happened::Serving
             }
-            MemberState::Released => Happened::Lost,
+            MemberState::Released | MemberState::Stalled => Happened::Lost,
+            MemberState::Used(used) => Happened::Used(used),
         };
         let _ending = member.joining.events.send(event);
-        if event == Happened::Lost {
-            member.membership = None;
-            let again = Order::Again(name.clone(), member.joining.number);
-            self.again(again);
+        if event != Happened::Lost {
+            return;
         }
+        member.membership = None;
+        let (name, number) = (name.clone(), member.joining.number);
+        if state == MemberState::Stalled {
+            self.host.say(&format!(
+                "the thread of {name} in the proxy of group {} does not come round; another one takes its new connections",
+                self.name
+            ));
+            // Its connections wait, and the process can serve it.
+            return self.serve(&name);
+        }
+        self.again(Order::Again(name, number));
     }
 
     /// Gives an order to this task in a while.

@@ -16,6 +16,7 @@ mod error;
 mod group;
 mod keep;
 mod process;
+mod promotion;
 mod share;
 
 pub use backoff::Backoff;
@@ -26,4 +27,5 @@ pub use error::{Error, Result};
 pub use group::{Group, Happened, Joining, NodeProxyHost};
 pub use keep::{Event, Rules, Stop, keep_running};
 pub use process::{Running, Tether, after, describe};
+pub use promotion::{Promotion, PromotionRules};
 pub use share::Share;

@@ -57,6 +57,8 @@ struct Proxy<'a> {
     mode: &'static str,
     /// The group of instances that share the process; `None` of a sidecar.
     group: Option<&'a str>,
+    /// It shares a process unless it is busy, as it is now.
+    promoted: bool,
     /// `None` while it is started again.
     pid: Option<i32>,
 }
@@ -99,6 +101,7 @@ fn proxy(process: &ProxyProcess) -> Proxy<'_> {
     Proxy {
         mode: if process.group.is_some() { "node" } else { "sidecar" },
         group: process.group.as_deref(),
+        promoted: process.promoted,
         pid: process.pids().first().copied(),
     }
 }
@@ -106,7 +109,11 @@ fn proxy(process: &ProxyProcess) -> Proxy<'_> {
 /// A proxy in the table: its group, or `sidecar`, and its process.
 fn shown_proxy(proxy: &Proxy<'_>) -> String {
     let name = proxy.group.unwrap_or(proxy.mode);
-    proxy.pid.map_or_else(|| name.to_owned(), |pid| format!("{name} ({pid})"))
+    let mut shown = proxy.pid.map_or_else(|| name.to_owned(), |pid| format!("{name} ({pid})"));
+    if proxy.promoted {
+        shown += ", promoted";
+    }
+    shown
 }
 
 fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
@@ -195,15 +202,18 @@ mod tests {
             proxy,
             state: "running".to_owned(),
         };
-        let sidecar = || Some(Proxy { mode: "sidecar", group: None, pid: Some(77) });
+        let sidecar =
+            || Some(Proxy { mode: "sidecar", group: None, promoted: false, pid: Some(77) });
         assert_eq!(
             text(&[row(sidecar())], 150_000),
             "NAMESPACE   INSTANCE    READY     PID     AGE  ADDRESS          PORTS                    STATE\n\
              shop        web-0         yes    4321   2 min  10.89.0.2        127.0.0.1:80->8080,9000  running\n"
         );
         // Where each proxy runs, once that differs.
-        let shared = Proxy { mode: "node", group: Some("namespace.shop"), pid: None };
-        let text = text(&[row(sidecar()), row(Some(shared)), row(None)], 150_000);
+        let shared =
+            Proxy { mode: "node", group: Some("namespace.shop"), promoted: false, pid: None };
+        let own = Proxy { mode: "node", group: Some("own"), promoted: true, pid: Some(8) };
+        let text = text(&[row(sidecar()), row(Some(shared)), row(Some(own)), row(None)], 150_000);
         let ends: Vec<&str> = text
             .lines()
             .filter_map(|line| line.split_once("PORTS").or(line.split_once(",9000")))
@@ -212,10 +222,11 @@ mod tests {
         assert_eq!(
             ends,
             [
-                "PROXY           STATE",
-                "sidecar (77)    running",
-                "namespace.shop  running",
-                "-               running",
+                "PROXY              STATE",
+                "sidecar (77)       running",
+                "namespace.shop     running",
+                "own (8), promoted  running",
+                "-                  running",
             ]
         );
     }

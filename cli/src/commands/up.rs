@@ -17,7 +17,7 @@ use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
 use leno_local::ranges::Range;
-use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
+use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options, PromotionRules};
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
@@ -75,6 +75,20 @@ pub(crate) struct Up {
     /// In node mode, who shares a proxy's process: workload, service-account, namespace or node
     #[arg(long, default_value = "service-account", value_name = "SHARE")]
     share: Share,
+
+    /// In node mode, how long an instance may use more than --promote-above of a CPU before it gets a process of its own, up to
+    /// 1d; it goes back after five times as long with less than half of that. never: it does not get one
+    #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = PromoteAfter::of)]
+    promote_after: PromoteAfter,
+
+    /// What a shared process may use of a CPU for one instance, in percent, before that is promoted
+    #[arg(long, default_value_t = 50, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    promote_above: u32,
+
+    /// In node mode, most new connections a second of each instance, and of each client address of an instance. A burst of one
+    /// second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    connection_rate: u32,
 
     /// What workloads do with plaintext: strict, permissive or disabled
     #[arg(long, default_value = "permissive", value_name = "MODE")]
@@ -243,6 +257,8 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         },
         mode: up.mode,
         share: up.share,
+        connection_rate: up.connection_rate,
+        promotion: PromotionRules { after: up.promote_after.0, above_percent: up.promote_above },
         mtls: up.mtls,
         egress: up.egress,
         uplink: up.uplink,
@@ -347,6 +363,20 @@ fn grace(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::ZERO, Duration::from_hours(24)))
 }
 
+/// A time, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PromoteAfter(Option<Duration>);
+
+impl PromoteAfter {
+    fn of(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let bounds = (Duration::from_secs(1), Duration::from_hours(24));
+        within(duration(text)?, bounds).map(|after| Self(Some(after)))
+    }
+}
+
 /// Checked here, because every proxy would refuse it by itself, again and again.
 fn filter(text: &str) -> Result<String, String> {
     let wrong = |error| format!("{error}: use for example info or warn,leno_outbound=debug");
@@ -365,6 +395,8 @@ mod tests {
             assert!(lifetime(wrong).is_err(), "{wrong}");
         }
         assert!(grace("0").is_ok());
+        assert_eq!(PromoteAfter::of("never"), Ok(PromoteAfter(None)));
+        assert!(PromoteAfter::of("1m").is_ok() && PromoteAfter::of("2d").is_err());
         assert!(grace("2d").is_err());
         assert!(filter("warn,leno_outbound=debug").is_ok());
         assert!(filter("a=b=c").is_err());

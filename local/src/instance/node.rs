@@ -13,8 +13,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::Channel;
-use leno_supervise::{Backoff, Happened, Rules, Running, Stop, after, describe, keep_running};
+use leno_handover::{Channel, CpuUse};
+use leno_supervise::{
+    Backoff, Happened, Promotion, Rules, Running, Share, Stop, after, describe, keep_running,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -56,6 +58,10 @@ struct Membership<'l> {
     /// The files with its token, by memberships. A new token is written to all of them, as it voids the one before: the group
     /// that serves needs a valid one until the next group does, and a group that finishes something needs it, too.
     tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
+    /// Whether it is busy enough for a process of its own.
+    promotion: RefCell<Promotion>,
+    /// Whether it is to have one, beside what its documents have it share.
+    promoted: watch::Sender<bool>,
 }
 
 impl Life {
@@ -76,6 +82,8 @@ impl Life {
             broker: watch::Sender::new(None),
             left: RefCell::default(),
             tokens: Rc::default(),
+            promotion: RefCell::new(Promotion::new(mesh.promotion)),
+            promoted: watch::Sender::new(false),
         };
         let start = || -> Result<Running> {
             let what = || "cannot make a socket for orders".to_owned();
@@ -134,11 +142,15 @@ impl Life {
                     ready.send_replace(true);
                     continue;
                 }
+                () = membership.until_quiet() => {
+                    membership.goes_back();
+                    continue;
+                }
             };
             let Some((number, event)) = event else { return };
             membership.learn(number, event);
             match event {
-                Happened::Serving => {}
+                Happened::Serving | Happened::Used(_) => {}
                 Happened::Joined => drop(joined.insert(number)),
                 Happened::Lost => drop(joined.remove(&number)),
             }
@@ -148,7 +160,8 @@ impl Life {
                 continue;
             }
             match event {
-                Happened::Serving => {}
+                Happened::Serving => membership.promotion.borrow_mut().has_joined(Instant::now()),
+                Happened::Used(used) => membership.has_used(used),
                 Happened::Joined => joins += 1,
                 Happened::Lost => {
                     if ready.send_replace(false) {
@@ -218,10 +231,14 @@ impl Membership<'_> {
     /// Goes to the group that is wanted, each time that it changes, until the instance ends.
     async fn follow(&self) {
         let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.group.clone());
-        let mut broker = self.broker.subscribe();
+        let (mut broker, mut promoted) = (self.broker.subscribe(), self.promoted.subscribe());
         loop {
             broker.borrow_and_update();
-            let name = wanted.borrow_and_update().clone();
+            let declared = wanted.borrow_and_update().clone();
+            let name = match *promoted.borrow_and_update() {
+                true => Some(self.own_group()),
+                false => declared,
+            };
             let next = match self.enter(name.as_deref()).await {
                 Ok(next) => next,
                 Err(error) => {
@@ -254,6 +271,8 @@ impl Membership<'_> {
                 }
                 // Another edit.
                 _ = wanted.changed() => false,
+                // It is busy, or is quiet again.
+                _ = promoted.changed() => false,
             };
             // The listeners are those of the current group, too.
             if let Some((group, number)) = next {
@@ -298,7 +317,8 @@ impl Membership<'_> {
     async fn change(&self, group: Rc<Group>, number: u64) {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
-        let process = group.process();
+        let mut process = group.process();
+        process.promoted = *self.promoted.borrow();
         let number_before = self.current.replace(number);
         // What it did before it was the current one counts from here.
         let _ending = self.events.send((number, Happened::Serving));
@@ -306,6 +326,42 @@ impl Membership<'_> {
             self.leave(before, number_before);
         }
         self.life.report(Change::ProxyRuns(process)).await;
+    }
+
+    /// The group that a busy instance has for itself.
+    fn own_group(&self) -> String {
+        let instance = &self.life.instance;
+        Share::Workload.group(&instance.name, &instance.launch.service_account)
+    }
+
+    /// What its proxy has used of the CPU. An instance that has its process for itself is not promoted, however busy.
+    fn has_used(&self, used: CpuUse) {
+        let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
+        let mut promotion = self.promotion.borrow_mut();
+        if !(promotion.is_promoted() || is_shared) || !promotion.used(Instant::now(), used) {
+            return;
+        }
+        let (label, percent) = (&self.life.instance.label, used.percent());
+        self.life.say(&format!(
+            "{label} keeps its node proxy busy, with {percent} % of a CPU: it gets one of its own until it is quiet"
+        ));
+        self.promoted.send_replace(true);
+    }
+
+    /// Comes back when an instance that is promoted has been quiet for long. Cancel safe.
+    async fn until_quiet(&self) {
+        let at = self.promotion.borrow().goes_back_at();
+        match at {
+            Some(at) => tokio::time::sleep_until(at.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn goes_back(&self) {
+        self.promotion.borrow_mut().goes_back();
+        self.life
+            .say(&format!("{} is quiet: it shares a node proxy again", self.life.instance.label));
+        self.promoted.send_replace(false);
     }
 
     /// Has a group finish what it has for the instance, which another one serves.
@@ -378,7 +434,7 @@ fn next_serving(serving: u64, number: u64, event: Happened) -> u64 {
     match event {
         Happened::Serving => serving.max(number),
         Happened::Lost if serving == number => 0,
-        Happened::Lost | Happened::Joined => serving,
+        Happened::Lost | Happened::Joined | Happened::Used(_) => serving,
     }
 }
 

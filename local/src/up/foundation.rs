@@ -110,6 +110,7 @@ pub(super) async fn lay(
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
+        connection_rate: options.connection_rate,
     };
     let environment = Environment::of_shell(&options.env_files)?
         .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());
@@ -135,6 +136,7 @@ impl Foundation {
             access_log: given.access_log,
             proxy: self.proxy,
             groups: Groups::default(),
+            promotion: options.promotion,
             grace: options.grace,
             environment: self.environment,
             descriptors: given.descriptors,

@@ -101,6 +101,11 @@ pub(crate) struct Flags {
           value_parser = crate::setup::memory::parse_size)]
     pub(crate) memory_budget: Option<usize>,
 
+    /// With --node, most new connections a second of each workload, and of each client address of a workload. A burst of
+    /// one second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
+    #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 1000)]
+    pub(crate) connection_rate: u32,
+
     /// Where applications' connections are taken; repeat for several addresses
     #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_outbound())]

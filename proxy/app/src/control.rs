@@ -1,7 +1,6 @@
 //! Running with a control plane: identity, services and policy come from it.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,7 +63,9 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         handed: RefCell::default(),
         admin_handed: RefCell::default(),
         succeeds: false,
-        serving: Rc::default(),
+        reports: None,
+        stalls: 0,
+        connection_rate: None,
         sharing: 1,
         application: None,
         fixed: None,

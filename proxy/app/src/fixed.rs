@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -76,7 +75,9 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         handed: RefCell::default(),
         admin_handed: RefCell::default(),
         succeeds: false,
-        serving: Rc::default(),
+        reports: None,
+        stalls: 0,
+        connection_rate: None,
         sharing: 1,
         application: spec.inbound.as_ref().and_then(|inbound| inbound.application),
         fixed,

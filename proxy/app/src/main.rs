@@ -32,6 +32,7 @@ mod hook;
 mod known;
 mod node;
 mod panics;
+mod pulse;
 mod run;
 mod services;
 mod setup;

@@ -12,19 +12,22 @@
 //! process' own namespace.
 //!
 //! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it
-//! come back, it gets threads of their own.
+//! come back, it gets threads of its own there. So it is with one whose worker does not come round ([`crate::pulse`]).
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use leno_handover::{
-    AsyncChannel, Channel, MAX_MEMBERS, Member, MemberReport, MemberState, Offer, Order, Role,
+    AsyncChannel, Channel, CpuUse, MAX_MEMBERS, Member, MemberReport, MemberState, Offer, Order,
+    Role,
 };
 use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
@@ -36,6 +39,7 @@ use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
+use crate::pulse::{Pulse, cpu_of_this_thread};
 use crate::run::{Ends, Signals, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
@@ -52,6 +56,15 @@ const MAX_EVENTS: usize = 256;
 
 /// Most workloads that this process finishes what it has for, while other processes serve them. Of more the first is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
+/// Most workers that do not come round at a time. With one more the process ends, and is started again: what makes them
+/// stall goes on, and each of them may keep a CPU busy.
+const MAX_STALLED: usize = 4;
+/// Most workloads whose stalls are counted.
+const MAX_COUNTED: usize = 4096;
+/// How often it is reported what a workload has used of the CPU.
+const CPU_WINDOW: Duration = Duration::from_secs(2);
+/// What is next to nothing: a hundredth of that.
+const CPU_LEAST: u32 = 100;
 
 /// The threads of a workload, as the main thread sees them.
 struct Served {
@@ -66,11 +79,16 @@ struct Served {
 type Members = BTreeMap<u64, Served>;
 
 /// What all workloads of the process have in common.
+#[derive(Debug)]
 struct Common {
     flags: Flags,
     /// The memory of the process in bytes, and the pool that is a part of it.
     memory: (usize, Pool),
     log: Option<AccessLog>,
+    /// How often workers have stalled, by workloads.
+    stalls: Mutex<BTreeMap<String, u64>>,
+    /// Workers that do not come round now.
+    stalled: AtomicUsize,
     /// What has become of a membership.
     events: mpsc::Sender<MemberReport>,
 }
@@ -86,7 +104,14 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let bytes = budget(flags).bytes();
     let memory = (bytes, Pool::new(bytes - bytes / OWN));
-    let common = Arc::new(Common { log: access_log(flags)?, flags: flags.clone(), memory, events });
+    let common = Arc::new(Common {
+        log: access_log(flags)?,
+        flags: flags.clone(),
+        memory,
+        stalls: Mutex::default(),
+        stalled: AtomicUsize::default(),
+        events,
+    });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let orders = AsyncChannel::new(orders.into()).context(
@@ -103,7 +128,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 },
                 Some(event) = happened.recv() => {
                     tokio::select! {
-                        told = tell(event, &mut members, &orders) => told?,
+                        told = tell(event, &mut members, (&orders, &common)) => told?,
                         () = signals.first() => break,
                     }
                 }
@@ -116,7 +141,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             tokio::select! {
                 Some(event) = happened.recv() => {
                     tokio::select! {
-                        told = tell(event, &mut members, &orders) => told?,
+                        told = tell(event, &mut members, (&orders, &common)) => told?,
                         () = signals.first() => return Ok(()),
                     }
                 }
@@ -134,6 +159,74 @@ impl Common {
         let (bytes, pool) = self.memory;
         let own = bytes / OWN / usize::from(MAX_MEMBERS);
         Budget::with_pool(bytes / usize::from(SHARE), own, pool)
+    }
+
+    /// How often workers of a workload have stalled.
+    fn stalls(&self, name: &str) -> u64 {
+        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        stalls.get(name).copied().unwrap_or_default()
+    }
+
+    fn count_stall(&self, name: &str) {
+        let mut stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        if stalls.len() < MAX_COUNTED || stalls.contains_key(name) {
+            let count = stalls.entry(name.to_owned()).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+}
+
+/// Where a workload reports what becomes of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reports {
+    number: u64,
+    name: String,
+    common: Arc<Common>,
+}
+
+impl Reports {
+    /// Reports what the membership has become; on the thread of the workload.
+    pub(crate) fn send(&self, state: MemberState) {
+        let (number, events) = (self.number, self.common.events.clone());
+        tokio::task::spawn_local(async move {
+            // The receiver ends with the process.
+            let _ending = events.send(MemberReport { number, state }).await;
+        });
+    }
+
+    /// Reports that the worker has stalled, and counts it.
+    pub(crate) fn has_stalled(&self) {
+        self.common.stalled.fetch_add(1, Ordering::Relaxed);
+        self.common.count_stall(&self.name);
+        self.send(MemberState::Stalled);
+    }
+
+    /// The worker that stalled has come round.
+    pub(crate) fn goes_on(&self) {
+        self.common.stalled.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Reports what a worker and the calling thread use of the CPU, and once that they use next to nothing.
+    pub(crate) async fn cpu_use(&self, worker: &Pulse) -> Infallible {
+        let cpu = || worker.cpu().saturating_add(cpu_of_this_thread());
+        let (mut before, mut was_busy) = ((Instant::now(), cpu()), false);
+        loop {
+            tokio::time::sleep(CPU_WINDOW).await;
+            let now = (Instant::now(), cpu());
+            let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+            let of_ms = ms(now.0.duration_since(before.0));
+            let cpu_ms = ms(now.1.saturating_sub(before.1));
+            let is_busy = cpu_ms.saturating_mul(CPU_LEAST) >= of_ms;
+            if is_busy || was_busy {
+                let state = MemberState::Used(CpuUse { cpu_ms, of_ms });
+                // Without room it is reported with the next one: the time counts from the last report.
+                let report = MemberReport { number: self.number, state };
+                if self.common.events.try_send(report).is_err() {
+                    continue;
+                }
+            }
+            (before, was_busy) = (now, is_busy);
+        }
     }
 }
 
@@ -201,7 +294,10 @@ fn join(
         bail!("its channel has not arrived: the process has no descriptor left");
     };
     let served = members.values().filter(|member| !member.leaving).count();
-    if served >= usize::from(MAX_MEMBERS) {
+    // A workload that comes from another process may be one of as many that leave this one for that one in exchange, each of
+    // which stays here until it is served there. Those that are served where they are to be are no more than one bound.
+    let most = usize::from(MAX_MEMBERS).saturating_mul(if succeeds { 2 } else { 1 });
+    if served >= most {
         bail!("this process serves no more than {MAX_MEMBERS}");
     }
     let (end, ends) = watch::channel(Departure::Replaced);
@@ -227,10 +323,19 @@ fn join(
 async fn tell(
     event: MemberReport,
     members: &mut Members,
-    orders: &AsyncChannel,
+    (orders, common): (&AsyncChannel, &Common),
 ) -> anyhow::Result<()> {
-    if event.state == MemberState::Released {
-        members.remove(&event.number);
+    match event.state {
+        MemberState::Serving | MemberState::Used(_) => {}
+        MemberState::Released => drop(members.remove(&event.number)),
+        MemberState::Stalled => {
+            if let Some(member) = members.get_mut(&event.number) {
+                member.leaving = true;
+            }
+            if common.stalled.load(Ordering::Relaxed) > MAX_STALLED {
+                bail!("the threads of more than {MAX_STALLED} workloads do not come round");
+            }
+        }
     }
     match orders.send_within(Duration::MAX, &event, &[]).await {
         // That the supervisor has ended is seen where orders are read.
@@ -250,7 +355,7 @@ struct Joined {
 }
 
 /// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
-fn live(joined: Joined, common: &Common) -> anyhow::Result<()> {
+fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
     let Joined { number, succeeds, member, broker, end } = joined;
     let flags = Flags {
         name: Some(member.name.clone()),
@@ -276,16 +381,13 @@ fn live(joined: Joined, common: &Common) -> anyhow::Result<()> {
         setup.kubelet.clone_from(&member.kubelet.addresses);
         setup.sharing = SHARE;
         setup.budget = common.budget();
+        setup.connection_rate = NonZeroU32::new(flags.connection_rate);
         setup.handed.replace(Some(handed));
         setup.admin_handed.replace(Some(admin));
         setup.succeeds = succeeds;
-        let (serving, events) = (Rc::clone(&setup.serving), common.events.clone());
-        tokio::task::spawn_local(async move {
-            serving.notified().await;
-            let state = MemberState::Serving;
-            // The receiver ends with the process.
-            let _ending = events.send(MemberReport { number, state }).await;
-        });
+        let name = setup.instance.to_string();
+        setup.stalls = common.stalls(&name);
+        setup.reports = Some(Reports { number, name, common: Arc::clone(common) });
         tokio::select! {
             ended = serve(setup, false, None, Ends::Order(end)) => ended,
             () = has_gone(broker_ended) => Ok(()),

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use leno_handover::MemberState;
 use leno_transport::IDLE_GRACE;
 use leno_types::ports;
 use tokio::net::UnixListener;
@@ -80,6 +81,7 @@ pub(crate) async fn serve(
         taps: setup.taps.clone(),
         draining: Cell::new(false),
         drain_asked: Notify::new(),
+        stalls: setup.stalls,
         started: SystemTime::now(),
     });
     if let Some(address) = setup.admin {
@@ -105,9 +107,25 @@ pub(crate) async fn serve(
     if setup.succeeds {
         admin = handed_admin(&setup, &state)?;
     }
-    setup.serving.notify_one();
+    if let Some(reports) = &setup.reports {
+        reports.send(MemberState::Serving);
+    }
     let departure = tokio::select! {
         departure = ends.next() => departure,
+        worker = until_one_stalls(&setup, &state) => {
+            // New connections are those of the next membership, and so are the pages.
+            admin = AbortOnDrop(None);
+            tokio::select! {
+                () = worker.pulse.until_it_comes_round() => {
+                    if let Some(reports) = &setup.reports {
+                        reports.goes_on();
+                    }
+                    Departure::Succeeded
+                }
+                // What it has cannot be ended in order.
+                _ = ends.next() => return Ok(()),
+            }
+        }
         // A workload of a node proxy is served again, from the same listeners.
         () = state.drain_asked.notified() => match state.shown {
             Some(_) => Departure::Replaced,
@@ -119,6 +137,27 @@ pub(crate) async fn serve(
     }
     drain(&setup, &state, &mut ends, departure).await;
     Ok(())
+}
+
+/// Comes back when the worker of a workload that shares its process stalls, which is reported: the workload joins the process
+/// again then, with threads of its own, and what connects meanwhile waits in the listeners' queues.
+async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
+    let worker = state.workers.borrow().first().cloned();
+    let (Some(reports), Some(worker)) = (&setup.reports, worker) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        () = worker.pulse.until_it_stalls() => {}
+        never = reports.cpu_use(&worker.pulse) => match never {},
+    }
+    tracing::error!(
+        instance = %setup.instance,
+        cpu_ms = worker.pulse.cpu().as_millis(),
+        "the thread of a workload's connections does not come round: another one takes the new connections. Report this \
+         with the stack of the thread (`gdb -p PID -batch -ex 'thread apply all bt'`)"
+    );
+    reports.has_stalled();
+    worker
 }
 
 /// A task that ends when this is dropped. What it has started goes on.

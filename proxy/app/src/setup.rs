@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -23,11 +23,12 @@ use leno_types::authorization::Cidr;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::admin::probe::{KubeletCalls, Probes};
 use crate::config::Flags;
 use crate::export::TracePlan;
+use crate::node::Reports;
 use crate::worker::Plan;
 
 pub(crate) mod memory;
@@ -55,8 +56,10 @@ pub(crate) struct Setup {
     pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
     /// Another process serves the workload until this one does.
     pub(crate) succeeds: bool,
-    /// Told once the workload's connections are accepted.
-    pub(crate) serving: Rc<Notify>,
+    /// Where a workload that shares its process reports what becomes of it.
+    pub(crate) reports: Option<Reports>,
+    /// How often its workers have stalled before, in this process.
+    pub(crate) stalls: u64,
     /// The descriptors of this process are divided by it.
     pub(crate) sharing: u16,
     pub(crate) application: Option<SocketAddr>,
@@ -88,6 +91,8 @@ pub(crate) struct Setup {
     /// The workload that the instance belongs to.
     pub(crate) workload: String,
     pub(crate) budget: Budget,
+    /// Most new connections a second of a workload that shares its process.
+    pub(crate) connection_rate: Option<NonZeroU32>,
     /// What the workers share of the workload's rate limits.
     pub(crate) limit_table: LimitTable,
 }
@@ -158,6 +163,7 @@ impl Setup {
             taps: self.taps.clone(),
             traces: self.traces.clone(),
             max_connections: max_connections(self.workers, self.sharing),
+            connection_rate: self.connection_rate,
             budget: self.budget,
             workers: self.workers,
             limit_table: self.limit_table.clone(),

@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) taps: Taps,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
+    /// How often workers of the workload have stalled, as far as this process knows.
+    pub(crate) stalls: u64,
     pub(crate) started: SystemTime,
 }
 
@@ -166,6 +168,15 @@ impl State {
         measured.extend(probes(self.probes.counts()));
         measured.extend(taps(&self.taps));
         measured.extend([
+            Measured {
+                kind: Kind::Counter,
+                ..gauge(
+                    "leno_worker_stalls",
+                    "Times that the thread of the workload's connections did not come round and another one took the \
+                     new ones, in this process; node mode only.",
+                    self.stalls as f64,
+                )
+            },
             gauge(
                 "leno_connections_open",
                 "Open connections that the proxy has accepted, in both directions.",

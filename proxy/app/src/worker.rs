@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use leno_discovery::Directory;
@@ -22,8 +23,8 @@ use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
-    Activity, Admission, Directions, Io, Listener, MIN_CONNECTIONS, panics, spawn_contained,
-    test_panic,
+    Activity, Admission, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces, panics,
+    spawn_contained, test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -34,6 +35,7 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use crate::admin::probe::KubeletCalls;
 use crate::export::{Exporter, Signal, TracePlan};
+use crate::pulse::Pulse;
 use crate::services::OfOutbound;
 use crate::setup::{AccessLog, Handed};
 use crate::standing::Standing;
@@ -71,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) traces: Option<TracePlan>,
     /// Most connections open at once; one more is refused.
     pub(crate) max_connections: usize,
+    /// Most new connections a second of the workload, and of each client of it; `None`: as many as come.
+    pub(crate) connection_rate: Option<NonZeroU32>,
     /// What its buffers and connections are charged to.
     pub(crate) budget: Budget,
     /// How many workers there are.
@@ -127,6 +131,8 @@ pub(crate) struct Worker {
     pub(crate) budget: Budget,
     /// Most connections that it has open.
     pub(crate) max_connections: usize,
+    /// Whether it comes round.
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl Worker {
@@ -135,12 +141,19 @@ impl Worker {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
+        // A process of several workloads has threads of the same number for each of them.
+        let name = match plan.handed {
+            Some(_) => format!("w:{}", plan.instance),
+            None => format!("worker-{number}"),
+        };
+        let pulse = Arc::<Pulse>::default();
+        let of_thread = Arc::clone(&pulse);
         thread::Builder::new()
-            .name(format!("worker-{number}"))
-            .spawn(move || run(plan, received, listening))
+            .name(name)
+            .spawn(move || run((plan, of_thread), received, listening))
             .context("starting a worker thread")?;
         let listening = listens.await.context("a worker ended before it listened")??;
-        Ok(Self { commands, listening, budget, max_connections })
+        Ok(Self { commands, listening, budget, max_connections, pulse })
     }
 
     pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
@@ -169,10 +182,11 @@ impl Worker {
 }
 
 fn run(
-    plan: Plan,
+    (plan, pulse): (Plan, Arc<Pulse>),
     commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
+    pulse.begin();
     plan.budget.enter();
     // Its tasks wait in the scheduler's own queue. A `LocalSet` would be one more scheduler in it.
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
@@ -184,11 +198,15 @@ fn run(
             return;
         }
     };
-    runtime.block_on(serve(plan, commands, listening));
+    runtime.block_on(serve((plan, &pulse), commands, listening));
     // What its tasks hold is dropped with them.
     drop(runtime);
     budget::leave();
 }
+
+/// How connections are counted that wait for their turn, and that are refused for those before them.
+const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
+const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
 
 /// The client of an accepted connection, and the address that it was accepted at.
 type Accepted = (SocketAddr, SocketAddr);
@@ -200,6 +218,8 @@ struct Planes {
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     admission: Rc<Admission>,
+    /// How many new connections there may be, outbound and inbound.
+    paces: Option<RefCell<(Pace, Paces)>>,
     standing: Standing,
     /// The tasks that accept connections. They end with `open`.
     accepting: RefCell<Vec<JoinHandle<()>>>,
@@ -216,7 +236,7 @@ struct Planes {
 }
 
 async fn serve(
-    mut plan: Plan,
+    (mut plan, pulse): (Plan, &Pulse),
     mut commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
@@ -256,6 +276,7 @@ async fn serve(
                 Some(command) => planes.answer(command),
                 None => return,
             },
+            () = pulse.asked() => pulse.turn(),
             // It ends with the process.
             Ok(()) = policy.changed() => {
                 planes.follow(policy.borrow_and_update().as_deref());
@@ -272,6 +293,13 @@ async fn serve(
                 planes.standing.sweep(credentials.borrow().as_deref());
             }
         }
+    }
+}
+
+/// Waits for the turn of a connection. Few wait: the timer is not part of the task of each.
+async fn wait(turn: Duration) {
+    if !turn.is_zero() {
+        Box::pin(tokio::time::sleep(turn)).await;
     }
 }
 
@@ -348,6 +376,8 @@ impl Planes {
             exporter.inspect_err(|error| tracing::error!(%error, "nothing is exported")).ok()
         };
         let exporters = signals.into_iter().flatten().filter_map(exporter).map(Rc::new).collect();
+        let paces = |rate| RefCell::new((Pace::new(rate), Paces::new(rate)));
+        let paces = plan.connection_rate.map(paces);
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
             directory: plan.directory,
@@ -371,6 +401,7 @@ impl Planes {
             registry,
             activity,
             admission,
+            paces,
             standing,
             accepting: RefCell::default(),
             open: watch::Sender::new(None),
@@ -493,9 +524,38 @@ impl Planes {
         None
     }
 
+    /// What becomes of a connection by those that came before it.
+    fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
+        let Some(paces) = &self.paces else { return Arrival::Passes };
+        arrive(&mut paces.borrow_mut(), Instant::now())
+    }
+
+    /// How long it waits for its turn, which is counted; `None` and a reset for one that there are too many before.
+    fn turn(
+        &self,
+        stream: &mut TcpStream,
+        arrival: Arrival,
+        (slowed, refused): (Counter, Counter),
+    ) -> Option<Duration> {
+        match arrival {
+            Arrival::Passes => Some(Duration::ZERO),
+            Arrival::Waits(wait) => {
+                self.registry.count(slowed);
+                Some(wait)
+            }
+            Arrival::Refused => {
+                self.registry.count(refused);
+                stream.reset_on_drop();
+                None
+            }
+        }
+    }
+
     /// Serves a connection of the workload itself.
     fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, (_, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
+        let arrival = self.arrival(|(own, _), now| own.arrive(now));
+        let Some(turn) = self.turn(&mut stream, arrival, OUTBOUND_PACED) else { return };
         let Ok(admitted) = self.admission.outbound() else {
             self.registry.count(Counter::OutboundConnectionLimit);
             stream.reset_on_drop();
@@ -504,6 +564,7 @@ impl Planes {
         let planes = Rc::clone(self);
         spawn_contained(async move {
             let _open = (charge, admitted);
+            wait(turn).await;
             planes.outbound.serve(stream, listener).await;
         });
     }
@@ -512,6 +573,8 @@ impl Planes {
     /// for another connection's sake.
     fn serve_inbound(self: &Rc<Self>, mut stream: TcpStream, (client, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::InboundMemoryBudget) else { return };
+        let arrival = self.arrival(|(_, clients), now| clients.arrive(client.ip(), now));
+        let Some(turn) = self.turn(&mut stream, arrival, INBOUND_PACED) else { return };
         let (admitted, has_evicted) = self.admission.inbound(client.ip());
         if has_evicted {
             self.registry.count(Counter::InboundSilentEvicted);
@@ -519,6 +582,7 @@ impl Planes {
         let (planes, number) = (Rc::clone(self), admitted.number());
         let task = spawn_contained(async move {
             let _open = charge;
+            wait(turn).await;
             planes.inbound.serve(stream, (client, listener), admitted).await;
         });
         if let Some(number) = number {

@@ -75,9 +75,17 @@ counters! {
     /// Connections refused because a limit on connections or on memory was reached.
     InboundSourceLimit = "leno_connections_refused" r#"direction="inbound",reason="source""#,
     /// Connections refused because a limit on connections or on memory was reached.
+    OutboundRate = "leno_connections_refused" r#"direction="outbound",reason="rate""#,
+    /// Connections refused because a limit on connections or on memory was reached.
+    InboundRate = "leno_connections_refused" r#"direction="inbound",reason="rate""#,
+    /// Connections refused because a limit on connections or on memory was reached.
     OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
     /// Connections refused because a limit on connections or on memory was reached.
     InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
+    /// Connections that waited up to a second, because more came than the workload, or one client of it, may open in a second.
+    OutboundSlowed = "leno_connections_slowed" r#"direction="outbound""#,
+    /// Connections that waited up to a second, because more came than the workload, or one client of it, may open in a second.
+    InboundSlowed = "leno_connections_slowed" r#"direction="inbound""#,
     /// Audited requests that the page /audited does not have, since there are too many distinct ones or their path is too long.
     AuditedNotKept = "leno_audited_requests_not_kept" "",
     /// Connections without a mesh identity that strict mTLS refused.

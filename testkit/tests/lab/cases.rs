@@ -19,6 +19,7 @@ mod egress;
 mod encryption;
 mod explain;
 mod external;
+mod fairness;
 mod federation;
 mod flows;
 mod holes;
@@ -157,7 +158,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
-        ("node", node::cases()),
+        ("node", [node::cases(), fairness::cases()].into_iter().flatten().collect()),
         ("soak", soak::cases()),
     ]
 }

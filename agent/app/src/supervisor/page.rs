@@ -98,6 +98,13 @@ fn metrics(served: &Served) -> String {
     for (group, (_, members)) in &served.groups {
         groups.sample(&[("group", group)], members);
     }
+    let name = "leno_supervisor_pod_promoted";
+    let help = "Pods that have a process of their own because they are busy; always 1.";
+    let mut promoted = Family::gauge(&mut text, name, help);
+    for pod in served.pods.values().filter(|pod| pod.promotion.is_promoted()) {
+        let (namespace, name) = (pod.pod.namespace.as_str(), pod.pod.name.as_str());
+        promoted.sample(&[("namespace", namespace), ("pod", name)], 1);
+    }
     for (name, help, value) in [
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
         (

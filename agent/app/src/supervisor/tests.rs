@@ -6,9 +6,12 @@ use leno_handover::KubeletProbes;
 use super::page::not_ready;
 use super::*;
 
+const RULES: PromotionRules =
+    PromotionRules { after: Some(Duration::from_secs(4)), above_percent: 50 };
+
 fn shared() -> Shared {
     let handover = Duration::from_secs(86_400);
-    let served = Served::new("/nonexistent/proxy".into(), "/nonexistent".into(), handover);
+    let served = Served::new("/nonexistent/proxy".into(), "/nonexistent".into(), (handover, RULES));
     Rc::new(RefCell::new(served))
 }
 
@@ -39,6 +42,8 @@ fn hold(served: &Shared, uid: &str, serving: bool) {
         number: 0,
         joined: Instant::now(),
         serving,
+        promotion: Promotion::new(RULES),
+        next: None,
     };
     served.borrow_mut().pods.insert(uid.to_owned(), held);
 }
@@ -228,6 +233,56 @@ async fn a_supervisor_that_ends_does_not_wait_for_a_pod_that_it_does_not_serve()
         hold(&served, "a", false);
         tokio::time::timeout(Duration::from_secs(1), finish(&served)).await.unwrap();
         assert!(served.borrow().pods.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
+    run(async {
+        let served = shared();
+        let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
+        let number = |uid: &str| served.borrow().pods[uid].number;
+        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
+        // Of an earlier process.
+        promotion::has_used(&served, ("a", 0), busy);
+        assert!(served.borrow().pods["a"].next.is_none());
+        promotion::has_used(&served, ("a", number("a")), busy);
+        assert_eq!(served.borrow().pods["a"].group, "web", "until it is served elsewhere");
+        let next = number("b") + 1;
+        assert!(!promotion::arrives(&served, "a", number("a")), "the group that it is in");
+        assert!(promotion::arrives(&served, "a", next));
+        assert_eq!(served.borrow().pods["a"].group, "workload.shop.web-a");
+        assert!(served.borrow().pods["a"].serving);
+        // A pod that has its process for itself stays, however busy.
+        promotion::has_used(&served, ("b", number("b")), busy);
+        assert!(served.borrow().pods["b"].next.is_none());
+        promotion::goes_back(&served, "a");
+        assert!(promotion::arrives(&served, "a", next + 1));
+        assert_eq!(served.borrow().pods["a"].group, "web");
+        until(&served, |served| served.leaving.is_empty()).await;
+        let groups: Vec<String> = served.borrow().groups.keys().cloned().collect();
+        assert_eq!(groups, ["web"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_or_has_another_broker_goes_nowhere() {
+    run(async {
+        let served = shared();
+        let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
+        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
+        let number = served.borrow().pods["a"].number;
+        promotion::has_used(&served, ("a", number), busy);
+        assert!(served.borrow().groups.contains_key("workload.shop.web-a"));
+        let _next_broker = serve_pod(&served, "a");
+        assert!(served.borrow().pods["a"].next.is_none());
+        assert!(!served.borrow().groups.contains_key("workload.shop.web-a"));
+        release(&served, "a", false);
+        release(&served, "b", false);
+        until(&served, |served| served.leaving.is_empty()).await;
+        assert!(served.borrow().groups.is_empty());
     })
     .await;
 }

@@ -245,3 +245,47 @@ async fn a_process_that_reports_the_same_without_end_is_heard_once() {
     };
     LocalSet::new().run_until(of_group).await;
 }
+
+#[tokio::test]
+async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at_once() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, mut happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+        task.heard(report(number, MemberState::Serving));
+        task.heard(report(number, MemberState::Stalled));
+        let ProcessOrder::Join { number: next, succeeds, .. } = ordered(&process).await else {
+            panic!()
+        };
+        assert!(next != number && !succeeds);
+        // The one that stalled goes on and ends, which is nothing to the one that serves.
+        task.heard(report(number, MemberState::Released));
+        let used = leno_handover::CpuUse { cpu_ms: 900, of_ms: 1000 };
+        task.heard(report(number, MemberState::Used(used)));
+        task.heard(report(next, MemberState::Used(used)));
+        let mut all = Vec::new();
+        while let Ok(event) = happened.try_recv() {
+            all.push(event);
+        }
+        use Happened::{Joined, Lost, Serving, Used};
+        assert_eq!(all, [Joined, Serving, Lost, Joined, Used(used)]);
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+/// Its broker would be held for as long as the thread stands still.
+#[tokio::test]
+async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (member, _far, _happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+        let (left, waited_for) = leave(true);
+        task.obey(left);
+        task.heard(report(number, MemberState::Stalled));
+        waited_for.await.unwrap();
+    };
+    LocalSet::new().run_until(of_group).await;
+}

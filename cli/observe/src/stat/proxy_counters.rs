@@ -34,10 +34,12 @@ pub(super) const ERRORS: &str = "leno_errors_total";
 const EJECTED: &str = "leno_endpoint_ejected";
 /// The name of a server that the client's proxy did not look up, because it refused the connection at once.
 const UNKNOWN: &str = "(unknown)";
-/// Connections that a proxy refused before it knew their other end, with the cause that a report has.
-const REFUSED: [(&str, &str); 3] = [
+/// Connections that a proxy refused or slowed before it knew their other end, with the cause that a report has.
+const REFUSED: [(&str, &str); 4] = [
     ("leno_plaintext_refused_total", "plaintext-refused"),
     ("leno_unresolved_refused_total", "unresolved"),
+    // They were served in the end.
+    ("leno_connections_slowed_total", "connections-slowed"),
     // Its reason is a label.
     ("leno_connections_refused_total", ""),
 ];

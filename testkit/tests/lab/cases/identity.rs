@@ -107,19 +107,29 @@ pub(super) fn under_load(
     (clients, url): (&[&str], &str),
     work: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
+    let rate = std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned());
+    under_load_of(lab, (clients, url), &["--rate", &rate], work)
+}
+
+/// The same, with as many requests as these arguments of the load say.
+pub(super) fn under_load_of(
+    lab: &Lab,
+    (clients, url): (&[&str], &str),
+    pace: &[&str],
+    work: impl FnOnce() -> Result<()>,
+) -> Result<u64> {
     let service = url.trim_start_matches("http://").trim_end_matches('/');
     lab.reach(clients.first().context("no client")?, service)?;
-    let rate = std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = |client: &&str| {
-            let (client, over, rate) = (client.to_string(), &over, rate.as_str());
+            let (client, over) = (client.to_string(), &over);
             scope.spawn(move || -> Result<u64> {
                 let mut requests = 0;
                 while !over.load(Ordering::Relaxed) {
-                    let arguments = ["--url", url, "--rate", rate];
+                    let arguments = [&["--url", url], pace].concat();
                     let more = ["--connections", "4", "--duration", "3s"];
-                    let report = lab.load(&client, &[arguments, more].concat())?.finish()?;
+                    let report = lab.load(&client, &[&arguments[..], &more].concat())?.finish()?;
                     ensure!(report.errors == 0, "{client}: {report:?}");
                     requests += report.requests;
                 }

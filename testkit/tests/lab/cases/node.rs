@@ -21,9 +21,9 @@ use super::identity::under_load;
 use super::{Case, alone};
 
 /// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(90);
+pub(super) const LIMIT: Duration = Duration::from_secs(90);
 
-const MESH: &str = "
+pub(super) const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: client, namespace: lab, annotations: {leno.dev/mode: node, leno.dev/share: node}}
@@ -55,7 +55,7 @@ spec:
 ";
 
 /// A workload that joins the process.
-const GUEST: &str = "---
+pub(super) const GUEST: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: guest, namespace: lab, labels: {app: guest}, annotations: {leno.dev/mode: node, leno.dev/share: node}}
@@ -75,7 +75,7 @@ while not os.path.exists(sys.argv[2]):
 ";
 
 /// The group that all of them share.
-const GROUP: Piece<'_> = Piece::Node("node");
+pub(super) const GROUP: Piece<'_> = Piece::Node("node");
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -102,7 +102,7 @@ fn start(capture: Capture) -> Result<Lab> {
 }
 
 /// The status of a request of the client to `web`.
-fn status(lab: &Lab, path: &str) -> Result<String> {
+pub(super) fn status(lab: &Lab, path: &str) -> Result<String> {
     let url = format!("http://web:8080{path}");
     lab.text("client", &["curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", &url])
 }
@@ -123,7 +123,7 @@ fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
 }
 
 /// A gauge of the proxy of `who`.
-fn gauge(lab: &Lab, who: &str, name: &str) -> Result<f64> {
+pub(super) fn gauge(lab: &Lab, who: &str, name: &str) -> Result<f64> {
     let metrics = lab.metrics(who)?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     Ok(line.with_context(|| format!("{who} has no {name}"))?.parse()?)
@@ -300,7 +300,12 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
 }
 
 /// A stream of the client from one file to another, in which nothing may be lost.
-fn stream(lab: &Lab, begun: &Path, go: &Path) -> Result<Running> {
+pub(super) fn stream(lab: &Lab, begun: &Path, go: &Path) -> Result<Running> {
+    stream_to(lab, "apart:9000", (begun, go))
+}
+
+/// The same, to this server.
+pub(super) fn stream_to(lab: &Lab, server: &str, (begun, go): (&Path, &Path)) -> Result<Running> {
     let steps = serde_json::to_string(&[
         Step::Send("one".into()),
         Step::Expect("one".into()),
@@ -309,12 +314,12 @@ fn stream(lab: &Lab, begun: &Path, go: &Path) -> Result<Running> {
         Step::Send("two".into()),
         Step::Expect("two".into()),
     ])?;
-    let stream = lab.spawn("client", &["leno-peer", "talk", "apart:9000", &steps])?;
+    let stream = lab.spawn("client", &["leno-peer", "talk", server, &steps])?;
     wait::until("the stream", LIMIT, || Ok(begun.exists().then_some(())))?;
     Ok(stream)
 }
 
-fn has_nothing_lost(stream: Running) -> Result<()> {
+pub(super) fn has_nothing_lost(stream: Running) -> Result<()> {
     let output = stream.finish(LIMIT)?;
     let said: Transcript = serde_json::from_slice(&output.stdout)?;
     ensure!(said.failure().is_none(), "{said:?}");

@@ -1,0 +1,166 @@
+//! The limit of memory of a node proxy, which follows its members.
+//!
+//! Its buffers have a budget already, within which each member is bounded. The kernel's limit is for all else that the
+//! process may come to hold, so that a flaw in one process leaves the memory of the machine to the others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use leno_resources::{Limits, Memory};
+use leno_supervise::Cgroup;
+
+use super::{Controller, Hierarchy, Limited, Machine};
+use crate::error::Result;
+
+/// What a process takes without members: the program, and the threads and tables of the first ones.
+const BASE: u64 = 128 << 20;
+/// What a member takes beside its buffers: what discovery says, sessions of TLS, stacks, counters, the kernel's buffers of idle
+/// sockets.
+const OF_MEMBER: u64 = 32 << 20;
+/// A member may have an eighth of the budget, and allocators keep as much again.
+const BUDGET_PARTS: u64 = 4;
+/// All members together have no more than the budget.
+const BUDGETS: u64 = 2;
+/// The most that a proxy takes for its budget unasked, and its part of the machine (`leno-proxy --memory-budget`).
+const MAX_BUDGET: u64 = 1 << 30;
+const SHARE_OF_MACHINE: u64 = 8;
+/// "No limit" of cgroup version 1 is the largest number of pages; anything near it is none.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The limit of memory of one process.
+#[derive(Debug)]
+pub struct MemberLimit {
+    limited: Limited,
+    budget: u64,
+    limit: PathBuf,
+    usage: PathBuf,
+    /// Of version 1, where swap is counted: never below the limit of memory.
+    with_swap: Option<PathBuf>,
+}
+
+impl MemberLimit {
+    /// Limits the processes of `group`, which is made for them; `None` where the machine is limited itself, as a container is:
+    /// what there is is divided by its budget then. `record` is called with each group of another hierarchy before it is made.
+    ///
+    /// # Errors
+    /// When the machine cannot limit memory, with what to do.
+    pub fn apply(
+        machine: Machine<'_>,
+        group: &Cgroup,
+        record: impl FnMut(&Path) -> Result<()>,
+    ) -> Result<Option<Self>> {
+        let (root, [limit, usage]) = match Controller::Memory.hierarchy(machine)? {
+            Hierarchy::Unified => (machine.root.to_owned(), ["memory.max", "memory.current"]),
+            Hierarchy::Alone(mount) => (mount, ["memory.limit_in_bytes", "memory.usage_in_bytes"]),
+        };
+        if number(&root.join(limit)).is_some_and(|limit| limit < NO_LIMIT) {
+            return Ok(None);
+        }
+        let Some(budget) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| budget(&text))
+        else {
+            return Ok(None);
+        };
+        let memory = Some(Memory(wanted(budget, 1)));
+        let limits = Limits { memory, ..Limits::default() };
+        let limited = Limited::apply(limits, machine, group, record)?;
+        let of_memory = limited.groups.first().unwrap_or(group).path().to_owned();
+        let (limit, usage) = (of_memory.join(limit), of_memory.join(usage));
+        let with_swap = Some(of_memory.join("memory.memsw.limit_in_bytes"));
+        let with_swap = with_swap.filter(|file| file.exists());
+        Ok(Some(Self { limited, budget, limit, usage, with_swap }))
+    }
+
+    /// The groups of other hierarchies that the process enters, too.
+    #[must_use]
+    pub fn groups(&self) -> &[Cgroup] {
+        &self.limited.groups
+    }
+
+    /// What the buffers of the process may take, in bytes: what it would take unasked on a machine without this limit.
+    #[must_use]
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// There are so many members now. The limit is never set below what is used: the kernel would end the process.
+    pub fn follow(&self, members: usize) {
+        let members = u64::try_from(members.max(1)).unwrap_or(u64::MAX);
+        let used = number(&self.usage).unwrap_or_default();
+        let bytes = wanted(self.budget, members).max(used.saturating_add(used / 4));
+        let with_swap = || {
+            if let Some(file) = &self.with_swap {
+                // The kernel refuses it before a limit that shrinks, or after one that grows.
+                let _refused = fs::write(file, bytes.to_string());
+            }
+        };
+        with_swap();
+        let written = fs::write(&self.limit, bytes.to_string());
+        with_swap();
+        if let Err(error) = written {
+            tracing::warn!(%error, file = %self.limit.display(), "the limit of a node proxy stays");
+        }
+    }
+}
+
+/// The limit for so many members.
+fn wanted(budget: u64, members: u64) -> u64 {
+    let buffers = (budget / BUDGET_PARTS).saturating_mul(members).min(budget * BUDGETS);
+    BASE.saturating_add(OF_MEMBER.saturating_mul(members)).saturating_add(buffers)
+}
+
+/// What a proxy takes for its buffers on this machine.
+fn budget(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)?;
+    Some((machine / SHARE_OF_MACHINE).min(MAX_BUDGET))
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_limit_grows_with_the_members_up_to_twice_the_budget_of_their_buffers() {
+        assert_eq!(wanted(GIB, 1), (128 + 32 + 256) << 20);
+        assert_eq!(wanted(GIB, 8), (128 + 8 * 32 + 2048) << 20);
+        assert_eq!(wanted(GIB, 64), (128 + 64 * 32 + 2048) << 20);
+    }
+
+    #[test]
+    fn the_limit_follows_but_stays_above_what_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu memory").unwrap();
+        let group = root.path().join("leno/default/groups/node.1");
+        fs::create_dir_all(&group).unwrap();
+        let machine = Machine { root: root.path(), mounts: "" };
+        let none = |_: &Path| panic!("no other group is made");
+        let limit = MemberLimit::apply(machine, &Cgroup::at(group.clone()), none).unwrap().unwrap();
+        let now = || number(&group.join("memory.max")).unwrap();
+        let one = now();
+        assert_eq!(one, wanted(limit.budget(), 1));
+        limit.follow(5);
+        assert_eq!(now(), wanted(limit.budget(), 5));
+        fs::write(group.join("memory.current"), (4 * GIB).to_string()).unwrap();
+        limit.follow(1);
+        assert_eq!(now(), 5 * GIB);
+        fs::write(group.join("memory.current"), "4096").unwrap();
+        limit.follow(0);
+        assert_eq!(now(), one);
+    }
+
+    #[test]
+    fn a_machine_that_is_a_container_with_a_limit_keeps_that_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "memory").unwrap();
+        fs::write(root.path().join("memory.max"), "1073741824\n").unwrap();
+        let machine = Machine { root: root.path(), mounts: "" };
+        let group = Cgroup::at(root.path().join("leno/default/groups/node.1"));
+        assert!(MemberLimit::apply(machine, &group, |_| Ok(())).unwrap().is_none());
+    }
+}

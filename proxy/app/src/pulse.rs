@@ -1,0 +1,223 @@
+//! Whether a worker comes round, and what it uses of the CPU, as another thread finds out.
+//!
+//! ```text
+//!  asked ──► came round ──► asked ...
+//!    └─────► has used the CPU for a second, or slept for long, without coming round: it stalls
+//! ```
+//! What a thread uses of the CPU is counted, and not the time that passes, so that a worker which waits for a CPU on a busy
+//! machine does not count as one that stalls. A thread cannot be ended, nor can what it holds be taken from it. So one that
+//! stalls is left alone with what it has, behind all other threads of the machine, and goes on should it come round.
+
+#![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::libc;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::gettid;
+use tokio::sync::Notify;
+
+/// How often a worker is asked to come round: each time wakes two threads.
+const ASK: Duration = Duration::from_secs(1);
+/// How often it is looked whether one has that did not at once.
+const LOOK: Duration = Duration::from_millis(250);
+/// How much of the CPU a worker may use between two turns. One turn runs some sixty tasks, of which each yields after some
+/// hundred reads, so that turns take milliseconds.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
+/// How many looks in a row a worker may sleep although it was woken, in a system call that does not return.
+const SLEEPING_LOOKS: u32 = 20;
+/// What it uses of the CPU meanwhile, at most. One that waits for a CPU gets more than that within so many looks, as the
+/// thread that looks does.
+const SLEEPING: Duration = Duration::from_millis(1);
+/// After so many looks one that stalls gets the CPU only when no other thread wants it.
+const LOOKS_UNTIL_LAST: u32 = 40;
+/// The lowest priority, as of `nice`.
+const LAST: libc::c_int = 19;
+
+/// What a worker and the thread that watches over it share.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    asked: Notify,
+    turns: AtomicU64,
+    thread: OnceLock<i32>,
+}
+
+/// What was seen of a worker since it was asked to come round.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    turns: u64,
+    cpu: Duration,
+    looks: u32,
+}
+
+impl Pulse {
+    /// Notes that the calling thread is the worker's.
+    pub(crate) fn begin(&self) {
+        let _once = self.thread.set(gettid().as_raw());
+    }
+
+    /// Each time that the worker is asked to come round.
+    pub(crate) async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
+    /// The worker has come round.
+    pub(crate) fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The CPU time that the worker has used.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.thread.get().map(|thread| cpu_of(*thread)).unwrap_or_default()
+    }
+
+    fn ask(&self) -> Asked {
+        let turns = self.turns.load(Ordering::Relaxed);
+        self.asked.notify_one();
+        Asked { turns, cpu: self.cpu(), looks: 0 }
+    }
+
+    /// Comes back when the worker stalls. Cancel safe.
+    pub(crate) async fn until_it_stalls(&self) {
+        let mut asked = self.ask();
+        loop {
+            tokio::time::sleep(if asked.looks == 0 { ASK } else { LOOK }).await;
+            if self.turns.load(Ordering::Relaxed) != asked.turns {
+                asked = self.ask();
+                continue;
+            }
+            asked.looks = asked.looks.saturating_add(1);
+            if stalls(self.cpu().saturating_sub(asked.cpu), asked.looks) {
+                return;
+            }
+        }
+    }
+
+    /// Comes back when a worker that stalled has come round. Cancel safe.
+    pub(crate) async fn until_it_comes_round(&self) {
+        let asked = self.ask();
+        let mut looks = 0_u32;
+        while self.turns.load(Ordering::Relaxed) == asked.turns {
+            if looks == LOOKS_UNTIL_LAST {
+                self.be_last();
+            }
+            looks = looks.saturating_add(1);
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Has the kernel run every other thread before this one.
+    fn be_last(&self) {
+        let Some(Ok(thread)) = self.thread.get().map(|thread| libc::id_t::try_from(*thread)) else {
+            return;
+        };
+        // SAFETY: takes numbers and touches no memory.
+        if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LAST) } != 0 {
+            let error = std::io::Error::last_os_error();
+            tracing::warn!(%error, "a worker that stalls keeps its priority");
+        }
+    }
+}
+
+/// Whether a worker stalls that has not come round for so many looks, and has used this much of the CPU.
+fn stalls(cpu: Duration, looks: u32) -> bool {
+    cpu >= LONGEST_TURN || (looks >= SLEEPING_LOOKS && cpu < SLEEPING)
+}
+
+/// The CPU time that a thread of this process has used; zero if it has ended.
+#[expect(clippy::arithmetic_side_effects, reason = "bits of a number of the kernel's")]
+fn cpu_of(thread: i32) -> Duration {
+    // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, as pthread_getcpuclockid(3) has it for threads that it knows.
+    const OF_THREAD: i32 = 4 | 2;
+    let clock = ClockId::from_raw((!thread << 3) | OF_THREAD);
+    clock_gettime(clock).map(Duration::from).unwrap_or_default()
+}
+
+/// The CPU time that the calling thread has used.
+pub(crate) fn cpu_of_this_thread() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    /// Longer than any machine takes.
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    /// What a worker's runtime does, on a thread of its own, until `end` is set.
+    fn worker(
+        pulse: &Arc<Pulse>,
+        end: &Arc<AtomicBool>,
+        busy: impl FnOnce() + Send + 'static,
+    ) -> thread::JoinHandle<()> {
+        let (pulse, end) = (Arc::clone(pulse), Arc::clone(end));
+        thread::spawn(move || {
+            pulse.begin();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                busy();
+                while !end.load(Ordering::Relaxed) {
+                    pulse.asked().await;
+                    pulse.turn();
+                }
+            });
+        })
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn a_worker_that_uses_the_cpu_without_coming_round_stalls_until_it_comes_round() {
+        let (pulse, end) = (Arc::<Pulse>::default(), Arc::<AtomicBool>::default());
+        let spins = Arc::new(AtomicBool::new(true));
+        let spinning = Arc::clone(&spins);
+        let thread = worker(&pulse, &end, move || {
+            while spinning.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        runtime().block_on(async {
+            tokio::time::timeout(LIMIT, pulse.until_it_stalls()).await.expect("it spins");
+            assert!(pulse.cpu() >= LONGEST_TURN);
+            pulse.be_last();
+            spins.store(false, Ordering::Relaxed);
+            tokio::time::timeout(LIMIT, pulse.until_it_comes_round()).await.expect("it goes on");
+            end.store(true, Ordering::Relaxed);
+            pulse.ask();
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_worker_that_is_idle_does_not_stall() {
+        let (pulse, end) = (Arc::<Pulse>::default(), Arc::<AtomicBool>::default());
+        let thread = worker(&pulse, &end, || {});
+        runtime().block_on(async {
+            let looks = ASK + LOOK * (SLEEPING_LOOKS + 4);
+            let stalled = tokio::time::timeout(looks, pulse.until_it_stalls()).await;
+            assert!(stalled.is_err(), "it comes round each time that it is asked");
+            end.store(true, Ordering::Relaxed);
+            pulse.ask();
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_worker_that_waits_for_a_cpu_does_not_stall() {
+        let ms = Duration::from_millis;
+        assert!(!stalls(ms(999), 1000), "it gets a thirtieth of a CPU");
+        assert!(!stalls(ms(20), SLEEPING_LOOKS));
+        assert!(!stalls(Duration::ZERO, SLEEPING_LOOKS - 1));
+        assert!(stalls(Duration::ZERO, SLEEPING_LOOKS));
+        assert!(stalls(ms(1000), 2));
+    }
+}
