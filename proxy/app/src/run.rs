@@ -115,16 +115,11 @@ pub(crate) async fn serve(
         worker = until_one_stalls(&setup, &state) => {
             // New connections are those of the next membership, and so are the pages.
             admin = AbortOnDrop(None);
-            tokio::select! {
-                () = worker.pulse.until_it_comes_round() => {
-                    if let Some(reports) = &setup.reports {
-                        reports.goes_on();
-                    }
-                    Departure::Succeeded
-                }
+            let Some(departure) = until_it_goes_on(&worker, &setup, &mut ends).await else {
                 // What it has cannot be ended in order.
-                _ = ends.next() => return Ok(()),
-            }
+                return Ok(());
+            };
+            departure
         }
         // A workload of a node proxy is served again, from the same listeners.
         () = state.drain_asked.notified() => match state.shown {
@@ -158,6 +153,18 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     );
     reports.has_stalled();
     worker
+}
+
+/// Waits until a worker that has stalled comes round; `None`: it is to end before.
+async fn until_it_goes_on(worker: &Worker, setup: &Setup, ends: &mut Ends) -> Option<Departure> {
+    tokio::select! {
+        () = worker.pulse.until_it_comes_round() => {}
+        _ = ends.next() => return None,
+    }
+    if let Some(reports) = &setup.reports {
+        reports.goes_on();
+    }
+    Some(Departure::Succeeded)
 }
 
 /// A task that ends when this is dropped. What it has started goes on.

@@ -168,15 +168,7 @@ impl State {
         measured.extend(probes(self.probes.counts()));
         measured.extend(taps(&self.taps));
         measured.extend([
-            Measured {
-                kind: Kind::Counter,
-                ..gauge(
-                    "leno_worker_stalls",
-                    "Times that the thread of the workload's connections did not come round and another one took the \
-                     new ones, in this process; node mode only.",
-                    self.stalls as f64,
-                )
-            },
+            stalls(self.stalls),
             gauge(
                 "leno_connections_open",
                 "Open connections that the proxy has accepted, in both directions.",
@@ -351,6 +343,18 @@ fn removal(step: Removal) -> Measured {
          3 connections are closed.",
         step.number().into(),
     )
+}
+
+fn stalls(count: u64) -> Measured {
+    Measured {
+        kind: Kind::Counter,
+        ..gauge(
+            "leno_worker_stalls",
+            "Times that the thread of the workload's connections did not come round and another one took the new ones, in this \
+             process; node mode only.",
+            count as f64,
+        )
+    }
 }
 
 fn fips() -> Measured {

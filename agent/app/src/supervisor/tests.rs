@@ -214,7 +214,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
 fn a_supervisor_serves_on_within_its_grace() {
     let served = |seconds| {
         let handover = Duration::from_secs(seconds);
-        Served::new(PathBuf::new(), PathBuf::new(), handover)
+        Served::new(PathBuf::new(), PathBuf::new(), (handover, RULES))
     };
     for seconds in [0, 5, 10, 86_400] {
         let longest = served(seconds).longest_handover();
