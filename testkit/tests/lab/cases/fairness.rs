@@ -119,16 +119,20 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
             })
         };
         // As many as it takes.
-        let requests = under_load_of(&lab, (&["client-0"], "http://web:8080/"), &[], || {
-            served("client-0", "workload.lab.client-0", 1)?;
-            served("web-0", "workload.lab.web-0", 1)?;
-            let shown = proxy(&lab, "web-0")?;
-            ensure!(shown["promoted"] == true && shown["group"] == "workload.lab.web-0", "{shown}");
-            let shown = proxy(&lab, "guest-0")?;
-            ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
-            ensure!(status(&lab, "/closed")? == "403", "the policy is not enforced");
-            Ok(())
-        })?;
+        let requests =
+            under_load_of(&lab, (&["client-0"], "http://web:8080/"), &["--rate", "max"], || {
+                served("client-0", "workload.lab.client-0", 1)?;
+                served("web-0", "workload.lab.web-0", 1)?;
+                let shown = proxy(&lab, "web-0")?;
+                ensure!(
+                    shown["promoted"] == true && shown["group"] == "workload.lab.web-0",
+                    "{shown}"
+                );
+                let shown = proxy(&lab, "guest-0")?;
+                ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
+                ensure!(status(&lab, "/closed")? == "403", "the policy is not enforced");
+                Ok(())
+            })?;
         ensure!(requests > 0);
         // Quiet for long, both share the process again, which has the stream all the time.
         served("client-0", "node", 1)?;
