@@ -127,7 +127,6 @@ fn stalls(cpu: Duration, looks: u32) -> bool {
 }
 
 /// The CPU time that a thread of this process has used; zero if it has ended.
-#[expect(clippy::arithmetic_side_effects, reason = "bits of a number of the kernel's")]
 fn cpu_of(thread: i32) -> Duration {
     // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, as pthread_getcpuclockid(3) has it for threads that it knows.
     const OF_THREAD: i32 = 4 | 2;
