@@ -67,6 +67,7 @@ func TestNodeMode(t *testing.T) {
 		{"the policy of a server is enforced", mesh.nodeModePolicy},
 		{"a node proxy that is killed is back", mesh.nodeProxyIsKilled},
 		{"a broker that is killed is back", mesh.brokerIsKilled},
+		{"a busy pod gets a process of its own and goes back, and nothing is lost or cut", mesh.busyPodIsPromoted},
 		{"the agent and the supervisor are replaced", mesh.supervisorIsReplaced},
 		{"the supervisor is updated, and nothing is lost or cut", mesh.supervisorIsUpdated},
 		{"a pod that ends leaves nothing", mesh.nodeModePodEnds},
@@ -287,6 +288,76 @@ func (m mesh) supervisorIsUpdated() {
 		after := m.nodeProxies(1)
 		if len(after) != len(before) || slices.ContainsFunc(after, func(pid int) bool { return slices.Contains(before, pid) }) {
 			return fmt.Errorf("processes %v after %v", after, before)
+		}
+		return nil
+	})
+}
+
+// promoted are the pods that the supervisor of the first node has in processes of their own.
+func (m mesh) promoted() (pods []string, err error) {
+	const running = "jsonpath={.items[?(@.spec.nodeName=='n1')].status.podIP}"
+	address := m.output(m.t, "get", "pods", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-node", "--field-selector=status.phase=Running", "-o", running)
+	if strings.Contains(address, " ") {
+		return nil, fmt.Errorf("two supervisors: %s", address)
+	}
+	text := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+address+":15025/metrics")
+	if !strings.Contains(text, "leno_supervisor_pods_serving 4") {
+		return nil, fmt.Errorf("not all pods are served: %s", grep(text, "leno_supervisor_pods"))
+	}
+	for _, found := range regexp.MustCompile(`leno_supervisor_pod_promoted\{namespace="shared",pod="(\w+)"\} 1`).FindAllStringSubmatch(text, -1) {
+		pods = append(pods, found[1])
+	}
+	return pods, nil
+}
+
+// busyPodIsPromoted lowers the bound, since the load of a test is small, and raises it again.
+func (m mesh) busyPodIsPromoted() {
+	bound := func(after, above string) {
+		m.must(run1(m.administer("set", "env", "daemonset/leno-node", "-n", "leno-system", "LENO_PROMOTE_AFTER="+after, "LENO_PROMOTE_ABOVE="+above)))
+		m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
+		m.until("one supervisor", func() error {
+			_, err := m.promoted()
+			return err
+		})
+	}
+	bound("2", "4")
+	inClient := func(script string) *exec.Cmd {
+		return m.administer("exec", "-n", "shared", "client", "-c", "application", "--", "sh", "-c", script, m.addressIn("shared", "server"))
+	}
+	stream := inClient(`(while [ ! -e /tmp/over ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000`)
+	// A hundred requests a command: a command a request would be too few.
+	load := inClient(`n=0; lost=0; while [ ! -e /tmp/enough ]; do curl -sf --fail-early -m 60 -o /dev/null "http://server/?[1-100]" || lost=$((lost+1)); n=$((n+100)); done; echo "$n sent, $lost lost"`)
+	outputs := map[*exec.Cmd]*bytes.Buffer{stream: {}, load: {}}
+	for command, output := range outputs {
+		command.Stdout, command.Stderr = output, output
+		m.must(command.Start())
+	}
+	m.until("a pod has a process of its own", func() error {
+		pods, err := m.promoted()
+		if err == nil && len(pods) == 0 {
+			err = errors.New("none is promoted")
+		}
+		return err
+	})
+	m.must(run1(inClient(": >/tmp/enough")))
+	m.until("it shares the process again", func() error {
+		pods, err := m.promoted()
+		if err == nil && len(pods) > 0 {
+			err = fmt.Errorf("%v", pods)
+		}
+		return err
+	})
+	m.must(m.from("shared", "client", "http://server"))
+	m.must(run1(inClient(": >/tmp/over")))
+	for command, wanted := range map[*exec.Cmd]string{stream: `^(more\n)+last\n$`, load: `^[1-9]\d* sent, 0 lost\n$`} {
+		if err := command.Wait(); err != nil || !regexp.MustCompile(wanted).MatchString(outputs[command].String()) {
+			m.t.Errorf("%v: %s", err, outputs[command])
+		}
+	}
+	bound("60", "50")
+	m.until("the processes that there are without load", func() error {
+		if pids := m.nodeProxies(1); len(pids) != 3 {
+			return fmt.Errorf("node proxies: %v", pids)
 		}
 		return nil
 	})
