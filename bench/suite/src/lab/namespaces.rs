@@ -68,6 +68,8 @@ impl Lab {
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.unwrap_or_default().to_string())
             .args(settings(observed, scenario))
+            // A process that is started while it is measured would not be counted.
+            .args(["--promote-after", "never"])
             .arg(&file)
             // Ctrl-C must only reach the bench, which ends the lab in order.
             .process_group(0);
