@@ -87,7 +87,7 @@ pub(crate) struct Up {
 
     /// In node mode, most new connections a second of each instance, and of each client address of an instance. A burst of one
     /// second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
-    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
     connection_rate: u32,
 
     /// What workloads do with plaintext: strict, permissive or disabled

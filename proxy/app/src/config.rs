@@ -103,7 +103,7 @@ pub(crate) struct Flags {
 
     /// With --node, most new connections a second of each workload, and of each client address of a workload. A burst of
     /// one second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
-    #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 0)]
     pub(crate) connection_rate: u32,
 
     /// Where applications' connections are taken; repeat for several addresses
