@@ -179,7 +179,7 @@ pub(crate) struct Supervise {
 
     /// How long, in seconds, a pod may use more than --promote-above-percent of a CPU before it gets a process of its own; it
     /// goes back after five times as long with less than half of that. 0: it does not get one
-    #[arg(long, env = "LENO_PROMOTE_AFTER", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, env = "LENO_PROMOTE_AFTER", value_name = "SECONDS", default_value_t = 0)]
     pub(crate) promote_after_s: u64,
 
     /// What a shared process may use of a CPU for one pod, in percent, before that is promoted
