@@ -309,7 +309,7 @@ impl Life {
                     instance.label
                 )));
             }
-            place.shared.replace(Some(Group::enter(mesh, &name)?));
+            place.shared.replace(Some(Group::enter(mesh, &name, &instance.name)?));
         }
         if instance.launch.meshed {
             place.captured = Some(self.capture(&place).await?);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use leno_handover::{Channel, KubeletProbes, Member};
+use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
 use leno_supervise::{Cgroup, Group as Process, Happened, Joining, NodeProxyHost, Running, Stop};
 use leno_types::InstanceName;
 use tokio::sync::mpsc;
@@ -36,6 +36,8 @@ pub struct Groups {
 #[derive(Debug)]
 pub struct Group {
     mesh: Rc<Mesh>,
+    /// What its members share; several groups share the same where there are more than one may have.
+    share: String,
     name: String,
     directory: PathBuf,
     cgroup: Cgroup,
@@ -44,7 +46,7 @@ pub struct Group {
     limit: Option<Rc<MemberLimit>>,
     /// Whose tokens its process has, and the number of each one's last membership.
     tokens: RefCell<BTreeMap<InstanceName, u64>>,
-    /// The instances that its process serves, or is to serve; it may finish something for others.
+    /// The instances that its process serves, or is to serve: those that have entered. It may finish something for others.
     members: RefCell<BTreeSet<InstanceName>>,
 }
 
@@ -54,28 +56,41 @@ struct Host {
     name: String,
     cgroup: Cgroup,
     limit: Option<Rc<MemberLimit>>,
+    /// How often the kernel had ended the process for its memory when it was started.
+    killed: Cell<u64>,
     files: Vec<(PathBuf, PathBuf)>,
     tokens: PathBuf,
 }
 
 impl Group {
-    /// The group of this name; started if it has no member yet.
+    /// The group of this share that has room for an instance, which is one of its members from now on; started if there is
+    /// none.
     ///
     /// # Errors
     /// When its files or its control group cannot be made.
-    pub fn enter(mesh: &Rc<Mesh>, name: &str) -> Result<Rc<Self>> {
+    pub fn enter(mesh: &Rc<Mesh>, share: &str, instance: &InstanceName) -> Result<Rc<Self>> {
         let groups = &mesh.groups;
-        if let Some(group) = groups.running.borrow().get(name).and_then(Weak::upgrade) {
-            return Ok(group);
-        }
+        let mut number = 0_u32;
+        let name = loop {
+            let name = key(share, number);
+            match groups.running.borrow().get(&name).and_then(Weak::upgrade) {
+                Some(group) if takes(&group.members.borrow(), instance) => {
+                    group.members.borrow_mut().insert(instance.clone());
+                    return Ok(group);
+                }
+                Some(_) => number = number.saturating_add(1),
+                None => break name,
+            }
+        };
         groups.started.set(groups.started.get() + 1);
         let own = format!("{name}.{}", groups.started.get());
-        let group = Rc::new(Self::start(mesh, name, &own)?);
-        groups.running.borrow_mut().insert(name.to_owned(), Rc::downgrade(&group));
+        let group = Rc::new(Self::start(mesh, (share, &name), &own)?);
+        group.members.borrow_mut().insert(instance.clone());
+        groups.running.borrow_mut().insert(name, Rc::downgrade(&group));
         Ok(group)
     }
 
-    fn start(mesh: &Rc<Mesh>, name: &str, own: &str) -> Result<Self> {
+    fn start(mesh: &Rc<Mesh>, (share, name): (&str, &str), own: &str) -> Result<Self> {
         let directory = mesh.layout.group(own);
         let gateway = mesh.switch.subnet().gateway();
         let names = Names {
@@ -98,12 +113,25 @@ impl Group {
             name: name.clone(),
             cgroup: cgroup.clone(),
             limit: limit.clone(),
+            killed: Cell::new(0),
             files,
             tokens,
         };
         let (process, tokens) = (Process::start(&name, host), RefCell::default());
         let members = RefCell::default();
-        Ok(Self { process, mesh, name, directory, cgroup, limit, tokens, members })
+        let share = share.to_owned();
+        Ok(Self { process, mesh, share, name, directory, cgroup, limit, tokens, members })
+    }
+
+    /// What its members share.
+    #[must_use]
+    pub fn share(&self) -> &str {
+        &self.share
+    }
+
+    /// An instance that has entered does not join.
+    pub fn exit(&self, instance: &InstanceName) {
+        self.members.borrow_mut().remove(instance);
     }
 
     /// Its name.
@@ -145,7 +173,6 @@ impl Group {
     ) {
         let name = &instance.name;
         self.tokens.borrow_mut().insert(name.clone(), number);
-        self.members.borrow_mut().insert(name.clone());
         self.limit();
         let member = Member {
             namespace: name.namespace.to_string(),
@@ -163,10 +190,10 @@ impl Group {
     pub fn leave(
         &self,
         instance: &InstanceName,
-        succeeded: bool,
+        (number, succeeded): (u64, bool),
     ) -> impl Future<Output = Option<Channel>> + use<> {
         self.members.borrow_mut().remove(instance);
-        self.process.leave(instance, succeeded)
+        self.process.leave(instance, (number, succeeded))
     }
 
     /// Removes the token of an instance whose membership of this number is over, unless it has joined again. One that stays
@@ -215,6 +242,17 @@ impl Group {
     }
 }
 
+/// The name of a group of this share: each process has a bound of members, so that there may be several.
+fn key(share: &str, number: u32) -> String {
+    if number == 0 { share.to_owned() } else { format!("{share}.{number}") }
+}
+
+/// Whether a group with these members takes this one. All of them join the next process at once should this one end, which
+/// serves no more.
+fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
+    members.len() < usize::from(MAX_MEMBERS) || members.contains(instance)
+}
+
 /// Limits the memory of the process of a group, where the machine can do that.
 fn limit(mesh: &Mesh, group: &Cgroup) -> Option<MemberLimit> {
     let limited = || -> Result<Option<MemberLimit>> {
@@ -234,7 +272,16 @@ impl NodeProxyHost for Host {
     type Error = Error;
 
     fn start(&self, orders: Channel) -> Result<Running> {
-        let Self { mesh, name, cgroup, limit, files, tokens } = self;
+        let Self { mesh, name, cgroup, limit, files, tokens, .. } = self;
+        if let Some(limit) = limit {
+            let killed = limit.killed();
+            if killed > self.killed.replace(killed) {
+                mesh.output.say(&format!(
+                    "the kernel has ended the proxy of group {name}, which was over its limit of memory of {}: see \"Memory of a process\" in docs/guide/node-mode.md",
+                    limit.now()
+                ));
+            }
+        }
         let program = Program::prepare(&mesh.layout, "leno-proxy")?;
         let token = mesh.layout.token();
         let laid = token.parent().unwrap_or(Path::new("/"));
@@ -254,5 +301,21 @@ impl NodeProxyHost for Host {
 
     fn say(&self, text: &str) {
         self.mesh.output.say(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Should the process end, the next one serves no more than it may.
+    #[test]
+    fn a_group_takes_no_more_members_than_a_process_serves() {
+        let name = |number: u16| InstanceName::new("shop", &format!("web-{number}")).unwrap();
+        let mut members: BTreeSet<_> = (0..MAX_MEMBERS - 1).map(name).collect();
+        assert!(takes(&members, &name(MAX_MEMBERS)));
+        members.insert(name(MAX_MEMBERS));
+        assert!(!takes(&members, &name(200)) && takes(&members, &name(0)));
+        assert_eq!([key("node", 0), key("node", 2)], ["node", "node.2"]);
     }
 }

@@ -102,7 +102,7 @@ struct ServedPod {
     /// The key of its group.
     group: String,
     /// Handed to the next agent.
-    orders: Channel,
+    orders: Rc<Channel>,
     /// Tells it from an earlier one of the same uid, by another broker.
     number: u64,
     joined: Instant,
@@ -314,7 +314,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
         }
     };
     let held = match orders.try_clone() {
-        Ok(held) => held,
+        Ok(held) => Rc::new(held),
         Err(error) => {
             tracing::error!(%name, %error, "cannot be served");
             return;
@@ -332,12 +332,11 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
         let mut served = served.borrow_mut();
         served.joined = served.joined.wrapping_add(1);
         let before = served.pods.remove(&pod.uid);
-        let (key, mut promotion) = match before {
+        let (key, promotion) = match before {
             Some(before) => (before.group, before.promotion),
             None => (served.enter(&pod.group), Promotion::new(served.promotion)),
         };
-        promotion.has_joined(Instant::now());
-        let served_pod = ServedPod {
+        let mut served_pod = ServedPod {
             pod,
             name,
             group: key.clone(),
@@ -348,6 +347,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
             promotion,
             next: None,
         };
+        served_pod.settle();
         served.pods.insert(uid.clone(), served_pod);
         key
     };
@@ -394,7 +394,7 @@ async fn report(
         let event = tokio::select! {
             event = happened.recv() => event,
             () = promotion::until_quiet(&served, (&uid, number)) => {
-                promotion::goes_back(&served, &uid);
+                promotion::goes_back(&served, (&uid, number));
                 continue;
             }
         };
@@ -404,7 +404,13 @@ async fn report(
             continue;
         }
         tracing::info!(%name, ?happened, "node proxy");
-        if happened == Happened::Serving && promotion::arrives(&served, &uid, number) {
+        if happened == Happened::Stalled {
+            promotion::has_stalled(&served, (&uid, number));
+            continue;
+        }
+        let was_serving = served.borrow().pods.get(&uid).is_some_and(|pod| pod.serving);
+        if happened == Happened::Serving && promotion::arrives(&served, &uid, number) && was_serving
+        {
             continue;
         }
         let agent = {
@@ -425,7 +431,7 @@ async fn report(
         let report = match happened {
             Happened::Joined => PlacementReport::Served { uid: uid.clone() },
             Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
-            Happened::Lost | Happened::Used(_) => continue,
+            Happened::Lost | Happened::Stalled | Happened::Used(_) => continue,
         };
         if let Some(agent) = agent
             && agent.send_within(PATIENCE, &report, &[]).await.is_err()
@@ -454,12 +460,12 @@ fn leave(
     served: &Shared,
     (uid, name): (&str, InstanceName),
     (group, number): (String, u64),
-    orders: Channel,
+    orders: Rc<Channel>,
     succeeded: bool,
 ) {
     let Some(group) = served.borrow_mut().give_back(&group) else { return };
     // At once: a pod of this name may join next.
-    let left = group.leave(&name, succeeded);
+    let left = group.leave(&name, (number, succeeded));
     let bound = match succeeded {
         true => served.borrow().handover.saturating_add(SLACK),
         false => LEAVE_BOUND,

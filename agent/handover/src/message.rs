@@ -17,6 +17,9 @@ pub enum Order {
         succeeds: bool,
         /// The workload.
         member: Member,
+        /// The supervisor knows [`MemberState::Stalled`] and [`MemberState::Used`]. One of an earlier version does not.
+        #[serde(default)]
+        reports: bool,
     },
     /// Finish what is under way for a workload, then serve it no more.
     Leave {

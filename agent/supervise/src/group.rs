@@ -32,6 +32,10 @@ use crate::process::{Running, after, describe};
 const END_BOUND: Duration = Duration::from_secs(5);
 /// Between an order that could not be given, although process and broker live, and the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between a thread that stalls and the next one of the same member.
+const STALL_PAUSE: Duration = Duration::from_secs(300);
+/// Shortest time between two reports of what a member uses: processes report half as often.
+const USED: Duration = Duration::from_secs(1);
 /// How long the process may finish what it has for a member that joins again while it has its earlier broker. That one
 /// has ended, as a rule, and all connections by it.
 const REPLACED_BOUND: Duration = Duration::from_secs(60);
@@ -68,6 +72,8 @@ pub enum Happened {
     Serving,
     /// It does so no more.
     Lost,
+    /// That was so because the member's thread does not come round. Sent after [`Self::Lost`].
+    Stalled,
     /// What its threads have used of the CPU. Not sent while that is next to nothing.
     Used(CpuUse),
 }
@@ -93,6 +99,8 @@ struct Served {
     joining: Joining,
     /// Its membership of the process that runs, if that was told of it.
     membership: Option<Membership>,
+    /// How often its thread has stalled.
+    stalls: u32,
 }
 
 /// What a process was told of a member.
@@ -104,6 +112,8 @@ struct Membership {
     link: Channel,
     /// It is reported that it accepts connections, which counts once: a process decides how often it reports.
     serving: bool,
+    /// When it was last reported what it uses of the CPU, which counts once a [`USED`].
+    used: Option<Instant>,
 }
 
 /// A member that leaves.
@@ -131,6 +141,8 @@ enum Order {
     /// The answer comes when nothing of the member is under way.
     Leave {
         name: InstanceName,
+        /// Of [`Joining`]; one that has joined since stays.
+        number: u64,
         succeeded: bool,
         answer: oneshot::Sender<Joining>,
     },
@@ -161,17 +173,18 @@ impl Group {
         let _ended = self.orders.send(Order::Join(name.clone(), joining));
     }
 
-    /// Has the process finish what is under way for a workload; the future waits for that, for hours where another process
+    /// Has the process finish what is under way for a workload that joined with this number; the future waits for that, for hours where another process
     /// serves the workload (`succeeded`). It yields the channel to its broker, which ends with it. The order is given at
     /// once, so that a later [`Self::join`] of this name stays. Should the future be dropped before, the process loses
     /// the broker: one that does not obey gets no more sockets of the workload. It has those that it was handed.
     pub fn leave(
         &self,
         name: &InstanceName,
-        succeeded: bool,
+        (number, succeeded): (u64, bool),
     ) -> impl Future<Output = Option<Channel>> + use<> {
         let (answer, answered) = oneshot::channel();
-        let _ended = self.orders.send(Order::Leave { name: name.clone(), succeeded, answer });
+        let order = Order::Leave { name: name.clone(), number, succeeded, answer };
+        let _ended = self.orders.send(order);
         let revoke = RevokeOnDrop(self.orders.clone());
         async move {
             // A sender that is dropped is an answer, too: it was no member.
@@ -271,7 +284,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.told = self.told.wrapping_add(1);
         let (number, joining) = (self.told, &served.joining);
         let (succeeds, member) = (joining.succeeds, joining.member.clone());
-        let order = leno_handover::Order::Join { number, succeeds, member };
+        let order = leno_handover::Order::Join { number, succeeds, member, reports: true };
         let connect = || {
             let (near, far) = Channel::pair()?;
             joining.broker.send(&Serve {}, &[near.as_fd()])?;
@@ -281,7 +294,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let connected: io::Result<Channel> = connect();
         match connected {
             Ok(link) => {
-                served.membership = Some(Membership { number, link, serving: false });
+                served.membership = Some(Membership { number, link, serving: false, used: None });
                 // The workload has an end of its own.
                 let _ending = served.joining.events.send(Happened::Joined);
             }
@@ -304,7 +317,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Join(name, joining) => {
-                let served = Served { joining, membership: None };
+                let served = Served { joining, membership: None, stalls: 0 };
                 if let Some(earlier) = self.members.insert(name.clone(), served) {
                     let (answer, left) = oneshot::channel();
                     self.leave(earlier, true, answer);
@@ -325,7 +338,12 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                     self.serve(&name);
                 }
             }
-            Order::Leave { name, succeeded, answer } => {
+            Order::Leave { name, number, succeeded, answer } => {
+                // The one that has joined in its place has had it leave.
+                let is_same = |member: &Served| member.joining.number == number;
+                if !self.members.get(&name).is_some_and(is_same) {
+                    return;
+                }
                 let Some(member) = self.members.remove(&name) else { return };
                 self.leave(member, succeeded, answer);
             }
@@ -342,7 +360,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
 
     /// Has the process finish what it has for a member. The answer comes at once if it has nothing.
     fn leave(&mut self, member: Served, succeeded: bool, answer: oneshot::Sender<Joining>) {
-        let Served { joining, membership } = member;
+        let Served { joining, membership, .. } = member;
         let (Some(Membership { number, link, .. }), Some(_)) = (membership, &self.process) else {
             return has_left(joining, answer);
         };
@@ -400,7 +418,16 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 Happened::Serving
             }
             MemberState::Released | MemberState::Stalled => Happened::Lost,
-            MemberState::Used(used) => Happened::Used(used),
+            MemberState::Used(used) => {
+                let Some(of) = member.membership.as_mut() else { return };
+                let now = Instant::now();
+                // A process decides how often it reports.
+                if of.used.is_some_and(|last| now.duration_since(last) < USED) {
+                    return;
+                }
+                of.used = Some(now);
+                Happened::Used(used)
+            }
         };
         let _ending = member.joining.events.send(event);
         if event != Happened::Lost {
@@ -409,21 +436,29 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         member.membership = None;
         let (name, number) = (name.clone(), member.joining.number);
         if state == MemberState::Stalled {
+            let _ending = member.joining.events.send(Happened::Stalled);
+            let pause = pause(member.stalls);
+            member.stalls = member.stalls.saturating_add(1);
             self.host.say(&format!(
                 "the thread of {name} in the proxy of group {} does not come round; another one takes its new connections",
                 self.name
             ));
             // Its connections wait, and the process can serve it.
-            return self.serve(&name);
+            let Some(pause) = pause else { return self.serve(&name) };
+            return self.again_after(Order::Again(name, number), pause);
         }
         self.again(Order::Again(name, number));
     }
 
     /// Gives an order to this task in a while.
     fn again(&self, order: Order) {
+        self.again_after(order, AGAIN);
+    }
+
+    fn again_after(&self, order: Order, pause: Duration) {
         let orders = self.orders.clone();
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(pause).await;
             let _ended = orders.send(order);
         });
     }
@@ -457,11 +492,22 @@ fn has_left(member: Joining, answer: oneshot::Sender<Joining>) {
     let _left = answer.send(member);
 }
 
-/// What the process reports next; `None` if it reports nothing any more. Waits for ever without a process.
+/// How long a member whose thread stalls waits for the next one, after so many stalls before: each may take a CPU, and what
+/// made it stall is tried again by its clients.
+fn pause(stalls: u32) -> Option<Duration> {
+    let times = 1_u32.checked_shl(stalls.checked_sub(1)?).unwrap_or(u32::MAX);
+    Some(AGAIN.saturating_mul(times).min(STALL_PAUSE))
+}
+
+/// What the process reports next; `None` if it reports nothing any more. Waits for ever without a process. What a process of
+/// a later version says beside, is nothing to this one.
 async fn hear(process: Option<&AsyncChannel>) -> Option<MemberReport> {
-    match process {
-        Some(process) => process.receive().await.ok().flatten().map(|(report, _)| report),
-        None => std::future::pending().await,
+    let Some(process) = process else { return std::future::pending().await };
+    loop {
+        match process.receive().await {
+            Err(error) if error.kind() == ErrorKind::InvalidData => {}
+            heard => return heard.ok().flatten().map(|(report, _)| report),
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use leno_handover::CpuUse;
 
 /// How many times as long a workload is quiet before it goes back.
 const QUIET_TIMES: u32 = 5;
+/// So many stalls of a workload's thread are not left to a process that others share.
+const MAX_STALLS: u32 = 2;
 /// Shortest time between two changes of one workload: each is a process, a certificate and connections that drain.
 const LEAST: Duration = Duration::from_secs(1);
 
@@ -38,13 +40,15 @@ pub struct Promotion {
     promoted: bool,
     /// Since when it is busy, while it shares a process; since when it is quiet, while it is promoted.
     since: Option<Instant>,
+    /// How often its thread has stalled while it shares a process.
+    stalls: u32,
 }
 
 impl Promotion {
     /// Of one that shares a process.
     #[must_use]
     pub fn new(rules: PromotionRules) -> Self {
-        Self { rules, promoted: false, since: None }
+        Self { rules, promoted: false, since: None, stalls: 0 }
     }
 
     /// Whether it has a process of its own.
@@ -75,6 +79,26 @@ impl Promotion {
         is_due
     }
 
+    /// Its thread has stalled while it shares a process; true if it is promoted by that: with its own traffic it would
+    /// do so again, beside the others.
+    pub fn has_stalled(&mut self) -> bool {
+        if self.promoted || self.rules.after.is_none() {
+            return false;
+        }
+        self.stalls = self.stalls.saturating_add(1);
+        let is_due = self.stalls >= MAX_STALLS;
+        if is_due {
+            (self.promoted, self.since) = (true, None);
+        }
+        is_due
+    }
+
+    /// It is served by a process of its own, or by one that it shares, whatever was to be. What was seen of it counts no more.
+    pub fn is_in(&mut self, own: bool, now: Instant) {
+        self.promoted = own;
+        self.has_joined(now);
+    }
+
     /// Its threads are others from now on: what was seen of them counts no more. A process that starts is quiet.
     pub fn has_joined(&mut self, now: Instant) {
         self.since = self.promoted.then_some(now);
@@ -89,7 +113,7 @@ impl Promotion {
 
     /// Takes in that the time is reached.
     pub fn goes_back(&mut self) {
-        (self.promoted, self.since) = (false, None);
+        (self.promoted, self.since, self.stalls) = (false, None, 0);
     }
 }
 
@@ -139,6 +163,20 @@ mod tests {
     fn no_workload_is_promoted_where_none_is_to_be() {
         let none = PromotionRules { after: None, ..PromotionRules::default() };
         assert!(!Promotion::new(none).used(Instant::now(), used(100)));
+    }
+
+    #[test]
+    fn a_workload_whose_thread_stalls_again_is_promoted() {
+        let (mut promotion, now) = (Promotion::new(rules(10)), Instant::now());
+        assert!(!promotion.has_stalled());
+        assert!(promotion.has_stalled() && promotion.is_promoted());
+        assert!(!promotion.has_stalled(), "once");
+        // It could not go.
+        promotion.is_in(false, now);
+        assert!(!promotion.is_promoted() && promotion.has_stalled());
+        let none = PromotionRules { after: None, ..PromotionRules::default() };
+        let mut promotion = Promotion::new(none);
+        assert!(!(0..9).any(|_| promotion.has_stalled()));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Life {
             let Some((number, event)) = event else { return };
             membership.learn(number, event);
             match event {
-                Happened::Serving | Happened::Used(_) => {}
+                Happened::Serving | Happened::Stalled | Happened::Used(_) => {}
                 Happened::Joined => drop(joined.insert(number)),
                 Happened::Lost => drop(joined.remove(&number)),
             }
@@ -162,6 +162,7 @@ impl Life {
             match event {
                 Happened::Serving => membership.promotion.borrow_mut().has_joined(Instant::now()),
                 Happened::Used(used) => membership.has_used(used),
+                Happened::Stalled => membership.has_stalled(),
                 Happened::Joined => joins += 1,
                 Happened::Lost => {
                     if ready.send_replace(false) {
@@ -194,7 +195,7 @@ impl Membership<'_> {
         // Its broker ends when this is dropped, and when it is told to.
         let _orders = match group {
             Some(group) => tokio::select! {
-                left = group.leave(&self.life.instance.name, false) => left,
+                left = group.leave(&self.life.instance.name, (self.current.get(), false)) => left,
                 () = tokio::time::sleep(DRAIN_BOUND) => None,
                 _ = now.wait_for(|stop| *stop >= Stop::Now) => None,
             },
@@ -292,13 +293,14 @@ impl Membership<'_> {
         let (Some(name), Some(current), Some(broker)) = (name, current, broker) else {
             return Ok(None);
         };
-        if current.name() == name {
+        if current.share() == name {
             return Ok(None);
         }
-        let group = Group::enter(&self.life.mesh, name)?;
+        let group = Group::enter(&self.life.mesh, name, &self.life.instance.name)?;
         match self.join(&group, &broker, true) {
             Ok(number) => Ok(Some((group, number))),
             Err(error) => {
+                group.exit(&self.life.instance.name);
                 group.release(*self.life.stop.borrow()).await;
                 Err(error)
             }
@@ -338,7 +340,12 @@ impl Membership<'_> {
     fn has_used(&self, used: CpuUse) {
         let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
         let mut promotion = self.promotion.borrow_mut();
-        if !(promotion.is_promoted() || is_shared) || !promotion.used(Instant::now(), used) {
+        if !promotion.is_promoted() && !is_shared {
+            // What was before does not count once others share it.
+            promotion.has_joined(Instant::now());
+            return;
+        }
+        if !promotion.used(Instant::now(), used) {
             return;
         }
         let (label, percent) = (&self.life.instance.label, used.percent());
@@ -346,6 +353,18 @@ impl Membership<'_> {
             "{label} keeps its node proxy busy, with {percent} % of a CPU: it gets one of its own until it is quiet"
         ));
         self.promoted.send_replace(true);
+    }
+
+    /// Its thread does not come round. An instance that makes that happen again is not left beside others.
+    fn has_stalled(&self) {
+        let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
+        if is_shared && self.promotion.borrow_mut().has_stalled() {
+            let label = &self.life.instance.label;
+            self.life.say(&format!(
+                "the thread of {label} stalls again: it gets a node proxy of its own until it is quiet"
+            ));
+            self.promoted.send_replace(true);
+        }
     }
 
     /// Comes back when an instance that is promoted has been quiet for long. Cancel safe.
@@ -369,7 +388,7 @@ impl Membership<'_> {
         let Life { mesh, instance, .. } = self.life;
         let (mesh, instance, tokens) = (mesh.clone(), instance.clone(), Rc::clone(&self.tokens));
         let (name, mut stop) = (instance.name.clone(), self.life.stop.clone());
-        let left = group.leave(&name, true);
+        let left = group.leave(&name, (number, true));
         let finish = async move {
             // The end of the instance is that of what is under way for it, within the bound of the current group.
             let instance_ends = async {
@@ -434,7 +453,7 @@ fn next_serving(serving: u64, number: u64, event: Happened) -> u64 {
     match event {
         Happened::Serving => serving.max(number),
         Happened::Lost if serving == number => 0,
-        Happened::Lost | Happened::Joined | Happened::Used(_) => serving,
+        Happened::Lost | Happened::Joined | Happened::Stalled | Happened::Used(_) => serving,
     }
 }
 

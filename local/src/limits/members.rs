@@ -82,6 +82,19 @@ impl MemberLimit {
         self.budget
     }
 
+    /// How often the kernel has ended the process because it was over the limit.
+    #[must_use]
+    pub fn killed(&self) -> u64 {
+        self.limited.killed()
+    }
+
+    /// The limit now, in MiB, to be read.
+    #[must_use]
+    pub fn now(&self) -> String {
+        let bytes = number(&self.limit).unwrap_or_default();
+        format!("{} MiB", bytes >> 20)
+    }
+
     /// There are so many members now. The limit is never set below what is used: the kernel would end the process.
     pub fn follow(&self, members: usize) {
         let members = u64::try_from(members.max(1)).unwrap_or(u64::MAX);

@@ -14,12 +14,11 @@
 //! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it
 //! come back, it gets threads of its own there. So it is with one whose worker does not come round ([`crate::pulse`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,7 +38,7 @@ use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
-use crate::pulse::{Pulse, cpu_of_this_thread};
+use crate::pulse::{Pulse, Stalled, cpu_of_this_thread};
 use crate::run::{Ends, Signals, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
@@ -56,9 +55,11 @@ const MAX_EVENTS: usize = 256;
 
 /// Most workloads that this process finishes what it has for, while other processes serve them. Of more the first is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
-/// Most workers that do not come round at a time. With one more the process ends, and is started again: what makes them
-/// stall goes on, and each of them may keep a CPU busy.
+/// Most workloads whose workers do not come round at a time. With one more the process ends, and is started again: what makes
+/// them stall goes on, and each of them may keep a CPU busy. One workload alone is not the others' end.
 const MAX_STALLED: usize = 4;
+/// Most workers of all workloads together that do not come round at a time.
+const MAX_STALLED_WORKERS: usize = 16;
 /// Most workloads whose stalls are counted.
 const MAX_COUNTED: usize = 4096;
 /// How often it is reported what a workload has used of the CPU.
@@ -87,8 +88,8 @@ struct Common {
     log: Option<AccessLog>,
     /// How often workers have stalled, by workloads.
     stalls: Mutex<BTreeMap<String, u64>>,
-    /// Workers that do not come round now.
-    stalled: AtomicUsize,
+    /// Workers that have stalled and did not come round since, with the names of their workloads.
+    stalled: Mutex<Vec<(String, Stalled)>>,
     /// What has become of a membership.
     events: mpsc::Sender<MemberReport>,
 }
@@ -109,7 +110,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         flags: flags.clone(),
         memory,
         stalls: Mutex::default(),
-        stalled: AtomicUsize::default(),
+        stalled: Mutex::default(),
         events,
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -167,6 +168,14 @@ impl Common {
         stalls.get(name).copied().unwrap_or_default()
     }
 
+    /// How many workers do not come round now, and of how many workloads.
+    fn stalled(&self) -> (usize, usize) {
+        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        stalled.retain(|(_, worker)| worker.still_stalls());
+        let workloads: BTreeSet<&str> = stalled.iter().map(|(name, _)| name.as_str()).collect();
+        (stalled.len(), workloads.len())
+    }
+
     fn count_stall(&self, name: &str) {
         let mut stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
         if stalls.len() < MAX_COUNTED || stalls.contains_key(name) {
@@ -181,6 +190,7 @@ impl Common {
 pub(crate) struct Reports {
     number: u64,
     name: String,
+    watches: bool,
     common: Arc<Common>,
 }
 
@@ -195,15 +205,16 @@ impl Reports {
     }
 
     /// Reports that the worker has stalled, and counts it.
-    pub(crate) fn has_stalled(&self) {
-        self.common.stalled.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn has_stalled(&self, worker: &Arc<Pulse>) {
+        let stalled = (self.name.clone(), worker.stalled());
+        self.common.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(stalled);
         self.common.count_stall(&self.name);
         self.send(MemberState::Stalled);
     }
 
-    /// The worker that stalled has come round.
-    pub(crate) fn goes_on(&self) {
-        self.common.stalled.fetch_sub(1, Ordering::Relaxed);
+    /// Whether the supervisor is to learn what workers use, and that they stall.
+    pub(crate) fn watches(&self) -> bool {
+        self.watches
     }
 
     /// Reports what a worker and the calling thread use of the CPU, and once that they use next to nothing.
@@ -249,9 +260,9 @@ impl Served {
 
 fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Arc<Common>) {
     match order {
-        Order::Join { number, succeeds, member } => {
+        Order::Join { number, succeeds, member, reports } => {
             let name = (member.namespace.clone(), member.name.clone());
-            let joined = join((number, succeeds), member, descriptors, members, common);
+            let joined = join((number, succeeds, reports), member, descriptors, members, common);
             if let Err(error) = joined {
                 let error = format!("{error:#}");
                 tracing::error!(
@@ -284,7 +295,7 @@ fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: 
 
 /// Starts the thread of a workload.
 fn join(
-    (number, succeeds): (u64, bool),
+    (number, succeeds, watches): (u64, bool, bool),
     member: Member,
     descriptors: Vec<OwnedFd>,
     members: &mut Members,
@@ -302,7 +313,7 @@ fn join(
     }
     let (end, ends) = watch::channel(Departure::Replaced);
     let (common, name) = (Arc::clone(common), format!("{}/{}", member.namespace, member.name));
-    let joined = Joined { number, succeeds, member, broker: channel.into(), end: ends };
+    let joined = Joined { number, succeeds, watches, member, broker: channel.into(), end: ends };
     let thread = thread::Builder::new().name(name.clone());
     thread
         .spawn(move || {
@@ -332,8 +343,9 @@ async fn tell(
             if let Some(member) = members.get_mut(&event.number) {
                 member.leaving = true;
             }
-            if common.stalled.load(Ordering::Relaxed) > MAX_STALLED {
-                bail!("the threads of more than {MAX_STALLED} workloads do not come round");
+            let (workers, workloads) = common.stalled();
+            if workloads > MAX_STALLED || workers > MAX_STALLED_WORKERS {
+                bail!("{workers} threads of {workloads} workloads do not come round");
             }
         }
     }
@@ -349,6 +361,8 @@ struct Joined {
     number: u64,
     /// Another process serves it until this one does.
     succeeds: bool,
+    /// The supervisor is to learn what its threads use, and that they stall.
+    watches: bool,
     member: Member,
     broker: Channel,
     end: watch::Receiver<Departure>,
@@ -356,7 +370,7 @@ struct Joined {
 
 /// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
 fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
-    let Joined { number, succeeds, member, broker, end } = joined;
+    let Joined { number, succeeds, watches, member, broker, end } = joined;
     let flags = Flags {
         name: Some(member.name.clone()),
         namespace: member.namespace.clone(),
@@ -387,7 +401,7 @@ fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
         setup.succeeds = succeeds;
         let name = setup.instance.to_string();
         setup.stalls = common.stalls(&name);
-        setup.reports = Some(Reports { number, name, common: Arc::clone(common) });
+        setup.reports = Some(Reports { number, name, watches, common: Arc::clone(common) });
         tokio::select! {
             ended = serve(setup, false, None, Ends::Order(end)) => ended,
             () = has_gone(broker_ended) => Ok(()),

@@ -10,8 +10,8 @@
 
 #![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::libc;
@@ -24,14 +24,14 @@ const ASK: Duration = Duration::from_secs(1);
 /// How often it is looked whether one has that did not at once.
 const LOOK: Duration = Duration::from_millis(250);
 /// How much of the CPU a worker may use between two turns. One turn runs some sixty tasks, of which each yields after some
-/// hundred reads, so that turns take milliseconds.
-const LONGEST_TURN: Duration = Duration::from_secs(1);
+/// hundred reads, so that turns take milliseconds; without optimizations, handshakes make that a second.
+const LONGEST_TURN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
 /// How many looks in a row a worker may sleep although it was woken, in a system call that does not return.
 const SLEEPING_LOOKS: u32 = 20;
 /// What it uses of the CPU meanwhile, at most. One that waits for a CPU gets more than that within so many looks, as the
 /// thread that looks does.
 const SLEEPING: Duration = Duration::from_millis(1);
-/// After so many looks one that stalls gets the CPU only when no other thread wants it.
+/// After so many looks one that stalls and uses the CPU gets the CPU only when no other thread wants it.
 const LOOKS_UNTIL_LAST: u32 = 40;
 /// The lowest priority, as of `nice`.
 const LAST: libc::c_int = 19;
@@ -42,6 +42,13 @@ pub(crate) struct Pulse {
     asked: Notify,
     turns: AtomicU64,
     thread: OnceLock<i32>,
+}
+
+/// A worker that has stalled, and where.
+#[derive(Debug)]
+pub(crate) struct Stalled {
+    worker: Arc<Pulse>,
+    turns: u64,
 }
 
 /// What was seen of a worker since it was asked to come round.
@@ -73,6 +80,11 @@ impl Pulse {
         self.thread.get().map(|thread| cpu_of(*thread)).unwrap_or_default()
     }
 
+    /// Notes where the worker is, which has stalled.
+    pub(crate) fn stalled(self: &Arc<Self>) -> Stalled {
+        Stalled { turns: self.turns.load(Ordering::Relaxed), worker: Arc::clone(self) }
+    }
+
     fn ask(&self) -> Asked {
         let turns = self.turns.load(Ordering::Relaxed);
         self.asked.notify_one();
@@ -98,10 +110,13 @@ impl Pulse {
     /// Comes back when a worker that stalled has come round. Cancel safe.
     pub(crate) async fn until_it_comes_round(&self) {
         let asked = self.ask();
-        let mut looks = 0_u32;
+        let (mut looks, mut is_last) = (0_u32, false);
         while self.turns.load(Ordering::Relaxed) == asked.turns {
-            if looks == LOOKS_UNTIL_LAST {
+            // That cannot be taken back, so that one which sleeps is spared.
+            let used = self.cpu().saturating_sub(asked.cpu);
+            if looks >= LOOKS_UNTIL_LAST && used >= LONGEST_TURN && !is_last {
                 self.be_last();
+                is_last = true;
             }
             looks = looks.saturating_add(1);
             tokio::time::sleep(LOOK).await;
@@ -121,6 +136,14 @@ impl Pulse {
     }
 }
 
+impl Stalled {
+    /// Whether its thread is there and has not come round since.
+    pub(crate) fn still_stalls(&self) -> bool {
+        let is_there = self.worker.thread.get().is_some_and(|thread| clock_of(*thread).is_some());
+        is_there && self.worker.turns.load(Ordering::Relaxed) == self.turns
+    }
+}
+
 /// Whether a worker stalls that has not come round for so many looks, and has used this much of the CPU.
 fn stalls(cpu: Duration, looks: u32) -> bool {
     cpu >= LONGEST_TURN || (looks >= SLEEPING_LOOKS && cpu < SLEEPING)
@@ -128,10 +151,15 @@ fn stalls(cpu: Duration, looks: u32) -> bool {
 
 /// The CPU time that a thread of this process has used; zero if it has ended.
 fn cpu_of(thread: i32) -> Duration {
+    clock_of(thread).unwrap_or_default()
+}
+
+/// `None` if the thread has ended.
+fn clock_of(thread: i32) -> Option<Duration> {
     // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, as pthread_getcpuclockid(3) has it for threads that it knows.
     const OF_THREAD: i32 = 4 | 2;
     let clock = ClockId::from_raw((!thread << 3) | OF_THREAD);
-    clock_gettime(clock).map(Duration::from).unwrap_or_default()
+    clock_gettime(clock).map(Duration::from).ok()
 }
 
 /// The CPU time that the calling thread has used.
@@ -141,7 +169,6 @@ pub(crate) fn cpu_of_this_thread() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
@@ -187,13 +214,33 @@ mod tests {
         runtime().block_on(async {
             tokio::time::timeout(LIMIT, pulse.until_it_stalls()).await.expect("it spins");
             assert!(pulse.cpu() >= LONGEST_TURN);
+            let stalled = pulse.stalled();
+            assert!(stalled.still_stalls());
             pulse.be_last();
             spins.store(false, Ordering::Relaxed);
             tokio::time::timeout(LIMIT, pulse.until_it_comes_round()).await.expect("it goes on");
+            assert!(!stalled.still_stalls(), "it is counted for ever");
             end.store(true, Ordering::Relaxed);
             pulse.ask();
         });
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_worker_whose_thread_has_ended_stalls_no_more() {
+        let pulse = Arc::<Pulse>::default();
+        let of_thread = Arc::clone(&pulse);
+        let stalled = thread::spawn(move || {
+            of_thread.begin();
+            let stalled = of_thread.stalled();
+            assert!(stalled.still_stalls());
+            stalled
+        });
+        let stalled = stalled.join().unwrap();
+        // The kernel may still have the thread when it was joined.
+        while stalled.still_stalls() {
+            thread::yield_now();
+        }
     }
 
     #[test]
@@ -213,10 +260,11 @@ mod tests {
     #[test]
     fn a_worker_that_waits_for_a_cpu_does_not_stall() {
         let ms = Duration::from_millis;
-        assert!(!stalls(ms(999), 1000), "it gets a thirtieth of a CPU");
+        let little = LONGEST_TURN.saturating_sub(ms(1));
+        assert!(!stalls(little, 1000), "it gets a thirtieth of a CPU");
         assert!(!stalls(ms(20), SLEEPING_LOOKS));
         assert!(!stalls(Duration::ZERO, SLEEPING_LOOKS - 1));
         assert!(stalls(Duration::ZERO, SLEEPING_LOOKS));
-        assert!(stalls(ms(1000), 2));
+        assert!(stalls(LONGEST_TURN, 2));
     }
 }

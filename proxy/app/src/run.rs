@@ -115,7 +115,7 @@ pub(crate) async fn serve(
         worker = until_one_stalls(&setup, &state) => {
             // New connections are those of the next membership, and so are the pages.
             admin = AbortOnDrop(None);
-            let Some(departure) = until_it_goes_on(&worker, &setup, &mut ends).await else {
+            let Some(departure) = until_it_goes_on(&worker, &mut ends).await else {
                 // What it has cannot be ended in order.
                 return Ok(());
             };
@@ -138,7 +138,8 @@ pub(crate) async fn serve(
 /// again then, with threads of its own, and what connects meanwhile waits in the listeners' queues.
 async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     let worker = state.workers.borrow().first().cloned();
-    let (Some(reports), Some(worker)) = (&setup.reports, worker) else {
+    let reports = setup.reports.as_ref().filter(|reports| reports.watches());
+    let (Some(reports), Some(worker)) = (reports, worker) else {
         return std::future::pending().await;
     };
     tokio::select! {
@@ -151,20 +152,16 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
         "the thread of a workload's connections does not come round: another one takes the new connections. Report this \
          with the stack of the thread (`gdb -p PID -batch -ex 'thread apply all bt'`)"
     );
-    reports.has_stalled();
+    reports.has_stalled(&worker.pulse);
     worker
 }
 
 /// Waits until a worker that has stalled comes round; `None`: it is to end before.
-async fn until_it_goes_on(worker: &Worker, setup: &Setup, ends: &mut Ends) -> Option<Departure> {
+async fn until_it_goes_on(worker: &Worker, ends: &mut Ends) -> Option<Departure> {
     tokio::select! {
-        () = worker.pulse.until_it_comes_round() => {}
-        _ = ends.next() => return None,
+        () = worker.pulse.until_it_comes_round() => Some(Departure::Succeeded),
+        _ = ends.next() => None,
     }
-    if let Some(reports) = &setup.reports {
-        reports.goes_on();
-    }
-    Some(Departure::Succeeded)
 }
 
 /// A task that ends when this is dropped. What it has started goes on.

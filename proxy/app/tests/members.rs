@@ -61,7 +61,8 @@ impl Process {
         };
         let (near, far) = Channel::pair().unwrap();
         self.brokers.insert(number, near);
-        self.orders.send(&Order::Join { number, succeeds, member }, &[far.as_fd()]).unwrap();
+        let order = Order::Join { number, succeeds, member, reports: true };
+        self.orders.send(&order, &[far.as_fd()]).unwrap();
     }
 
     /// The memberships that have ended, until the one of this number has.

@@ -3,12 +3,16 @@
 //! The pod joins the next group, and leaves the one before once it is served there: the agent, which decides between
 //! supervisors, notices nothing of that.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use leno_handover::CpuUse;
 use leno_supervise::Share;
 
-use super::{Ending, Served, Shared, join, leave};
+use super::{Ending, Served, ServedPod, Shared, join, leave};
+
+/// Most pods of a node that have a process of their own because they are busy: each takes memory of the node's limit.
+pub(super) const MAX_PROMOTED: usize = 8;
 
 /// The group that a pod goes to.
 pub(super) struct NextGroup {
@@ -20,14 +24,37 @@ pub(super) struct NextGroup {
 pub(super) fn has_used(served: &Shared, (uid, number): (&str, u64), used: CpuUse) {
     let promoted = {
         let mut served = served.borrow_mut();
+        let has_room = served.has_room();
         let Served { pods, groups, .. } = &mut *served;
         let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return };
         let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
-        (pod.promotion.is_promoted() || is_shared) && pod.promotion.used(Instant::now(), used)
+        if pod.promotion.is_promoted() || (is_shared && has_room) {
+            pod.promotion.used(Instant::now(), used)
+        } else {
+            // What was before does not count once it can be promoted.
+            pod.promotion.has_joined(Instant::now());
+            false
+        }
     };
     if promoted {
         let percent = used.percent();
         tracing::warn!(uid, percent, "a pod keeps its node proxy busy: it gets one of its own");
+        go(served, uid);
+    }
+}
+
+/// The thread of a pod's connections does not come round. A pod that makes that happen again is not left beside others.
+pub(super) fn has_stalled(served: &Shared, (uid, number): (&str, u64)) {
+    let promoted = {
+        let mut served = served.borrow_mut();
+        let has_room = served.has_room();
+        let Served { pods, groups, .. } = &mut *served;
+        let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return };
+        let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
+        is_shared && has_room && pod.promotion.has_stalled()
+    };
+    if promoted {
+        tracing::warn!(uid, "the thread of a pod stalls again: it gets a node proxy of its own");
         go(served, uid);
     }
 }
@@ -46,8 +73,16 @@ pub(super) async fn until_quiet(served: &Shared, (uid, number): (&str, u64)) {
 }
 
 /// Has a pod share a process again.
-pub(super) fn goes_back(served: &Shared, uid: &str) {
-    if let Some(pod) = served.borrow_mut().pods.get_mut(uid) {
+pub(super) fn goes_back(served: &Shared, (uid, number): (&str, u64)) {
+    {
+        let mut served = served.borrow_mut();
+        let this = |pod: &&mut ServedPod| pod.number == number && pod.next.is_none();
+        let Some(pod) = served.pods.get_mut(uid).filter(this) else { return };
+        let now = tokio::time::Instant::now().into_std();
+        // It may have been busy since, or be served in another way.
+        if !pod.promotion.goes_back_at().is_some_and(|at| at <= now) {
+            return;
+        }
         pod.promotion.goes_back();
     }
     tracing::info!(uid, "a pod is quiet: it shares a node proxy again");
@@ -59,18 +94,23 @@ fn go(served: &Shared, uid: &str) {
     stay(served, uid);
     let entered = {
         let mut served = served.borrow_mut();
-        let Some(pod) = served.pods.get(uid).filter(|_| served.ending == Ending::No) else {
-            return;
-        };
+        let ending = served.ending;
+        let Some(pod) = served.pods.get_mut(uid) else { return };
         let name = match pod.promotion.is_promoted() {
-            true => Share::Workload.group(&pod.name, ""),
+            true => pod.own_group(),
             false => pod.pod.group.clone(),
         };
+        // Its group serves it, and is not to be left for itself.
+        if ending != Ending::No || is_of(&pod.group, &name) {
+            pod.settle();
+            return;
+        }
         let broker = match pod.orders.try_clone() {
             Ok(broker) => broker,
             // It is served where it is, and tried with the next change.
             Err(error) => {
                 tracing::error!(uid, %error, "a pod stays where it is");
+                pod.settle();
                 return;
             }
         };
@@ -92,13 +132,11 @@ pub(super) fn stay(served: &Shared, uid: &str) {
         let mut served = served.borrow_mut();
         let Some(pod) = served.pods.get_mut(uid) else { return };
         let Some(NextGroup { key, number }) = pod.next.take() else { return };
-        pod.orders.try_clone().map(|orders| (pod.name.clone(), key, number, orders))
+        (pod.name.clone(), key, number, Rc::clone(&pod.orders))
     };
-    match left {
-        // The listeners are those of the group that serves it, too.
-        Ok((name, key, number, orders)) => leave(served, (uid, name), (key, number), orders, true),
-        Err(error) => tracing::error!(uid, %error, "a pod is served twice"),
-    }
+    let (name, key, number, orders) = left;
+    // The listeners are those of the group that serves it, too.
+    leave(served, (uid, name), (key, number), orders, true);
 }
 
 /// Whether the pod is served by the group that it goes to, which is its group from now on. The one before finishes what it has.
@@ -111,14 +149,38 @@ pub(super) fn arrives(served: &Shared, uid: &str, number: u64) -> bool {
         let number = std::mem::replace(&mut pod.number, next.number);
         pod.serving = true;
         pod.promotion.has_joined(Instant::now());
-        pod.orders.try_clone().map(|orders| (pod.name.clone(), group, number, orders))
+        (pod.name.clone(), group, number, Rc::clone(&pod.orders))
     };
     served.borrow().changed.notify_waiters();
-    match before {
-        Ok((name, group, number, orders)) => {
-            leave(served, (uid, name), (group, number), orders, true);
-        }
-        Err(error) => tracing::error!(uid, %error, "a pod is served twice"),
-    }
+    let (name, group, number, orders) = before;
+    leave(served, (uid, name), (group, number), orders, true);
     true
+}
+
+impl Served {
+    /// Whether one more pod may be promoted.
+    fn has_room(&self) -> bool {
+        self.pods.values().filter(|pod| pod.promotion.is_promoted()).count() < MAX_PROMOTED
+    }
+}
+
+impl ServedPod {
+    /// The group that it has for itself while it is busy.
+    fn own_group(&self) -> String {
+        Share::Workload.group(&self.name, "")
+    }
+
+    /// Whether it is promoted is what its group is, from now on.
+    pub(super) fn settle(&mut self) {
+        let own = self.own_group();
+        let promoted = own != self.pod.group && is_of(&self.group, &own);
+        self.promotion.is_in(promoted, Instant::now());
+    }
+}
+
+/// Whether the group of this key is one of this name (`Served::enter`).
+fn is_of(key: &str, name: &str) -> bool {
+    let Some(rest) = key.strip_prefix(name) else { return false };
+    let number = rest.strip_prefix('.').and_then(|number| number.parse::<u32>().ok());
+    rest.is_empty() || number.is_some()
 }

@@ -38,7 +38,7 @@ fn hold(served: &Shared, uid: &str, serving: bool) {
         pod: pod(uid),
         name: InstanceName::new("shop", uid).unwrap(),
         group: "none".to_owned(),
-        orders: Channel::pair().unwrap().0,
+        orders: Rc::new(Channel::pair().unwrap().0),
         number: 0,
         joined: Instant::now(),
         serving,
@@ -257,7 +257,12 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
         // A pod that has its process for itself stays, however busy.
         promotion::has_used(&served, ("b", number("b")), busy);
         assert!(served.borrow().pods["b"].next.is_none());
-        promotion::goes_back(&served, "a");
+        // Neither an earlier timer nor one of an earlier process.
+        promotion::goes_back(&served, ("a", next));
+        promotion::goes_back(&served, ("a", number("b")));
+        assert!(served.borrow().pods["a"].next.is_none(), "it was quiet for long");
+        tokio::time::sleep(RULES.after.unwrap() * 6).await;
+        assert!(served.borrow().pods["a"].next.is_some(), "it is quiet");
         assert!(promotion::arrives(&served, "a", next + 1));
         assert_eq!(served.borrow().pods["a"].group, "web");
         until(&served, |served| served.leaving.is_empty()).await;
@@ -279,10 +284,52 @@ async fn a_pod_that_ends_or_has_another_broker_goes_nowhere() {
         let _next_broker = serve_pod(&served, "a");
         assert!(served.borrow().pods["a"].next.is_none());
         assert!(!served.borrow().groups.contains_key("workload.shop.web-a"));
+        // The group that it is in is not left for itself, however quiet it is.
+        assert!(!served.borrow().pods["a"].promotion.is_promoted());
+        tokio::time::sleep(RULES.after.unwrap() * 12).await;
+        served.borrow_mut().pods.get_mut("a").unwrap().promotion.is_in(true, Instant::now());
+        let number = served.borrow().pods["a"].number;
+        tokio::time::sleep(RULES.after.unwrap() * 12).await;
+        promotion::goes_back(&served, ("a", number));
+        assert_eq!(served.borrow().pods["a"].number, number);
+        assert!(served.borrow().pods["a"].next.is_none(), "it is served by no process");
+        assert!(!served.borrow().pods["a"].promotion.is_promoted());
+        assert_eq!(served.borrow().groups["web"].1, 2);
         release(&served, "a", false);
         release(&served, "b", false);
         until(&served, |served| served.leaving.is_empty()).await;
         assert!(served.borrow().groups.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_thread_stalls_again_is_not_left_beside_others() {
+    run(async {
+        let served = shared();
+        let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
+        let number = served.borrow().pods["a"].number;
+        promotion::has_stalled(&served, ("a", number));
+        assert!(served.borrow().pods["a"].next.is_none(), "once is left to the process");
+        promotion::has_stalled(&served, ("a", number));
+        assert!(served.borrow().pods["a"].next.is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_has_no_more_than_a_bound_of_processes_for_busy_pods() {
+    run(async {
+        let served = shared();
+        let names: Vec<String> = (0..12).map(|number| format!("p{number}")).collect();
+        let _brokers: Vec<_> = names.iter().map(|uid| serve_pod(&served, uid)).collect();
+        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
+        for uid in &names {
+            let number = served.borrow().pods[uid].number;
+            promotion::has_used(&served, (uid, number), busy);
+        }
+        let promoted = served.borrow().pods.values().filter(|pod| pod.next.is_some()).count();
+        assert_eq!(promoted, promotion::MAX_PROMOTED);
     })
     .await;
 }

@@ -68,9 +68,9 @@ fn name() -> InstanceName {
     InstanceName::new("shop", "web-0").unwrap()
 }
 
-fn leave(succeeded: bool) -> (Order, oneshot::Receiver<Joining>) {
+fn leave((number, succeeded): (u64, bool)) -> (Order, oneshot::Receiver<Joining>) {
     let (answer, answered) = oneshot::channel();
-    (Order::Leave { name: name(), succeeded, answer }, answered)
+    (Order::Leave { name: name(), number, succeeded, answer }, answered)
 }
 
 fn report(number: u64, state: MemberState) -> Option<MemberReport> {
@@ -85,14 +85,14 @@ async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
         let (first, first_far, _) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
         group.join(&name, first);
-        let left = group.leave(&name, false);
+        let left = group.leave(&name, (1, false));
         group.join(&name, second);
         let broker = left.await.unwrap();
         broker.send(&Serve {}, &[]).unwrap();
         assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
         // An order that was given after both is obeyed after them.
         let other = InstanceName::new("shop", "web-1").unwrap();
-        assert!(group.leave(&other, false).await.is_none());
+        assert!(group.leave(&other, (1, false)).await.is_none());
         let gone = mpsc::error::TryRecvError::Disconnected;
         assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
         group.end(Stop::All).await;
@@ -106,7 +106,7 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         let (mut task, process) = task();
         let (first, first_far, mut first_happened) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
-        let (left, waited_for) = leave(true);
+        let (left, waited_for) = leave((1, true));
         task.obey(Order::Join(name(), first));
         task.obey(left);
         task.obey(Order::Join(name(), second));
@@ -173,7 +173,7 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         let near = task.process.clone().unwrap();
         let full = (0..).find(|_| near.send(&(), &[]).is_err()).unwrap();
-        let (left, mut waited_for) = leave(true);
+        let (left, mut waited_for) = leave((1, true));
         task.obey(left);
         assert!(waited_for.try_recv().is_err(), "it has left");
         for _ in 0..full {
@@ -201,7 +201,7 @@ async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
         let [link] = <[_; 1]>::try_from(link).unwrap();
         let (_, of_broker) = orders.receive::<Serve>().unwrap().unwrap();
         let [of_broker] = <[_; 1]>::try_from(of_broker).unwrap();
-        let (left, waited_for) = leave(true);
+        let (left, waited_for) = leave((1, true));
         task.obey(left);
         task.obey(Order::Revoke);
         assert_eq!(task.leaving.len(), 1, "it is waited for");
@@ -222,7 +222,7 @@ async fn a_member_is_not_served_twice_by_one_process() {
         task.obey(Order::Join(name(), member));
         let ProcessOrder::Join { .. } = ordered(&process).await else { panic!() };
         task.obey(Order::Again(name(), 7));
-        let (left, _waited_for) = leave(false);
+        let (left, _waited_for) = leave((7, false));
         task.obey(left);
         let ProcessOrder::Leave { .. } = ordered(&process).await else { panic!() };
     };
@@ -263,13 +263,16 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
         task.heard(report(number, MemberState::Released));
         let used = leno_handover::CpuUse { cpu_ms: 900, of_ms: 1000 };
         task.heard(report(number, MemberState::Used(used)));
-        task.heard(report(next, MemberState::Used(used)));
+        // As often as it may.
+        for _ in 0..1000 {
+            task.heard(report(next, MemberState::Used(used)));
+        }
         let mut all = Vec::new();
         while let Ok(event) = happened.try_recv() {
             all.push(event);
         }
-        use Happened::{Joined, Lost, Serving, Used};
-        assert_eq!(all, [Joined, Serving, Lost, Joined, Used(used)]);
+        use Happened::{Joined, Lost, Serving, Stalled, Used};
+        assert_eq!(all, [Joined, Serving, Lost, Stalled, Joined, Used(used)]);
     };
     LocalSet::new().run_until(of_group).await;
 }
@@ -282,10 +285,60 @@ async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
         let (member, _far, _happened) = joining(1);
         task.obey(Order::Join(name(), member));
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
-        let (left, waited_for) = leave(true);
+        let (left, waited_for) = leave((1, true));
         task.obey(left);
         task.heard(report(number, MemberState::Stalled));
         waited_for.await.unwrap();
     };
     LocalSet::new().run_until(of_group).await;
+}
+
+/// The order to leave was for the one before it, by the same name and in the same group.
+#[tokio::test]
+async fn an_order_to_leave_is_for_the_membership_of_its_number_alone() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let ((first, _far, _), (second, _second_far, _happened)) = (joining(1), joining(2));
+        task.obey(Order::Join(name(), first));
+        task.obey(Order::Join(name(), second));
+        let (late, answer) = leave((1, true));
+        task.obey(late);
+        assert!(answer.await.is_err());
+        assert!(task.members.contains_key(&name()), "no process serves it");
+        for is_join in [true, false, true] {
+            assert_eq!(matches!(ordered(&process).await, ProcessOrder::Join { .. }), is_join);
+        }
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_thread_stalls_again_and_again_joins_ever_later() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (orders, mut received) = mpsc::unbounded_channel();
+        task.orders = orders;
+        let (member, _far, _happened) = joining(1);
+        task.obey(Order::Join(name(), member));
+        for pause_s in [0, 1, 2, 4] {
+            let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+            let begin = tokio::time::Instant::now();
+            task.heard(report(number, MemberState::Stalled));
+            if pause_s > 0 {
+                task.obey(received.recv().await.unwrap());
+            }
+            assert_eq!(begin.elapsed().as_secs(), pause_s);
+        }
+        assert_eq!([pause(0), pause(9), pause(99)], [None, Some(AGAIN * 256), Some(STALL_PAUSE)]);
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn a_report_that_this_version_does_not_know_is_passed_over() {
+    let (near, far) = Channel::pair().unwrap();
+    near.send(&("later", 7), &[]).unwrap();
+    near.send(&MemberReport { number: 2, state: MemberState::Serving }, &[]).unwrap();
+    let process = AsyncChannel::new(far).unwrap();
+    assert_eq!(hear(Some(&process)).await, report(2, MemberState::Serving));
 }

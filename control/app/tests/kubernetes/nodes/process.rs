@@ -86,7 +86,8 @@ impl NodeProxy {
             kubelet: KubeletProbes::default(),
         };
         self.number.set(self.number.get() + 1);
-        let order = Order::Join { number: self.number.get(), succeeds: false, member };
+        let order =
+            Order::Join { number: self.number.get(), succeeds: false, member, reports: false };
         self.orders.send(&order, &[far.as_fd()]).unwrap();
         Served { admin: address, _broker: broker }
     }
