@@ -80,7 +80,7 @@ pub(super) fn goes_back(served: &Shared, (uid, number): (&str, u64)) {
         let Some(pod) = served.pods.get_mut(uid).filter(this) else { return };
         let now = tokio::time::Instant::now().into_std();
         // It may have been busy since, or be served in another way.
-        if !pod.promotion.goes_back_at().is_some_and(|at| at <= now) {
+        if pod.promotion.goes_back_at().is_none_or(|at| at > now) {
             return;
         }
         pod.promotion.goes_back();
