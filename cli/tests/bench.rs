@@ -147,24 +147,69 @@ fn resume(out: &Path) {
     );
 }
 
+/// The records of scenarios under meshes.
+fn several(scenarios: &[&str], meshes: &str, duration: &str) -> Vec<Record> {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().display().to_string();
+    let mut words = [&["run"], scenarios, &["--mesh", meshes, "--duration", duration]].concat();
+    words.extend(["--warm-up", "200ms", "--rounds", "1", "--scale", "0.1", "--out", &out]);
+    let output = leno(&words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    record::read(directory.path()).unwrap()
+}
+
+fn one<'a>(records: &'a [Record], scenario: &str, mesh: &str) -> &'a Record {
+    let found = records.iter().find(|one| one.scenario == scenario && one.mesh == mesh);
+    found.unwrap_or_else(|| panic!("no {scenario} of {mesh}"))
+}
+
+/// Node proxies hand over under load without a failed request or a cut stream; what they take is counted, and what workloads of
+/// one process do to others is told.
+#[test]
+fn node_mode_is_measured_beside_sidecars() {
+    if !is_root() {
+        return;
+    }
+    let scenarios = ["upgrade", "neighbours", "memory-1"];
+    let records = several(&scenarios, "none,leno,leno-node", "4s");
+    let of = |scenario: &str, mesh: &str| one(&records, scenario, mesh);
+    let why = of("upgrade", "leno").left_out.as_deref().unwrap_or_default();
+    assert!(why.contains("do not hand over"), "{why}");
+    let upgrade = of("upgrade", "leno-node");
+    assert_eq!((&upgrade.left_out, upgrade.errors), (&None, 0), "{:?}", upgrade.errors_by_kind);
+    assert!(upgrade.revisions >= 1 && upgrade.requests > 0, "{upgrade:?}");
+    let sockets = upgrade.websockets.unwrap();
+    assert_eq!((sockets.connections, sockets.cut, sockets.errors), (500, 0, 0), "{sockets:?}");
+    assert!(sockets.messages > 0 && sockets.longest_us > 0, "{sockets:?}");
+    for mesh in ["none", "leno", "leno-node"] {
+        let beside = of("neighbours", mesh);
+        assert_eq!(beside.left_out, None, "{mesh}");
+        assert!(beside.alone_latency_us.as_ref().is_some_and(|alone| alone.p99 > 0), "{mesh}");
+        assert!(beside.neighbour_requests_per_s > Some(0.0), "{mesh}: {beside:?}");
+        let is_meshed = mesh != "none";
+        assert_eq!(beside.proxies, if is_meshed { 10 } else { 0 }, "{mesh}: all of them");
+        let idle = of("memory-1", mesh);
+        assert_eq!((&idle.left_out, idle.errors), (&None, 0), "{mesh}");
+        assert_eq!(idle.proxies, if is_meshed { 2 } else { 0 }, "{mesh}");
+        let memory = idle.idle_memory.unwrap();
+        assert!(memory.agent.private_kib > 0, "{mesh}");
+        assert_eq!(memory.proxies.private_kib > 0, is_meshed, "{mesh}: {memory:?}");
+    }
+    let is_shared = |mesh: &str| {
+        let marks = &of("neighbours", mesh).marks;
+        marks.iter().any(|mark| mark.kind == MarkKind::SharedProxies)
+    };
+    assert!(is_shared("leno-node") && !is_shared("leno"));
+}
+
 /// Configuration that a scenario changes during the run takes effect, and no request fails.
 #[test]
 fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     if !is_root() {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().display().to_string();
-    let mut words = vec!["run", "push", "churn", "neighbour", "--mesh", "none,leno"];
-    words.extend(["--duration", "2s", "--warm-up", "200ms", "--rounds", "1", "--scale", "0.1"]);
-    words.extend(["--out", &out]);
-    let output = leno(&words);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let records = record::read(directory.path()).unwrap();
-    let of = |scenario: &str, mesh: &str| {
-        let found = records.iter().find(|one| one.scenario == scenario && one.mesh == mesh);
-        found.unwrap_or_else(|| panic!("no {scenario} of {mesh}"))
-    };
+    let records = several(&["push", "churn", "neighbour"], "none,leno", "2s");
+    let of = |scenario: &str, mesh: &str| one(&records, scenario, mesh);
     for record in &records {
         let what = format!("{} of {}", record.scenario, record.mesh);
         assert_eq!(record.left_out, None, "{what}");

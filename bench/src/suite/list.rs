@@ -33,9 +33,9 @@ pub(super) fn run(args: &List) -> Result<bool> {
     for scenario in scenario::all()? {
         let real = scenario.is_an_application();
         let (name, about, source) = (scenario.name, scenario.about, scenario.source);
-        text += &format!("  {name:<14}{about}\n{:16}{source}\n", "");
+        text += &format!("  {name:<20}{about}\n{:22}{source}\n", "");
         if real {
-            text += &format!("{:16}the real one: leno bench list --application {name}\n", "");
+            text += &format!("{:22}the real one: leno bench list --application {name}\n", "");
         }
     }
     text += "\nMeshes\n";
@@ -52,7 +52,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
             "",
             if state.is_empty() { "-" } else { &state }
         ));
-        rows.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
+        rows.extend(cannot(&scenarios, |scenario| mesh::unable(mesh.as_ref(), scenario)));
     }
     text += &rows.concat();
     text += &in_cluster(&scenarios);

@@ -2,12 +2,13 @@
 
 mod calls;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::scenario::Scenario;
@@ -38,6 +39,9 @@ pub(crate) const LISTEN: &str = "0.0.0.0:8080";
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Concurrent streams of a connection: more than any scenario opens through one proxy.
 const MAX_STREAMS: u32 = 4096;
+/// A path that asks for an answer of the number of bytes that follows, and the largest one.
+pub(crate) const BYTES: &str = "/bytes/";
+const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of one read of the echo.
 const READ_SIZE: usize = 256 * 1024;
 /// How long a listener waits after a failed accept. The usual cause is a full table of descriptors,
@@ -114,7 +118,7 @@ async fn accept(application: Application) -> Result<Infallible> {
     }
 }
 
-async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
     let mut buffer = vec![0; READ_SIZE];
     loop {
         match stream.read(&mut buffer).await? {
@@ -143,6 +147,9 @@ async fn http(
     let service = service_fn(move |request: Request<Incoming>| {
         let (answer, calls, seen) = (answer.clone(), calls.clone(), seen.clone());
         async move {
+            if request.headers().contains_key(http::header::UPGRADE) {
+                return Ok(upgraded(request));
+            }
             if !work.is_zero() {
                 tokio::time::sleep(work).await;
             }
@@ -162,7 +169,37 @@ async fn http(
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(MAX_STREAMS);
     // The client reports how a connection ended.
-    drop(server.serve_connection(TokioIo::new(stream), service).await);
+    drop(server.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
+}
+
+/// Agrees to an upgrade of the connection, on which all bytes are sent back then.
+fn upgraded(request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>> {
+    let protocol = request.headers().get(http::header::UPGRADE).cloned();
+    tokio::spawn(async move {
+        // The client reports how a connection ended.
+        if let Ok(stream) = hyper::upgrade::on(request).await {
+            drop(echo(TokioIo::new(stream)).await);
+        }
+    });
+    let mut response = Response::new(body(Bytes::new()));
+    *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
+    response
+}
+
+fn body(bytes: Bytes) -> BoxBody<Bytes, hyper::Error> {
+    Full::new(bytes).map_err(|never| match never {}).boxed()
+}
+
+/// The answer for a path: as many bytes as it ends with, or else the usual one. All requests for a number share its bytes.
+fn answer_for(path: &str, usual: Bytes) -> Bytes {
+    static LARGE: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
+    let size = path.strip_prefix(BYTES).and_then(|size| size.parse().ok());
+    let Some(size) = size.filter(|size| *size <= MAX_BYTES) else { return usual };
+    let mut large = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
+    large.entry(size).or_insert_with(|| vec![b'x'; size].into()).clone()
 }
 
 async fn respond(
@@ -173,9 +210,10 @@ async fn respond(
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if !grpc {
         // The whole body is read before anything is answered. A connection that breaks meanwhile ends with its server.
-        let mut body = request.into_body();
-        while let Some(Ok(_)) = body.frame().await {}
-        return Response::new(Full::new(answer).map_err(|never| match never {}).boxed());
+        let answer = answer_for(request.uri().path(), answer);
+        let mut received = request.into_body();
+        while let Some(Ok(_)) = received.frame().await {}
+        return Response::new(body(answer));
     }
     let mut response = Response::new(Echo { request: request.into_body(), ended: false }.boxed());
     let kind = HeaderValue::from_static("application/grpc");
@@ -282,12 +320,29 @@ mod tests {
         plan.body_size = 3_000_000;
         let report = run(&plan).unwrap();
         assert_eq!((report.requests, report.errors), (10, 0), "{report:?}");
+        let url = format!("http://{}/", application(false, Vec::new()));
+        let upgraded =
+            Plan { protocol: Protocol::WebSocket, url, body_size: 70_000, ..plan.clone() };
+        let report = run(&upgraded).unwrap();
+        assert_eq!((report.requests, report.errors), (10, 0), "{report:?}");
         plan.pace = Pace::Think(Duration::from_millis(1));
         plan.new_connection = true;
         plan.body_size = 10;
         let report = run(&plan).unwrap();
         assert!(report.requests > 16 && report.errors == 0, "{report:?}");
         assert!(report.connections_opened >= report.requests);
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_waits_until_its_time_limit() {
+        let address = application(false, Vec::new());
+        let url = format!("http://{address}{BYTES}1000000");
+        let mut plan = Plan::new(url, 100.0, Duration::from_millis(100));
+        let report = run(&plan).unwrap();
+        assert_eq!((report.requests, report.errors, report.body_bytes), (10, 0, 10_000_000));
+        (plan.unread, plan.timeout) = (true, Duration::from_millis(50));
+        let report = run(&plan).unwrap();
+        assert_eq!(report.errors_by_kind.get("timeout"), Some(&10), "{report:?}");
     }
 
     #[test]

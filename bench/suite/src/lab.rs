@@ -136,7 +136,7 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> 
 fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
     let mut record = begun(options, case);
     record.mesh_version.clone_from(&case.found.version);
-    if let Some(why) = case.mesh.unable(case.scenario).or(measure::unable(options, case)?) {
+    if let Some(why) = mesh::unable(case.mesh, case.scenario).or(measure::unable(options, case)?) {
         record.left_out = Some(why.to_owned());
         return Ok(record);
     }

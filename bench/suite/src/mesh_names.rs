@@ -14,6 +14,8 @@ pub const LAB: &[(&str, &str)] = &[
     ("leno-traces-1", "Leno with spans of 1 % of the requests, sent to the server"),
     ("leno-traces-100", "Leno with spans of all requests, as far as its bounds go"),
     ("leno-tap", "Leno while a tap shows as many requests as one may"),
+    ("leno-node", "Leno in node mode, all workloads in one process (share: node)"),
+    ("leno-shared", "Leno in node mode, a process for each service account (its default share)"),
     (
         "leno-proxy",
         "Leno's proxy beside each workload, configured by a file, without a control plane",

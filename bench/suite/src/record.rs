@@ -17,12 +17,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use leno_measure::load::Latency;
+use leno_measure::load::Report;
+use leno_measure::usage::Memory;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
 use crate::generator::name::Generator;
 use crate::machine::Machine;
 use crate::record::cluster::Cluster;
+use crate::scenario::Scenario;
 
 /// The folder of the records, in the directory of a run.
 pub const RECORDS: &str = "records";
@@ -89,6 +92,16 @@ pub struct Record {
     /// Rate at which the neighbour's flood was answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_requests_per_s: Option<f64>,
+    /// The same load in the same lab before neighbours begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone_latency_us: Option<Latency>,
+    /// Memory of buffers and connections by the accounting of each of Leno's own proxies, by workload, under the load of
+    /// neighbours.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub charged_bytes: BTreeMap<String, u64>,
+    /// Connections that stay open beside the load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub websockets: Option<WebSockets>,
     /// Configurations that the proxies received during the load.
     pub revisions: u64,
     /// Pushed configurations that took effect: the application received at least one request with
@@ -123,6 +136,9 @@ pub struct Record {
     pub proxies: u32,
     /// Resident memory of all proxies together.
     pub rss_kib: RssKib,
+    /// Memory before the load by how much of it is shared; only in the lab.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_memory: Option<IdleMemory>,
     /// Resident memory of the control plane.
     pub control_rss_kib: RssKib,
     /// Time from the start of the proxies to the first request that was served through them.
@@ -207,6 +223,46 @@ pub struct RssKib {
     pub peak: u64,
 }
 
+/// Memory before the load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IdleMemory {
+    /// All proxies together, with the brokers of node mode.
+    pub proxies: Memory,
+    /// The process that supervises the workloads and captures their traffic.
+    pub agent: Memory,
+}
+
+/// Connections that were upgraded to WebSockets and stay open beside the load, with a message a second on each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WebSockets {
+    /// How many there are.
+    pub connections: u64,
+    /// How many ended and were opened again.
+    pub cut: u64,
+    /// Messages, and those that failed.
+    pub messages: u64,
+    /// Messages that were not sent back.
+    pub errors: u64,
+    /// The longest time until a message was back.
+    pub longest_us: u64,
+}
+
+impl WebSockets {
+    /// What the generator reported of them.
+    pub(crate) fn of(scenario: &Scenario, report: &Report) -> Self {
+        let connections = scenario.websockets as u64;
+        Self {
+            connections,
+            cut: report.connections_opened.saturating_sub(connections),
+            messages: report.requests,
+            errors: report.errors,
+            longest_us: report.latency_us.max,
+        }
+    }
+}
+
 /// A fact that readers must know before they trust a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
@@ -244,7 +300,7 @@ pub enum MarkKind {
     FloodUnreported,
     /// The rate that the search found did not keep the bound in the longer measurement.
     BoundMissed,
-    /// A node's proxy also carried the neighbour's flood, so its CPU includes that work.
+    /// A proxy that several workloads share also carried the neighbour's flood, so its CPU includes that work.
     SharedProxies,
     /// Part of a control plane was on a node without a watcher, so its CPU and memory are missing.
     ControlUncounted,

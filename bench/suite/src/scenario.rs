@@ -17,8 +17,13 @@ const PUBLISHED_CPUS: f64 = 20.0;
 /// The workload that the load generator runs as.
 pub(crate) const CLIENT: &str = "client";
 
-/// The workload that floods a service other than the measured ones.
+/// The first workload that floods a service other than the measured ones.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
+
+/// The name of a workload that floods a service.
+pub(crate) fn neighbour(nth: usize) -> String {
+    if nth == 0 { NEIGHBOUR.to_owned() } else { format!("{NEIGHBOUR}-{}", nth + 1) }
+}
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -74,9 +79,13 @@ pub struct Scenario {
     /// load.
     #[serde(default)]
     pub calls: Vec<Call>,
-    /// A client that floods a service other than the measured ones.
+    /// Clients that flood services other than the measured ones, which are the first.
     #[serde(default)]
-    pub neighbour: Option<Neighbour>,
+    pub neighbours: Vec<Neighbour>,
+    /// Connections of the client to the first service that are upgraded to WebSockets and stay open beside the load; each carries
+    /// a message a second.
+    #[serde(default)]
+    pub websockets: usize,
     /// The disturbance during the measurement.
     #[serde(default)]
     pub disturbance: Option<Disturbance>,
@@ -99,14 +108,32 @@ pub struct Call {
     pub grpc: bool,
 }
 
-/// A workload that sends as fast as it is answered while other services are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A workload that floods a service while other services are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbour {
     /// The number of the service that it floods.
     pub service: u32,
     /// Number of its connections.
     pub connections: usize,
+    /// What it sends.
+    #[serde(default)]
+    pub sends: Flood,
+}
+
+/// What a neighbour sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flood {
+    /// Requests, as fast as they are answered.
+    #[default]
+    Requests,
+    /// This many requests a second, each on a connection of its own.
+    ConnectionsPerS(f64),
+    /// Bodies of this many bytes, as fast as they are answered.
+    Bodies(usize),
+    /// A request for this many bytes on each connection, of which it reads nothing.
+    Unread(usize),
 }
 
 /// A disturbance during a measurement.
@@ -115,6 +142,11 @@ pub struct Neighbour {
 pub enum Disturbance {
     /// Every proxy and the control plane are killed and started again.
     Restart,
+    /// Another process takes over from each that serves workloads, again and again, as an update of the proxies has it do.
+    Upgrade {
+        /// Time between two.
+        every_ms: u64,
+    },
     /// The configuration of the measured route changes repeatedly.
     Push {
         /// Time between two changes.
@@ -137,7 +169,9 @@ impl Disturbance {
     pub fn period(self) -> Option<Duration> {
         match self {
             Self::Restart => None,
-            Self::Push { every_ms } => Some(Duration::from_millis(every_ms)),
+            Self::Push { every_ms } | Self::Upgrade { every_ms } => {
+                Some(Duration::from_millis(every_ms))
+            }
             Self::Churn { .. } => Some(CHURN_PERIOD),
         }
     }
@@ -282,10 +316,22 @@ impl Scenario {
     /// The number of services that the load goes to; they are the first ones.
     #[must_use]
     pub fn loaded(&self) -> u32 {
-        match (&self.calls[..], self.neighbour) {
-            ([], None) if !self.churns() => self.services,
+        match self.calls[..] {
+            [] if !self.churns() => self.services.saturating_sub(self.neighbours.len() as u32),
             _ => 1,
         }
+    }
+
+    /// Whether other processes take over from those of the proxies.
+    #[must_use]
+    pub fn upgrades(&self) -> bool {
+        matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
+    }
+
+    /// Whether it is measured in the lab of one machine alone.
+    #[must_use]
+    pub fn is_of_the_lab(&self) -> bool {
+        self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }
 
     /// Whether endpoints come and go.
@@ -303,7 +349,7 @@ impl Scenario {
     /// The names of its workloads; those that generate load are first.
     pub(crate) fn workloads(&self) -> Vec<String> {
         let mut all = vec![CLIENT.to_owned()];
-        all.extend(self.neighbour.map(|_| NEIGHBOUR.to_owned()));
+        all.extend((0..self.neighbours.len()).map(neighbour));
         all.extend((0..self.services).map(|nth| self.service(nth)));
         all
     }
@@ -360,7 +406,7 @@ impl Scenario {
             return "grpc";
         }
         match self.protocol {
-            Protocol::Http1 => "http",
+            Protocol::Http1 | Protocol::WebSocket => "http",
             Protocol::Http2 => "kubernetes.io/h2c",
             Protocol::Grpc | Protocol::GrpcStream => "grpc",
             Protocol::Tcp => "tcp",
@@ -384,7 +430,8 @@ mod tests {
             let inner = 1..scenario.services;
             assert!(scenario.calls.iter().all(|call| inner.contains(&call.service)), "{name}");
             assert!(scenario.opaque.iter().all(|service| inner.contains(service)), "{name}");
-            assert!(scenario.neighbour.is_none_or(|one| inner.contains(&one.service)), "{name}");
+            let loaded = scenario.loaded()..scenario.services;
+            assert!(scenario.neighbours.iter().all(|one| loaded.contains(&one.service)), "{name}");
             let named = scenario.names.len();
             assert!(named == 0 || named == scenario.services as usize, "{name}");
             assert!(scenario.paths.iter().all(|path| path.starts_with('/')), "{name}");

@@ -140,6 +140,7 @@ fn plan(args: &Args) -> Result<Plan> {
         paths: Vec::new(),
         method: args.method.clone(),
         body_size: args.body_size,
+        unread: false,
         headers,
         timeout: args.timeout,
         threads: args.threads,

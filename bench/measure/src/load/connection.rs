@@ -26,7 +26,9 @@ impl Connection {
             let dialler = Dialler { target: Rc::clone(target), next_address: nth, opened: 0 };
             match target.protocol {
                 Protocol::Http1 => slots.push(Self::Http1(http1::Connection::new(dialler))),
-                Protocol::Tcp => slots.push(Self::Tcp(tcp::Connection::new(dialler))),
+                Protocol::Tcp | Protocol::WebSocket => {
+                    slots.push(Self::Tcp(tcp::Connection::new(dialler)));
+                }
                 Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream => {
                     slots.extend(h2::Slot::all(dialler, streams).map(Self::H2));
                 }

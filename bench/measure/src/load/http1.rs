@@ -71,6 +71,10 @@ impl Connection {
         let request = &requests[self.sent % requests.len()];
         self.sent = self.sent.wrapping_add(1);
         stream.write_all(request).await.map_err(|_| Failure::Send)?;
+        if self.dialler.target.unread {
+            // Ends at the time limit of the request.
+            std::future::pending::<()>().await;
+        }
         self.buffer.clear();
         let mut reader = ResponseReader::new(self.head_request, false);
         loop {

@@ -46,6 +46,9 @@ pub enum Protocol {
     GrpcStream,
     /// The bytes of the body in one direction and the same number back.
     Tcp,
+    /// The same on a connection of HTTP/1.1 that was upgraded to `websocket`. What follows is opaque to proxies; it has no
+    /// frames.
+    WebSocket,
 }
 
 /// The load to generate.
@@ -81,6 +84,9 @@ pub struct Plan {
     pub body_size: usize,
     /// Additional header fields.
     pub headers: Vec<(String, String)>,
+    /// Reads nothing of responses: each request lasts until its time limit, and its connection ends with it. HTTP/1.1 only.
+    #[serde(default)]
+    pub unread: bool,
     /// The time limit of a request, from its first byte.
     pub timeout: Duration,
     /// Threads; one can send about 40,000 requests a second.
@@ -104,6 +110,7 @@ impl Plan {
             method: "GET".into(),
             body_size: 0,
             headers: Vec::new(),
+            unread: false,
             timeout: Duration::from_secs(10),
             threads: 1,
         }
@@ -121,6 +128,7 @@ pub(super) struct Target {
     /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
     pub(super) requests: Vec<Bytes>,
     pub(super) new_connection: bool,
+    pub(super) unread: bool,
     pub(super) timeout: Duration,
 }
 
@@ -157,8 +165,8 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     if plan.streams == 0 || plan.streams > most {
         bail!("streams must be 1 to {most} with this protocol, not {}", plan.streams);
     }
-    if plan.protocol == Protocol::Tcp && plan.body_size == 0 {
-        bail!("TCP needs a body size above 0");
+    if matches!(plan.protocol, Protocol::Tcp | Protocol::WebSocket) && plan.body_size == 0 {
+        bail!("TCP and WebSockets need a body size above 0");
     }
     if !plan.paths.is_empty() && plan.protocol != Protocol::Http1 {
         bail!("only HTTP/1.1 asks for several paths in turn");
@@ -192,7 +200,7 @@ pub(super) fn target(plan: &Plan) -> Result<Target> {
             plan.paths.iter().map(path).collect()
         }
         Protocol::Grpc | Protocol::GrpcStream => vec![message(plan.body_size)?],
-        Protocol::Http2 | Protocol::Tcp => vec![vec![b'x'; plan.body_size]],
+        Protocol::Http2 | Protocol::Tcp | Protocol::WebSocket => vec![vec![b'x'; plan.body_size]],
     };
     Ok(Target {
         addresses,
@@ -202,6 +210,7 @@ pub(super) fn target(plan: &Plan) -> Result<Target> {
         headers: plan.headers.clone(),
         requests: requests.into_iter().map(Bytes::from).collect(),
         new_connection: plan.new_connection,
+        unread: plan.unread,
         timeout: plan.timeout,
     })
 }

@@ -372,7 +372,7 @@ impl BenchCluster {
         (mesh, scenario, placement): (Mesh, &Scenario, &Placement),
     ) -> Result<(Roles, BTreeSet<String>, BTreeSet<String>)> {
         let system = install::system(&self.client, mesh).await?;
-        let flooded = scenario.neighbour.map(|one| scenario.service(one.service));
+        let flooded = scenario.neighbours.first().map(|one| scenario.service(one.service));
         let carriers = Carriers::of(placement.names(), flooded.as_deref());
         let mut nodes: BTreeSet<String> = carriers.nodes().map(str::to_owned).collect();
         let (mut beside, mut proxies) = (BTreeSet::new(), BTreeSet::new());

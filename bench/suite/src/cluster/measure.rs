@@ -190,7 +190,7 @@ async fn load(
     interrupt: &Interrupt,
 ) -> Result<Loaded> {
     let duration = run.options.duration;
-    let flooded = match environment.scenario.neighbour {
+    let flooded = match environment.scenario.neighbours.first().copied() {
         Some(one) => {
             Some(flood(one, environment.scenario, &environment.addresses, duration + FLOOD_MOST)?)
         }

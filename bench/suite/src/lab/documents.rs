@@ -4,10 +4,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::mesh::Own;
 use crate::application::{LISTEN, PORT, arguments};
 use crate::real_application::program;
 use crate::revision::{self, CHURNING};
-use crate::scenario::{CLIENT, Disturbance, NEIGHBOUR, Scenario};
+use crate::scenario::{self, CLIENT, Disturbance, Scenario};
 
 /// The namespace of all workloads.
 pub(super) const NAMESPACE: &str = "bench";
@@ -21,25 +22,31 @@ pub(super) struct Programs<'a> {
     pub(super) application: Option<&'a Path>,
 }
 
-/// The documents of a lab in a revision; the first revision is 0.
+/// The documents of a lab in a revision; the first revision is 0. Without proxies of Leno's, `own` is `None`.
 pub(super) fn documents(
     programs: Programs<'_>,
     scenario: &Scenario,
-    meshed: bool,
+    own: Option<Own>,
     revision: u64,
 ) -> Result<String> {
-    let mut text = String::new();
-    if !meshed {
-        text += &format!(
+    let annotation = match own {
+        None => Some("leno.dev/inject: disabled".to_owned()),
+        Some(own) => own.share.map(|share| {
+            let revision = if scenario.upgrades() { revision } else { 0 };
+            format!("leno.dev/mode: node, leno.dev/share: {}", share.name(revision))
+        }),
+    };
+    let mut text = annotation.map_or_else(String::new, |annotation| {
+        format!(
             "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}, annotations: \
-             {{leno.dev/inject: disabled}}}}\n---\n"
-        );
-    }
+             {{{annotation}}}}}\n---\n"
+        )
+    });
     text += &workload(CLIENT, "[sleep, infinity]", ("", false));
-    if scenario.neighbour.is_some() {
-        text += &format!("---\n{}", workload(NEIGHBOUR, "[sleep, infinity]", ("", false)));
+    for name in (0..scenario.neighbours.len()).map(scenario::neighbour) {
+        text += &format!("---\n{}", workload(&name, "[sleep, infinity]", ("", false)));
     }
-    let disturbance = scenario.disturbance.filter(|_| meshed);
+    let disturbance = scenario.disturbance.filter(|_| own.is_some());
     let there = match disturbance {
         Some(disturbance) => disturbance.endpoints(scenario.services, revision),
         None => Vec::new(),
@@ -101,10 +108,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::lab::mesh::adapter::Share;
 
     fn of(name: &str, meshed: bool, revision: u64) -> String {
+        with(name, meshed.then(Own::default), revision)
+    }
+
+    fn with(name: &str, proxies: Option<Own>, revision: u64) -> String {
         let programs = Programs { own: Path::new("/x/leno-bench"), application: None };
-        documents(programs, &crate::scenario::find(name).unwrap(), meshed, revision).unwrap()
+        documents(programs, &crate::scenario::find(name).unwrap(), proxies, revision).unwrap()
+    }
+
+    #[test]
+    fn an_upgrade_groups_the_same_workloads_under_another_name() {
+        let shared = |share| Some(Own { share: Some(share), ..Own::default() });
+        for (share, names) in [
+            (Share::Node, ["share: node", "share: namespace"]),
+            (Share::ServiceAccount, ["share: service-account", "share: workload"]),
+        ] {
+            let of = |scenario, revision| with(scenario, shared(share), revision);
+            assert!(of("upgrade", 2).contains(names[0]), "{}", of("upgrade", 2));
+            assert!(of("upgrade", 3).contains(names[1]), "{}", of("upgrade", 3));
+            assert!(of("push", 3).contains(names[0]), "routes alone change");
+        }
+        assert!(!of("upgrade", true, 1).contains("leno.dev/share"), "sidecars share nothing");
     }
 
     #[test]
@@ -121,12 +148,13 @@ mod tests {
         for name in ["webui.jar", "auth", "persistence.jar", "image.jar", "recommender.jar"] {
             make(name);
         }
-        let missing = documents(programs, &shop, true, 0).unwrap_err().to_string();
+        let meshed = Some(Own::default());
+        let missing = documents(programs, &shop, meshed, 0).unwrap_err().to_string();
         assert!(missing.contains("registry.jar"), "{missing}");
         for name in ["registry.jar", "db"] {
             make(name);
         }
-        let text = documents(programs, &shop, true, 0).unwrap();
+        let text = documents(programs, &shop, meshed, 0).unwrap();
         assert_eq!(
             (text.matches("[\"java\",\"-jar\"").count(), text.matches("\"serve\"").count()),
             (5, 0)
@@ -151,6 +179,7 @@ mod tests {
         assert_eq!(faces.matches("\"--call-grpc\",\"color:8080\"").count(), 1);
         assert_eq!(faces.matches("appProtocol: grpc").count(), 1);
         assert_eq!(of("neighbour", true, 0).matches("kind: Workload").count(), 4);
+        assert_eq!(of("neighbours", true, 0).matches("kind: Workload").count(), 10);
         let shop = of("teastore", true, 0);
         assert!(
             shop.contains("\"--call-http\",\"recommender:8080=/product,/cartAction\""),

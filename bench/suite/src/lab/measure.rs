@@ -1,5 +1,6 @@
 //! One measurement: a lab, proxies, load, the resources they use, and the record.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -21,17 +22,19 @@ use crate::kernel_counters::NodeCounters;
 use crate::measurement::figures::{SETTLE, table};
 use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
 use crate::measurement::options::Options;
-use crate::measurement::plans::{flood, lasting, load_plans};
+use crate::measurement::plans::{flood, lasting, load_plans, websockets};
 use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
 use crate::measurement::usage::Readings;
 use crate::process::Running;
-use crate::record::{Record, RssKib};
-use crate::scenario::{self, Disturbance, NEIGHBOUR, Scenario};
-use crate::{generator, real_application};
+use crate::record::{Record, RssKib, WebSockets};
+use crate::scenario::{self, CLIENT, Disturbance, Scenario};
+use crate::{distribution, generator, real_application};
 
 /// The pause between two probes of a real application that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long before the measurement WebSockets are opened, one after another: a thousand of them take less.
+const WEBSOCKETS_OPEN: Duration = Duration::from_secs(3);
 /// A lab with everything that a mesh needs. The sidecars are dropped before the namespaces.
 struct LabEnvironment {
     sidecars: Option<Sidecars>,
@@ -63,6 +66,7 @@ pub(super) fn measure(
         interrupt.sleep(SETTLE)?;
     }
     let idle = environment.parts.read(NodeCounters::now()?)?;
+    record.idle_memory = Some(environment.parts.memory());
     if let Some(folder) = &options.application {
         record.application_digests = real_application::digests(folder, case.scenario)?;
         environment.answers(case.scenario, interrupt)?;
@@ -90,10 +94,13 @@ pub(super) fn measure(
         _ => plans,
     };
     environment.warm_up(case, &plans, options.warm_up, interrupt)?;
+    if !case.scenario.neighbours.is_empty() {
+        let alone = case.generator.run(&environment.client(), &plans, interrupt)?;
+        record.alone_latency_us = Some(distribution::latency(&alone.buckets));
+    }
     let sampler = Sampler::start(&environment.parts)?;
     let load = environment.load(options, (case, &plans), || sampler.stop(), interrupt);
     let ((report, samples), beside) = load?;
-    record.revisions = beside.revisions;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| environment.lab.arrived());
     let LoadSamples { before, during, after } = &samples;
@@ -104,7 +111,8 @@ pub(super) fn measure(
         record.control_rss_kib = RssKib::default();
     }
     record.marks.extend(RateSearch::missed(case.scenario, &record));
-    beside.flooded.iter().for_each(|flooded| flooded.keep(&mut record));
+    record.marks.extend(environment.parts.marks());
+    beside.keep(case.scenario, &mut record);
     write_raw(&options.out, &record, "usage", &readings.table())?;
     write_raw(&options.out, &record, "latency", &table(&report.buckets))?;
     environment.remove()?;
@@ -120,8 +128,7 @@ impl LabEnvironment {
     fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("bench-{}", std::process::id());
         let what = (case.scenario, options.application.as_deref());
-        let own = (case.mesh.own(), case.mesh.observed());
-        let lab = Lab::start(&name, what, own, interrupt)?;
+        let lab = Lab::start(&name, what, case.mesh.own(), interrupt)?;
         let addresses = match case.scenario.churns() && case.mesh.own().is_some() {
             true => vec![lab.churning()?],
             false => lab.addresses(case.scenario)?,
@@ -178,9 +185,9 @@ impl LabEnvironment {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// Runs the measured load, with the flood and the disturbance of the scenario. `sampled` is
+    /// Runs the measured load, with what is beside it and the disturbance of the scenario. `sampled` is
     /// called as soon as the generator has reported, so that its result does not include the end of
-    /// the flood.
+    /// the floods.
     fn load<T: Send>(
         &mut self,
         options: &Options,
@@ -188,32 +195,44 @@ impl LabEnvironment {
         sampled: impl FnOnce() -> Result<T> + Send,
         interrupt: &Interrupt,
     ) -> Result<((Report, T), DuringLoad)> {
-        let flood = self.flood(case.scenario, options)?;
+        let beside = self.beside(case.scenario, options)?;
         let LabEnvironment { sidecars, lab, .. } = self;
         let (lab, generator) = (&*lab, case.generator);
         let client = |program: &Path| lab.as_generator(program);
-        let neighbour = |program: &Path| lab.as_workload(NEIGHBOUR, program);
-        let load = || -> Result<((Report, T), Option<FloodResult>)> {
-            let mut flood = flood.map(|plan| generator::flood(&neighbour, &plan)).transpose()?;
-            if flood.is_some() {
-                interrupt.sleep(FLOOD_LEAD)?;
+        let has_floods = !case.scenario.neighbours.is_empty();
+        let load = || -> Result<((Report, T), DuringLoad)> {
+            let start = |(workload, plan): &(String, Plan)| {
+                generator::flood(&|program: &Path| lab.as_workload(workload, program), plan)
+            };
+            let mut beside = beside.iter().map(start).collect::<Result<Vec<Running>>>()?;
+            if !beside.is_empty() {
+                interrupt.sleep(if has_floods { FLOOD_LEAD } else { WEBSOCKETS_OPEN })?;
             }
             let report = generator.run(&client, plans, interrupt);
-            let lasted = flood.as_mut().map_or(Ok(false), Running::is_running);
+            let running = beside.iter_mut().map(Running::is_running).collect::<Result<Vec<_>>>();
             let read = sampled();
             let report = (report?, read?);
-            let Some(flood) = flood else { return Ok((report, None)) };
-            // The measurement is complete: an unknown result of the flood only leads to a mark.
-            let ended = generator::end_flood(flood, interrupt);
+            let charged = if has_floods { lab.charged()? } else { BTreeMap::new() };
+            // The measurement is complete: an unknown result of a flood only leads to a mark.
+            let mut ended: Vec<_> =
+                beside.into_iter().map(|one| generator::end_flood(one, interrupt)).collect();
             interrupt.check()?;
+            let during = DuringLoad::default();
+            if ended.is_empty() {
+                return Ok((report, during));
+            }
+            let first = ended.swap_remove(0);
+            if !has_floods {
+                return Ok((report, DuringLoad { websockets: Some(first?), ..during }));
+            }
             let known = |error: anyhow::Error| format!("{error:#}");
-            let requests_per_s = ended.map(|report| report.requests_per_s).map_err(known);
-            Ok((report, Some(FloodResult { requests_per_s, lasted: lasted.map_err(known) })))
+            let flooded = FloodResult {
+                requests_per_s: first.map(|report| report.requests_per_s).map_err(known),
+                lasted: running.map(|all| !all.contains(&false)).map_err(known),
+            };
+            Ok((report, DuringLoad { flooded: Some(flooded), charged, ..during }))
         };
-        let Some(disturbance) = case.scenario.disturbance else {
-            let (report, flooded) = load()?;
-            return Ok((report, DuringLoad { flooded, revisions: 0 }));
-        };
+        let Some(disturbance) = case.scenario.disturbance else { return load() };
         // Processes end with the thread that started them. So this thread restarts the proxies, and
         // a second one runs the load.
         std::thread::scope(|scope| {
@@ -230,16 +249,20 @@ impl LabEnvironment {
             };
             let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
             let revisions = disturbed?;
-            let (report, flooded) = report?;
-            Ok((report, DuringLoad { flooded, revisions }))
+            let (report, during) = report?;
+            Ok((report, DuringLoad { revisions, ..during }))
         })
     }
 
-    /// The neighbour's load, which starts before the measurement and ends after it.
-    fn flood(&self, scenario: &Scenario, options: &Options) -> Result<Option<Plan>> {
-        let Some(neighbour) = scenario.neighbour else { return Ok(None) };
+    /// The loads that start before the measurement and end after it, with the workloads that make them: those of neighbours,
+    /// or WebSockets.
+    fn beside(&self, scenario: &Scenario, options: &Options) -> Result<Vec<(String, Plan)>> {
         let duration = options.duration + FLOOD_MOST;
-        flood(neighbour, scenario, &self.addresses, duration).map(Some)
+        let neighbours = scenario.neighbours.iter().enumerate().map(|(nth, one)| {
+            Ok((scenario::neighbour(nth), flood(*one, scenario, &self.addresses, duration)?))
+        });
+        let websockets = websockets(scenario, &self.addresses, duration);
+        neighbours.chain(websockets.map(|plan| Ok((CLIENT.to_owned(), plan)))).collect()
     }
 
     /// The highest rate that keeps the 99th percentile under a bound: a bisection between 0 and the
@@ -274,7 +297,18 @@ impl LabEnvironment {
 #[derive(Clone, Debug, Default)]
 struct DuringLoad {
     flooded: Option<FloodResult>,
+    websockets: Option<Report>,
+    charged: BTreeMap<String, u64>,
     revisions: u64,
+}
+
+impl DuringLoad {
+    fn keep(&self, scenario: &Scenario, record: &mut Record) {
+        record.revisions = self.revisions;
+        self.flooded.iter().for_each(|flooded| flooded.keep(record));
+        record.charged_bytes.clone_from(&self.charged);
+        record.websockets = self.websockets.as_ref().map(|all| WebSockets::of(scenario, all));
+    }
 }
 
 /// Kills every proxy; it is started again.

@@ -18,8 +18,9 @@ use anyhow::Result;
 
 use crate::error::Error;
 use crate::mesh_names::{CLUSTER, LAB, NONE};
+use crate::scenario::Scenario;
 
-pub use adapter::{Mesh, Observed};
+pub use adapter::{Mesh, Own};
 
 /// The user's choices about meshes.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +65,19 @@ pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
     })
 }
 
+/// Why a mesh cannot carry a scenario; `None` if it can.
+#[must_use]
+pub fn unable(mesh: &dyn Mesh, scenario: &Scenario) -> Option<&'static str> {
+    let is_handed_over = mesh.name() == NONE || mesh.own().is_some_and(|own| own.share.is_some());
+    if scenario.upgrades() && !is_handed_over {
+        return Some("its proxies do not hand over to others while they serve");
+    }
+    if scenario.websockets > 0 && ["envoy", "nginx"].contains(&mesh.name()) {
+        return Some("its adapter does not configure it for connections that are upgraded");
+    }
+    mesh.unable(scenario)
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddrV4;
@@ -90,6 +104,18 @@ mod tests {
         }
         let Err(error) = named("istio", &Choices::default()) else { panic!("no such adapter") };
         assert!(error.to_string().contains("envoy"));
+    }
+
+    #[test]
+    fn only_node_proxies_hand_over_while_they_serve() {
+        let upgrade = crate::scenario::find("upgrade").unwrap();
+        let able = |name: &&&str| {
+            let mesh = named(name, &Choices::default()).unwrap();
+            unable(mesh.as_ref(), &upgrade).is_none()
+        };
+        let names: Vec<&str> = LAB.iter().map(|(name, _)| *name).collect();
+        let able: Vec<&str> = names.iter().filter(able).copied().collect();
+        assert_eq!(able, ["none", "leno-node", "leno-shared"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads the counters of a lab: once before the measured load, four times a second during it, and
 //! once after it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -8,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use leno_bpf::{Counting, PinRoot};
-use leno_local::status::Status;
-use leno_measure::usage::pids_of_cgroup;
+use leno_local::status::{ProxyProcess, Status};
+use leno_measure::usage::{Memory, memory_of_process, pids_of_cgroup};
 
 use super::namespaces::{Lab, is_client, proxy_cgroup};
 use crate::kernel_counters::{self, KernelCounters, NodeCounters, Process};
 use crate::measurement::usage::{Component, Reading, Role, Sample};
+use crate::record::{IdleMemory, Mark, MarkKind};
 use crate::scenario::{NEIGHBOUR, Scenario};
 
 /// Time between two samples: short enough for peaks of a few seconds, at less than 0.1 % of a CPU.
@@ -27,6 +29,8 @@ const SAMPLES_PER_COUNT: usize = 2;
 pub(crate) struct LabComponents {
     /// By control groups, whose directories are the IDs.
     groups: Vec<Component>,
+    /// The processes of node proxies, also by control groups.
+    shared: Vec<Component>,
     /// Those that are one process.
     processes: Vec<(Component, u32)>,
     /// The names under which the capture pins its kernel programs.
@@ -52,12 +56,16 @@ impl LabComponents {
             let process = pid.map(|pid| (component(role, name, Path::new(name)), pid));
             parts.processes.extend(process);
         }
-        let flooded = scenario.neighbour.map(|neighbour| scenario.service(neighbour.service));
+        let flooded: Vec<String> =
+            scenario.neighbours.iter().map(|one| scenario.service(one.service)).collect();
+        // How much of the work for several floods a proxy does depends on the mesh: then all proxies count.
+        let of_proxies = if flooded.len() > 1 { Role::Proxy } else { Role::Neighbour };
+        let mut shared: BTreeMap<&Path, (Role, &str)> = BTreeMap::new();
         for instance in &status.instances {
             let application = &instance.surroundings.cgroup;
             let name = &instance.workload;
-            let roles = if name == NEIGHBOUR || Some(name) == flooded.as_ref() {
-                [Role::Neighbour, Role::Neighbour]
+            let roles = if name.starts_with(NEIGHBOUR) || flooded.contains(name) {
+                [Role::Neighbour, of_proxies]
             } else {
                 parts.captured.push(instance.surroundings.netns.clone());
                 [if is_client(instance) { Role::Generator } else { Role::Application }, Role::Proxy]
@@ -68,37 +76,73 @@ impl LabComponents {
             for (role, group) in roles.into_iter().zip([application, &proxy_cgroup(instance)?]) {
                 parts.groups.push(component(role, name, group));
             }
+            if let Some(ProxyProcess { group: Some(group), cgroup }) = &instance.proxy {
+                // Processes that take over have control groups of their own, beside those of before.
+                let all = cgroup.parent().filter(|_| scenario.upgrades());
+                let of = shared.entry(all.unwrap_or(cgroup)).or_insert((roles[1], group));
+                of.0 = of.0.min(roles[1]);
+            }
         }
+        parts.shared =
+            shared.into_iter().map(|(at, (role, name))| component(role, name, at)).collect();
         Ok(parts)
     }
 
-    /// The processes of each proxy that runs.
-    fn proxies(&self) -> impl Iterator<Item = Vec<u32>> {
-        let proxies = self.groups.iter().filter(|one| one.role == Role::Proxy);
+    /// The mark for floods that pass through the processes of what is measured.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
+        let floods = self.groups.iter().any(|one| one.role == Role::Neighbour);
+        let is_shared = floods && self.shared.len() == 1;
+        is_shared
+            .then(|| Mark {
+                kind: MarkKind::SharedProxies,
+                why: "one process carries the flood as well".to_owned(),
+            })
+            .into_iter()
+    }
+
+    /// The memory of the proxies, with the brokers of node mode, and of the process that supervises them.
+    pub(crate) fn memory(&self) -> IdleMemory {
+        let of = |pids: &[u32]| {
+            let mut sum = Memory::default();
+            // A process that ends meanwhile holds nothing.
+            pids.iter().filter_map(|pid| memory_of_process(*pid).ok()).for_each(|one| sum += one);
+            sum
+        };
+        let agents = self.processes.iter().filter(|(one, _)| one.role == Role::Agent);
+        IdleMemory {
+            proxies: of(&self.pids_of_proxies()),
+            agent: of(&agents.map(|(_, pid)| *pid).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The processes of each of these that is a proxy and runs.
+    fn proxies(all: &[Component]) -> impl Iterator<Item = Vec<u32>> {
+        let proxies = all.iter().filter(|one| one.role == Role::Proxy);
         let pids = proxies.filter_map(|one| pids_of_cgroup(Path::new(&one.id)).ok());
         pids.filter(|pids| !pids.is_empty())
     }
 
-    /// The number of running proxies.
+    /// The number of workloads that have a proxy: a process of their own, or a broker that belongs to a shared one.
     pub(crate) fn running_proxies(&self) -> u32 {
-        u32::try_from(self.proxies().count()).unwrap_or(u32::MAX)
+        u32::try_from(Self::proxies(&self.groups).count()).unwrap_or(u32::MAX)
     }
 
     /// The processes of all proxies.
     pub(crate) fn pids_of_proxies(&self) -> Vec<u32> {
-        self.proxies().flatten().collect()
+        Self::proxies(&self.groups).chain(Self::proxies(&self.shared)).flatten().collect()
     }
 
     /// Reads the counters of all components, and adds them to these.
     pub(crate) fn read(&self, mut counters: NodeCounters) -> Result<Reading> {
-        for one in &self.groups {
+        for one in self.groups.iter().chain(&self.shared) {
             let group = Process::of_cgroup(Path::new(&one.id))?;
             counters.containers.insert(one.id.clone(), vec![group]);
         }
         for (one, pid) in &self.processes {
             counters.containers.insert(one.id.clone(), Process::of(*pid).into_iter().collect());
         }
-        let all = self.groups.iter().chain(self.processes.iter().map(|(one, _)| one));
+        let all =
+            self.groups.iter().chain(&self.shared).chain(self.processes.iter().map(|(one, _)| one));
         let mut reading = Reading::default();
         reading.add("", counters, &all.cloned().collect::<Vec<_>>());
         Ok(reading)

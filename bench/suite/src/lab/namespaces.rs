@@ -5,6 +5,7 @@
 //! ```
 //! The application of the client is idle: the load generator runs in the client's namespace and control group.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
@@ -13,14 +14,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use leno_capture::Choice;
 use leno_launch::Launched;
+use leno_local::admin::Admin;
 use leno_local::layout::Layout;
+use leno_local::netns::Netns;
 use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
 
 use super::documents::{NAMESPACE, Programs, documents};
-use super::mesh::Observed;
+use super::mesh::Own;
+use super::mesh::adapter::Observed;
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
 use crate::process::own_program;
@@ -29,8 +32,12 @@ use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
 /// How long the lab may take to become ready, on a slow machine.
 const READY: Duration = Duration::from_secs(60);
+/// The same for each service.
+const READY_EACH: Duration = Duration::from_secs(2);
 /// How long the lab may take to end.
 const END: Duration = Duration::from_secs(30);
+/// The metric of the memory of buffers and connections.
+const CHARGED: &str = "leno_memory_charged_bytes ";
 /// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -40,6 +47,7 @@ pub(crate) struct Lab {
     name: String,
     layout: Layout,
     application: Option<PathBuf>,
+    own: Option<Own>,
     up: Launched,
     /// `leno tap`, where that is what is measured.
     tap: Option<Child>,
@@ -48,12 +56,11 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Starts the client and the services of a scenario; with Leno's proxies if `capture` names how
-    /// they capture traffic, which observe this much of requests.
+    /// Starts the client and the services of a scenario; with Leno's proxies if `own` says how.
     pub(crate) fn start(
         name: &str,
         (scenario, application): (&Scenario, Option<&Path>),
-        (capture, observed): (Option<Choice>, Observed),
+        own: Option<Own>,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let leno = leno()?;
@@ -61,12 +68,13 @@ impl Lab {
         let directory = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         open_to_all(directory.path())?;
         let file = directory.path().join("mesh.yaml");
-        let own = own_program()?;
-        let programs = Programs { own: &own, application: application.as_deref() };
-        fs::write(&file, documents(programs, scenario, capture.is_some(), 0)?)?;
+        let program = own_program()?;
+        let programs = Programs { own: &program, application: application.as_deref() };
+        fs::write(&file, documents(programs, scenario, own, 0)?)?;
+        let Own { capture, observed, .. } = own.unwrap_or_default();
         let mut up = Command::new(&leno);
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
-            .arg(capture.unwrap_or_default().to_string())
+            .arg(capture.to_string())
             .args(settings(observed, scenario))
             // A process that is started while it is measured would not be counted.
             .args(["--promote-after", "never"])
@@ -76,8 +84,9 @@ impl Lab {
         let up = Launched::start(&mut up, "").context("cannot start leno up")?;
         let (layout, name) = (Layout::new(name)?, name.to_owned());
         let tap = None;
-        let mut lab = Lab { name, layout, application, up, tap, ended: false, directory };
-        while !lab.up.poll_ready(READY, lab.status().is_ok_and(|status| status.is_ready()))? {
+        let mut lab = Lab { name, layout, application, own, up, tap, ended: false, directory };
+        let ready = READY + READY_EACH * scenario.services;
+        while !lab.up.poll_ready(ready, lab.status().is_ok_and(|status| status.is_ready()))? {
             interrupt.sleep(LOOK)?;
         }
         if observed == Observed::Tap {
@@ -110,6 +119,23 @@ impl Lab {
         self.directory.path()
     }
 
+    /// What buffers and connections take in each of Leno's own proxies, in bytes by their accounting, by workload. A proxy that
+    /// does not answer is left out.
+    pub(crate) fn charged(&self) -> Result<BTreeMap<String, u64>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut charged = BTreeMap::new();
+        for instance in self.status()?.instances.iter().filter(|one| one.proxy.is_some()) {
+            let netns = Netns::open(&instance.surroundings.netns)?;
+            let page = runtime.block_on(Admin::within(&netns).get("/metrics"));
+            let bytes = page.ok().and_then(|page| {
+                let line = page.body.lines().find_map(|line| line.strip_prefix(CHARGED))?;
+                line.trim().parse::<f64>().ok()
+            });
+            charged.extend(bytes.map(|bytes| (instance.workload.clone(), bytes as u64)));
+        }
+        Ok(charged)
+    }
+
     /// The process of `leno up` itself, which captures traffic and supervises.
     pub(crate) fn agent(&self) -> u32 {
         self.up.pid()
@@ -118,9 +144,9 @@ impl Lab {
     /// Gives Leno's own proxies another revision of the configuration as users do: by editing the
     /// file.
     pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
-        let own = own_program()?;
-        let programs = Programs { own: &own, application: self.application.as_deref() };
-        let text = documents(programs, scenario, true, revision)?;
+        let program = own_program()?;
+        let programs = Programs { own: &program, application: self.application.as_deref() };
+        let text = documents(programs, scenario, self.own, revision)?;
         replace(&self.directory.path().join("mesh.yaml"), &text)
     }
 
@@ -226,7 +252,7 @@ pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
 
 /// Whether this instance generates load, so that no application listens in it.
 pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
-    is_client(instance) || instance.workload == NEIGHBOUR
+    is_client(instance) || instance.workload.starts_with(NEIGHBOUR)
 }
 
 /// Replaces a file atomically, so that no reader sees half of it.

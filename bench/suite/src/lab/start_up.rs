@@ -5,16 +5,18 @@
 //! bench:         kill, exec         (both on CLOCK_MONOTONIC)
 //! ```
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use leno_local::status::ProxyProcess;
 use leno_measure::load::Plan;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::namespaces::{Lab, is_client, proxy_cgroup};
+use super::namespaces::{Lab, is_client};
 use super::sidecars::Sidecars;
 use crate::interrupt::Interrupt;
 use crate::measurement::probe::monotonic;
@@ -56,31 +58,27 @@ pub(super) fn start_up(
 }
 
 /// Kills the client's own proxy, which `leno up` starts again at once; returns the time of the
-/// kill.
+/// kill. In node mode the process serves all workloads of its group.
 fn end_own(lab: &Lab) -> Result<Duration> {
     let status = lab.status()?;
     let client =
         status.instances.iter().find(|one| is_client(one)).context("the lab has no client")?;
-    let pids = leno_measure::usage::pids_of_cgroup(&proxy_cgroup(client)?)?;
+    let pids = client.proxy.as_ref().map(ProxyProcess::pids).unwrap_or_default();
     let begun = monotonic()?;
-    for pid in pids {
-        kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
-    }
+    end(pids)?;
     Ok(begun)
 }
 
 /// Kills all of Leno's own proxies and its control plane, which `leno up` starts again. Does
-/// nothing without any.
+/// nothing without any. The brokers of node mode pass no traffic and go on.
 pub(super) fn end_all_own(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
-    let mut pids: Vec<i32> = status.controller.into_iter().collect();
-    for instance in &status.instances {
-        for pid in leno_measure::usage::pids_of_cgroup(&proxy_cgroup(instance)?)? {
-            pids.push(i32::try_from(pid)?);
-        }
-    }
-    for pid in pids {
-        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-    }
-    Ok(())
+    let proxies = status.instances.iter().filter_map(|one| one.proxy.as_ref());
+    let pids: BTreeSet<i32> =
+        proxies.flat_map(ProxyProcess::pids).chain(status.controller).collect();
+    end(pids)
+}
+
+fn end(pids: impl IntoIterator<Item = i32>) -> Result<()> {
+    pids.into_iter().try_for_each(|pid| Ok(kill(Pid::from_raw(pid), Signal::SIGKILL)?))
 }

@@ -4,10 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use leno_measure::load::{Pace, Plan};
+use leno_measure::load::{Pace, Plan, Protocol};
 
 use super::options::Options;
-use crate::scenario::{self, Neighbour, Scenario};
+use crate::application::BYTES;
+use crate::scenario::{self, Flood, Neighbour, Scenario};
+
+/// Bytes of a message on a WebSocket.
+const WEBSOCKET_BYTES: usize = 64;
 
 /// The load on each service; `rate` replaces the scenario's own.
 pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
@@ -57,10 +61,37 @@ pub(crate) fn flood(
     duration: Duration,
 ) -> Result<Plan> {
     let address = addresses.get(neighbour.service as usize).context("no such service")?;
-    Ok(Plan {
+    let address = (*address).into();
+    let plan = Plan {
         protocol: scenario.protocol,
         pace: Pace::Saturate,
         connections: neighbour.connections,
-        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, duration)
+        ..Plan::new(format!("http://{address}/"), 1.0, duration)
+    };
+    Ok(match neighbour.sends {
+        Flood::Requests => plan,
+        Flood::ConnectionsPerS(rate) => {
+            Plan { pace: Pace::Rate(rate), new_connection: true, ..plan }
+        }
+        Flood::Bodies(body_size) => Plan { method: "POST".to_owned(), body_size, ..plan },
+        Flood::Unread(size) => {
+            Plan { url: format!("http://{address}{BYTES}{size}"), unread: true, ..plan }
+        }
+    })
+}
+
+/// The WebSockets that stay open beside the load for `duration`; `None` if the scenario has none.
+pub(crate) fn websockets(
+    scenario: &Scenario,
+    addresses: &[impl Copy + Into<SocketAddr>],
+    duration: Duration,
+) -> Option<Plan> {
+    let address = (*addresses.first()?).into();
+    let connections = scenario.websockets;
+    (connections > 0).then(|| Plan {
+        protocol: Protocol::WebSocket,
+        connections,
+        body_size: WEBSOCKET_BYTES,
+        ..Plan::new(format!("http://{address}/"), connections as f64, duration)
     })
 }

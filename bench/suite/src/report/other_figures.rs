@@ -1,7 +1,7 @@
 //! Figures other than latency and CPU: connections, kernel programs, start-up, the control plane,
 //! and events during the load.
 
-use crate::record::Record;
+use crate::record::{IdleMemory, Record, WebSockets};
 use crate::statistics::median;
 
 /// These figures for one scenario and mesh.
@@ -17,6 +17,16 @@ pub struct OtherFigures {
     pub control_mb: f64,
     /// Rate at which the neighbour was answered.
     pub neighbour_requests_per_s: Option<f64>,
+    /// The 99th percentile divided by that of the same load before neighbours began.
+    pub p99_to_alone: Option<f64>,
+    /// The most memory that a proxy accounts for under the load of neighbours, in MB.
+    pub charged_mb: Option<f64>,
+    /// The longest latency of a request, in milliseconds.
+    pub longest_ms: f64,
+    /// WebSockets that were cut in a round, and the longest time of a message in milliseconds.
+    pub websockets: Option<[f64; 2]>,
+    /// Memory of all proxies before the load in MB: private, and proportional; private memory of their supervisor.
+    pub idle_mb: Option<[f64; 3]>,
     /// Configurations that the proxies received in a round.
     pub revisions: f64,
     /// Those of them that took effect.
@@ -42,6 +52,34 @@ impl OtherFigures {
             neighbour_requests_per_s: one
                 .neighbour_requests_per_s
                 .map(|_| of(&|record| record.neighbour_requests_per_s.unwrap_or_default())),
+            p99_to_alone: one.alone_latency_us.as_ref().map(|_| {
+                of(&|record| {
+                    let alone = record.alone_latency_us.as_ref().map_or(0, |alone| alone.p99);
+                    record.latency_us.p99 as f64 / alone.max(1) as f64
+                })
+            }),
+            charged_mb: one.charged_bytes.values().max().map(|_| {
+                of(&|record| {
+                    record.charged_bytes.values().max().map_or(0.0, |most| *most as f64 / 1e6)
+                })
+            }),
+            longest_ms: of(&|record| record.latency_us.max as f64 / 1000.0),
+            websockets: one.websockets.map(|_| {
+                let all = |figure: fn(WebSockets) -> u64| {
+                    of(&|record| figure(record.websockets.unwrap_or_default()) as f64)
+                };
+                [all(|one| one.cut), all(|one| one.longest_us) / 1000.0]
+            }),
+            idle_mb: one.idle_memory.filter(|_| one.proxies > 0).map(|_| {
+                let all = |kib: fn(IdleMemory) -> u64| {
+                    of(&|record| kib(record.idle_memory.unwrap_or_default()) as f64 * 1024.0 / 1e6)
+                };
+                [
+                    all(|one| one.proxies.private_kib),
+                    all(|one| one.proxies.pss_kib),
+                    all(|one| one.agent.private_kib),
+                ]
+            }),
             revisions: of(&|record| record.revisions as f64),
             arrived: one
                 .revisions_arrived

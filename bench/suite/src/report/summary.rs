@@ -10,7 +10,7 @@ use crate::record::{Quantile, Record, kinds_of_marks, of_one_generator, pairs, t
 use crate::statistics::{Interval, difference, median, ratio};
 
 /// The meshes that the CPU of others is compared with.
-pub(super) const REFERENCES: [&str; 3] = ["before", "haproxy", "envoy"];
+pub(super) const REFERENCES: [&str; 4] = ["before", "haproxy", "envoy", "leno"];
 
 /// One scenario (and step) under one mesh, over all its rounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +37,8 @@ pub struct Cell {
     pub p99_ratio: Option<Interval>,
     /// CPU of all proxies per request, user and system, in microseconds.
     pub cpu_us: [f64; 2],
-    /// CPU of all proxies per request divided by that of an earlier build, of HAProxy and of Envoy, round by round.
-    pub cpu_ratios: [Option<Interval>; 3],
+    /// CPU of all proxies per request divided by that of the references, round by round.
+    pub cpu_ratios: [Option<Interval>; 4],
     /// Processors that all proxies kept busy.
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
@@ -180,7 +180,7 @@ impl<'a> Key<'a> {
 
 impl Cell {
     /// Summarizes the valid rounds, or all rounds if none is valid.
-    fn of(all: &[&Record], base: Option<&[&Record]>, references: [Option<&[&Record]>; 3]) -> Self {
+    fn of(all: &[&Record], base: Option<&[&Record]>, references: [Option<&[&Record]>; 4]) -> Self {
         let good: Vec<&Record> = all.iter().copied().filter(|record| record.valid()).collect();
         let valid = !good.is_empty();
         let rounds = if valid { &good } else { all };

@@ -49,17 +49,28 @@ pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
     let known =
         |figure: f64, digits: usize| or_dash((figure > 0.0).then(|| format!("{figure:.digits$}")));
     let whole = |figure: Option<f64>| or_dash(figure.map(|figure| format!("{figure:.0}")));
-    let columns: [Column<'_, Cell>; 12] = [
+    let fine = |figure: Option<f64>| or_dash(figure.map(|figure| format!("{figure:.2}")));
+    let idle = |nth: usize| move |cell: &Cell| fine(cell.beside.idle_mb.map(|all| all[nth]));
+    let columns: [Column<'_, Cell>; 21] = [
         ("MESH", &|cell| cell.mesh.clone()),
         ("CPU / BEFORE", &ratio(0)),
         ("CPU / HAPROXY", &ratio(1)),
         ("CPU / ENVOY", &ratio(2)),
+        ("CPU / LENO", &ratio(3)),
+        ("PRIVATE MB", &idle(0)),
+        ("PROPORTIONAL MB", &idle(1)),
+        ("SUPERVISOR MB", &idle(2)),
         ("CONNECTIONS", &|cell| known(cell.beside.connections, 0)),
         ("PROGRAMS US/REQ", &|cell| known(cell.beside.programs_us, 2)),
         ("SWITCHES/REQ", &|cell| known(cell.beside.switches, 2)),
         ("START-UP MS", &|cell| whole(cell.start_up_ms)),
         ("CONTROL MB", &|cell| known(cell.beside.control_mb, 1)),
         ("NEIGHBOUR REQ/S", &|cell| whole(cell.beside.neighbour_requests_per_s)),
+        ("P99 / ALONE", &|cell| fine(cell.beside.p99_to_alone)),
+        ("MOST CHARGED MB", &|cell| fine(cell.beside.charged_mb)),
+        ("LONGEST MS", &|cell| known(cell.beside.longest_ms, 1)),
+        ("CUT", &|cell| whole(cell.beside.websockets.map(|[cut, _]| cut))),
+        ("LONGEST MESSAGE MS", &|cell| fine(cell.beside.websockets.map(|[_, ms]| ms))),
         ("REVISIONS", &|cell| known(cell.beside.revisions, 0)),
         ("ARRIVED", &|cell| whole(cell.beside.arrived)),
     ];
@@ -152,7 +163,9 @@ const COLUMNS: &str = "scenario step mesh round cluster generator capture valid 
     latency_us.p99_9 latency_us.p99_99 latency_us.max cpu_user_us_per_request cpu_system_us_per_request \
     cpu_ms.proxies cpu_ms.application cpu_ms.generator cpu_ms.control cpu_ms.kernel_threads \
     rss_kib.idle rss_kib.load rss_kib.peak kernel_programs.runs kernel_programs.ms crossing_connections \
-    neighbour_requests_per_s revisions revisions_arrived start_up_ms";
+    neighbour_requests_per_s alone_latency_us.p99 websockets.cut websockets.errors websockets.longest_us revisions \
+    revisions_arrived start_up_ms idle_memory.proxies.private_kib idle_memory.proxies.pss_kib \
+    idle_memory.agent.private_kib";
 
 fn value(record: &Record, fields: &Value, column: &str) -> String {
     match column {

@@ -91,7 +91,7 @@ impl Plan<'_> {
         let listen = format!("127.0.0.1:{}", load_server::PORT);
         let arguments = ["load-server", "--listen", &listen].map(str::to_owned);
         let mut all = vec![self.account(CLIENT), self.pod(CLIENT, &arguments, false)];
-        if self.scenario.neighbour.is_some() {
+        if !self.scenario.neighbours.is_empty() {
             all.extend([self.account(NEIGHBOUR), self.pod(NEIGHBOUR, &arguments, false)]);
         }
         for nth in 0..self.scenario.services {

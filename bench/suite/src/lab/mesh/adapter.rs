@@ -28,14 +28,9 @@ pub trait Mesh {
         None
     }
 
-    /// How Leno's own proxies are captured; `None` if the lab has none of them.
-    fn own(&self) -> Option<Choice> {
+    /// How the lab runs Leno's own proxies; `None` if it has none of them.
+    fn own(&self) -> Option<Own> {
         None
-    }
-
-    /// What Leno's own proxies observe of requests besides counting them.
-    fn observed(&self) -> Observed {
-        Observed::Counts
     }
 
     /// How traffic reaches the proxy beside a workload.
@@ -58,10 +53,45 @@ pub trait Mesh {
     }
 }
 
-/// What Leno's own proxies observe of requests.
+/// How the lab runs Leno's own proxies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// How they capture traffic.
+    pub capture: Choice,
+    /// What they observe of requests.
+    pub observed: Observed,
+    /// Node mode, and which workloads share a process; `None` for sidecars.
+    pub share: Option<Share>,
+}
+
+/// Which workloads share the process of their proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of the machine.
+    Node,
+    /// Those of a service account.
+    ServiceAccount,
+}
+
+impl Share {
+    /// The value of `leno.dev/share` in a revision. An odd one groups the same workloads under another name, so that other
+    /// processes take over from those that run, as an update has them do.
+    #[must_use]
+    pub fn name(self, revision: u64) -> &'static str {
+        match (self, revision % 2) {
+            (Self::Node, 0) => "node",
+            (Self::Node, _) => "namespace",
+            (Self::ServiceAccount, 0) => "service-account",
+            (Self::ServiceAccount, _) => "workload",
+        }
+    }
+}
+
+/// What Leno's own proxies observe of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Observed {
     /// They count them, as they always do.
+    #[default]
     Counts,
     /// A line for each.
     AccessLog,

@@ -1,8 +1,6 @@
 //! Leno itself, with each kind of capture; and no mesh at all.
 
-use leno_capture::Choice;
-
-use super::adapter::{Mesh, MeshPrograms, Observed};
+use super::adapter::{Mesh, MeshPrograms, Observed, Own, Share};
 use super::alone;
 use super::hop::{Configuration, Hop};
 use crate::mesh_names::NONE;
@@ -22,35 +20,30 @@ impl Mesh for None {
     }
 }
 
-/// Leno as `leno up` runs it: strict mTLS, a proxy beside each workload, and Leno's own control
-/// plane.
+/// Leno as `leno up` runs it: strict mTLS, a proxy for each workload, and Leno's own control plane.
 #[derive(Debug)]
 pub(super) struct Leno {
     name: String,
-    capture: Choice,
-    observed: Observed,
+    own: Own,
 }
 
-/// What proxies observe, by the rest of the mesh's name.
-const OBSERVED: [(&str, Observed); 4] = [
-    ("-access-log", Observed::AccessLog),
-    ("-traces-1", Observed::Traces(1)),
-    ("-traces-100", Observed::Traces(100)),
-    ("-tap", Observed::Tap),
-];
-
 impl Leno {
-    /// Parses `leno`, or `leno-` and a kind of capture or what is observed.
+    /// Parses `leno`, or `leno-` and a kind of capture, what is observed, or who shares a process.
     pub(super) fn named(name: &str) -> Option<Self> {
-        let rest = name.strip_prefix("leno")?;
-        let observed = OBSERVED.iter().find(|(of, _)| *of == rest).map(|(_, observed)| *observed);
-        let capture = match rest {
-            _ if observed.is_some() => Choice::Auto,
-            "" => Choice::Auto,
-            capture => capture.strip_prefix('-')?.parse().ok()?,
+        let own = Own::default();
+        let observing = |observed| Own { observed, ..own };
+        let shared = |share| Own { share: Some(share), ..own };
+        let own = match name.strip_prefix("leno")? {
+            "" => own,
+            "-access-log" => observing(Observed::AccessLog),
+            "-traces-1" => observing(Observed::Traces(1)),
+            "-traces-100" => observing(Observed::Traces(100)),
+            "-tap" => observing(Observed::Tap),
+            "-node" => shared(Share::Node),
+            "-shared" => shared(Share::ServiceAccount),
+            capture => Own { capture: capture.strip_prefix('-')?.parse().ok()?, ..own },
         };
-        let observed = observed.unwrap_or(Observed::Counts);
-        Some(Self { name: name.to_owned(), capture, observed })
+        Some(Self { name: name.to_owned(), own })
     }
 }
 
@@ -68,12 +61,8 @@ impl Mesh for Leno {
         Ok(MeshPrograms::of(find("leno-proxy")?, "--version"))
     }
 
-    fn own(&self) -> Option<Choice> {
-        Some(self.capture)
-    }
-
-    fn observed(&self) -> Observed {
-        self.observed
+    fn own(&self) -> Option<Own> {
+        Some(self.own)
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {

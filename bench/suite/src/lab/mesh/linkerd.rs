@@ -19,8 +19,8 @@ use crate::tools::{self, Missing};
 use control::{CONTROL, Control, identity};
 
 /// How to get it.
-const BRING: &str = "build linkerd/linkerd2-proxy with `cargo build --release` or take the binary \
-                     out of Linkerd's image, and name it with --linkerd2-proxy PATH";
+const BRING: &str = "build linkerd/linkerd2-proxy with `RUSTFLAGS=\"--cfg tokio_unstable\" cargo build --release` \
+                     or take the binary out of Linkerd's image, and name it with --linkerd2-proxy PATH";
 /// The address range of the lab, for which the proxy looks up endpoints.
 const NETWORKS: &str = "10.0.0.0/8";
 
