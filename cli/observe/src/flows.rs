@@ -103,6 +103,24 @@ impl FlowCounts {
         self.pairs.entry(ends).or_default().take(sample);
     }
 
+    /// How many rows it has.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.pairs.len() + self.drops.len()
+    }
+
+    /// Keeps at most so many rows: the pairs with the most bytes, and the most dropped packets, which have a quarter of the
+    /// rows or what pairs leave. Returns how many rows were dropped, which are also added to those that are left out.
+    pub fn keep(&mut self, most: usize) -> usize {
+        let before = self.rows();
+        let drops = most.saturating_sub(self.pairs.len()).max(most / 4);
+        keep(&mut self.drops, drops, |count| *count);
+        keep(&mut self.pairs, most - self.drops.len(), |sums| sums.bytes[0] + sums.bytes[1]);
+        let dropped = before - self.rows();
+        self.left_out += dropped as u64;
+        dropped
+    }
+
     /// What was counted since `before`, which is an earlier page of the same agent. A counter that is smaller has begun again.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -190,6 +208,19 @@ impl FlowSums {
     }
 }
 
+/// Keeps the entries with the largest weights.
+fn keep<K: Ord + Clone, V>(all: &mut BTreeMap<K, V>, most: usize, weight: impl Fn(&V) -> f64) {
+    if all.len() <= most {
+        return;
+    }
+    let mut weights: Vec<(f64, &K)> = all.iter().map(|(key, value)| (weight(value), key)).collect();
+    weights.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let beyond: Vec<K> = weights.drain(most..).map(|(_, key)| key.clone()).collect();
+    for key in beyond {
+        all.remove(&key);
+    }
+}
+
 fn grown(now: f64, before: f64) -> f64 {
     if now < before { now } else { now - before }
 }
@@ -234,6 +265,22 @@ mod tests {
             ([3.0, 18.0], [1.0, 10.0], 1.0)
         );
         assert!(!sum.is_empty() && FlowSums::default().is_empty());
+    }
+
+    #[test]
+    fn a_page_keeps_the_pairs_with_the_most_bytes() {
+        let text: String = (0..10)
+            .map(|nth| format!("leno_flow_bytes_total{{workload=\"{nth}\"}} {nth}\nleno_flow_drops_total{{workload=\"{nth}\"}} {nth}\n"))
+            .collect();
+        let mut counts = FlowCounts::of(&metrics::parse(&text));
+        assert_eq!((counts.keep(20), counts.left_out), (0, 0));
+        assert_eq!((counts.keep(8), counts.left_out), (12, 12));
+        let pairs: Vec<&str> = counts.pairs.keys().map(|ends| &*ends.own.1).collect();
+        let drops: Vec<&str> = counts.drops.keys().map(|(own, _)| &*own.1).collect();
+        assert_eq!((pairs, drops), (vec!["4", "5", "6", "7", "8", "9"], vec!["8", "9"]));
+        counts.pairs.clear();
+        assert_eq!((counts.keep(1), counts.drops.len()), (1, 1), "drops have what pairs leave");
+        assert_eq!((counts.keep(0), counts.rows()), (1, 0));
     }
 
     #[test]

@@ -28,8 +28,8 @@ const MAX_AGENTS: usize = 5_000;
 /// Most pairs and dropped packets of all kept pages together, and of one answer.
 const MAX_FLOWS: usize = 16_384;
 const MAX_ROWS: usize = 4_096;
-/// Most agents that did not answer that are named.
-const MAX_SILENT: usize = 100;
+/// Most agents that are named because they did not answer, or because rows of theirs are left out.
+const MAX_NAMED: usize = 100;
 /// The least time between two pages of an agent that are kept beside the last one, and how many are kept in all: what is
 /// shown is of the last half minute to minute.
 const APART_MS: u64 = 30_000;
@@ -142,6 +142,9 @@ pub struct Flows {
     pub left_out: u64,
     /// Agents of nodes that did not answer, with the reason; none for who may not see all namespaces.
     pub silent: Vec<String>,
+    /// Agents of nodes of whose rows some are left out, with how many; none for who may not see all namespaces.
+    #[serde(default)]
+    pub trimmed: Vec<String>,
 }
 
 /// The connections of a workload with another end.
@@ -197,6 +200,7 @@ pub(crate) struct Inventory {
     /// The pages of each agent, the oldest first.
     flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
     silent: Vec<String>,
+    trimmed: Vec<String>,
     flows_left_out: u64,
 }
 
@@ -219,30 +223,30 @@ impl Inventory {
         self.lists.policies = Arc::new(PolicyList { all: policies, left_out, unavailable });
     }
 
-    /// Takes in the pages of all agents.
+    /// Takes in the pages of all agents. Where they have too many rows together, those with the most rows lose some.
     pub(crate) fn take_flows(&mut self, pages: Vec<AgentPage>, now_ms: u64) {
         self.silent.clear();
+        self.trimmed.clear();
         self.flows_left_out = 0;
-        let mut places = MAX_FLOWS;
+        let sizes = pages.iter().filter_map(|(_, page)| Some(page.as_ref().ok()?.rows()));
+        let most = equal_part(sizes.take(MAX_AGENTS).collect(), MAX_FLOWS);
         let mut before = std::mem::take(&mut self.flows);
         for (agent, page) in pages.into_iter().take(MAX_AGENTS) {
             // Pages of an agent that does not answer now are old, and go with it.
-            let page = match page {
+            let mut page = match page {
                 Ok(page) => page,
                 Err(why) => {
-                    if self.silent.len() < MAX_SILENT {
+                    if self.silent.len() < MAX_NAMED {
                         self.silent.push(format!("{agent}: {why}"));
                     }
                     continue;
                 }
             };
             let mut kept = before.remove(&agent).unwrap_or_default();
-            let rows = page.pairs.len() + page.drops.len();
-            if rows > places {
-                self.flows_left_out += rows as u64;
-                continue;
+            page.keep(most);
+            if page.left_out > 0 && self.trimmed.len() < MAX_NAMED {
+                self.trimmed.push(format!("{agent}: {} rows", page.left_out));
             }
-            places -= rows;
             self.flows_left_out += page.left_out;
             let mut last = kept.iter().rev().map(|(at_ms, _)| *at_ms);
             let is_close =
@@ -277,15 +281,21 @@ impl Inventory {
             }
             span_ms = span_ms.max(to_ms - from_ms);
             let grown = last.since(first);
+            // A row that an earlier page left out has counted since longer ago.
+            let is_new = |is_known: bool| !is_known && first.left_out > 0;
             for (ends, sum) in grown.pairs {
+                if is_new(first.pairs.contains_key(&ends)) {
+                    continue;
+                }
                 let is_seen = sight.has_at(&ends.own.0, *from_ms) && !sum.is_empty();
                 if is_seen {
                     sums.entry(seen_ends(sight, ends, *from_ms)).or_default().add(&sum);
                 }
             }
-            for ((own, reason), count) in grown.drops {
-                if count > 0.0 && sight.has_at(&own.0, *from_ms) {
-                    *drops.entry((own, reason)).or_default() += count;
+            for (key, count) in grown.drops {
+                let is_known = !is_new(first.drops.contains_key(&key));
+                if is_known && count > 0.0 && sight.has_at(&key.0.0, *from_ms) {
+                    *drops.entry(key).or_default() += count;
                 }
             }
         }
@@ -310,6 +320,7 @@ impl Inventory {
             drops: drops.into_iter().map(row).take(MAX_ROWS).collect(),
             left_out: if sight.is_all() { self.flows_left_out + beyond } else { beyond },
             silent: if sight.is_all() { self.silent.clone() } else { Vec::new() },
+            trimmed: if sight.is_all() { self.trimmed.clone() } else { Vec::new() },
         }
     }
 
@@ -354,6 +365,21 @@ impl Inventory {
         let flows = flows.flat_map(|page| page.pairs.keys().map(|ends| &ends.own.0));
         proxies.chain(policies).chain(flows)
     }
+}
+
+/// The most rows that a page of one of these sizes may have, so that all pages together have at most `most`. What small ones
+/// do not need, the others share equally.
+fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
+    sizes.sort_unstable();
+    let (mut left, mut others) = (most, sizes.len());
+    for size in sizes {
+        if size > left / others {
+            return left / others;
+        }
+        left -= size;
+        others -= 1;
+    }
+    usize::MAX
 }
 
 /// Ends as the reader sees them. The workload's own namespace was checked.

@@ -210,6 +210,7 @@ export interface Flows {
   drops: { namespace: string; workload: string; reason: string; count: number }[];
   left_out: number;
   silent: string[];
+  trimmed: string[];
 }
 
 export type Level = "good" | "warning" | "bad" | "unknown";

@@ -190,8 +190,7 @@ fn every_list_is_bounded_and_says_so() {
     });
     let full = FlowCounts { pairs: pairs.collect(), ..FlowCounts::default() };
     inventory.take_flows(vec![("a".to_owned(), Ok(full)), ("b".to_owned(), Ok(page(1)))], 1);
-    let rows = page(1);
-    let beyond = (rows.pairs.len() + rows.drops.len()) as u64;
+    let beyond = page(1).rows() as u64;
     assert_eq!(inventory.left_out(), [("proxies", 3), ("policies", 4), ("flows", beyond)]);
     assert_eq!(inventory.lists().proxies(&Sight::All).left_out, 3);
     assert_eq!(inventory.lists().proxies(&shop()).left_out, 3);
@@ -200,6 +199,49 @@ fn every_list_is_bounded_and_says_so() {
     assert_eq!(inventory.lists().policies(&shop(), &[], (0, 1)).left_out, 4);
     assert_eq!(inventory.lists().policies(&bank, &[], (0, 1)).left_out, 0);
     assert_eq!(inventory.lists().policies(&Sight::All, &[], (0, 1)).left_out, 4);
+}
+
+#[test]
+fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
+    let of = |node: &str, count: usize, bytes: f64| {
+        let pairs = (0..count).map(|nth| {
+            let own = ("shop".to_owned(), format!("{node}-{nth:05}"));
+            let sums =
+                FlowSums { bytes: [bytes * nth as f64, 0.0], opened: 1.0, ..FlowSums::default() };
+            (FlowEnds { own, ..FlowEnds::default() }, sums)
+        });
+        (node.to_owned(), Ok(FlowCounts { pairs: pairs.collect(), ..FlowCounts::default() }))
+    };
+    let mut inventory = Inventory::default();
+    let all = |bytes| vec![of("a", 4096, bytes), of("b", 12_000, bytes), of("c", 9_000, bytes)];
+    inventory.take_flows(all(1.0), 1_000);
+    let kept = |inventory: &Inventory, node: &str| inventory.flows[node][0].1.rows();
+    let part = (MAX_FLOWS - 4096) / 2;
+    assert_eq!(["a", "b", "c"].map(|node| kept(&inventory, node)), [4096, part, part]);
+    inventory.take_flows(all(2.0), 2_000);
+    let flows = inventory.flows(&Sight::All);
+    let lost = [12_000 - part, 9_000 - part];
+    assert_eq!(flows.trimmed, [format!("b: {} rows", lost[0]), format!("c: {} rows", lost[1])]);
+    assert_eq!(inventory.left_out()[2], ("flows", (lost[0] + lost[1]) as u64));
+    assert_eq!(&*flows.flows[0].workload, "b-11999", "the most bytes");
+    assert!(inventory.flows(&shop()).trimmed.is_empty(), "it names other nodes");
+    // A pair that was left out before is not taken for one that began meanwhile.
+    let mut grown = of("b", 12_000, 1.0);
+    if let Ok(page) = &mut grown.1 {
+        page.pairs.values_mut().next().unwrap().bytes[0] = 1e9;
+    }
+    inventory.take_flows(vec![of("a", 4096, 3.0), grown, of("c", 9_000, 3.0)], 3_000);
+    let first = &inventory.flows(&Sight::All).flows[0];
+    assert_ne!(&*first.workload, "b-00000", "{first:?}");
+}
+
+#[test]
+fn equal_parts_are_as_large_as_they_can_be() {
+    assert_eq!(equal_part(vec![3, 2], 5), usize::MAX);
+    assert_eq!(equal_part(vec![9, 1, 9], 11), 5);
+    assert_eq!(equal_part(vec![9, 9, 9], 10), 3);
+    assert_eq!(equal_part(vec![], 10), usize::MAX);
+    assert_eq!(equal_part(vec![1, 1], 0), 0);
 }
 
 #[test]
