@@ -10,6 +10,10 @@ pub(crate) struct Metrics {
     pub(crate) observations: AtomicU64,
     /// How long the last observation took.
     pub(crate) took_ms: AtomicU64,
+    /// How long policies were matched with pods the last time.
+    pub(crate) matched_ms: AtomicU64,
+    /// Observations that found policies still being matched.
+    pub(crate) matchings_postponed: AtomicU64,
     pub(crate) proxies: AtomicU64,
     pub(crate) silent: AtomicU64,
     /// Proxies that are not queried, because there are too many.
@@ -51,6 +55,13 @@ impl Metrics {
         let help = "How long the last observation took, in seconds.";
         let seconds = std::time::Duration::from_millis(of(&self.took_ms)).as_secs_f64();
         Family::gauge(text, "leno_observer_observation_seconds", help).sample(&[], seconds);
+        let help = "How long it took the last time to match policies with pods, in seconds.";
+        let seconds = std::time::Duration::from_millis(of(&self.matched_ms)).as_secs_f64();
+        Family::gauge(text, "leno_observer_matching_seconds", help).sample(&[], seconds);
+        let help =
+            "Observations that did not match policies because those were still being matched.";
+        Family::counter(text, "leno_observer_matchings_postponed_total", help)
+            .sample(&[], of(&self.matchings_postponed));
         let help = "Proxies in the last observation, by result.";
         let mut family = Family::gauge(text, "leno_observer_proxies", help);
         let (asked, silent) = (of(&self.proxies), of(&self.silent));

@@ -15,6 +15,7 @@ use leno_observe::stat::{Answer, Growth, Instance, InstanceGrowth, ProxyCounters
 use leno_types::ports;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, timeout, timeout_at};
 
 use crate::Settings;
@@ -63,6 +64,8 @@ pub(crate) struct Scraper {
     round: u64,
     /// The version of the objects that policies were matched with.
     edited: u64,
+    /// Matches policies with pods. Where there are many of both it takes seconds, in which observations go on.
+    matching: Option<JoinHandle<()>>,
 }
 
 /// A pod, and the name of its workload.
@@ -90,6 +93,7 @@ impl Scraper {
             changes: Changes::default(),
             round: 0,
             edited: 0,
+            matching: None,
         }
     }
 
@@ -108,7 +112,7 @@ impl Scraper {
 
     async fn observe(&mut self) {
         let begin = Instant::now();
-        let pods = named(self.pods.all());
+        let pods: Arc<[Named]> = named(self.pods.all()).into();
         let mut now = self.scrape(&pods).await;
         let growth = self.before.as_ref().map(|before| {
             now.remember(before);
@@ -157,18 +161,35 @@ impl Scraper {
     }
 
     /// What changes less often, or costs more.
-    async fn observe_rarely(&mut self, pods: &[Named]) {
+    async fn observe_rarely(&mut self, pods: &Arc<[Named]>) {
         let is_due = self.round.is_multiple_of(ROUNDS);
         // Two pages of an agent are needed before anything is shown.
         if is_due || self.round == 1 {
             self.hub.take_flows(agents::pages(pods, &self.namespace).await);
         }
         let edited = self.edits.version();
-        if is_due || edited != self.edited {
-            self.hub.take_policies(Ok(self.edits.policies(pods, &self.namespace)));
+        if (is_due || edited != self.edited) && self.match_policies(pods.clone()) {
             self.edited = edited;
         }
         self.round += 1;
+    }
+
+    /// Matches policies with these pods on another thread; `false` while that is still done with earlier ones. What was matched
+    /// before is shown meanwhile.
+    fn match_policies(&mut self, pods: Arc<[Named]>) -> bool {
+        if self.matching.as_ref().is_some_and(|task| !task.is_finished()) {
+            self.metrics.matchings_postponed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let (edits, hub, metrics) = (self.edits.clone(), self.hub.clone(), self.metrics.clone());
+        let namespace = self.namespace.clone();
+        self.matching = Some(tokio::task::spawn_blocking(move || {
+            let begin = Instant::now();
+            hub.take_policies(Ok(edits.policies(&pods, &namespace)));
+            let took = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+            metrics.matched_ms.store(took, Ordering::Relaxed);
+        }));
+        true
     }
 
     async fn scrape(&self, pods: &[Named]) -> Scrape {
