@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::metrics::Sample;
-use crate::stat::{COUNTERS, GAUGES};
+use crate::stat::{COUNTERS, GAUGES, IDENTITY};
 
 /// The labels that a report needs; a family has some of them.
 const LABELS: &str = "direction,client,client_namespace,server,server_namespace,service,service_namespace,mtls,status,\
@@ -46,7 +46,10 @@ pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<Query> {
     };
     let counters =
         COUNTERS.iter().map(|family| of(family, &|one| format!("increase({one}[{ms}ms])")));
-    counters.chain(GAUGES.iter().map(|family| of(family, &|one| one))).collect()
+    // Both ends of an edge have one, wherever they are.
+    let identities = format!("group by (identity,workload,workload_namespace) ({IDENTITY})");
+    let identities = Query { family: IDENTITY, text: identities };
+    counters.chain(GAUGES.iter().map(|family| of(family, &|one| one))).chain([identities]).collect()
 }
 
 /// The answer of `/api/v1/query`.

@@ -16,7 +16,7 @@ use crate::ejected::Ejected;
 use crate::metrics::Sample;
 
 pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
-pub(crate) use proxy_counters::{COUNTERS, GAUGES};
+pub(crate) use proxy_counters::{COUNTERS, GAUGES, IDENTITY};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
 pub use proxy_state::{ProxyReport, ProxyState};
 pub use routes::{RouteGrowth, RouteName, RouteReport};
@@ -55,6 +55,8 @@ pub struct Scrape {
     instances: Vec<Instance>,
     /// By namespace and instance.
     counted: BTreeMap<Name, ProxyCounters>,
+    /// The identities of workloads that a Prometheus has recorded.
+    recorded: BTreeMap<Name, String>,
     /// Instances whose proxy did not answer, with the reason.
     silent: BTreeMap<Name, String>,
     /// Instances that may have counted before this scrape what it does not have: what they have at their
@@ -200,7 +202,8 @@ impl Scrape {
         let name = |one: &Instance| (one.namespace.clone(), one.name.clone());
         let meshed = instances.iter().filter(|one| one.meshed).map(name);
         let unknown = meshed.filter(|name| !counted.contains_key(name)).collect();
-        Self { at, mesh: mesh.to_owned(), instances, counted, silent, unknown }
+        let recorded = BTreeMap::new();
+        Self { at, mesh: mesh.to_owned(), instances, counted, recorded, silent, unknown }
     }
 
     /// The scrape at the begin of a mesh, when nothing was counted yet.
@@ -210,7 +213,7 @@ impl Scrape {
     }
 
     /// The report of what the proxies of a mesh have counted in a window of time, all of them together, as a Prometheus has it
-    /// (`crate::prometheus`). `instances` tell which workloads there are. Identities are not known.
+    /// (`crate::prometheus`). `instances` tell which workloads there are.
     #[must_use]
     pub fn recorded(
         mesh: &str,
@@ -223,6 +226,7 @@ impl Scrape {
         let end = begin + window;
         let mut now = Self::new(mesh, end, Vec::new());
         now.counted.insert(Name::default(), ProxyCounters::of_samples(samples, end));
+        now.recorded = samples.iter().filter_map(recorded_identity).collect();
         now.instances = instances;
         now.since(&Self::beginning(mesh, begin))
     }
@@ -281,7 +285,7 @@ impl Scrape {
             let identity = self.counted.get(&name)?.identity.clone()?;
             Some(((instance.namespace.clone(), instance.workload.clone()), identity))
         });
-        all.collect()
+        all.chain(self.recorded.clone()).collect()
     }
 }
 
@@ -362,6 +366,14 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
         let Some(total) = edges.remove(&key) else { continue };
         edges.entry((key.0, key.1, true)).or_default().join(&total);
     }
+}
+
+/// The workload of a sample that names its identity.
+fn recorded_identity(sample: &Sample) -> Option<(Name, String)> {
+    let label = |name: &str| sample.labels.get(name).cloned();
+    let is_one = sample.name == IDENTITY;
+    is_one
+        .then(|| Some(((label("workload_namespace")?, label("workload")?), label("identity")?)))?
 }
 
 fn report(now: &Scrape, before: &Scrape) -> Report {

@@ -20,7 +20,7 @@ use super::{AnyMesh, ChosenMesh};
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Recorded {
     /// A Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], in place of these and of the history. It is not
-    /// asked who may read what, and identities are missing
+    /// asked who may read what
     #[arg(long, value_name = "URL")]
     pub(crate) prometheus: Option<PrometheusUrl>,
 }

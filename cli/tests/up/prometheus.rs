@@ -172,7 +172,7 @@ fn configuration(mesh: &Mesh) -> String {
     )
 }
 
-/// `--prometheus` shows what the proxies themselves would, but for identities.
+/// `--prometheus` shows what the proxies themselves would.
 fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
     let read = |arguments: &[&str]| -> Value {
         let output = server.leno(mesh, arguments);
@@ -196,6 +196,9 @@ fn reads_the_same_as_from_the_proxies(mesh: &Mesh, server: &Prometheus) {
         "{web}"
     );
     assert!(web["mtls"] == true && web["latency_ms"]["p50"].is_number(), "{web}");
+    for end in ["client_identity", "server_identity"] {
+        assert!(web[end].as_str().is_some_and(|one| one.contains("/ns/shop/sa/")), "{web}");
+    }
     let locked = edge(&stat["edges"], "locked");
     assert!(locked["denied"].as_f64().unwrap() > 0.9, "{locked}");
     let bytes = edge(&stat["edges"], "bytes");

@@ -221,7 +221,11 @@ impl State {
         }
         if let Some(name) = &self.identity.borrow().name {
             measured.push(Measured {
-                labels: format!("identity=\"{name}\"").into(),
+                labels: format!(
+                    "identity=\"{name}\",workload=\"{}\",workload_namespace=\"{}\"",
+                    self.workload, self.instance.namespace
+                )
+                .into(),
                 ..gauge("leno_identity_info", "The identity that the proxy proves; always 1.", 1.0)
             });
         }

@@ -46,7 +46,7 @@ const REFUSED: [(&str, &str); 4] = [
 /// When the proxy's certificate ends, in seconds since 1970.
 pub(super) const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 /// The identity that the proxy proves, as a label.
-pub(super) const IDENTITY: &str = "leno_identity_info";
+pub(crate) const IDENTITY: &str = "leno_identity_info";
 /// Whether the control plane is connected.
 pub(super) const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.

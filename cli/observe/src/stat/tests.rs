@@ -366,7 +366,9 @@ fn what_a_prometheus_has_recorded_is_the_same_report() {
     let text = format!(
         "leno_requests_total{{{labels},status=\"200\"}} 40\n\
          leno_requests_total{{{labels},status=\"503\"}} 10\n\
-         leno_tcp_open_connections{{{labels}}} 2\n"
+         leno_tcp_open_connections{{{labels}}} 2\n\
+         leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/web\",workload=\"web\",workload_namespace=\"shop\"}} 1\n\
+         leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/old\"}} 1\n"
     );
     let samples = crate::metrics::parse(&text);
     let window = Duration::from_secs(10);
@@ -375,4 +377,10 @@ fn what_a_prometheus_has_recorded_is_the_same_report() {
     assert_eq!((&*only.client, &*only.server, only.signals.mtls), ("web", "cart", Some(true)));
     assert_eq!((only.signals.requests_per_s, only.signals.success_rate), (5.0, Some(0.8)));
     assert_eq!((report.workloads.len(), report.window_s), (2, 10.0));
+    let identities = (only.client_identity.as_deref(), only.server_identity.as_deref());
+    assert_eq!(
+        identities,
+        (Some("spiffe://d/ns/shop/sa/web"), None),
+        "a proxy of before names no workload"
+    );
 }
