@@ -149,13 +149,13 @@ fn resume(out: &Path) {
 
 /// The records of scenarios under meshes.
 fn several(scenarios: &[&str], meshes: &str, duration: &str) -> Vec<Record> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().expect("a directory of its own");
     let out = directory.path().display().to_string();
     let mut words = [&["run"], scenarios, &["--mesh", meshes, "--duration", duration]].concat();
     words.extend(["--warm-up", "200ms", "--rounds", "1", "--scale", "0.1", "--out", &out]);
     let output = leno(&words);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    record::read(directory.path()).unwrap()
+    record::read(directory.path()).expect("records")
 }
 
 fn one<'a>(records: &'a [Record], scenario: &str, mesh: &str) -> &'a Record {
