@@ -42,6 +42,8 @@ const MAX_STREAMS: u32 = 4096;
 /// A path that asks for an answer of the number of bytes that follows, and the largest one.
 pub(crate) const BYTES: &str = "/bytes/";
 const MAX_BYTES: usize = 64 * 1024 * 1024;
+/// What a server answers to the key of the generator's upgrades (RFC 6455, section 1.3); HAProxy refuses a response without it.
+const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// Bytes of one read of the echo.
 const READ_SIZE: usize = 256 * 1024;
 /// How long a listener waits after a failed accept. The usual cause is a full table of descriptors,
@@ -185,6 +187,7 @@ fn upgraded(request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>
     *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(http::header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(http::header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_static(ACCEPT));
     headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
     response
 }
