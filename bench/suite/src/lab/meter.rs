@@ -76,7 +76,7 @@ impl LabComponents {
             for (role, group) in roles.into_iter().zip([application, &proxy_cgroup(instance)?]) {
                 parts.groups.push(component(role, name, group));
             }
-            if let Some(ProxyProcess { group: Some(group), cgroup }) = &instance.proxy {
+            if let Some(ProxyProcess { group: Some(group), cgroup, .. }) = &instance.proxy {
                 // Processes that take over have control groups of their own, beside those of before.
                 let all = cgroup.parent().filter(|_| scenario.upgrades());
                 let of = shared.entry(all.unwrap_or(cgroup)).or_insert((roles[1], group));
