@@ -45,7 +45,7 @@ pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
     // One takes all in while the other answers; what readers ask is computed by further threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let client = leno_kube::connect(flags.kubeconfig.as_deref(), None).await?;
@@ -61,5 +61,8 @@ pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
         }
-    })
+    });
+    // Policies that are being matched with pods take seconds; nothing needs the result.
+    runtime.shutdown_background();
+    ended
 }

@@ -14,6 +14,8 @@ pub(crate) struct Metrics {
     pub(crate) matched_ms: AtomicU64,
     /// Observations that found policies still being matched.
     pub(crate) matchings_postponed: AtomicU64,
+    /// Matchings that panicked.
+    pub(crate) matchings_failed: AtomicU64,
     pub(crate) proxies: AtomicU64,
     pub(crate) silent: AtomicU64,
     /// Proxies that are not queried, because there are too many.
@@ -62,6 +64,9 @@ impl Metrics {
             "Observations that did not match policies because those were still being matched.";
         Family::counter(text, "leno_observer_matchings_postponed_total", help)
             .sample(&[], of(&self.matchings_postponed));
+        let help = "Matchings of policies with pods that ended with a fault of the observer.";
+        Family::counter(text, "leno_observer_matchings_failed_total", help)
+            .sample(&[], of(&self.matchings_failed));
         let help = "Proxies in the last observation, by result.";
         let mut family = Family::gauge(text, "leno_observer_proxies", help);
         let (asked, silent) = (of(&self.proxies), of(&self.silent));

@@ -66,6 +66,8 @@ pub(crate) struct Scraper {
     edited: u64,
     /// Matches policies with pods. Where there are many of both it takes seconds, in which observations go on.
     matching: Option<JoinHandle<()>>,
+    /// Whether policies are to be matched as soon as that has ended.
+    is_matching_due: bool,
 }
 
 /// A pod, and the name of its workload.
@@ -94,6 +96,7 @@ impl Scraper {
             round: 0,
             edited: 0,
             matching: None,
+            is_matching_due: false,
         }
     }
 
@@ -167,20 +170,34 @@ impl Scraper {
         if is_due || self.round == 1 {
             self.hub.take_flows(agents::pages(pods, &self.namespace).await);
         }
+        self.end_matching().await;
         let edited = self.edits.version();
-        if (is_due || edited != self.edited) && self.match_policies(pods.clone()) {
-            self.edited = edited;
+        self.is_matching_due |= is_due || edited != self.edited;
+        if self.is_matching_due {
+            // What was matched before is shown meanwhile.
+            if self.matching.is_some() {
+                self.metrics.matchings_postponed.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.match_policies(pods.clone());
+                (self.edited, self.is_matching_due) = (edited, false);
+            }
         }
         self.round += 1;
     }
 
-    /// Matches policies with these pods on another thread; `false` while that is still done with earlier ones. What was matched
-    /// before is shown meanwhile.
-    fn match_policies(&mut self, pods: Arc<[Named]>) -> bool {
-        if self.matching.as_ref().is_some_and(|task| !task.is_finished()) {
-            self.metrics.matchings_postponed.fetch_add(1, Ordering::Relaxed);
-            return false;
+    /// Drops a matching that has ended. One that panicked leaves the page without policies, with the reason, until the next
+    /// one.
+    async fn end_matching(&mut self) {
+        let Some(task) = self.matching.take_if(|task| task.is_finished()) else { return };
+        if let Err(error) = task.await {
+            self.metrics.matchings_failed.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "policies cannot be matched with pods");
+            self.hub.take_policies(Err(format!("the observer failed to match them: {error}")));
         }
+    }
+
+    /// Matches policies with these pods on another thread.
+    fn match_policies(&mut self, pods: Arc<[Named]>) {
         let (edits, hub, metrics) = (self.edits.clone(), self.hub.clone(), self.metrics.clone());
         let namespace = self.namespace.clone();
         self.matching = Some(tokio::task::spawn_blocking(move || {
@@ -189,7 +206,6 @@ impl Scraper {
             let took = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
             metrics.matched_ms.store(took, Ordering::Relaxed);
         }));
-        true
     }
 
     async fn scrape(&self, pods: &[Named]) -> Scrape {
@@ -352,6 +368,41 @@ mod tests {
     use super::*;
     use crate::pods::ObservedPod;
     use crate::pods::tests::{in_mesh, pod};
+
+    #[tokio::test]
+    async fn policies_that_are_due_are_matched_as_soon_as_an_earlier_matching_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        let hub = Arc::new(Hub::open("cluster", path.clone()).unwrap());
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let settings = Settings {
+            mesh: "cluster".to_owned(),
+            namespace: "leno-system".to_owned(),
+            history: path,
+            listen: address,
+            admin: None,
+        };
+        let mut scraper = Scraper::new(&settings, Default::default(), hub, Arc::default());
+        let pods: Arc<[Named]> = Arc::default();
+        let counted = |scraper: &Scraper| {
+            let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+            (of(&scraper.metrics.matchings_postponed), of(&scraper.metrics.matchings_failed))
+        };
+        let (ends, ended) = tokio::sync::oneshot::channel::<()>();
+        scraper.matching = Some(tokio::spawn(async move {
+            let _ = ended.await;
+            panic!("a fault");
+        }));
+        scraper.observe_rarely(&pods).await;
+        assert_eq!((counted(&scraper), scraper.is_matching_due), ((1, 0), true));
+        ends.send(()).unwrap();
+        while scraper.matching.as_ref().is_some_and(|task| !task.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+        scraper.observe_rarely(&pods).await;
+        assert_eq!(counted(&scraper), (1, 1), "the fault is counted");
+        assert!(scraper.matching.is_some() && !scraper.is_matching_due, "no edit is needed for it");
+    }
 
     #[tokio::test]
     async fn pods_that_say_nothing_keep_no_other_namespace_from_being_observed() {
