@@ -46,8 +46,10 @@ pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<Query> {
     };
     let counters =
         COUNTERS.iter().map(|family| of(family, &|one| format!("increase({one}[{ms}ms])")));
-    // Both ends of an edge have one, wherever they are.
-    let identities = format!("group by (identity,workload,workload_namespace) ({IDENTITY})");
+    // Of all namespaces: the other end of an edge may be in any, and its proxy is not known before the answer. The value is
+    // when Prometheus has last scraped it: of two identities of one workload the newer one counts.
+    let identities =
+        format!("max by (identity,workload,workload_namespace) (timestamp({IDENTITY}))");
     let identities = Query { family: IDENTITY, text: identities };
     counters.chain(GAUGES.iter().map(|family| of(family, &|one| one))).chain([identities]).collect()
 }
@@ -103,6 +105,7 @@ mod tests {
         assert!(requests.starts_with("sum by (direction,client,"), "{requests}");
         assert!(requests.ends_with("(increase(leno_requests_total[300000ms])) > 0"), "{requests}");
         assert!(of("leno_tcp_open_connections").ends_with("(leno_tcp_open_connections) > 0"));
+        assert!(of(IDENTITY).ends_with("(timestamp(leno_identity_info))"), "{}", of(IDENTITY));
         let all = queries(Duration::from_secs(300), Some("a\"b"));
         let of = |family: &str| all.iter().find(|one| one.family == family).unwrap().text.clone();
         let opened = of("leno_tcp_open_total");

@@ -226,7 +226,11 @@ impl Scrape {
         let end = begin + window;
         let mut now = Self::new(mesh, end, Vec::new());
         now.counted.insert(Name::default(), ProxyCounters::of_samples(samples, end));
-        now.recorded = samples.iter().filter_map(recorded_identity).collect();
+        let mut identities: Vec<&Sample> =
+            samples.iter().filter(|one| one.name == IDENTITY).collect();
+        // Their values are times: a map keeps the last one of a workload.
+        identities.sort_by(|a, b| a.value.total_cmp(&b.value));
+        now.recorded = identities.into_iter().filter_map(recorded_identity).collect();
         now.instances = instances;
         now.since(&Self::beginning(mesh, begin))
     }
@@ -368,12 +372,10 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
     }
 }
 
-/// The workload of a sample that names its identity.
+/// The workload that a sample of its identity names. Those of older proxies name none.
 fn recorded_identity(sample: &Sample) -> Option<(Name, String)> {
     let label = |name: &str| sample.labels.get(name).cloned();
-    let is_one = sample.name == IDENTITY;
-    is_one
-        .then(|| Some(((label("workload_namespace")?, label("workload")?), label("identity")?)))?
+    Some(((label("workload_namespace")?, label("workload")?), label("identity")?))
 }
 
 fn report(now: &Scrape, before: &Scrape) -> Report {

@@ -367,7 +367,8 @@ fn what_a_prometheus_has_recorded_is_the_same_report() {
         "leno_requests_total{{{labels},status=\"200\"}} 40\n\
          leno_requests_total{{{labels},status=\"503\"}} 10\n\
          leno_tcp_open_connections{{{labels}}} 2\n\
-         leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/web\",workload=\"web\",workload_namespace=\"shop\"}} 1\n\
+         leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/web\",workload=\"web\",workload_namespace=\"shop\"}} 1700000060\n\
+         leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/web-before\",workload=\"web\",workload_namespace=\"shop\"}} 1700000000\n\
          leno_identity_info{{identity=\"spiffe://d/ns/shop/sa/old\"}} 1\n"
     );
     let samples = crate::metrics::parse(&text);
