@@ -145,6 +145,9 @@ pub struct Flows {
     /// Agents of nodes of whose rows some are left out, with how many; none for who may not see all namespaces.
     #[serde(default)]
     pub trimmed: Vec<String>,
+    /// How many agents that are, those beyond the bound of names included.
+    #[serde(default)]
+    pub trimmed_nodes: usize,
 }
 
 /// The connections of a workload with another end.
@@ -201,6 +204,7 @@ pub(crate) struct Inventory {
     flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
     silent: Vec<String>,
     trimmed: Vec<String>,
+    trimmed_nodes: usize,
     flows_left_out: u64,
 }
 
@@ -227,6 +231,7 @@ impl Inventory {
     pub(crate) fn take_flows(&mut self, pages: Vec<AgentPage>, now_ms: u64) {
         self.silent.clear();
         self.trimmed.clear();
+        self.trimmed_nodes = 0;
         self.flows_left_out = 0;
         let sizes = pages.iter().filter_map(|(_, page)| Some(page.as_ref().ok()?.rows()));
         let most = equal_part(sizes.take(MAX_AGENTS).collect(), MAX_FLOWS);
@@ -244,6 +249,7 @@ impl Inventory {
             };
             let mut kept = before.remove(&agent).unwrap_or_default();
             page.keep(most);
+            self.trimmed_nodes += usize::from(page.left_out > 0);
             if page.left_out > 0 && self.trimmed.len() < MAX_NAMED {
                 self.trimmed.push(format!("{agent}: {} rows", page.left_out));
             }
@@ -321,6 +327,7 @@ impl Inventory {
             left_out: if sight.is_all() { self.flows_left_out + beyond } else { beyond },
             silent: if sight.is_all() { self.silent.clone() } else { Vec::new() },
             trimmed: if sight.is_all() { self.trimmed.clone() } else { Vec::new() },
+            trimmed_nodes: if sight.is_all() { self.trimmed_nodes } else { 0 },
         }
     }
 

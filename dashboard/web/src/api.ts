@@ -211,6 +211,7 @@ export interface Flows {
   left_out: number;
   silent: string[];
   trimmed: string[];
+  trimmed_nodes: number;
 }
 
 export type Level = "good" | "warning" | "bad" | "unknown";

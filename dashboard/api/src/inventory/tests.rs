@@ -222,6 +222,7 @@ fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
     let flows = inventory.flows(&Sight::All);
     let lost = [12_000 - part, 9_000 - part];
     assert_eq!(flows.trimmed, [format!("b: {} rows", lost[0]), format!("c: {} rows", lost[1])]);
+    assert_eq!(flows.trimmed_nodes, 2);
     assert_eq!(inventory.left_out()[2], ("flows", (lost[0] + lost[1]) as u64));
     assert_eq!(&*flows.flows[0].workload, "b-11999", "the most bytes");
     assert!(inventory.flows(&shop()).trimmed.is_empty(), "it names other nodes");

@@ -66,7 +66,7 @@ export function FlowsPage({ place }: PageProps) {
       <Table id="flows" heading="Connections that the kernel counts" columns={["Workload", "Other end", "Socket of", "Sent", "Received", "Opened", "Ended", "Sent again", "Round trip"]} rows={rows} left={shown.length - rows.length} none={all.length === 0 ? "Nothing was counted yet." : "None that fits."} />
       <Table id="drops" heading="Packets that the kernel dropped" columns={["Workload", "The kernel's reason", "Packets"]} rows={dropped} left={drops.length - dropped.length} none="None." />
       <Beyond count={loaded.value?.left_out ?? 0} what="rows" />
-      {trimmed.length > 0 && <p class="quiet">Left out of {trimmed.length} nodes, those with the most rows: {trimmed.slice(0, 3).join("; ")}.</p>}
+      {trimmed.length > 0 && <p class="quiet">Left out of {loaded.value?.trimmed_nodes ?? trimmed.length} nodes, those with the most rows: {trimmed.slice(0, 3).join("; ")}.</p>}
       {loaded.value && <p class="quiet">Of the last {Math.round(loaded.value.span_s)} s{loaded.value.level !== null && <>; accounted for: {loaded.value.level}</>}. Single connections: <code>leno flows</code>.</p>}
     </section>
   );
