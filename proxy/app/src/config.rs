@@ -36,7 +36,7 @@ pub(crate) struct Flags {
     pub(crate) namespace: String,
 
     /// The workload that the instance belongs to, for the traces that it takes part in [default: its own name]
-    #[arg(long, env = "LENO_WORKLOAD", value_name = "NAME")]
+    #[arg(long, env = "LENO_WORKLOAD", value_name = "NAME", value_parser = workload_name)]
     pub(crate) workload: Option<String>,
 
     /// Its service account
@@ -234,6 +234,15 @@ impl Flags {
     }
 }
 
+/// A name that can be the value of a label in a page of metrics without an escape.
+fn workload_name(text: &str) -> Result<String, String> {
+    let is_refused = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    match text.chars().find(|c| is_refused(*c)) {
+        None => Ok(text.to_owned()),
+        Some(c) => Err(format!("it contains {c:?}: use the name of a workload, such as web")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -263,5 +272,20 @@ mod tests {
         }
         let error = of("10.0.0.0/8 fd00::/8").unwrap_err().to_string();
         assert!(error.contains("10.0.0.0/8 fd00::/8"), "{error}");
+    }
+
+    #[test]
+    fn a_workload_that_would_break_a_page_of_metrics_is_refused() {
+        let of = |text: &str| {
+            let args = ["leno-proxy", "--static", "-", "--workload", text];
+            Flags::try_parse_from(args).map(|flags| flags.workload)
+        };
+        for fine in ["web", "deploy/web", "wéb 1"] {
+            assert_eq!(of(fine).unwrap().as_deref(), Some(fine));
+        }
+        for broken in ["we\"b", "web\nleno_up 1", "web\\"] {
+            let error = of(broken).unwrap_err().to_string();
+            assert!(error.contains("the name of a workload"), "{error}");
+        }
     }
 }
