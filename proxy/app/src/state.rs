@@ -191,45 +191,30 @@ impl State {
                 limit as f64,
             ));
         }
-        if let Some(budget) = self.budget() {
-            let pool = budget.pool();
-            measured.extend([
-                gauge(
-                    "leno_memory_budget_bytes",
-                    "Memory that buffers and connections may use.",
-                    budget.bytes() as f64,
-                ),
-                gauge(
-                    "leno_memory_pool_bytes",
-                    "Memory that workloads of a process take turns in, beyond what each has for itself; 0 in a \
-                     sidecar.",
-                    pool.map_or(0, Pool::bytes) as f64,
-                ),
-                gauge(
-                    "leno_memory_pool_taken_bytes",
-                    "Memory of that which workloads of the process have taken.",
-                    pool.map_or(0, Pool::taken) as f64,
-                ),
-            ]);
-        }
-        if let Some(not_after) = self.identity.borrow().not_after {
-            measured.push(gauge(
+        measured.extend(self.budget().map(memory).into_iter().flatten());
+        measured.extend(self.proven());
+        measured
+    }
+
+    /// The certificate in use.
+    fn proven(&self) -> Vec<Measured> {
+        let identity = self.identity.borrow();
+        let ends = identity.not_after.map(|not_after| {
+            gauge(
                 "leno_identity_expiration_timestamp_seconds",
                 "When the certificate in use ends.",
                 unix(not_after),
-            ));
-        }
-        if let Some(name) = &self.identity.borrow().name {
-            measured.push(Measured {
-                labels: format!(
-                    "identity=\"{name}\",workload=\"{}\",workload_namespace=\"{}\"",
-                    self.workload, self.instance.namespace
-                )
-                .into(),
-                ..gauge("leno_identity_info", "The identity that the proxy proves; always 1.", 1.0)
-            });
-        }
-        measured
+            )
+        });
+        let name = identity.name.as_ref().map(|name| Measured {
+            labels: format!(
+                "identity=\"{name}\",workload=\"{}\",workload_namespace=\"{}\"",
+                self.workload, self.instance.namespace
+            )
+            .into(),
+            ..gauge("leno_identity_info", "The identity that the proxy proves; always 1.", 1.0)
+        });
+        ends.into_iter().chain(name).collect()
     }
 
     /// How far the removal of the mesh has gone, as the control plane says.
@@ -359,6 +344,29 @@ fn stalls(count: u64) -> Measured {
             count as f64,
         )
     }
+}
+
+/// The memory that a proxy may use, and its part of what it shares with others of its process.
+fn memory(budget: Budget) -> [Measured; 3] {
+    let pool = budget.pool();
+    [
+        gauge(
+            "leno_memory_budget_bytes",
+            "Memory that buffers and connections may use.",
+            budget.bytes() as f64,
+        ),
+        gauge(
+            "leno_memory_pool_bytes",
+            "Memory that workloads of a process take turns in, beyond what each has for itself; 0 in a \
+             sidecar.",
+            pool.map_or(0, Pool::bytes) as f64,
+        ),
+        gauge(
+            "leno_memory_pool_taken_bytes",
+            "Memory of that which workloads of the process have taken.",
+            pool.map_or(0, Pool::taken) as f64,
+        ),
+    ]
 }
 
 fn fips() -> Measured {
