@@ -346,6 +346,9 @@ mod tests {
         (plan.unread, plan.timeout) = (true, Duration::from_millis(50));
         let report = run(&plan).unwrap();
         assert_eq!(report.errors_by_kind.get("timeout"), Some(&10), "{report:?}");
+        plan.protocol = leno_measure::load::Protocol::Http2;
+        let error = run(&plan).unwrap_err().to_string();
+        assert!(error.contains("only HTTP/1.1"), "{error}");
     }
 
     #[test]

@@ -171,6 +171,9 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     if !plan.paths.is_empty() && plan.protocol != Protocol::Http1 {
         bail!("only HTTP/1.1 asks for several paths in turn");
     }
+    if plan.unread && plan.protocol != Protocol::Http1 {
+        bail!("only HTTP/1.1 can leave responses unread");
+    }
     if let Pace::Rate(rate) = plan.pace
         && !(rate.is_finite() && rate > 0.0)
     {
