@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -200,7 +201,7 @@ impl LabEnvironment {
         let (lab, generator) = (&*lab, case.generator);
         let client = |program: &Path| lab.as_generator(program);
         let has_floods = !case.scenario.neighbours.is_empty();
-        let load = || -> Result<((Report, T), DuringLoad)> {
+        let load = |begins: mpsc::Sender<()>| -> Result<((Report, T), DuringLoad)> {
             let start = |(workload, plan): &(String, Plan)| {
                 generator::flood(&|program: &Path| lab.as_workload(workload, program), plan)
             };
@@ -208,6 +209,8 @@ impl LabEnvironment {
             if !beside.is_empty() {
                 interrupt.sleep(if has_floods { FLOOD_LEAD } else { WEBSOCKETS_OPEN })?;
             }
+            // Without a disturbance there is no receiver.
+            let _ = begins.send(());
             let report = generator.run(&client, plans, interrupt);
             let running = beside.iter_mut().map(Running::is_running).collect::<Result<Vec<_>>>();
             let read = sampled();
@@ -232,26 +235,18 @@ impl LabEnvironment {
             };
             Ok((report, DuringLoad { flooded: Some(flooded), charged, ..during }))
         };
-        let Some(disturbance) = case.scenario.disturbance else { return load() };
-        // Processes end with the thread that started them. So this thread restarts the proxies, and
-        // a second one runs the load.
-        std::thread::scope(|scope| {
-            let running = scope.spawn(load);
-            let disturbed = match disturbance.period() {
-                None => {
-                    std::thread::sleep(options.duration / 2);
-                    restart(lab, sidecars.as_mut()).map(|()| 0)
-                }
-                Some(period) => {
-                    let ended = || running.is_finished();
-                    revise((lab, sidecars.as_ref()), case, period, ended)
-                }
-            };
-            let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
-            let revisions = disturbed?;
-            let (report, during) = report?;
-            Ok((report, DuringLoad { revisions, ..during }))
-        })
+        let Some(disturbance) = case.scenario.disturbance else {
+            return load(mpsc::channel().0);
+        };
+        let disturb = |has_ended: &dyn Fn() -> bool| match disturbance.period() {
+            None => {
+                std::thread::sleep(options.duration / 2);
+                restart(lab, sidecars.as_mut()).map(|()| 0)
+            }
+            Some(period) => revise((lab, sidecars.as_ref()), case, period, has_ended),
+        };
+        let ((report, during), revisions) = disturbed(load, disturb)?;
+        Ok((report, DuringLoad { revisions, ..during }))
     }
 
     /// The loads that start before the measurement and end after it, with the workloads that make them: those of neighbours,
@@ -291,6 +286,27 @@ impl LabEnvironment {
         drop(self.sidecars);
         self.lab.stop()
     }
+}
+
+/// Runs a load, and disturbs it from when its generator starts, which it sends. Returns also how many revisions the mesh got.
+///
+/// Processes end with the thread that started them. So this thread restarts the proxies, and a second one runs the load.
+fn disturbed<T: Send>(
+    load: impl FnOnce(mpsc::Sender<()>) -> Result<T> + Send,
+    disturb: impl FnOnce(&dyn Fn() -> bool) -> Result<u64>,
+) -> Result<(T, u64)> {
+    let (begins, begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(move || load(begins));
+        let revisions = match begun.recv() {
+            Ok(()) => disturb(&|| running.is_finished()),
+            // The load has failed before, and returns its error.
+            Err(mpsc::RecvError) => Ok(0),
+        };
+        let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
+        let revisions = revisions?;
+        Ok((report?, revisions))
+    })
 }
 
 /// Events during the measured load.
@@ -342,4 +358,36 @@ fn revise(
         }
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_disturbance_begins_with_the_generator_and_not_with_what_is_beside_it() {
+        let has_led = &AtomicBool::new(false);
+        let (disturbs, is_disturbed) = mpsc::channel();
+        let load = move |begins: mpsc::Sender<()>| {
+            has_led.store(true, Ordering::SeqCst);
+            begins.send(())?;
+            is_disturbed.recv()?;
+            Ok("report")
+        };
+        let disturb = |has_ended: &dyn Fn() -> bool| {
+            assert!(has_led.load(Ordering::SeqCst) && !has_ended());
+            disturbs.send(())?;
+            Ok(7)
+        };
+        assert_eq!(disturbed(load, disturb).unwrap(), ("report", 7));
+    }
+
+    #[test]
+    fn a_load_that_fails_before_its_generator_starts_is_not_disturbed() {
+        let load = |_begins| -> Result<()> { bail!("no WebSocket opens") };
+        let error = disturbed(load, |_| panic!("nothing runs")).unwrap_err();
+        assert_eq!(error.to_string(), "no WebSocket opens");
+    }
 }
