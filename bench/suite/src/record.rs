@@ -239,11 +239,12 @@ pub struct IdleMemory {
 pub struct WebSockets {
     /// How many there are.
     pub connections: u64,
-    /// How many ended and were opened again.
+    /// How many were opened beyond `connections`, because others had ended. Connections that never opened hide as many; they
+    /// count in `errors`.
     pub cut: u64,
-    /// Messages, and those that failed.
+    /// Messages that were sent, or could not be.
     pub messages: u64,
-    /// Messages that were not sent back.
+    /// Those of them that did not come back.
     pub errors: u64,
     /// The longest time until a message was back.
     pub longest_us: u64,
