@@ -92,6 +92,9 @@ pub struct Record {
     /// Rate at which the neighbour's flood was answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_requests_per_s: Option<f64>,
+    /// What the floods of neighbours were answered, from their begin to their end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub floods: Vec<FloodCounts>,
     /// The same load in the same lab before neighbours begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_latency_us: Option<Latency>,
@@ -233,6 +236,20 @@ pub struct IdleMemory {
     pub agent: Memory,
 }
 
+/// The requests of a neighbour's flood.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FloodCounts {
+    /// The neighbour.
+    pub workload: String,
+    /// Completed requests, successful or failed.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Failed requests by kind.
+    pub errors_by_kind: BTreeMap<String, u64>,
+}
+
 /// Connections that were upgraded to WebSockets and stay open beside the load, with a message a second on each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -297,8 +314,10 @@ pub enum MarkKind {
     FiguresMissing,
     /// The neighbour's flood ended before the measurement, or it is unknown whether it lasted.
     FloodEnded,
-    /// The answered rate of the neighbour's flood is unknown.
+    /// The answered rate of a neighbour's flood is unknown, or what buffers took during it.
     FloodUnreported,
+    /// A neighbour's flood failed in another way than the scenario means it to.
+    FloodFailed,
     /// The rate that the search found did not keep the bound in the longer measurement.
     BoundMissed,
     /// A proxy that several workloads share also carried the neighbour's flood, so its CPU includes that work.
@@ -324,6 +343,7 @@ impl MarkKind {
             Self::FiguresMissing => "figures missing",
             Self::FloodEnded => "flood ended",
             Self::FloodUnreported => "flood unreported",
+            Self::FloodFailed => "flood failed",
             Self::BoundMissed => "bound missed",
             Self::SharedProxies => "shared proxies",
             Self::ControlUncounted => "control uncounted",

@@ -250,20 +250,22 @@ async fn end_flood(
     interrupt: &Interrupt,
 ) -> Result<FloodResult> {
     let of = (NEIGHBOUR, id);
+    let sends = environment.scenario.neighbours.first().map(|one| one.sends).unwrap_or_default();
+    let workload = NEIGHBOUR.to_owned();
     let known = |result: Result<_>| match result {
         Err(error) if error.is::<Interrupted>() => Err(error),
         result => Ok(result.map_err(|error| format!("{error:#}"))),
     };
     let lasted = match known(environment.ended(of, interrupt).await)? {
         Ok(Some(early)) => {
-            return Ok(FloodResult { requests_per_s: Ok(early.requests_per_s), lasted: Ok(false) });
+            return Ok(FloodResult { workload, sends, report: Ok(early), lasted: Ok(false) });
         }
         Ok(None) => Ok(true),
         Err(why) => Err(why),
     };
     let report = known(environment.end(of, interrupt).await.map(Some))?;
-    let requests_per_s = report.map(|report| report.map_or(0.0, |one| one.requests_per_s));
-    Ok(FloodResult { requests_per_s, lasted })
+    let report = report.map(Option::unwrap_or_default);
+    Ok(FloodResult { workload, sends, report, lasted })
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.

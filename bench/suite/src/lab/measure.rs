@@ -28,7 +28,7 @@ use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
 use crate::measurement::usage::Readings;
 use crate::process::Running;
-use crate::record::{Record, RssKib, WebSockets};
+use crate::record::{Mark, MarkKind, Record, RssKib, WebSockets};
 use crate::scenario::{self, CLIENT, Disturbance, Scenario};
 use crate::{distribution, generator, real_application};
 
@@ -212,28 +212,15 @@ impl LabEnvironment {
             // Without a disturbance there is no receiver.
             let _ = begins.send(());
             let report = generator.run(&client, plans, interrupt);
-            let running = beside.iter_mut().map(Running::is_running).collect::<Result<Vec<_>>>();
+            let running: Vec<_> = beside.iter_mut().map(Running::is_running).collect();
             let read = sampled();
             let report = (report?, read?);
-            let charged = if has_floods { lab.charged()? } else { BTreeMap::new() };
-            // The measurement is complete: an unknown result of a flood only leads to a mark.
-            let mut ended: Vec<_> =
-                beside.into_iter().map(|one| generator::end_flood(one, interrupt)).collect();
+            // From here on only an interrupt is an error; an unknown result of a flood only leads to a mark.
+            let charged = if has_floods { lab.charged() } else { Ok(BTreeMap::new()) };
+            let ended = beside.into_iter().map(|one| generator::end_flood(one, interrupt));
+            let ended: Vec<_> = ended.zip(running).collect();
             interrupt.check()?;
-            let during = DuringLoad::default();
-            if ended.is_empty() {
-                return Ok((report, during));
-            }
-            let first = ended.swap_remove(0);
-            if !has_floods {
-                return Ok((report, DuringLoad { websockets: Some(first?), ..during }));
-            }
-            let known = |error: anyhow::Error| format!("{error:#}");
-            let flooded = FloodResult {
-                requests_per_s: first.map(|report| report.requests_per_s).map_err(known),
-                lasted: running.map(|all| !all.contains(&false)).map_err(known),
-            };
-            Ok((report, DuringLoad { flooded: Some(flooded), charged, ..during }))
+            Ok((report, DuringLoad::of(case.scenario, ended, charged)?))
         };
         let Some(disturbance) = case.scenario.disturbance else {
             return load(mpsc::channel().0);
@@ -312,17 +299,50 @@ fn disturbed<T: Send>(
 /// Events during the measured load.
 #[derive(Clone, Debug, Default)]
 struct DuringLoad {
-    flooded: Option<FloodResult>,
+    floods: Vec<FloodResult>,
     websockets: Option<Report>,
     charged: BTreeMap<String, u64>,
+    /// Why that is unknown.
+    uncharged: Option<String>,
     revisions: u64,
 }
 
 impl DuringLoad {
+    /// What the loads beside the measured one reported, each with whether it still ran when that ended.
+    fn of(
+        scenario: &Scenario,
+        mut ended: Vec<(Result<Report>, Result<bool>)>,
+        charged: Result<BTreeMap<String, u64>>,
+    ) -> Result<Self> {
+        let mut during = Self::default();
+        if scenario.neighbours.is_empty() {
+            during.websockets = ended.pop().map(|(report, _)| report).transpose()?;
+            return Ok(during);
+        }
+        let known = |error: anyhow::Error| format!("{error:#}");
+        match charged {
+            Ok(charged) => during.charged = charged,
+            Err(error) => during.uncharged = Some(known(error)),
+        }
+        let floods = scenario.neighbours.iter().enumerate().zip(ended);
+        let floods = floods.map(|((nth, one), (report, lasted))| FloodResult {
+            workload: scenario::neighbour(nth),
+            sends: one.sends,
+            report: report.map_err(known),
+            lasted: lasted.map_err(known),
+        });
+        during.floods = floods.collect();
+        Ok(during)
+    }
+
     fn keep(&self, scenario: &Scenario, record: &mut Record) {
         record.revisions = self.revisions;
-        self.flooded.iter().for_each(|flooded| flooded.keep(record));
+        self.floods.iter().for_each(|flood| flood.keep(record));
         record.charged_bytes.clone_from(&self.charged);
+        record.marks.extend(self.uncharged.as_ref().map(|why| Mark {
+            kind: MarkKind::FloodUnreported,
+            why: format!("what buffers and connections took: {why}"),
+        }));
         record.websockets = self.websockets.as_ref().map(|all| WebSockets::of(scenario, all));
     }
 }
@@ -389,5 +409,36 @@ mod tests {
         let load = |_begins| -> Result<()> { bail!("no WebSocket opens") };
         let error = disturbed(load, |_| panic!("nothing runs")).unwrap_err();
         assert_eq!(error.to_string(), "no WebSocket opens");
+    }
+
+    #[test]
+    fn every_flood_is_recorded_and_an_unknown_figure_only_marks() {
+        let scenario =
+            scenario::all().unwrap().into_iter().find(|one| one.name == "neighbours").unwrap();
+        let report = |requests, errors: &[(&str, u64)]| Report {
+            requests,
+            errors: errors.iter().map(|(_, count)| count).sum(),
+            errors_by_kind: errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),
+            ..Report::default()
+        };
+        let ended = vec![
+            (Ok(report(90, &[("reset", 40)])), Ok(true)),
+            (Ok(report(9, &[("status_5xx", 2)])), Ok(true)),
+            (Err(anyhow::anyhow!("it was killed")), Ok(false)),
+        ];
+        let charged = Err(anyhow::anyhow!("no status"));
+        let mut record = Record::default();
+        DuringLoad::of(&scenario, ended, charged).unwrap().keep(&scenario, &mut record);
+        let floods = record.floods.iter().map(|one| (&*one.workload, one.requests, one.errors));
+        assert_eq!(floods.collect::<Vec<_>>(), [("neighbour", 90, 40), ("neighbour-2", 9, 2)]);
+        let marks: Vec<_> = record.marks.iter().map(|mark| mark.kind).collect();
+        let expected = [
+            MarkKind::FloodFailed,
+            MarkKind::FloodEnded,
+            MarkKind::FloodUnreported,
+            MarkKind::FloodUnreported,
+        ];
+        assert_eq!(marks, expected, "{:?}", record.marks);
+        assert!(record.marks[0].why.starts_with("neighbour-2"), "{:?}", record.marks);
     }
 }

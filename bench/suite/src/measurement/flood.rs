@@ -1,8 +1,11 @@
-//! The results of the neighbour's flood.
+//! The results of the neighbours' floods.
 
 use std::time::Duration;
 
-use crate::record::{Mark, MarkKind, Record};
+use leno_measure::load::Report;
+
+use crate::record::{FloodCounts, Mark, MarkKind, Record};
+use crate::scenario::{Flood, NEIGHBOUR};
 
 /// How long the neighbour floods before the measurement starts.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
@@ -12,11 +15,15 @@ pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 /// API server several times, which may take a minute each.
 pub(crate) const FLOOD_MOST: Duration = Duration::from_secs(600);
 
-/// The results of the neighbour's flood, or why they are unknown.
-#[derive(Clone, Debug, PartialEq)]
+/// The results of a neighbour's flood, or why they are unknown.
+#[derive(Clone, Debug)]
 pub(crate) struct FloodResult {
-    /// The rate of answered requests.
-    pub(crate) requests_per_s: Result<f64, String>,
+    /// The neighbour.
+    pub(crate) workload: String,
+    /// What it sends.
+    pub(crate) sends: Flood,
+    /// What its generator reported.
+    pub(crate) report: Result<Report, String>,
     /// Whether the flood was still running when the measurement ended.
     pub(crate) lasted: Result<bool, String>,
 }
@@ -24,34 +31,54 @@ pub(crate) struct FloodResult {
 impl FloodResult {
     /// Adds the results to a record.
     pub(crate) fn keep(&self, record: &mut Record) {
-        record.neighbour_requests_per_s = self.requests_per_s();
+        if let Ok(report) = &self.report {
+            if self.workload == NEIGHBOUR {
+                record.neighbour_requests_per_s = Some(report.requests_per_s);
+            }
+            record.floods.push(FloodCounts {
+                workload: self.workload.clone(),
+                requests: report.requests,
+                errors: report.errors,
+                errors_by_kind: report.errors_by_kind.clone(),
+            });
+        }
         record.marks.extend(self.marks());
     }
 
-    /// The rate of answered requests; `None` if it is unknown.
-    fn requests_per_s(&self) -> Option<f64> {
-        self.requests_per_s.as_ref().ok().copied()
-    }
-
-    /// The marks for a flood that ended before the measurement, may have ended, or has no figures.
+    /// The marks for a flood that ended before the measurement, may have ended, has failed, or has no figures.
     fn marks(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
+        let of = &self.workload;
         let mut mark = |kind, why| marks.push(Mark { kind, why });
         match &self.lasted {
             Ok(true) => {}
             Ok(false) => {
-                let why = "the neighbour's flood had ended when the measurement did";
-                mark(MarkKind::FloodEnded, why.to_owned());
+                mark(MarkKind::FloodEnded, format!("{of}: it had ended when the measurement did"));
             }
-            Err(why) => mark(
-                MarkKind::FloodEnded,
-                format!("whether the neighbour's flood lasted is not known: {why}"),
-            ),
+            Err(why) => {
+                mark(MarkKind::FloodEnded, format!("{of}: whether it lasted is not known: {why}"));
+            }
         }
-        if let Err(why) = &self.requests_per_s {
-            mark(MarkKind::FloodUnreported, format!("what the neighbour was answered: {why}"));
+        match &self.report {
+            Ok(report) if self.has_failed(report) => {
+                let (errors, kinds) = (report.errors, &report.errors_by_kind);
+                let why = format!("{of}: {errors} of {} failed: {kinds:?}", report.requests);
+                mark(MarkKind::FloodFailed, why);
+            }
+            Ok(_) => {}
+            Err(why) => mark(MarkKind::FloodUnreported, format!("{of}: {why}")),
         }
         marks
+    }
+
+    /// Whether it was less than the scenario has it be. A proxy may refuse some of the requests and connections of a flood, and
+    /// what is not read ends with its time limit.
+    fn has_failed(&self, report: &Report) -> bool {
+        match self.sends {
+            Flood::Requests | Flood::ConnectionsPerS(_) => report.errors == report.requests,
+            Flood::Bodies(_) => report.errors > 0,
+            Flood::Unread(_) => report.errors_by_kind.keys().any(|kind| kind != "timeout"),
+        }
     }
 }
 
@@ -59,18 +86,46 @@ impl FloodResult {
 mod tests {
     use super::*;
 
+    fn of(sends: Flood, errors: &[(&str, u64)]) -> FloodResult {
+        let report = Report {
+            requests: 10,
+            requests_per_s: 1.0,
+            errors: errors.iter().map(|(_, count)| count).sum(),
+            errors_by_kind: errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),
+            ..Report::default()
+        };
+        FloodResult { workload: NEIGHBOUR.to_owned(), sends, report: Ok(report), lasted: Ok(true) }
+    }
+
     #[test]
     fn a_flood_that_ended_before_the_measurement_says_so() {
-        let flooded = FloodResult { requests_per_s: Ok(1.0), lasted: Ok(true) };
-        assert_eq!((flooded.marks(), flooded.requests_per_s()), (vec![], Some(1.0)));
+        let flooded = of(Flood::Requests, &[]);
+        let mut record = Record::default();
+        flooded.keep(&mut record);
+        assert_eq!((&record.marks, record.neighbour_requests_per_s), (&vec![], Some(1.0)));
         let marks = FloodResult { lasted: Ok(false), ..flooded.clone() }.marks();
         assert!(marks[0].kind == MarkKind::FloodEnded && marks[0].kind.invalidates(), "{marks:?}");
         let unknown = FloodResult { lasted: Err("it is away".into()), ..flooded.clone() }.marks();
         assert!(unknown[0].kind == MarkKind::FloodEnded, "{unknown:?}");
         assert!(unknown[0].why.ends_with("not known: it is away"), "{unknown:?}");
-        let unreported = FloodResult { requests_per_s: Err("it is away".into()), ..flooded };
-        let marks = unreported.marks();
-        assert_eq!((unreported.requests_per_s(), marks.len()), (None, 1));
-        assert!(!marks[0].kind.invalidates(), "what is measured was flooded: {marks:?}");
+        let unreported = FloodResult { report: Err("it is away".into()), ..flooded };
+        let mut record = Record::default();
+        unreported.keep(&mut record);
+        assert_eq!((record.neighbour_requests_per_s, record.marks.len()), (None, 1));
+        assert!(!record.marks[0].kind.invalidates(), "what is measured was flooded: {record:?}");
+    }
+
+    #[test]
+    fn a_flood_that_fails_in_another_way_than_it_is_meant_to_says_so() {
+        let failed = |sends, errors: &[(&str, u64)]| {
+            let marks = of(sends, errors).marks();
+            marks.iter().any(|mark| mark.kind == MarkKind::FloodFailed)
+        };
+        let connections = Flood::ConnectionsPerS(1.0);
+        assert!(!failed(connections, &[("reset", 9)]) && failed(connections, &[("connect", 10)]));
+        assert!(!failed(Flood::Bodies(1), &[]) && failed(Flood::Bodies(1), &[("status_4xx", 1)]));
+        let unread = Flood::Unread(1);
+        assert!(!failed(unread, &[("timeout", 10)]));
+        assert!(failed(unread, &[("timeout", 9), ("connect", 1)]));
     }
 }
