@@ -170,7 +170,7 @@ fn node_mode_is_measured_beside_sidecars() {
     if !is_root() {
         return;
     }
-    let scenarios = ["upgrade", "neighbours", "memory-1"];
+    let scenarios = ["upgrade", "neighbours", "memory-1", "restart-websockets"];
     let records = several(&scenarios, "none,leno,leno-node", "4s");
     let of = |scenario: &str, mesh: &str| one(&records, scenario, mesh);
     let why = of("upgrade", "leno").left_out.as_deref().unwrap_or_default();
@@ -186,7 +186,14 @@ fn node_mode_is_measured_beside_sidecars() {
         assert_eq!(beside.left_out, None, "{mesh}");
         assert!(beside.alone_latency_us.as_ref().is_some_and(|alone| alone.p99 > 0), "{mesh}");
         assert!(beside.neighbour_requests_per_s > Some(0.0), "{mesh}: {beside:?}");
+        let floods: Vec<u64> = beside.floods.iter().map(|one| one.requests).collect();
+        assert!(floods.len() == 3 && !floods.contains(&0), "{mesh}: {beside:?}");
         let is_meshed = mesh != "none";
+        let killed = of("restart-websockets", mesh);
+        assert_eq!(killed.left_out, None, "{mesh}");
+        let cut = killed.websockets.unwrap().cut;
+        // WebSockets are opened for 3 s: the kill is within the load of 4 s all the same.
+        assert_eq!((cut > 0, killed.errors > 0), (is_meshed, is_meshed), "{mesh}: {killed:?}");
         assert_eq!(beside.proxies, if is_meshed { 10 } else { 0 }, "{mesh}: all of them");
         let idle = of("memory-1", mesh);
         assert_eq!((&idle.left_out, idle.errors), (&None, 0), "{mesh}");
