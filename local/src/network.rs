@@ -341,7 +341,7 @@ pub(crate) async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
 
 /// Settings of a namespace, written by a thread inside it before any interface is there.
 fn prepare_settings(listening: &[u16]) -> Result<()> {
-    let mesh_ports = [ports::OUTBOUND, ports::INBOUND, HBONE, ports::ADMIN];
+    let mesh_ports = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
     let reserved = mesh_ports.iter().chain(listening).map(u16::to_string);
     let reserved = reserved.collect::<Vec<_>>().join(",");
     write_setting("net/ipv4/ip_local_reserved_ports", &reserved)?;
@@ -384,9 +384,6 @@ fn prepare_forwarding() -> Result<()> {
     }
     Ok(())
 }
-
-/// The second wire form's port; reserved so that no outgoing connection ever takes it.
-const HBONE: u16 = 15008;
 
 /// Writes one `/proc/sys` file; a file that this kernel does not have is passed over.
 fn write_setting(name: &str, value: &str) -> Result<()> {

@@ -4,6 +4,8 @@
 pub const OUTBOUND: u16 = 15001;
 /// The proxy's inbound listener.
 pub const INBOUND: u16 = 15006;
+/// Where proxies take HBONE: HTTP/2 CONNECT in mTLS, the wire form of Istio's ambient mode.
+pub const HBONE: u16 = 15008;
 /// The control plane's discovery and identity service.
 pub const CONTROL: u16 = 15010;
 /// The proxy's admin server: `/metrics`, `/ready`, `/live`, `/config`.

@@ -53,6 +53,7 @@ mod stall;
 mod stream;
 mod tolerance;
 mod trailers;
+mod tunnel;
 
 pub use code::Code;
 pub use conn::{Accept, Client, Opening, Request, client, server};
@@ -66,3 +67,4 @@ pub use piece::{Piece, trim_chunks};
 pub use reserved::{has_reserved, is_identity_field, is_mesh_field, is_reserved, remove_reserved};
 pub use stream::Stream;
 pub use trailers::may_be_trailer;
+pub use tunnel::Tunnel;

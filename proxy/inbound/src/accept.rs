@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!  first bytes ──────────────┬─ mesh TLS ─► handshake
+//!                            ├─ TLS on the port of HBONE ─► handshake ─► tunnels
 //!  none: race ─┬─ client ────┴─ anything else ─► HTTP, or bytes (strict: reset)
 //!              └─ application ─► bytes
 //! ```
@@ -19,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use leno_telemetry::{Counter, Direction};
-use leno_tls::{Alpn, ClientIdentity, TlsStream, offers_mesh};
+use leno_tls::{Alpn, ClientIdentity, TlsStream, offers_hbone, offers_mesh};
 use leno_transport::{ConnectError, Counted, Io, OwnTls, Peeked, Verdict, Waits};
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
@@ -38,28 +39,41 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the rest of a probe's head, which a kubelet sends at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that may go on to the application.
+/// A connection that may go on to the application, or whose streams may.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// From another proxy, or from a client that speaks its protocol without an identity.
     Mesh { stream: TlsStream, identity: Option<Identity>, protocol: Protocol },
-    /// Requests of a client without an identity, of either version.
-    Http { client: Peeked<TcpStream>, protocol: Protocol },
+    /// From a client of HBONE.
+    Hbone { stream: TlsStream, identity: Identity },
+    /// From a client without an identity.
+    Plain(Plain<TcpStream>),
+}
+
+/// What the application's own client sends, outside of any TLS between proxies.
+#[derive(Debug)]
+pub(crate) enum Plain<S> {
+    /// Requests, of either version.
+    Http { client: Peeked<S>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.
-    Unreachable { client: Peeked<TcpStream>, error: ConnectError },
+    Unreachable { client: Peeked<S>, error: ConnectError },
     /// Bytes of such a client, and the application where it is connected to already. `tls`: `None` if no policy
     /// needed its server name.
-    Opaque { client: Peeked<TcpStream>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
+    Opaque { client: Peeked<S>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
 }
 
 impl Accepted {
     /// Resets the client's connection.
     pub(crate) fn reset(self) {
         match self {
-            Self::Mesh { mut stream, .. } => stream.reset_on_drop(),
-            Self::Http { client, .. }
-            | Self::Unreachable { client, .. }
-            | Self::Opaque { client, .. } => client.reset(),
+            Self::Mesh { mut stream, .. } | Self::Hbone { mut stream, .. } => {
+                stream.reset_on_drop();
+            }
+            Self::Plain(
+                Plain::Http { client, .. }
+                | Plain::Unreachable { client, .. }
+                | Plain::Opaque { client, .. },
+            ) => client.reset(),
         }
     }
 }
@@ -70,6 +84,16 @@ pub(crate) struct PortRules {
     pub(crate) mtls: MtlsMode,
     /// What the port is declared to carry.
     pub(crate) declared: Protocol,
+    /// It is the port of HBONE, and not the application's.
+    pub(crate) hbone: bool,
+}
+
+/// What is known once a side has spoken, or neither may.
+enum Spoken<S> {
+    /// The client has, and the application where it was connected to meanwhile.
+    Client(Peeked<S>, Option<TcpStream>),
+    /// It needs no detection.
+    Settled(Plain<S>),
 }
 
 /// `None`: the client has left, or was refused and reset.
@@ -90,23 +114,9 @@ pub(crate) async fn accept(
         }
         _ => first_speaker(shared, application, &mut client, from, rules).await,
     };
-    let server = match speaker {
-        Ok(FirstSpeaker::Client(server)) => server,
-        Ok(FirstSpeaker::Server(server)) => {
-            registry.count(Counter::InboundDetectedServerFirst);
-            let tls = Some(OwnTls::default());
-            return Some(Accepted::Opaque { client, server: Some(server), tls });
-        }
-        Ok(FirstSpeaker::Denied) => {
-            let tls = Some(OwnTls::default());
-            return Some(Accepted::Opaque { client, server: None, tls });
-        }
-        Ok(FirstSpeaker::Unreachable(error)) => {
-            return Some(Accepted::Unreachable { client, error });
-        }
-        Ok(FirstSpeaker::Neither) => return None,
-        // The client sees the same whichever side broke.
-        Err(error) => return broke_off(client, &error),
+    let (mut client, server) = match spoken(shared, client, speaker)? {
+        Spoken::Client(client, server) => (client, server),
+        Spoken::Settled(settled) => return Some(Accepted::Plain(settled)),
     };
     // A client has begun something, which a drain waits for.
     let _busy = shared.parts.activity.enter();
@@ -119,6 +129,10 @@ pub(crate) async fn accept(
             registry.count(Counter::InboundDetectedMesh);
             return handshake(shared, client, rules.mtls).await;
         }
+        Ok(Verdict::Tls(Some(hello))) if rules.hbone && offers_hbone(&hello) => {
+            registry.count(Counter::InboundDetectedHbone);
+            return hbone(shared, client).await;
+        }
         Ok(_) => {}
         Err(error) => return broke_off(client, &error),
     }
@@ -128,7 +142,7 @@ pub(crate) async fn accept(
             None
         }
         Ok(None) if rules.mtls != MtlsMode::Strict => {
-            plaintext(shared, client, server, application, rules).await
+            plaintext(shared, client, server, application, rules).await.map(Accepted::Plain)
         }
         Ok(None) => {
             registry.count(Counter::InboundPlaintextRefused);
@@ -138,6 +152,50 @@ pub(crate) async fn accept(
         }
         Err(error) => broke_off(client, &error),
     }
+}
+
+/// Accepts what comes through a tunnel, whose client has proven its identity: what [`accept`] does for clients that are
+/// no proxies.
+pub(crate) async fn tunnelled<S: Io>(
+    shared: &Shared,
+    application: &Application,
+    mut client: Peeked<S>,
+    access: &Access,
+    declared: Protocol,
+) -> Option<Plain<S>> {
+    // There is no other TLS between proxies inside.
+    let rules = PortRules { mtls: MtlsMode::Disabled, declared, hbone: false };
+    let speaker = first_speaker(shared, application, &mut client, access, rules).await;
+    match spoken(shared, client, speaker)? {
+        Spoken::Client(client, server) => {
+            let _busy = shared.parts.activity.enter();
+            plaintext(shared, client, server, application, rules).await
+        }
+        Spoken::Settled(settled) => Some(settled),
+    }
+}
+
+/// `None`: nothing is served.
+fn spoken<S: Io>(
+    shared: &Shared,
+    client: Peeked<S>,
+    speaker: io::Result<FirstSpeaker>,
+) -> Option<Spoken<S>> {
+    let tls = Some(OwnTls::default());
+    Some(match speaker {
+        Ok(FirstSpeaker::Client(server)) => Spoken::Client(client, server),
+        Ok(FirstSpeaker::Server(server)) => {
+            shared.parts.registry.count(Counter::InboundDetectedServerFirst);
+            Spoken::Settled(Plain::Opaque { client, server: Some(server), tls })
+        }
+        Ok(FirstSpeaker::Denied) => Spoken::Settled(Plain::Opaque { client, server: None, tls }),
+        Ok(FirstSpeaker::Unreachable(error)) => {
+            Spoken::Settled(Plain::Unreachable { client, error })
+        }
+        Ok(FirstSpeaker::Neither) => return None,
+        // The client sees the same whichever side broke.
+        Err(error) => return broke_off(client, &error),
+    })
 }
 
 /// What answers the probe that a kubelet has sent to the workload itself. It has no certificate, and no policy permits it.
@@ -161,19 +219,19 @@ async fn kubelet_probe<'s>(
     timeout(PROBE_TIMEOUT, whole).await.unwrap_or(Ok(None))
 }
 
-fn broke_off<T>(client: Peeked<TcpStream>, error: &io::Error) -> Option<T> {
+fn broke_off<S: Io, T>(client: Peeked<S>, error: &io::Error) -> Option<T> {
     tracing::debug!(%error, "a connection broke before its protocol was clear");
     client.reset();
     None
 }
 
 /// Waits for either side to speak; no memory is held meanwhile.
-async fn first_speaker(
+async fn first_speaker<S: Io>(
     shared: &Shared,
     application: &Application,
-    client: &mut Peeked<TcpStream>,
+    client: &mut Peeked<S>,
     access: &Access,
-    PortRules { mtls, declared }: PortRules,
+    PortRules { mtls, declared, .. }: PortRules,
 ) -> io::Result<FirstSpeaker> {
     let client_first = matches!(declared, Protocol::Http1 | Protocol::Http2);
     let longest = match (mtls, declared) {
@@ -236,13 +294,31 @@ async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -
                 }
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http1 => Protocol::Http1,
-                Alpn::Opaque => Protocol::Opaque,
+                // The latter is offered on a port of its own.
+                Alpn::Opaque | Alpn::Hbone => Protocol::Opaque,
             };
             Some(Accepted::Mesh { stream, identity, protocol })
         }
         Err(error) => {
             registry.count(Counter::InboundHandshakeFailed);
             tracing::info!(%error, "refused: the TLS handshake failed");
+            None
+        }
+    }
+}
+
+/// No client of HBONE is served without an identity, whatever the mode is.
+async fn hbone(shared: &Shared, client: Peeked<TcpStream>) -> Option<Accepted> {
+    let registry = &shared.parts.registry;
+    match shared.parts.tls.accept_hbone(client).await {
+        Ok(stream) => {
+            registry.count(Counter::InboundHandshake);
+            let identity = stream.identity().cloned()?;
+            Some(Accepted::Hbone { stream, identity })
+        }
+        Err(error) => {
+            registry.count(Counter::InboundHandshakeFailed);
+            tracing::info!(%error, "refused: the TLS handshake of HBONE failed");
             None
         }
     }
@@ -257,13 +333,13 @@ async fn renewal(shared: &Shared, stream: TlsStream) {
 }
 
 /// A client without an identity that has sent bytes, or its end: HTTP or bytes?
-async fn plaintext(
+async fn plaintext<S: Io>(
     shared: &Shared,
-    mut client: Peeked<TcpStream>,
+    mut client: Peeked<S>,
     server: Option<TcpStream>,
     application: &Application,
-    PortRules { mtls, declared }: PortRules,
-) -> Option<Accepted> {
+    PortRules { mtls, declared, .. }: PortRules,
+) -> Option<Plain<S>> {
     let port = application.dialled().port();
     let reads_names = shared.policies().table.reads_server_names(port);
     let detected = match declared {
@@ -298,15 +374,13 @@ async fn plaintext(
         verdict => Some(own_tls(verdict, client.bytes())),
     };
     match protocol {
-        Protocol::Opaque => {
-            Some(Accepted::Opaque { client, server: server.map(Peeked::from), tls })
-        }
+        Protocol::Opaque => Some(Plain::Opaque { client, server: server.map(Peeked::from), tls }),
         _ => {
             if let Some(server) = server.filter(|_| protocol == Protocol::Http1) {
                 // Nothing was sent on it.
                 application.server.pool.put(leno_http::Conn::new(Counted::new(server)), None);
             }
-            Some(Accepted::Http { client, protocol })
+            Some(Plain::Http { client, protocol })
         }
     }
 }

@@ -7,6 +7,7 @@
 //! ```text
 //! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h2 ─► requests ─┐
 //!                          │                        └─ leno-tcp ─► bytes ────┼─► policies ─► application
+//!                          ├─ HBONE ─► identity ─► CONNECTs ─► HTTP or bytes ┤
 //!                          └─ anything else ─► strict: reset                 │
 //!                                              permissive: HTTP or bytes ────┘
 //!
@@ -34,6 +35,7 @@ mod authorize;
 mod bearer;
 pub mod calls;
 mod external;
+mod hbone;
 mod http;
 mod limit;
 mod opaque;
@@ -61,14 +63,15 @@ use leno_transport::{
 };
 use leno_types::authorization::Authorization;
 use leno_types::mesh::{ServerPolicy, declared};
-use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
+use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical, ports};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
-use accept::{Accepted, PortRules};
+use accept::{Accepted, Plain, PortRules};
 use addresses::ANSWER_TIMEOUT;
 use application::{Application, Server};
 use authorize::{Access, LogBudget, Policies};
+use hbone::Tunnels;
 use limit::{Key, RateLimits};
 use peer::{Instance, Peer};
 use servers::Servers;
@@ -111,9 +114,16 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Inbound {
     shared: Rc<Shared>,
+    applications: Applications,
+}
+
+/// Finds the application behind each of the workload's ports.
+#[derive(Clone, Debug)]
+pub(crate) struct Applications {
+    shared: Rc<Shared>,
     /// Which client address the application sees.
     client_address: Rc<ClientAddress>,
-    servers: Servers,
+    servers: Rc<Servers>,
 }
 
 #[derive(Debug)]
@@ -126,6 +136,12 @@ pub(crate) struct Shared {
     plain: http::Http1Handlers<TcpStream>,
     /// The same of another proxy.
     meshed: http::Http1Handlers<TlsStream>,
+    /// The same of a client of HBONE.
+    tunnelled: http::Http1Handlers<leno_h2::Tunnel>,
+    /// Bounds of connections of HBONE.
+    pub(crate) hbone_limits: Rc<leno_h2::Limits>,
+    /// The tunnels that are open, by the identity of their clients.
+    pub(crate) tunnels: Shares<Identity>,
     /// How many requests the policy allows.
     limits: RefCell<Rc<RateLimits>>,
     /// Reports changes of the policy.
@@ -199,6 +215,9 @@ impl Inbound {
             tasks,
             plain: Handlers::new(http::serve_request),
             meshed: Handlers::new(http::serve_request),
+            tunnelled: Handlers::new(http::serve_request),
+            hbone_limits: hbone::limits(),
+            tunnels: hbone::tunnels(),
             limits,
             limited,
             policies,
@@ -211,7 +230,9 @@ impl Inbound {
             probes: OnceCell::new(),
         };
         let shared = Rc::new(shared);
-        Self { shared, client_address: Rc::default(), servers: Servers::default() }
+        let (client_address, servers) = (Rc::default(), Rc::default());
+        let applications = Applications { shared: Rc::clone(&shared), client_address, servers };
+        Self { shared, applications }
     }
 
     /// Has a kubelet that calls the workload itself answered. Before the first connection.
@@ -264,7 +285,7 @@ impl Inbound {
         let address = canonical(address);
         let instance = Instance::of(parts.registry.logs(), &parts.directory, address.ip());
         let client = Client { identity: None, certificate: None, address, instance };
-        let application = self.application(destination, client.address);
+        let application = self.applications.at(destination, client.address);
         let access = Access::new(&client, application.dialled().port());
         let accepted = accept::accept(&self.shared, &application, stream, &access, rules).await?;
         if let Err(refusal) = admit(admitted, &accepted, rules.mtls) {
@@ -278,7 +299,14 @@ impl Inbound {
                 let client = Client { identity, certificate, ..client };
                 self.of_mesh(&client, application, stream, (protocol, rules.declared)).await
             }
-            Accepted::Http { client: stream, protocol } => {
+            Accepted::Hbone { stream, identity } => {
+                let certificate = stream.certificate();
+                let client = Client { identity: Some(identity.clone()), certificate, ..client };
+                let own = application.dialled().ip();
+                let tunnels = Tunnels::new(self.applications.clone(), (client, identity), own);
+                Some(Serving::Boxed(Box::pin(tunnels.serve(stream))))
+            }
+            Accepted::Plain(Plain::Http { client: stream, protocol }) => {
                 let edge = self.shared.edge(&client);
                 let caller = Rc::new(Caller::new(&client, access));
                 Some(match protocol {
@@ -286,11 +314,11 @@ impl Inbound {
                     _ => Serving::Plain(application, edge, caller, stream),
                 })
             }
-            Accepted::Opaque { client: stream, server, tls } => {
+            Accepted::Plain(Plain::Opaque { client: stream, server, tls }) => {
                 let edge = self.shared.edge(&client);
                 Some(self.opaque((edge, access), application, stream, (server, tls)))
             }
-            Accepted::Unreachable { client: stream, error } => {
+            Accepted::Plain(Plain::Unreachable { client: stream, error }) => {
                 let edge = self.shared.edge(&client);
                 opaque::unreachable(&self.shared, &edge, &error, application.dialled());
                 stream.reset();
@@ -403,9 +431,10 @@ impl Inbound {
         self.shared.tasks.sweep();
         self.shared.plain.sweep();
         self.shared.meshed.sweep();
+        self.shared.tunnelled.sweep();
         self.shared.limits().sweep();
         self.shared.policies().sweep();
-        self.servers.sweep();
+        self.applications.servers.sweep();
     }
 
     fn destination(&self, stream: &TcpStream, listener: SocketAddr) -> std::io::Result<SocketAddr> {
@@ -415,9 +444,11 @@ impl Inbound {
                 .map(|OrigDst(original)| canonical(original)),
         }
     }
+}
 
+impl Applications {
     /// The application as `client` reaches it.
-    fn application(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
+    pub(crate) fn at(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
         if self.shared.parts.application.is_some() {
             return Rc::new(Application::new(None, self.server(destination, None)));
         }
@@ -436,7 +467,9 @@ impl Inbound {
 /// Under `disabled` no client can prove an identity, so that none has to.
 fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(), Refusal> {
     match accepted {
-        Accepted::Mesh { identity: Some(identity), .. } => admitted.prove(Some(identity)),
+        Accepted::Mesh { identity: Some(identity), .. } | Accepted::Hbone { identity, .. } => {
+            admitted.prove(Some(identity))
+        }
         _ if mtls == MtlsMode::Disabled => admitted.prove(None),
         _ => admitted.serve_unproven(),
     }
@@ -463,7 +496,8 @@ impl Shared {
         let is_authorized = self.policies().read_requests(port);
         let policy = self.parts.policy.borrow();
         let Some(policy) = &*policy else {
-            return PortRules { mtls: MtlsMode::Strict, declared: Protocol::Detect };
+            let (mtls, declared) = (MtlsMode::Strict, Protocol::Detect);
+            return PortRules { mtls, declared, hbone: false };
         };
         let is_limited =
             || policy.limits.iter().any(|limit| limit.port.is_none_or(|of| of == port));
@@ -471,7 +505,8 @@ impl Shared {
             Protocol::Detect if is_authorized || is_limited() => Protocol::Http1,
             declared => declared,
         };
-        PortRules { mtls: policy.mtls, declared }
+        let is_named = || policy.ports.iter().any(|named| named.port == port);
+        PortRules { mtls: policy.mtls, declared, hbone: port == ports::HBONE && !is_named() }
     }
 
     /// Which clients and requests the policy permits now. Costs one comparison while nothing changes.

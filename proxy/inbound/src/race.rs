@@ -3,7 +3,7 @@
 use std::io;
 
 use leno_transport::{
-    ConnectError, Opening, Peeked, RELAY_IDLE, Speaker, Verdict, Waits, first_to_speak, judge,
+    ConnectError, Io, Opening, Peeked, RELAY_IDLE, Speaker, Verdict, Waits, first_to_speak, judge,
     unless_gone,
 };
 use leno_types::Protocol;
@@ -31,10 +31,10 @@ pub(crate) enum FirstSpeaker {
 ///
 /// # Errors
 /// Either side broke.
-pub(crate) async fn race(
+pub(crate) async fn race<S: Io>(
     shared: &Shared,
     application: &Application,
-    client: &mut Peeked<TcpStream>,
+    client: &mut Peeked<S>,
 ) -> io::Result<FirstSpeaker> {
     if !application.speaks_http2_first() {
         let connected = unless_gone(application.connect(), |cx| client.poll_gone(cx)).await;

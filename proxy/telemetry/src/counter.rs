@@ -58,6 +58,20 @@ counters! {
     InboundDetectedServerFirst = "leno_detect" r#"direction="inbound",result="server_first""#,
     /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedMesh = "leno_detect" r#"direction="inbound",result="mesh""#,
+    /// Connections by the protocol that was detected from their first bytes.
+    InboundDetectedHbone = "leno_detect" r#"direction="inbound",result="hbone""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    OutboundTunnelOpened = "leno_hbone_tunnels" r#"direction="outbound",result="opened""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    OutboundTunnelRefused = "leno_hbone_tunnels" r#"direction="outbound",result="refused""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    OutboundTunnelFailed = "leno_hbone_tunnels" r#"direction="outbound",result="failed""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    InboundTunnelOpened = "leno_hbone_tunnels" r#"direction="inbound",result="opened""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    InboundTunnelRefused = "leno_hbone_tunnels" r#"direction="inbound",result="refused""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    InboundTunnelLimit = "leno_hbone_tunnels" r#"direction="inbound",result="limit""#,
     /// Connections refused because discovery did not resolve their address.
     OutboundUnresolved = "leno_unresolved_refused" r#"direction="outbound""#,
     /// Connections closed because their original destination is unknown.

@@ -29,7 +29,7 @@ const SESSIONS_PER_IDENTITY: usize = 128;
 /// ended, so each connection leads to at most one resumption.
 const TICKETS: usize = 1;
 
-/// The TLS configurations for one set of [`Credentials`]: two for servers, and one for clients of
+/// The TLS configurations for one set of [`Credentials`]: three for servers, and one for clients of
 /// each expected identity. Sessions and tickets belong to them, so after a rotation peers make a
 /// full handshake.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub struct TlsConfigs {
     verifier: Arc<ClientVerifier>,
     server: Arc<ServerConfig>,
     open_server: Arc<ServerConfig>,
+    hbone_server: Arc<ServerConfig>,
 }
 
 impl TlsConfigs {
@@ -76,12 +77,12 @@ impl TlsConfigs {
             .map_err(as_rustls)
             .map_err(unusable("trust bundle"))?;
         let verifier = Arc::new(verifier.without(credentials.revoked().clone()));
-        let server = |clients: Arc<dyn ClientCertVerifier>| {
-            server((&provider, &clock), &key, clients).map_err(unusable("provider"))
+        let server = |clients: Arc<dyn ClientCertVerifier>, protocols: &[Alpn]| {
+            server((&provider, &clock), &key, (clients, protocols)).map_err(unusable("provider"))
         };
-        let strict = server(Arc::clone(&verifier) as _)?;
-        let open_server = server(Arc::new(verifier.optional()))?;
-        let server = strict;
+        let hbone_server = server(Arc::clone(&verifier) as _, &[Alpn::Hbone])?;
+        let open_server = server(Arc::new(verifier.optional()), &Alpn::ALL)?;
+        let server = server(Arc::clone(&verifier) as _, &Alpn::ALL)?;
         Ok(Self {
             credentials,
             provider,
@@ -92,6 +93,7 @@ impl TlsConfigs {
             verifier,
             server,
             open_server,
+            hbone_server,
         })
     }
 
@@ -119,6 +121,11 @@ impl TlsConfigs {
     /// [`Self::server`], so that no client can use them to avoid its check.
     pub(crate) fn open_server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.open_server)
+    }
+
+    /// The configuration of a server of HBONE, which requires a certificate of every client.
+    pub(crate) fn hbone_server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.hbone_server)
     }
 
     /// The certificate of a client with this chain, by the same rules as in [`Self::server`].
@@ -193,14 +200,14 @@ fn store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls
 fn server(
     (provider, clock): (&Arc<CryptoProvider>, &Arc<dyn TimeProvider>),
     key: &Arc<SingleCertAndKey>,
-    clients: Arc<dyn ClientCertVerifier>,
+    (clients, protocols): (Arc<dyn ClientCertVerifier>, &[Alpn]),
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
     let details = (Arc::clone(provider), Arc::clone(clock));
     let mut server = ServerConfig::builder_with_details(details.0, details.1)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(Arc::clone(key) as _);
-    server.alpn_protocols = Alpn::ALL.map(|alpn| alpn.as_bytes().to_vec()).into();
+    server.alpn_protocols = protocols.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.ticketer = Ticketer::new()?;
     server.send_tls13_tickets = TICKETS;

@@ -80,14 +80,14 @@ impl Connector {
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
         let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
         let session = tls.common();
-        let alpn = agreed(session)
-            .filter(|agreed| offered.contains(agreed))
-            .ok_or(HandshakeError::NoProtocol)?;
+        let alpn = agreed(session, offered).ok_or(HandshakeError::NoProtocol)?;
         let svid = proven(session, &self.current)?;
         svid.check_identity(expected)?;
         let dialled =
             Dialled { server: address, shown_until_s: current.own_until_s(), not_before_s: 0 };
-        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).bounded(&svid, Some(dialled)))
+        // No server of HBONE takes a renewal.
+        let dialled = (alpn != Alpn::Hbone).then_some(dialled);
+        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).bounded(&svid, dialled))
     }
 
     pub(crate) fn latest(&self) -> &Current {
@@ -152,7 +152,7 @@ impl Acceptor {
         let session = UnbufferedServerConnection::new(config)?;
         let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
         let session = tls.common();
-        let alpn = agreed(session).ok_or(HandshakeError::NoProtocol)?;
+        let alpn = agreed(session, &Alpn::ALL).ok_or(HandshakeError::NoProtocol)?;
         let svid = match client {
             ClientIdentity::Required => {
                 let svid = proven(session, &self.current)?;
@@ -175,6 +175,27 @@ impl Acceptor {
     }
 }
 
+impl Acceptor {
+    /// Makes `tcp` a connection of HBONE, whose client must prove an identity of our trust domain or of a federated one.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub async fn accept_hbone(
+        &self,
+        tcp: impl Into<Peeked<TcpStream>>,
+    ) -> Result<TlsStream, HandshakeError> {
+        let current = in_use(&self.current)?;
+        let session = UnbufferedServerConnection::new(current.hbone_server())?;
+        let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
+        let session = tls.common();
+        let alpn = agreed(session, &[Alpn::Hbone]).ok_or(HandshakeError::NoProtocol)?;
+        let svid = proven(session, &self.current)?;
+        current.check_domain(&svid)?;
+        let identity = svid.identity.clone();
+        Ok(TlsStream::new(tls, Ok(identity), alpn).bounded(&svid, None))
+    }
+}
+
 fn in_use(current: &Current) -> Result<Arc<TlsConfigs>, HandshakeError> {
     current.borrow().clone().ok_or(HandshakeError::NoCredentials)
 }
@@ -186,8 +207,10 @@ async fn in_time(mut tls: Box<Tls>) -> Result<Box<Tls>, HandshakeError> {
     Ok(tls)
 }
 
-fn agreed(session: &CommonState) -> Option<Alpn> {
-    Alpn::from_bytes(session.alpn_protocol()?)
+/// The one of `offered` that both ends have agreed on.
+fn agreed(session: &CommonState, offered: &[Alpn]) -> Option<Alpn> {
+    let agreed = session.alpn_protocol()?;
+    offered.iter().copied().find(|alpn| alpn.as_bytes() == agreed)
 }
 
 /// The identity that the peer proved in this handshake, or in the one that began the resumed

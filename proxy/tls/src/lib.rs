@@ -59,7 +59,7 @@ pub use live::{ShownCertificate, end_revoked};
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
 pub use renewal::{Renewal, RenewalDue};
-pub use sniff::offers_mesh;
+pub use sniff::{offers_hbone, offers_mesh};
 pub use stream::{Alpn, TlsStream};
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ impl Originator {
         let alpns = offered.iter().filter_map(|alpn| match alpn {
             Alpn::Http2 => Some(HTTP2.to_vec()),
             Alpn::Http1 => Some(HTTP1.to_vec()),
-            Alpn::Opaque | Alpn::Renewal => None,
+            Alpn::Opaque | Alpn::Renewal | Alpn::Hbone => None,
         });
         let (config, name) = (Arc::clone(&self.config), self.name.clone());
         let session = UnbufferedClientConnection::new_with_alpn(config, name, alpns.collect())?;

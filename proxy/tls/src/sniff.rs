@@ -1,4 +1,4 @@
-//! Distinguishes mTLS of the mesh from an application's own TLS by the ClientHello.
+//! Distinguishes mTLS between proxies from an application's own TLS by the ClientHello.
 
 use leno_transport::ClientHello;
 
@@ -8,4 +8,10 @@ use crate::stream::Alpn;
 #[must_use]
 pub fn offers_mesh(hello: &ClientHello) -> bool {
     hello.protocols().any(|name| Alpn::from_bytes(name).is_some())
+}
+
+/// Whether a client offers HTTP/2, as clients of HBONE do.
+#[must_use]
+pub fn offers_hbone(hello: &ClientHello) -> bool {
+    hello.protocols().any(|name| name == Alpn::Hbone.as_bytes())
 }

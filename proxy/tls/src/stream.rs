@@ -17,10 +17,13 @@ pub enum Alpn {
     Opaque,
     /// Which connections of the client go on with the certificates of this one.
     Renewal,
+    /// HBONE: HTTP/2 whose streams are CONNECTs, between proxies of any mesh. Its ALPN name is that of any HTTP/2, so
+    /// that the port tells it from the application's own TLS.
+    Hbone,
 }
 
 impl Alpn {
-    /// All of them, in the server's order of preference.
+    /// Those between two proxies of this mesh, in the server's order of preference.
     pub const ALL: [Self; 4] = [Self::Http2, Self::Http1, Self::Opaque, Self::Renewal];
 
     /// The protocols that a client with HTTP requests offers.
@@ -34,6 +37,7 @@ impl Alpn {
             Self::Http1 => "leno-h1",
             Self::Opaque => "leno-tcp",
             Self::Renewal => "leno-renewal",
+            Self::Hbone => "h2",
         }
     }
 
@@ -43,7 +47,7 @@ impl Alpn {
         self.as_str().as_bytes()
     }
 
-    /// The protocol with this ALPN name.
+    /// The protocol between two proxies of this mesh with this ALPN name.
     #[must_use]
     pub fn from_bytes(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|alpn| alpn.as_bytes() == name)

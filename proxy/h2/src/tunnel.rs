@@ -1,0 +1,143 @@
+//! The bytes of a CONNECT (RFC 9113 section 8.5) as a connection.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use leno_transport::Io;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::code::Code;
+use crate::error::Reset;
+use crate::piece::Piece;
+use crate::stream::Stream;
+
+/// Bytes copied by one write: what [`Limits::send_bytes`](crate::Limits::send_bytes) lets wait in a stream.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// The two directions of a stream whose CONNECT was answered with 200.
+///
+/// A shutdown sends END_STREAM. A tunnel that is dropped without one, or after [`Io::reset_on_drop`], is reset, so that
+/// the other end does not take what it has for the whole. Bytes that are not read hold back the sender, by the
+/// window of the stream.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// `None` only while it is dropped.
+    stream: Option<Stream>,
+    /// Received, and not read yet.
+    received: Piece,
+    /// The other end has sent END_STREAM.
+    ended: bool,
+    /// END_STREAM was sent.
+    shut: bool,
+    /// It ends with a reset.
+    is_cut: bool,
+}
+
+impl Tunnel {
+    /// The bytes of `stream`. Both heads have passed.
+    #[must_use]
+    pub fn new(stream: Stream) -> Self {
+        let received = Piece::default();
+        Self { stream: Some(stream), received, ended: false, shut: false, is_cut: false }
+    }
+
+    /// Ready when bytes are here, or the end.
+    fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Err(gone())) };
+        while self.received.is_empty() && !self.ended {
+            match ready!(stream.poll_data(cx)) {
+                Ok(Some(piece)) => self.received = piece,
+                Ok(None) => self.ended = true,
+                Err(reset) => return Poll::Ready(Err(broken(reset))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_received(cx))?;
+        let part = this.received.split_to(out.remaining());
+        out.put_slice(&part);
+        if this.received.is_empty() {
+            // It would keep its chunk.
+            this.received = Piece::default();
+        }
+        if let Some(stream) = this.stream.as_mut().filter(|_| !part.is_empty()) {
+            stream.release(part.len());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let Some(stream) = this.stream.as_mut().filter(|_| !this.shut) else {
+            return Poll::Ready(Err(gone()));
+        };
+        ready!(stream.poll_capacity(cx)).map_err(broken)?;
+        let part = bytes.get(..WRITE_BYTES).unwrap_or(bytes);
+        stream.send_data(part, false);
+        Poll::Ready(Ok(part.len()))
+    }
+
+    /// The connection's driver writes what is queued.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(stream) = this.stream.as_mut().filter(|_| !this.shut) {
+            stream.send_data(Piece::default(), true);
+            this.shut = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Io for Tunnel {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_received(cx)
+    }
+
+    fn reset_on_drop(&mut self) {
+        self.is_cut = true;
+    }
+
+    fn has_left(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.reset_reason().is_some())
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take().filter(|_| self.is_cut) {
+            // As RFC 9113 section 8.5 has it for a connection that was reset.
+            stream.reset(Code::CONNECT_ERROR);
+        }
+    }
+}
+
+fn broken(reset: Reset) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, reset)
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! HBONE: a connection of mTLS whose streams are connections to this workload, as proxies of Istio's ambient mode make
+//! them.
+//!
+//! ```text
+//!  client's proxy ══ mTLS, HTTP/2, port 15008 ══╦═ CONNECT own address:8080 ─► 200 ─► as a connection to 8080
+//!                                               ╠═ CONNECT another address  ─► 403
+//!                                               ╚═ another method           ─► 405
+//! ```
+//!
+//! What comes through a tunnel is detected, counted and judged by policies as a connection of a client that has proven
+//! its identity. No header of a CONNECT is believed, and none of the mesh in requests inside: the proxy at the other
+//! end relays bytes, which the client's application chooses.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use leno_h2::{Head, Request, Tunnel};
+use leno_http::{Answer, Call, serve_streams};
+use leno_program::Shares;
+use leno_telemetry::Counter;
+use leno_tls::TlsStream;
+use leno_transport::spawn_contained;
+use leno_types::{Identity, Protocol, canonical, ports};
+
+use crate::accept::{Plain, tunnelled};
+use crate::authorize::Access;
+use crate::{Applications, Caller, Client, http, opaque};
+
+/// Most tunnels of one worker, and of one identity. Each may hold a connection to the application, and a few KiB.
+const MAX_TUNNELS: usize = 4096;
+const MAX_TUNNELS_OF_IDENTITY: usize = 2048;
+
+/// Where the CONNECT leads that a policy of this proxy has nothing to do with: another address, or a port of the proxy.
+const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
+const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
+const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
+const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
+
+/// The ports of the proxy itself, to which no tunnel leads.
+const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
+
+/// The places of tunnels.
+pub(crate) fn tunnels() -> Shares<Identity> {
+    Shares::keeping(MAX_TUNNELS, MAX_TUNNELS_OF_IDENTITY)
+}
+
+/// Bounds of a connection. A proxy at the other end answers PINGs.
+pub(crate) fn limits() -> Rc<leno_h2::Limits> {
+    Rc::new(leno_h2::Limits { connect_protocol: false, ping: true, ..Default::default() })
+}
+
+/// The streams of one connection.
+pub(crate) struct Tunnels {
+    applications: Applications,
+    client: Client,
+    identity: Identity,
+    /// The address that the client's proxy has dialled.
+    own: IpAddr,
+}
+
+impl Tunnels {
+    pub(crate) fn new(
+        applications: Applications,
+        (client, identity): (Client, Identity),
+        own: IpAddr,
+    ) -> Self {
+        Self { applications, client, identity, own }
+    }
+
+    /// Serves the connection to its end.
+    pub(crate) async fn serve(self, stream: TlsStream) {
+        let shared = Rc::clone(&self.applications.shared);
+        let tunnels = Rc::new(self);
+        let begin = |request| {
+            let tunnels = Rc::clone(&tunnels);
+            // Ends with the stream. As many as the connection may have streams.
+            spawn_contained(async move { tunnels.serve_stream(request).await });
+        };
+        let drained = shared.parts.activity.drained();
+        if let Err(error) = serve_streams(stream, &[], &shared.hbone_limits, begin, drained).await {
+            tracing::debug!(%error, "a connection of HBONE ended");
+        }
+    }
+
+    async fn serve_stream(&self, request: Request) {
+        let shared = &self.applications.shared;
+        let registry = &shared.parts.registry;
+        let port = match port(&request.head, self.own) {
+            Ok(port) => port,
+            Err(refusal) => {
+                registry.count(Counter::InboundTunnelRefused);
+                return self.refuse(request, refusal);
+            }
+        };
+        let Some(place) = shared.tunnels.take(self.identity.clone()) else {
+            registry.count(Counter::InboundTunnelLimit);
+            return self.refuse(request, TOO_MANY);
+        };
+        let mut stream = request.stream;
+        let mut head = Head::new();
+        head.push(b":status", b"200");
+        if !stream.send_head(&head, false) {
+            // It was reset meanwhile.
+            return;
+        }
+        drop((head, request.head));
+        registry.count(Counter::InboundTunnelOpened);
+        // `None`: another client needed the place more. The stream is reset.
+        let _served = place.hold(Box::pin(self.relay(Tunnel::new(stream), port))).await;
+    }
+
+    fn refuse(&self, request: Request, (status, cause): (u16, &'static str)) {
+        tracing::info!(
+            client = %self.identity,
+            authority = %String::from_utf8_lossy(authority(&request.head)),
+            cause,
+            "a tunnel of HBONE is refused"
+        );
+        Call::new(request).respond(&Answer::error(status, cause));
+    }
+
+    /// As a connection of the client to this port.
+    async fn relay(&self, tunnel: Tunnel, port: u16) {
+        let shared = &self.applications.shared;
+        let destination = SocketAddr::new(self.own, port);
+        let application = self.applications.at(destination, self.client.address);
+        let access = Access::new(&self.client, port);
+        let declared = shared.rules_for(port).declared;
+        let accepted = tunnelled(shared, &application, tunnel.into(), &access, declared).await;
+        let Some(accepted) = accepted else { return };
+        let edge = shared.edge(&self.client);
+        match accepted {
+            Plain::Http { client, protocol: Protocol::Http2 } => {
+                let counted = (&edge, Rc::new(Caller::new(&self.client, access)));
+                http::serve_http2(shared, &application, counted, client, false).await;
+            }
+            Plain::Http { client, .. } => {
+                let counted = (&edge, Rc::new(Caller::new(&self.client, access)));
+                let handlers = (shared, &shared.tunnelled);
+                http::serve_http1(handlers, &application, counted, client, false).await;
+            }
+            Plain::Opaque { client, server, tls } => {
+                let peer = (&*edge, &access);
+                opaque::serve(shared, &application, peer, client, (server, tls)).await;
+            }
+            Plain::Unreachable { client, error } => {
+                opaque::unreachable(shared, &edge, &error, destination);
+                client.reset();
+            }
+        }
+    }
+}
+
+/// The port of this workload that a request is for.
+fn port(head: &Head, own: IpAddr) -> Result<u16, (u16, &'static str)> {
+    if head.get(b":method") != Some(b"CONNECT") {
+        return Err(NOT_CONNECT);
+    }
+    let text = std::str::from_utf8(authority(head)).map_err(|_| NO_ADDRESS)?;
+    let address: SocketAddr = text.parse().map_err(|_| NO_ADDRESS)?;
+    let address = canonical(address);
+    let is_here = address.ip() == own && !OWN_PORTS.contains(&address.port());
+    if is_here && address.port() > 0 { Ok(address.port()) } else { Err(NOT_HERE) }
+}
+
+fn authority(head: &Head) -> &[u8] {
+    head.get(b":authority").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &str, authority: &str, own: &str) -> Result<u16, u16> {
+        let mut head = Head::new();
+        head.push(b":method", method.as_bytes());
+        head.push(b":authority", authority.as_bytes());
+        port(&head, own.parse().unwrap()).map_err(|(status, _)| status)
+    }
+
+    #[test]
+    fn a_tunnel_leads_to_the_dialled_address_alone() {
+        assert_eq!(asked("CONNECT", "10.0.0.1:8080", "10.0.0.1"), Ok(8080));
+        assert_eq!(asked("CONNECT", "[::ffff:10.0.0.1]:8080", "10.0.0.1"), Ok(8080));
+        assert_eq!(asked("CONNECT", "[fd00::1]:53", "fd00::1"), Ok(53));
+        for other in ["10.0.0.2:8080", "127.0.0.1:8080", "0.0.0.0:8080", "[::1]:8080"] {
+            assert_eq!(asked("CONNECT", other, "10.0.0.1"), Err(403), "{other}");
+        }
+        for port in OWN_PORTS.into_iter().chain([0]) {
+            let own = format!("10.0.0.1:{port}");
+            assert_eq!(asked("CONNECT", &own, "10.0.0.1"), Err(403), "{own}");
+        }
+        for name in ["web.shop:80", "10.0.0.1", "10.0.0.1:80000", "", "fd00::1:53"] {
+            assert_eq!(asked("CONNECT", name, "10.0.0.1"), Err(400), "{name}");
+        }
+        assert_eq!(asked("GET", "10.0.0.1:8080", "10.0.0.1"), Err(405));
+    }
+}
