@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leno_types::authorization::{DefaultAuthorization, PathReading};
-use leno_types::mesh::Topology;
+use leno_types::mesh::{Topology, WireForm};
 use leno_types::{Egress, MtlsMode, NoWorkloadApiAddress, Removal, WorkloadApiAddress};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,11 @@ pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// In node mode, which workloads share a proxy's process: `workload`, `service-account`, `namespace`, `node`.
 pub const SHARE_ANNOTATION: &str = "leno.dev/share";
+/// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
+/// the workload's value wins.
+pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
+/// `enabled` on pods that Istio's CNI plugin has given to a ztunnel (Istio's own).
+pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
@@ -119,6 +124,17 @@ pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
     Some(annotations.get(EGRESS_ANNOTATION)?.parse().unwrap_or(Egress::Deny))
 }
 
+/// How the proxy of a workload is spoken to, by labels and annotations; `None` if they do not say. A value that cannot be
+/// read is [`WireForm::Leno`].
+#[must_use]
+pub fn wire_form(
+    labels: Option<&BTreeMap<String, String>>,
+    annotations: Option<&BTreeMap<String, String>>,
+) -> Option<WireForm> {
+    let hbone = crate::setting(labels, annotations, TUNNEL_ANNOTATION)? == "hbone";
+    Some(if hbone { WireForm::Hbone } else { WireForm::Leno })
+}
+
 /// Which clients are permitted where no allow policy selects, by the annotations of a namespace;
 /// `None` if they do not set it. An invalid value permits no client.
 #[must_use]
@@ -160,11 +176,12 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 14] = [
+pub(crate) const SETTINGS: [&str; 15] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
     SHARE_ANNOTATION,
+    TUNNEL_ANNOTATION,
     CAPTURE_ANNOTATION,
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
@@ -184,6 +201,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         INJECT_ANNOTATION => Some(&["enabled", "disabled"]),
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         SHARE_ANNOTATION => Some(&["workload", "service-account", "namespace", "node"]),
+        TUNNEL_ANNOTATION => Some(&["hbone", "none"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),

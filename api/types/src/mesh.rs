@@ -141,6 +141,18 @@ pub struct Endpoint {
     pub identity: Option<Identity>,
     /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
     pub place: Topology,
+    /// How its proxy is spoken to, if it has an identity.
+    pub wire: WireForm,
+}
+
+/// How the proxy of a client speaks to the proxy of a server, in mTLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WireForm {
+    /// As proxies of this mesh do: on the service's own port.
+    #[default]
+    Leno,
+    /// HBONE: by a CONNECT of HTTP/2 for each connection, on [`HBONE`](crate::ports::HBONE), as ztunnel does.
+    Hbone,
 }
 
 /// Where an instance runs; a part is empty if unknown.
@@ -175,6 +187,8 @@ pub struct Workload {
     pub identity: Option<Identity>,
     /// The declared protocols of its ports.
     pub ports: Vec<PortProtocol>,
+    /// How its proxy is spoken to, if it has an identity.
+    pub wire: WireForm,
 }
 
 /// What a proxy enforces for its own workload.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leno_types::mesh::{
-    Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
+    Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Topology, WireForm, Workload,
 };
 use leno_types::{
     Egress, IdentityError, MAX_REVOKED, MtlsMode, NameError, Protocol, Removal, Revocations,
@@ -218,8 +218,13 @@ impl TryFrom<proto::Workload> for Workload {
                 text => Some(text.parse()?),
             },
             ports: ports(&message.ports)?,
+            wire: wire(message.hbone),
         })
     }
+}
+
+fn wire(hbone: bool) -> WireForm {
+    if hbone { WireForm::Hbone } else { WireForm::Leno }
 }
 
 impl TryFrom<proto::ServerPolicy> for ServerPolicy {

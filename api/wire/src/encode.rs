@@ -9,7 +9,9 @@ mod traffic;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use leno_types::mesh::{Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Workload};
+use leno_types::mesh::{
+    Distribution, PortProtocol, ServerPolicy, Service, ServicePort, WireForm, Workload,
+};
 use leno_types::{Egress, MtlsMode, Protocol, Removal, ServiceName};
 use prost::Message;
 
@@ -44,6 +46,7 @@ impl From<&Workload> for proto::Workload {
             addresses: ips(&workload.addresses),
             identity: workload.identity.as_ref().map(ToString::to_string).unwrap_or_default(),
             ports: ports(&workload.ports),
+            hbone: workload.wire == WireForm::Hbone,
         }
     }
 }

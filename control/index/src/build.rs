@@ -59,6 +59,7 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
         addresses: own.collect(),
         identity: facts.identity(name).cloned(),
         ports: ports.clone(),
+        wire: facts.wire(name),
     };
     let (mtls, egress) = (facts.mode(name, row), facts.egress(name, row));
     let (limits, place) = (policies::limits(facts, name), row.place.clone());
@@ -228,8 +229,9 @@ fn endpoints(
             EndpointKey::Unknown(_) => None,
         };
         let identity = workload.as_ref().and_then(|name| facts.identity(name)).cloned();
+        let wire = workload.as_ref().map(|name| facts.wire(name)).unwrap_or_default();
         let addresses = families.v4.into_iter().chain(families.v6).collect();
-        Endpoint { workload, addresses, port, identity, place: families.place }
+        Endpoint { workload, addresses, port, identity, place: families.place, wire }
     };
     found.into_iter().map(endpoint).collect()
 }

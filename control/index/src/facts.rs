@@ -13,9 +13,10 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
     ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, default_authorization, egress,
-    mtls_mode, path_reading, removal,
+    mtls_mode, path_reading, removal, wire_form,
 };
 use leno_types::authorization::{DefaultAuthorization, PathReading};
+use leno_types::mesh::WireForm;
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
 use crate::index::{Settings, Writers};
@@ -69,6 +70,7 @@ struct NamespaceRow {
     authorization: Option<DefaultAuthorization>,
     paths: Option<PathReading>,
     mode: NamespaceMode,
+    wire: Option<WireForm>,
 }
 
 impl NamespaceRow {
@@ -80,6 +82,7 @@ impl NamespaceRow {
             authorization: annotations.and_then(default_authorization),
             paths: annotations.and_then(path_reading),
             mode: NamespaceMode::new(metadata.labels.as_ref(), annotations),
+            wire: wire_form(metadata.labels.as_ref(), annotations),
         }
     }
 }
@@ -442,9 +445,25 @@ impl Facts {
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
         let stays = self.removal < Removal::Plaintext;
-        let speaks =
-            self.is_meshed(name, row) && stays && self.mode(name, row) != MtlsMode::Disabled;
+        let has_proxy = self.is_meshed(name, row) || self.speaks_hbone(name, row);
+        let speaks = has_proxy && stays && self.mode(name, row) != MtlsMode::Disabled;
         speaks.then_some(&row.identity)
+    }
+
+    /// How the proxy of an instance is spoken to.
+    pub(crate) fn wire(&self, name: &InstanceName) -> WireForm {
+        match self.instance(name).is_some_and(|row| self.speaks_hbone(name, row)) {
+            true => WireForm::Hbone,
+            false => WireForm::Leno,
+        }
+    }
+
+    /// Whether a proxy that is not of this mesh takes HBONE for an instance. What a namespace says counts for pods that a
+    /// ztunnel serves: not all of a namespace may be.
+    fn speaks_hbone(&self, name: &InstanceName, row: &InstanceRow) -> bool {
+        let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
+        let wire = row.wire.or_else(|| of_namespace().filter(|_| row.is_redirected));
+        wire == Some(WireForm::Hbone) && !row.shares_node && !self.is_meshed(name, row)
     }
 
     fn put_slice(

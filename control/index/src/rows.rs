@@ -16,11 +16,11 @@ use k8s_openapi::api::discovery::v1::Endpoint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{
-    EndpointSlice, PodMode, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, path_reading,
-    place,
+    EndpointSlice, PodMode, REDIRECTION_ANNOTATION, SERVICE_NAME_LABEL, Service, Workload, egress,
+    mtls_mode, path_reading, place, wire_form,
 };
 use leno_types::authorization::PathReading;
-use leno_types::mesh::{Distribution, Topology};
+use leno_types::mesh::{Distribution, Topology, WireForm};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
 use crate::sharing::Share;
@@ -91,6 +91,10 @@ pub(crate) struct InstanceRow {
     pub(crate) meshed: bool,
     /// What a pod without a proxy of its own sets, by which a node proxy may serve it.
     pub(crate) mode: Option<PodMode>,
+    /// How its proxy is spoken to where that is not of this mesh, if it says so.
+    pub(crate) wire: Option<WireForm>,
+    /// It is a pod that a ztunnel serves, as Istio's CNI plugin says.
+    pub(crate) is_redirected: bool,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
     /// How its application reads paths.
@@ -229,6 +233,9 @@ pub(crate) fn instances(
     let paths = path_reading(&metadata.annotations);
     let labels = Arc::new(metadata.labels.clone());
     let mode = PodMode::new(Some(&metadata.labels), Some(&metadata.annotations));
+    let wire = wire_form(Some(&metadata.labels), Some(&metadata.annotations));
+    let redirected = metadata.annotations.get(REDIRECTION_ANNOTATION).map(String::as_str);
+    let is_redirected = redirected == Some("enabled");
     let row = |instance: &leno_resources::InstanceStatus| {
         let origin = match &instance.pod {
             Some(_) => Origin::Pod { ending: instance.ending, created },
@@ -244,6 +251,8 @@ pub(crate) fn instances(
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
             mode: may_be_served.then_some(mode),
+            wire,
+            is_redirected,
             mtls,
             egress,
             paths,

@@ -1,6 +1,6 @@
 //! What a proxy knows of services, for `/config`.
 
-use leno_types::mesh::{Endpoint, Service, ServicePort};
+use leno_types::mesh::{Endpoint, Service, ServicePort, WireForm};
 use serde_json::{Value, json};
 
 /// Most endpoints of one port that are shown: enough to see which sort they are of, and the services that
@@ -33,5 +33,6 @@ fn endpoint(endpoint: &Endpoint) -> Value {
         "port": endpoint.port,
         "identity": endpoint.identity.as_ref().map(ToString::to_string),
         "zone": &*endpoint.place.zone,
+        "wire": if endpoint.wire == WireForm::Hbone { "hbone" } else { "leno" },
     })
 }

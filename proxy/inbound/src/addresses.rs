@@ -120,7 +120,8 @@ mod tests {
     fn workload() -> Resolution {
         let name = "shop/web-0".parse().expect("a name");
         let addresses = vec![ip("10.1.0.1"), ip("fd00::1")];
-        Resolution::Workload(Arc::new(Workload { name, addresses, identity: None, ports: vec![] }))
+        let (identity, ports, wire) = (None, Vec::new(), Default::default());
+        Resolution::Workload(Arc::new(Workload { name, addresses, identity, ports, wire }))
     }
 
     #[test]

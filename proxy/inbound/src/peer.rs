@@ -102,6 +102,7 @@ mod tests {
                 addresses: Vec::new(),
                 identity: Some(identity("web")),
                 ports: Vec::new(),
+                wire: Default::default(),
             }))
         });
         let address: SocketAddr = "192.0.2.1:7".parse().unwrap();

@@ -12,7 +12,7 @@ use leno_policy::effective;
 use leno_pool::{CONN_IDLE, MESH_IDLE};
 use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
-use leno_types::mesh::{Distribution, Endpoint, External, Service};
+use leno_types::mesh::{Distribution, Endpoint, External, Service, WireForm};
 use leno_types::traffic::Traffic;
 use leno_types::{InstanceName, Protocol};
 
@@ -406,7 +406,7 @@ impl Backends {
         }
         let mut labels = self.edge_labels(Some(&endpoint));
         labels.mtls &= !own;
-        let is_mesh = endpoint.identity.is_some() && !own;
+        let is_mesh = endpoint.identity.is_some() && endpoint.wire == WireForm::Leno && !own;
         let (limits, shared_idle) = match is_mesh {
             true => (&self.shared.mesh_limits, MESH_IDLE),
             false => (&self.shared.h2_limits, CONN_IDLE),
@@ -487,6 +487,7 @@ mod tests {
                     port: 80,
                     identity: Some(identity.clone()),
                     place: Topology::default(),
+                    wire: Default::default(),
                 }],
             );
             let pick = backends.pick(&[]).unwrap();

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel, HandshakeError, OriginationError};
 use leno_transport::{CONNECT_TIMEOUT, ConnectError, own_addresses};
+use leno_types::mesh::{Endpoint, WireForm};
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::backends::Remote;
 use crate::external::{Outside, UNREACHABLE, with_remedy};
+use crate::hbone::TunnelError;
 
 /// For `leno-error` and metrics: the server's proxy has refused this one's certificate. The client's
 /// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
@@ -41,6 +43,8 @@ pub(crate) enum OpenError {
     Full,
     #[error("{0} is where this proxy itself listens")]
     Loop(SocketAddr),
+    #[error("HBONE with {0}")]
+    Tunnel(SocketAddr, #[source] TunnelError),
 }
 
 impl OpenError {
@@ -57,13 +61,23 @@ impl OpenError {
             Self::Origination(OriginationError::Name(_)) => "external-wrong-name",
             Self::Full => "connections-in-use",
             Self::Loop(_) => LOOP,
+            Self::Tunnel(_, error) => error.cause(),
         }
     }
 }
 
-/// Whether another proxy stands before an endpoint, on the way from here.
+impl OpenError {
+    /// Whether policies of the server deny the connection, which says nothing against the endpoint.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, Self::Tunnel(_, error) if error.is_denied())
+    }
+}
+
+/// Whether another proxy of this mesh stands before an endpoint, on the way from here. One that takes HBONE relays bytes:
+/// the server is spoken to as if there were none.
 pub(crate) fn is_mesh(shared: &Shared, remote: &Remote) -> bool {
-    remote.endpoint.identity.is_some() && !shared.local.is_local(remote.address.ip())
+    let Endpoint { identity, wire, .. } = &remote.endpoint;
+    identity.is_some() && *wire == WireForm::Leno && !shared.local.is_local(remote.address.ip())
 }
 
 /// Whether an endpoint is this workload itself. One outside of the mesh proves who it is wherever its name
@@ -95,6 +109,11 @@ pub(crate) async fn open(
         && let Err(error) = &outside.originator
     {
         return Err(OpenError::Origination(error.clone()));
+    }
+    if let Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } = &remote.endpoint {
+        let opened = shared.tunnels.open(remote.address, identity).await;
+        let failed = |error| OpenError::Tunnel(remote.address, error);
+        return Ok(opened.map_err(failed)?.guarded(place));
     }
     let tcp = leno_transport::connect(remote.address, CONNECT_TIMEOUT).await?;
     let Some(identity) = &remote.endpoint.identity else {

@@ -308,6 +308,7 @@ impl Destination {
             port: self.original.port(),
             identity: workload.identity.clone(),
             place: Topology::default(),
+            wire: workload.wire,
         }
     }
 }
@@ -359,6 +360,7 @@ mod tests {
             addresses: vec![address.ip()],
             identity: Some(Identity::new(domain, "shop", "cart").unwrap()),
             ports: Vec::new(),
+            wire: Default::default(),
         });
         let known = move |_: &_| Resolution::Workload(Arc::clone(&workload));
         let outbound = crate::tests::outbound(Directory::fixed(known));

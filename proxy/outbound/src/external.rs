@@ -57,6 +57,7 @@ impl Resolved {
                     port: name.port,
                     identity: None,
                     place: Topology::default(),
+                    wire: Default::default(),
                 });
             }
         }

@@ -33,6 +33,7 @@ mod external;
 mod first;
 mod forward;
 mod greeting;
+mod hbone;
 mod http;
 mod mirror;
 mod opaque;
@@ -64,6 +65,7 @@ use tokio::sync::watch;
 
 use destination::{Destination, Destinations, Route};
 use egress::EgressPolicy;
+use hbone::Tunnels;
 use targets::Targets;
 
 pub use services::{ServicePort, Services};
@@ -131,6 +133,8 @@ pub(crate) struct Shared {
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The same for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
+    /// Connections to proxies that take HBONE.
+    pub(crate) tunnels: Tunnels,
     pub(crate) local: LocalAddresses,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
@@ -192,6 +196,9 @@ impl Outbound {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let source = format!("{}/{}", parts.workload.namespace, parts.workload.name);
+        let mesh_limits = Rc::new(leno_h2::Limits { ping: true, ..http2_limits() });
+        let tunnels =
+            Tunnels::new(parts.tls.clone(), Rc::clone(&parts.registry), Rc::clone(&mesh_limits));
         let shared = Rc::new(Shared {
             client: parts.workload.name,
             egress: EgressPolicy::new(parts.directory.server_policy()),
@@ -203,7 +210,8 @@ impl Outbound {
             grpc_limits: Limits { response_wait: parts.limits.stall, ..parts.limits.clone() },
             limits: parts.limits,
             h2_limits: Rc::new(http2_limits()),
-            mesh_limits: Rc::new(leno_h2::Limits { ping: true, ..http2_limits() }),
+            mesh_limits,
+            tunnels,
             local: LocalAddresses::new(),
             tasks: Tasks::new(),
             handlers: Handlers::new(http::serve_request),
@@ -325,6 +333,7 @@ impl Outbound {
         self.destinations.sweep();
         self.shared.tasks.sweep();
         self.shared.handlers.sweep();
+        self.shared.tunnels.sweep();
         if let Some(fixed) = &self.fixed {
             fixed.sweep();
         }

@@ -253,6 +253,12 @@ impl<'a> Attempts<'a> {
                         return None;
                     }
                 }
+                // Others of the service have the same policies.
+                Err(error) if error.is_denied() => {
+                    self.fail(pick.endpoint().edge(self.shared), 0, error.cause());
+                    tracing::debug!(%error, "an opaque connection is denied");
+                    return None;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "endpoint left out");
                     self.leave_out(&pick, error.cause());

@@ -37,6 +37,8 @@ pub(crate) struct Server {
 
 /// RFC 5842 section 7.2.
 const LOOP_DETECTED: u16 = 508;
+/// As the server's own proxy answers where it is of this mesh.
+const FORBIDDEN: u16 = 403;
 
 /// In `leno-error` when every stream of every connection to the server stayed in use.
 pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
@@ -73,6 +75,7 @@ impl GetError {
         match self {
             Self::Deadline => 504,
             Self::Connect(error) if matches!(**error, OpenError::Loop(_)) => LOOP_DETECTED,
+            Self::Connect(error) if error.is_denied() => FORBIDDEN,
             _ => 503,
         }
     }
@@ -84,7 +87,10 @@ impl GetError {
 
     /// Whether the endpoint cannot be connected to.
     pub(crate) fn is_of_endpoint(&self) -> bool {
-        matches!(self, Self::Connect(error) if !matches!(**error, OpenError::Full | OpenError::Loop(_)))
+        let of_other = |error: &OpenError| {
+            matches!(error, OpenError::Full | OpenError::Loop(_)) || error.is_denied()
+        };
+        matches!(self, Self::Connect(error) if !of_other(error))
     }
 }
 

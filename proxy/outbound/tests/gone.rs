@@ -187,6 +187,7 @@ async fn a_connection_that_outlives_its_request_is_counted() {
             port: address.port(),
             identity: None,
             place: Topology::default(),
+            wire: Default::default(),
         };
         let Resolution::Service(known) = service(Protocol::Http1, Vec::new()) else { panic!() };
         let mut known = Service::clone(&known);

@@ -137,6 +137,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) ->
         port: server.port(),
         identity: Some(CART.parse().unwrap()),
         place: Topology::default(),
+        wire: Default::default(),
     };
     let timeouts = Timeouts { request, ..Timeouts::default() };
     let service = Service {

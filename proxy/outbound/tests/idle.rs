@@ -70,6 +70,7 @@ fn outbound(server: SocketAddr, protocol: Protocol) -> Outbound {
         port: server.port(),
         identity: None,
         place: Topology::default(),
+        wire: Default::default(),
     };
     let service = Service {
         name: ServiceName::new("shop", "web").unwrap(),

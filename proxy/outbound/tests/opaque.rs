@@ -30,6 +30,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         port: address.port(),
         identity: None,
         place: Topology::default(),
+        wire: Default::default(),
     };
     let service = Service {
         name: ServiceName::new("shop", "db").unwrap(),

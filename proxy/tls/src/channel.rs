@@ -1,5 +1,5 @@
-//! A connection to an endpoint: TLS if the endpoint is meshed or an external service that uses TLS,
-//! else plain TCP.
+//! A connection to an endpoint: TLS if the endpoint is meshed or an external service that uses TLS, a part of a
+//! connection that others share if its proxy takes HBONE, else plain TCP.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,11 +30,24 @@ enum ChannelKind {
     Plain(TcpStream),
     /// mTLS with another proxy, or TLS with a server outside of the mesh.
     Tls(TlsStream),
+    /// Carried by a connection to another proxy, together with others.
+    Carried(Box<dyn CarriedIo>),
 }
+
+/// What a [`Channel`] can be carried by.
+trait CarriedIo: Io + fmt::Debug {}
+
+impl<S: Io + fmt::Debug> CarriedIo for S {}
 
 impl Channel {
     fn new(kind: ChannelKind) -> Self {
         Self { kind, refused: Rc::default(), _guard: None }
+    }
+
+    /// A connection that `io` carries together with others.
+    #[must_use]
+    pub fn carried(io: impl Io + fmt::Debug + 'static) -> Self {
+        Self::new(ChannelKind::Carried(Box::new(io)))
     }
 
     /// Keeps `guard` for as long as the connection is open.
@@ -43,11 +56,11 @@ impl Channel {
         Self { _guard: Some(guard), ..self }
     }
 
-    /// The protocol inside the TLS connection. `None` for plain TCP.
+    /// The protocol inside the TLS connection. `None` if the server itself is at the other end of the bytes.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
         match &self.kind {
-            ChannelKind::Plain(_) => None,
+            ChannelKind::Plain(_) | ChannelKind::Carried(_) => None,
             ChannelKind::Tls(tls) => Some(tls.alpn()),
         }
     }
@@ -95,6 +108,7 @@ impl AsyncRead for Channel {
                 let read = Pin::new(tls).poll_read(cx, out);
                 this.note(read)
             }
+            ChannelKind::Carried(io) => Pin::new(io).poll_read(cx, out),
         }
     }
 }
@@ -108,6 +122,7 @@ impl AsyncWrite for Channel {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             ChannelKind::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+            ChannelKind::Carried(io) => Pin::new(io).poll_write(cx, bytes),
         }
     }
 
@@ -119,6 +134,7 @@ impl AsyncWrite for Channel {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
             ChannelKind::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
+            ChannelKind::Carried(io) => Pin::new(io).poll_write_vectored(cx, slices),
         }
     }
 
@@ -130,6 +146,7 @@ impl AsyncWrite for Channel {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             ChannelKind::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            ChannelKind::Carried(io) => Pin::new(io).poll_flush(cx),
         }
     }
 
@@ -137,6 +154,7 @@ impl AsyncWrite for Channel {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             ChannelKind::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            ChannelKind::Carried(io) => Pin::new(io).poll_shutdown(cx),
         }
     }
 }
@@ -146,6 +164,7 @@ impl Io for Channel {
         let ready = match &mut self.kind {
             ChannelKind::Plain(tcp) => Io::poll_read_ready(tcp, cx),
             ChannelKind::Tls(tls) => tls.poll_read_ready(cx),
+            ChannelKind::Carried(io) => io.poll_read_ready(cx),
         };
         self.note(ready)
     }
@@ -153,7 +172,7 @@ impl Io for Channel {
     fn plain(&self) -> Option<&TcpStream> {
         match &self.kind {
             ChannelKind::Plain(tcp) => Some(tcp),
-            ChannelKind::Tls(_) => None,
+            ChannelKind::Tls(_) | ChannelKind::Carried(_) => None,
         }
     }
 
@@ -161,12 +180,29 @@ impl Io for Channel {
         match &self.kind {
             ChannelKind::Plain(tcp) => Some(tcp),
             ChannelKind::Tls(tls) => tls.socket(),
+            ChannelKind::Carried(_) => None,
+        }
+    }
+
+    fn reset_on_drop(&mut self) {
+        match &mut self.kind {
+            ChannelKind::Plain(tcp) => tcp.reset_on_drop(),
+            ChannelKind::Tls(tls) => tls.reset_on_drop(),
+            ChannelKind::Carried(io) => io.reset_on_drop(),
+        }
+    }
+
+    fn has_left(&self) -> bool {
+        match &self.kind {
+            ChannelKind::Plain(tcp) => tcp.has_left(),
+            ChannelKind::Tls(tls) => tls.has_left(),
+            ChannelKind::Carried(io) => io.has_left(),
         }
     }
 
     fn cut_report(&self) -> Option<u8> {
         match &self.kind {
-            ChannelKind::Plain(_) => None,
+            ChannelKind::Plain(_) | ChannelKind::Carried(_) => None,
             ChannelKind::Tls(tls) => tls.cut_report(),
         }
     }

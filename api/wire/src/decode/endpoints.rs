@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_types::mesh::{Endpoint, Service, Topology};
 use leno_types::{Identity, InstanceName, ServiceName};
 
-use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port};
+use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port, wire};
 use crate::proto;
 
 /// Most steps of one change; the control plane sends all endpoints instead of a longer change.
@@ -180,6 +180,7 @@ impl SharedTexts {
             port: port(message.port)?,
             identity,
             place: Topology { zone: self.place(message.zone)?, node: self.place(message.node)? },
+            wire: wire(message.hbone),
         })
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 use leno_types::Identity;
 use leno_types::ServiceName;
-use leno_types::mesh::{Endpoint, Service, ServicePort, Topology};
+use leno_types::mesh::{Endpoint, Service, ServicePort, Topology, WireForm};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -141,10 +141,10 @@ fn changes(
 }
 
 /// The attributes that many endpoints share.
-type Attributes<'a> = (u16, Option<&'a Identity>, &'a Topology);
+type Attributes<'a> = (u16, Option<&'a Identity>, &'a Topology, WireForm);
 
 fn attributes(endpoint: &Endpoint) -> Attributes<'_> {
-    (endpoint.port, endpoint.identity.as_ref(), &endpoint.place)
+    (endpoint.port, endpoint.identity.as_ref(), &endpoint.place, endpoint.wire)
 }
 
 /// The first position, from 1, of each combination of attributes; empty if none is needed.
@@ -197,6 +197,7 @@ impl SharedTexts {
             zone: self.place(&endpoint.place.zone),
             node: self.place(&endpoint.place.node),
             like: 0,
+            hbone: endpoint.wire == WireForm::Hbone,
         }
     }
 

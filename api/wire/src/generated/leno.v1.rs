@@ -1285,9 +1285,12 @@ pub struct Endpoint {
     #[prost(uint32, tag = "6")]
     pub node: u32,
     /// In a Splice: the position, from 1, of an endpoint in the list before the step that has the same
-    /// port, identity, zone and node. Those four fields are omitted then.
+    /// port, identity, zone, node and hbone. Those five fields are omitted then.
     #[prost(uint32, tag = "7")]
     pub like: u32,
+    /// Its proxy is spoken to by HBONE. A proxy that does not know the field fails to connect.
+    #[prost(bool, tag = "8")]
+    pub hbone: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Workload {
@@ -1301,6 +1304,9 @@ pub struct Workload {
     pub identity: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "4")]
     pub ports: ::prost::alloc::vec::Vec<PortProtocol>,
+    /// Its proxy is spoken to by HBONE.
+    #[prost(bool, tag = "5")]
+    pub hbone: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PortProtocol {

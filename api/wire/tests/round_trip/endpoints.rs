@@ -63,6 +63,7 @@ fn replaced() -> (Service, Service) {
         port: 8080,
         identity: Some(Identity::new(TrustDomain::default(), "shop", "web").unwrap()),
         place: Topology { zone: "eu-1a".into(), node: "node-17".into() },
+        wire: Default::default(),
     };
     let mut pods: Vec<_> = (0..1_000).map(|nth| pod(format!("web-5d8f7b-{nth:04}"), nth)).collect();
     let before = service(&[pods.clone()]);

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 use leno_types::mesh::{
-    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
+    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, WireForm,
+    Workload,
 };
 use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 use leno_wire::{decode, encode, proto};
@@ -43,6 +44,10 @@ fn place() -> impl Strategy<Value = Topology> {
     (text(), text()).prop_map(|(zone, node)| Topology { zone: zone.into(), node: node.into() })
 }
 
+fn wire() -> impl Strategy<Value = WireForm> {
+    prop::sample::select(vec![WireForm::Leno, WireForm::Hbone])
+}
+
 prop_compose! {
     fn endpoint()(
         workload in prop::option::of((label(), label())),
@@ -50,9 +55,10 @@ prop_compose! {
         port in 1_u16..,
         identity in prop::option::of(identity()),
         place in place(),
+        wire in wire(),
     ) -> Endpoint {
         let workload = workload.map(|(ns, name)| InstanceName::new(&ns, &name).unwrap());
-        Endpoint { workload, addresses, port, identity, place }
+        Endpoint { workload, addresses, port, identity, place, wire }
     }
 }
 
@@ -103,9 +109,10 @@ proptest! {
         addresses in prop::collection::vec(ip(), 0..3),
         identity in prop::option::of(identity()),
         ports in ports(),
+        wire in wire(),
     ) {
         let name = InstanceName::new(&name.0, &name.1).unwrap();
-        let workload = Workload { name, addresses, identity, ports };
+        let workload = Workload { name, addresses, identity, ports, wire };
         let received = decode::address(&encode::workload(&workload)).unwrap();
         prop_assert_eq!(received, decode::Address::Workload(workload));
     }

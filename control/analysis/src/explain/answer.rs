@@ -418,6 +418,7 @@ impl BackendAnswer {
             port,
             identity: workload.identity.clone(),
             place: Topology::default(),
+            wire: workload.wire,
         };
         let endpoints = EndpointAnswer::of(&endpoint).into_iter().collect();
         Self { endpoints, ..Self::empty(workload.name.to_string(), port, 1.0) }

@@ -3,7 +3,7 @@
 
 use leno_index::{Change, Index, Settings};
 use leno_resources::{EGRESS_ANNOTATION, MTLS_ANNOTATION, Object};
-use leno_types::mesh::{Resolution, declared};
+use leno_types::mesh::{Resolution, WireForm, declared};
 use leno_types::{Egress, MtlsMode, Protocol, Removal, TrustDomain};
 
 use crate::support::{SHOP, endpoints, ip, names, objects, put, service, shop, workload};
@@ -83,6 +83,51 @@ fn a_value_that_cannot_be_read_is_the_strictest() {
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
     let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
     assert_eq!(policy.egress, Egress::Deny);
+}
+
+/// `SHOP` without proxies of the mesh, whose workload has these annotations.
+fn without_proxies(annotations: &str) -> String {
+    let with = format!("{{name: web, namespace: shop, annotations: {{{annotations}}}}}");
+    let shop = SHOP.replace("meshed: true", "meshed: false");
+    shop.replacen("{name: web, namespace: shop}", &with, 1)
+}
+
+#[test]
+fn a_workload_that_takes_hbone_has_an_identity_and_clients_are_told_how_to_speak_to_it() {
+    let mut index = shop();
+    let seen = |index: &Index| {
+        let web = workload(index, "shop/web-0");
+        let of_service = service(index, "shop/web");
+        for endpoint in &*of_service.ports[0].endpoints {
+            assert_eq!((&endpoint.identity, endpoint.wire), (&web.identity, web.wire));
+        }
+        (web.identity.is_some(), web.wire)
+    };
+    let hbone = "leno.dev/tunnel: hbone";
+    // One of the mesh is spoken to as one of the mesh.
+    put(&mut index, &annotated("strict").replace("leno.dev/mtls: strict", hbone));
+    assert_eq!(seen(&index), (true, WireForm::Leno));
+    put(&mut index, &without_proxies(""));
+    assert_eq!(seen(&index), (false, WireForm::Leno));
+    put(&mut index, &without_proxies(hbone));
+    assert_eq!(seen(&index), (true, WireForm::Hbone));
+    put(&mut index, &without_proxies("leno.dev/tunnel: hbone, leno.dev/mtls: disabled"));
+    assert_eq!(seen(&index).0, false, "plaintext, as it says");
+
+    // A namespace speaks for those of its workloads that a ztunnel serves.
+    let of_namespace = namespace("strict").replace("leno.dev/mtls: strict", hbone);
+    put(&mut index, &of_namespace);
+    put(&mut index, &without_proxies(""));
+    assert_eq!(seen(&index), (false, WireForm::Leno));
+    let redirected = "ambient.istio.io/redirection: enabled";
+    put(&mut index, &without_proxies(redirected));
+    assert_eq!(seen(&index), (true, WireForm::Hbone));
+    put(&mut index, &without_proxies(&format!("{redirected}, leno.dev/tunnel: none")));
+    assert_eq!(seen(&index), (false, WireForm::Leno));
+    put(&mut index, &without_proxies(redirected));
+    let changed = put(&mut index, &namespace("permissive"));
+    assert_eq!(names(&changed.services), ["shop/web"], "those who call it hear of it");
+    assert_eq!(seen(&index), (false, WireForm::Leno), "Istio's word alone changes nothing");
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn workload(name: &str, address: &str) -> (String, Resource) {
         addresses: vec![ip(address)],
         identity: None,
         ports: Vec::new(),
+        wire: Default::default(),
     };
     let aliases = workload.addresses.clone();
     resource(format!("workload/{name}"), Address::Workload(Arc::new(workload)), aliases)
@@ -344,6 +345,7 @@ fn a_fixed_directory_asks_its_resolver() {
                 addresses: vec![ip("10.0.0.1")],
                 identity: None,
                 ports: Vec::new(),
+                wire: Default::default(),
             })),
             _ => Resolution::Unknown,
         });

@@ -46,6 +46,7 @@ fn served(last: u8) -> Service {
         port: 80,
         identity: None,
         place: Topology::default(),
+        wire: Default::default(),
     };
     let port = ServicePort {
         port: 80,

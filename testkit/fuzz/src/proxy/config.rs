@@ -195,6 +195,7 @@ fn endpoint(service: usize, nth: usize) -> Endpoint {
         port: address.port(),
         identity: None,
         place: Topology::default(),
+        wire: Default::default(),
     }
 }
 

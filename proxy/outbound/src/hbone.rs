@@ -1,0 +1,208 @@
+//! Connections to endpoints whose proxies take HBONE: each is a CONNECT of HTTP/2, and all to one proxy share its
+//! connections of mTLS.
+//!
+//! ```text
+//!  connection ─► CONNECT 10.1.0.7:8080 ═╦═ mTLS, HTTP/2 ═► 10.1.0.7:15008, with the identity of the endpoint
+//!  connection ─► CONNECT 10.1.0.7:9000 ═╝
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use leno_h2::{Head, Reset, Stream, Tunnel};
+use leno_pool::{MESH_IDLE, PoolError};
+use leno_telemetry::{Counter, Registry};
+use leno_tls::{Alpn, Channel, Connector};
+use leno_transport::CONNECT_TIMEOUT;
+use leno_types::{Identity, ports};
+use tokio::time::timeout;
+
+use crate::connect::{CONNECT_FAILED, CONNECT_TIMEOUT_CAUSE, OpenError, REFUSED_BY_SERVER};
+use crate::server::{Pool, Refused, STREAMS_IN_USE};
+
+/// As a proxy of the mesh says that a policy denies a request.
+const AUTHORIZATION_DENIED: &str = "authorization-denied";
+
+/// Most proxies whose connections are kept. Connections to one more end with their last tunnel.
+const MAX_PROXIES: usize = 4096;
+/// Tries for one tunnel where a proxy has not processed the request: it has just closed the connection that was used.
+const TRIES: usize = 3;
+
+/// Why there is no tunnel. Nothing of the client's bytes was sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TunnelError {
+    #[error("{0}")]
+    Connect(Rc<OpenError>),
+    #[error("the server's proxy refuses the tunnel with status {0}")]
+    Status(u16),
+    #[error("the server's proxy refuses this one's certificate")]
+    Certificate,
+    #[error(transparent)]
+    Reset(Reset),
+    #[error("the server's proxy does not answer within {CONNECT_TIMEOUT:?}")]
+    Late,
+    #[error("all streams of all connections are in use")]
+    Full,
+}
+
+impl TunnelError {
+    /// Whether the server's policies deny the tunnel.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, Self::Status(401 | 403))
+    }
+
+    /// For `leno-error` and metrics.
+    pub(crate) fn cause(&self) -> &'static str {
+        match self {
+            Self::Connect(error) => error.cause(),
+            Self::Status(401 | 403) => AUTHORIZATION_DENIED,
+            Self::Certificate => REFUSED_BY_SERVER,
+            Self::Status(_) | Self::Reset(_) => CONNECT_FAILED,
+            Self::Late => CONNECT_TIMEOUT_CAUSE,
+            Self::Full => STREAMS_IN_USE,
+        }
+    }
+}
+
+impl From<PoolError<OpenError>> for TunnelError {
+    fn from(error: PoolError<OpenError>) -> Self {
+        match error {
+            PoolError::Connect(error) => Self::Connect(error),
+            PoolError::Full => Self::Full,
+            PoolError::Late => Self::Late,
+        }
+    }
+}
+
+/// The connections of one worker to proxies that take HBONE.
+#[derive(Debug)]
+pub(crate) struct Tunnels {
+    pools: RefCell<HashMap<ProxyKey, Rc<Pool>>>,
+    tls: Rc<Connector>,
+    registry: Rc<Registry>,
+    limits: Rc<leno_h2::Limits>,
+}
+
+/// Where a proxy is, and which identity it must prove.
+type ProxyKey = (IpAddr, Identity);
+
+impl Tunnels {
+    pub(crate) fn new(tls: Connector, registry: Rc<Registry>, limits: Rc<leno_h2::Limits>) -> Self {
+        Self { pools: RefCell::default(), tls: Rc::new(tls), registry, limits }
+    }
+
+    /// A connection to `address`, through the proxy there, which must prove `identity`.
+    pub(crate) async fn open(
+        &self,
+        address: SocketAddr,
+        identity: &Identity,
+    ) -> Result<Channel, TunnelError> {
+        let opened = self.open_stream(address, identity).await;
+        self.registry.count(match &opened {
+            Ok(_) => Counter::OutboundTunnelOpened,
+            Err(TunnelError::Status(_)) => Counter::OutboundTunnelRefused,
+            Err(_) => Counter::OutboundTunnelFailed,
+        });
+        Ok(Channel::carried(Tunnel::new(opened?)))
+    }
+
+    async fn open_stream(
+        &self,
+        address: SocketAddr,
+        identity: &Identity,
+    ) -> Result<Stream, TunnelError> {
+        let pool = self.pool(address.ip(), identity);
+        let mut head = Head::new();
+        head.push(b":method", b"CONNECT");
+        head.push(b":authority", address.to_string().as_bytes());
+        let mut tries = 0_usize;
+        loop {
+            tries = tries.saturating_add(1);
+            let lent = pool.stream(|| self.connect(address.ip(), identity)).await?;
+            // Another tunnel may have taken the last place, or the connection may have ended, meanwhile.
+            let Ok(mut stream) = lent.client.open(&head, false) else {
+                if tries < TRIES {
+                    continue;
+                }
+                return Err(TunnelError::Full);
+            };
+            match timeout(CONNECT_TIMEOUT, answer(&mut stream)).await {
+                Ok(Ok(200..=299)) => return Ok(stream),
+                Ok(Ok(status)) => return Err(TunnelError::Status(status)),
+                Ok(Err(_)) if lent.tag.get() => return Err(TunnelError::Certificate),
+                Ok(Err(reset)) if reset.unprocessed && tries < TRIES => lent.retire(),
+                Ok(Err(reset)) => return Err(TunnelError::Reset(reset)),
+                Err(_late) => {
+                    lent.retire();
+                    return Err(TunnelError::Late);
+                }
+            }
+        }
+    }
+
+    fn pool(&self, ip: IpAddr, identity: &Identity) -> Rc<Pool> {
+        let key = (ip, identity.clone());
+        let mut pools = self.pools.borrow_mut();
+        if let Some(pool) = pools.get(&key) {
+            return Rc::clone(pool);
+        }
+        if pools.len() >= MAX_PROXIES {
+            pools.retain(|_, pool| is_in_use(pool));
+        }
+        let pool = Rc::new(Pool::new(Rc::clone(&self.limits), MESH_IDLE));
+        if pools.len() < MAX_PROXIES {
+            pools.insert(key, Rc::clone(&pool));
+        }
+        pool
+    }
+
+    /// Connects to the proxy at `ip`, whatever becomes of the client that waits for it.
+    fn connect(
+        &self,
+        ip: IpAddr,
+        identity: &Identity,
+    ) -> impl Future<Output = Result<(Channel, Refused), OpenError>> + use<> {
+        let (tls, registry) = (Rc::clone(&self.tls), Rc::clone(&self.registry));
+        let (address, identity) = (SocketAddr::new(ip, ports::HBONE), identity.clone());
+        async move {
+            let tcp = leno_transport::connect(address, CONNECT_TIMEOUT).await?;
+            match tls.connect(tcp, &identity, &[Alpn::Hbone]).await {
+                Ok(stream) => {
+                    registry.count(Counter::OutboundHandshake);
+                    let channel = Channel::from(stream);
+                    let refused = channel.refused();
+                    Ok((channel, refused))
+                }
+                Err(error) => {
+                    registry.count(Counter::OutboundHandshakeFailed);
+                    Err(OpenError::Handshake(address, error))
+                }
+            }
+        }
+    }
+
+    /// Closes connections without tunnels that are too old. To be called every few seconds.
+    pub(crate) fn sweep(&self) {
+        self.pools.borrow_mut().retain(|_, pool| {
+            pool.sweep();
+            is_in_use(pool)
+        });
+    }
+}
+
+/// Whether a client waits for the pool, or it has a connection.
+fn is_in_use(pool: &Rc<Pool>) -> bool {
+    Rc::strong_count(pool) > 1 || !pool.is_empty()
+}
+
+/// The status of the final response.
+async fn answer(stream: &mut Stream) -> Result<u16, Reset> {
+    loop {
+        let head = stream.head().await?;
+        if !head.is_interim() {
+            return Ok(head.status().unwrap_or_default());
+        }
+    }
+}

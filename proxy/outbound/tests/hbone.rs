@@ -1,0 +1,334 @@
+//! To an endpoint whose proxy takes HBONE, through a whole outbound side in a network namespace of its own (as root): that
+//! proxy is of other code, the `h2` crate over `tokio-rustls`.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use leno_discovery::Directory;
+use leno_http::Limits;
+use leno_names::{Names, Resolvers};
+use leno_outbound::{Fixed, Outbound, Parts};
+use leno_telemetry::{Registry, render};
+use leno_tls::{Credentials, Keyring};
+use leno_types::mesh::{
+    Distribution, Endpoint, Resolution, Service, ServicePort, Topology, WireForm,
+};
+use leno_types::{InstanceName, Protocol, ServiceName, ports};
+use nix::sched::{CloneFlags, unshare};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
+
+const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
+/// An address that the kernel takes for its own by a route, while no interface has it.
+const CART_IP: [u8; 4] = [198, 18, 0, 7];
+/// Where the application of the endpoint would listen, which no client connects to.
+const APPLICATION: u16 = 8080;
+const PORT: u16 = 80;
+
+type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), root }
+    }
+
+    fn certify(&self, uri: &str) -> Certified {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        (vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+    }
+}
+
+/// What the server has seen: of each CONNECT the number of its connection, and its target.
+type Seen = Rc<RefCell<Vec<(usize, String)>>>;
+
+/// A proxy that answers CONNECT with `status`, and sends back what comes through a tunnel, the requests in it answered. After
+/// a tunnel says `LAST`, the next one is the last of its connection.
+async fn server(authority: &Authority, id: &str, status: StatusCode) -> Seen {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.root.clone()).unwrap();
+    let provider = Arc::new(default_provider());
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+    let (chain, key) = authority.certify(id);
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_client_cert_verifier(clients.build().unwrap())
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind(SocketAddr::from((CART_IP, ports::HBONE))).await.unwrap();
+    let seen = Seen::default();
+    let all = Rc::clone(&seen);
+    spawn_local(async move {
+        let mut nth = 0;
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            nth += 1;
+            let (acceptor, seen) = (acceptor.clone(), Rc::clone(&all));
+            spawn_local(connection(acceptor, tcp, (nth, status, seen)));
+        }
+    });
+    seen
+}
+
+async fn connection(
+    acceptor: TlsAcceptor,
+    tcp: TcpStream,
+    (nth, status, seen): (usize, StatusCode, Seen),
+) {
+    // A client that expects another identity ends the handshake.
+    let Ok(tls) = acceptor.accept(tcp).await else { return };
+    let Ok(mut connection) = h2::server::handshake(tls).await else { return };
+    let last = Rc::new(RefCell::new(false));
+    while let Some(request) = connection.accept().await {
+        let Ok((request, mut respond)) = request else { return };
+        assert_eq!(request.method(), Method::CONNECT);
+        seen.borrow_mut().push((nth, request.uri().to_string()));
+        let response = Response::builder().status(status).body(()).unwrap();
+        let mut sender = respond.send_response(response, status != StatusCode::OK).unwrap();
+        if status != StatusCode::OK {
+            continue;
+        }
+        let (mut body, noted) = (request.into_body(), Rc::clone(&last));
+        spawn_local(async move {
+            while let Some(Ok(chunk)) = body.data().await {
+                body.flow_control().release_capacity(chunk.len()).unwrap();
+                let is_request = chunk.starts_with(b"GET ");
+                let answer = Bytes::from_static(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+                *noted.borrow_mut() |= chunk.windows(4).any(|part| part == b"LAST");
+                sender.send_data(if is_request { answer } else { chunk }, false).unwrap();
+            }
+            // The client may have reset the stream.
+            let _ended = sender.send_data(Bytes::new(), true);
+        });
+        if std::mem::take(&mut *last.borrow_mut()) {
+            connection.graceful_shutdown();
+        }
+    }
+}
+
+struct Client {
+    outbound: Rc<Outbound>,
+    registry: Rc<Registry>,
+}
+
+impl Client {
+    fn new(authority: &Authority, protocol: Protocol) -> Self {
+        let endpoint = Endpoint {
+            workload: None,
+            addresses: vec![CART_IP.into()],
+            port: APPLICATION,
+            identity: Some(CART.parse().unwrap()),
+            place: Topology::default(),
+            wire: WireForm::Hbone,
+        };
+        let service = Service {
+            name: ServiceName::new("shop", "cart").unwrap(),
+            vips: Vec::new(),
+            distribution: Distribution::Any,
+            ports: vec![ServicePort {
+                port: PORT,
+                name: "".into(),
+                protocol,
+                endpoints: [endpoint].into(),
+                external: None,
+            }],
+            routes: [].into(),
+            traffic: [].into(),
+        };
+        let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
+        let keyring = Keyring::new();
+        let (chain, key) = authority.certify(WEB);
+        let roots = vec![authority.root.clone()];
+        keyring.rotate(Credentials::from_der(chain, key, roots).unwrap()).unwrap();
+        let registry = Rc::new(Registry::new());
+        let outbound = Rc::new(Outbound::new(Parts {
+            workload: InstanceName::new("shop", "web-0").unwrap(),
+            directory: Directory::fixed(|_| Resolution::Unknown),
+            tls: keyring.connector(),
+            registry: Rc::clone(&registry),
+            activity: Rc::default(),
+            limits: Limits::default(),
+            names: Names::new(Resolvers::new(Vec::new())),
+            fixed: Some(Fixed { resolution, port: PORT }),
+        }));
+        Self { outbound, registry }
+    }
+
+    /// A connection of the application.
+    async fn connect(&self) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let outbound = Rc::clone(&self.outbound);
+        spawn_local(async move { outbound.serve(accepted, address).await });
+        client
+    }
+
+    fn counted(&self, direction_and_result: &str) -> u64 {
+        let metrics = render(&self.registry.snapshot(), &[], false);
+        let name = format!("leno_hbone_tunnels_total{{{direction_and_result}}} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap_or_else(|| panic!("no {name}: {metrics}")).parse().unwrap()
+    }
+}
+
+async fn ask(client: &mut TcpStream, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: cart\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    if head.starts_with("HTTP/1.1 200 ") {
+        assert_eq!(client.read_u16().await.unwrap(), u16::from_be_bytes(*b"hi"));
+    }
+    head
+}
+
+/// Runs in a new network namespace with a route that makes [`CART_IP`] reachable.
+fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|it| it == "root"), "LENO_REQUIRE has root");
+        println!("skipped: needs root");
+        return;
+    }
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        for command in ["link set lo up", "route add local 198.18.0.0/24 dev lo"] {
+            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, test());
+    });
+    thread.join().unwrap();
+}
+
+fn target() -> String {
+    SocketAddr::from((CART_IP, APPLICATION)).to_string()
+}
+
+#[test]
+fn connections_are_tunnels_of_one_connection_to_the_proxy() {
+    apart(|| async {
+        let authority = Authority::new();
+        let seen = server(&authority, CART, StatusCode::OK).await;
+        let http = Client::new(&authority, Protocol::Http1);
+        let (mut one, mut other) = (http.connect().await, http.connect().await);
+        for path in ["/1", "/2", "/3"] {
+            assert!(ask(&mut one, path).await.starts_with("HTTP/1.1 200 "));
+        }
+        assert!(ask(&mut other, "/4").await.starts_with("HTTP/1.1 200 "));
+        // An idle tunnel is used again, as an idle connection to the server would be.
+        assert_eq!(*seen.borrow(), [(1, target())]);
+        assert_eq!(http.counted("direction=\"outbound\",result=\"opened\""), 1);
+
+        let bytes = Client::new(&authority, Protocol::Opaque);
+        let mut connections = Vec::new();
+        for nth in 0..4_u8 {
+            let mut connection = bytes.connect().await;
+            connection.write_all(&[b'0' + nth; 100]).await.unwrap();
+            let mut heard = [0; 100];
+            connection.read_exact(&mut heard).await.unwrap();
+            assert_eq!(heard, [b'0' + nth; 100]);
+            connections.push(connection);
+        }
+        for mut connection in connections {
+            connection.shutdown().await.unwrap();
+            assert_eq!(connection.read(&mut [0; 8]).await.unwrap(), 0, "its end comes back");
+        }
+        assert_eq!(
+            seen.borrow()[1..],
+            [(2, target()), (2, target()), (2, target()), (2, target())]
+        );
+    });
+}
+
+#[test]
+fn a_connection_that_the_proxy_ends_is_replaced() {
+    apart(|| async {
+        let authority = Authority::new();
+        let seen = server(&authority, CART, StatusCode::OK).await;
+        let bytes = Client::new(&authority, Protocol::Opaque);
+        for said in [&b"LAST"[..], b"more", b"more"] {
+            let mut connection = bytes.connect().await;
+            connection.write_all(said).await.unwrap();
+            let mut heard = [0; 4];
+            connection.read_exact(&mut heard).await.unwrap();
+            assert_eq!(heard, said);
+        }
+        assert_eq!(*seen.borrow(), [(1, target()), (1, target()), (2, target())]);
+        assert_eq!(bytes.counted("direction=\"outbound\",result=\"failed\""), 0);
+    });
+}
+
+#[test]
+fn a_tunnel_that_policies_of_the_server_deny_is_denied_and_nothing_is_said_of_the_endpoint() {
+    apart(|| async {
+        let authority = Authority::new();
+        let seen = server(&authority, CART, StatusCode::UNAUTHORIZED).await;
+        let http = Client::new(&authority, Protocol::Http1);
+        let mut client = http.connect().await;
+        for _ in 0..4 {
+            let head = ask(&mut client, "/").await;
+            assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+            assert!(head.contains("leno-error: authorization-denied"), "{head}");
+            // The answer's body is one line.
+            while client.read_u8().await.unwrap() != b'\n' {}
+        }
+        let mut bytes = Client::new(&authority, Protocol::Opaque).connect().await;
+        bytes.write_all(b"secret").await.unwrap();
+        assert!(bytes.read_u8().await.is_err());
+        assert_eq!(http.counted("direction=\"outbound\",result=\"refused\""), 4);
+        assert!(seen.borrow()[..4].iter().all(|(nth, _)| *nth == 1), "the connection goes on");
+    });
+}
+
+#[test]
+fn a_proxy_of_another_identity_gets_no_byte() {
+    apart(|| async {
+        let authority = Authority::new();
+        let other = "spiffe://cluster.local/ns/shop/sa/other";
+        let seen = server(&authority, other, StatusCode::OK).await;
+        let http = Client::new(&authority, Protocol::Http1);
+        let head = ask(&mut http.connect().await, "/").await;
+        assert!(
+            head.starts_with("HTTP/1.1 503 ") && head.contains("tls-handshake-failed"),
+            "{head}"
+        );
+        let mut bytes = Client::new(&authority, Protocol::Opaque).connect().await;
+        bytes.write_all(b"secret").await.unwrap();
+        assert!(bytes.read_u8().await.is_err());
+        assert!(seen.borrow().is_empty());
+    });
+}
