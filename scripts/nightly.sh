@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire fips)
+steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire fips ambient)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -41,6 +41,11 @@ run() { # step
         scripts/apart.sh scripts/spire-test.sh
       ;;
     fips) scripts/apart.sh scripts/fips-test.sh ;;
+    ambient)
+      # It needs a build of ztunnel, which LENO_ZTUNNEL names, and fails without one.
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+        scripts/apart.sh scripts/ambient-test.sh
+      ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
     *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
   esac
@@ -72,6 +77,7 @@ row() { # step: what it is
     drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
     spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
     fips) echo '`scripts/fips-test.sh`: the FIPS module of aws-lc, in two proxies and the control plane' ;;
+    ambient) echo '`scripts/ambient-test.sh`: HBONE with a real ztunnel, both ways' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;
   esac
 }

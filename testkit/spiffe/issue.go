@@ -83,7 +83,13 @@ func issue(ctx context.Context, directory string, lifetime time.Duration, names 
 			return err
 		}
 		served := grpc.NewServer()
-		workload.RegisterSpiffeWorkloadAPIServer(served, &server{issuer: one, id: id})
+		if name == istio {
+			if served, err = certificates(one, id, directory); err != nil {
+				return err
+			}
+		} else {
+			workload.RegisterSpiffeWorkloadAPIServer(served, &server{issuer: one, id: id})
+		}
 		go func() { ended <- served.Serve(listener) }()
 		defer served.Stop()
 	}

@@ -2,6 +2,7 @@
 // certificates as SPIRE does.
 //
 //	spiffe-peer watch COUNT     a line of JSON for each of the first COUNT certificates
+//	spiffe-peer svid            a certificate, its key and the roots, in PEM, as JSON
 //	spiffe-peer bundles         the trust domains whose bundles it gets
 //	spiffe-peer jwt             the error of a request for a JWT-SVID
 //	spiffe-peer serve ADDRESS   answers its client's identity over mTLS
@@ -14,7 +15,11 @@
 //	                            address; SIGHUP moves the roots
 //
 //	spiffe-peer issue DIRECTORY LIFETIME NAME=ID...
-//	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP moves the roots
+//	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP moves the roots. NAME istio is
+//	                            Istio's certificate service in TLS, whose root is in DIRECTORY/istio.pem: it signs each
+//	                            identity of the trust domain of ID
+//	spiffe-peer forward ADDRESS PATH
+//	                            passes connections to ADDRESS on to the socket at PATH
 //
 // The socket of clients is that of SPIFFE_ENDPOINT_SOCKET.
 package main
@@ -59,6 +64,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return watch(ctx, count)
+	case args[0] == "svid":
+		return written(ctx)
 	case args[0] == "bundles":
 		return bundles(ctx)
 	case args[0] == "jwt":
@@ -72,6 +79,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return issue(ctx, args[1], lifetime, args[3:])
+	case args[0] == "forward" && len(args) == 3:
+		return forward(ctx, args[1], args[2])
 	case args[0] == "fetch" && (len(args) == 3 || len(args) == 5):
 		return fetch(ctx, args[1], args[2], args[3:])
 	case args[0] == "publish" && len(args) == 3:
@@ -139,6 +148,28 @@ func watch(ctx context.Context, count int) error {
 	w := &watcher{left: count, done: make(chan error, 1)}
 	go func() { w.end(client.WatchX509Context(ctx, w)) }()
 	return <-w.done
+}
+
+func written(ctx context.Context) error {
+	update, err := workloadapi.FetchX509Context(ctx)
+	if err != nil {
+		return err
+	}
+	own := update.DefaultSVID()
+	chain, key, err := own.Marshal()
+	if err != nil {
+		return err
+	}
+	bundle, err := update.Bundles.GetX509BundleForTrustDomain(own.ID.TrustDomain())
+	if err != nil {
+		return err
+	}
+	roots, err := bundle.Marshal()
+	if err != nil {
+		return err
+	}
+	files := map[string]string{"chain": string(chain), "key": string(key), "roots": string(roots)}
+	return json.NewEncoder(os.Stdout).Encode(files)
 }
 
 func bundles(ctx context.Context) error {

@@ -22,6 +22,7 @@ mod external;
 mod fairness;
 mod federation;
 mod flows;
+mod hbone;
 mod holes;
 mod http;
 mod http2;
@@ -146,7 +147,13 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             .flatten()
             .collect(),
         ),
-        ("encryption", [encryption::cases(), neighbours::cases()].into_iter().flatten().collect()),
+        (
+            "encryption",
+            [encryption::cases(), hbone::cases(), neighbours::cases()]
+                .into_iter()
+                .flatten()
+                .collect(),
+        ),
         (
             "identity",
             [identity::cases(), workload_api::cases(), spire::cases(), federation::cases()]
