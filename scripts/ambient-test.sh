@@ -109,23 +109,23 @@ until_ok "mesh" is_ready
 address() { of "$1" '[a for a in one["addresses"] if ":" not in a][0]'; }
 far=$(address far) cart=$(address cart) echo=$(address echo)
 netns=/run/netns/$(of far 'one["surroundings"]["netns"]')
-inside() { nsenter --net="$netns" "$@"; }
+inside=(nsenter --net="$netns")
 
 # ztunnel in the namespace of far, as user 1337; what other users connect to goes through it.
 {
   echo "workloads:"
   for one in web cart echo far; do
-    echo "- {uid: lab//v1/Pod/lab/$one, name: $one, namespace: lab, serviceAccount: $one, workloadIps: [\"$(address $one)\"], protocol: HBONE, node: lab, network: \"\", services: {}}"
+    echo "- {uid: lab//v1/Pod/lab/$one, name: $one, namespace: lab, serviceAccount: $one, workloadIps: [\"$(address $one)\"], protocol: HBONE, trustDomain: cluster.local, node: lab, network: \"\", services: {}}"
   done
   echo "policies:
 - {name: no-cart, namespace: lab, scope: Namespace, action: Deny, dryRun: false, rules: [[[{principals: [!Exact cluster.local/ns/lab/sa/cart]}]]]}"
 } >"$place/local.yaml"
-starts forward inside "$tools/spiffe/spiffe" forward 127.0.0.1:15012 "$place/sockets/istio.sock"
-starts ztunnel inside env -i CA_ADDRESS=https://127.0.0.1:15012 CA_ROOT_CA="$place/sockets/istio.pem" XDS_ADDRESS= \
+starts forward "${inside[@]}" "$tools/spiffe/spiffe" forward 127.0.0.1:15012 "$place/sockets/istio.sock"
+starts ztunnel "${inside[@]}" env -i CA_ADDRESS=https://127.0.0.1:15012 CA_ROOT_CA="$place/sockets/istio.pem" XDS_ADDRESS= \
   LOCAL_XDS_PATH="$place/local.yaml" PROXY_MODE=dedicated PROXY_WORKLOAD_INFO=lab/far/far ENABLE_ORIG_SRC=false \
   IPV6_ENABLED=false ZTUNNEL_WORKER_THREADS=1 RUST_LOG=info setpriv --reuid=1337 --regid=1337 --clear-groups "$place/program"
-inside iptables -t nat -A OUTPUT -p tcp -m owner ! --uid-owner 1337 ! -d 127.0.0.0/8 -j REDIRECT --to-ports 15001
-until_ok "ztunnel" inside curl -sf http://127.0.0.1:15021/healthz/ready
+"${inside[@]}" iptables -t nat -A OUTPUT -p tcp -m owner ! --uid-owner 1337 ! -d 127.0.0.0/8 -j REDIRECT --to-ports 15001
+until_ok "ztunnel" "${inside[@]}" curl -sf http://127.0.0.1:15021/healthz/ready
 
 run() { # workload, command...
   "$leno" exec --name "$name" -n lab "$1-0" -- "${@:2}"
@@ -140,22 +140,27 @@ sends_back() { # workload, address
   run "$1" "$peer" talk "$2" '[{"send":"hello"},{"expect":"hello"},"shutdown_write","read_to_end"]' >"$place/talk" &&
     ! grep -q '"failed"' "$place/talk"
 }
-counted() { # workload, line
-  run "$1" curl -s http://127.0.0.1:15020/metrics | grep -F "$2" | grep -vq ' 0$'
+metrics() { # workload
+  run "$1" curl -s http://127.0.0.1:15020/metrics >"$place/metrics"
+}
+counted() { # workload, start of a line
+  metrics "$1"
+  grep -F "$2" "$place/metrics" >"$place/lines" && ! grep -q ' 0$' "$place/lines"
 }
 
 until_ok "answer through ztunnel" says 200 web "http://$far:8080/"
 until_ok "bytes through ztunnel" sends_back web "$far:9000"
-counted web 'leno_hbone_tunnels_total{direction="outbound",result="opened"}'
+counted web 'leno_hbone_tunnels_total{direction="outbound",result="opened"}' || fail "web counts no tunnel"
 says 403 cart "http://$far:8080/" || fail "ztunnel's policy denies cart, which gets $(get cart "http://$far:8080/")"
-counted cart 'leno_hbone_tunnels_total{direction="outbound",result="refused"}'
+counted cart 'leno_hbone_tunnels_total{direction="outbound",result="refused"}' || fail "cart counts no tunnel"
 echo "proxies to ztunnel: HTTP and bytes pass, its policy is seen"
 
 until_ok "answer of cart through its proxy" says 200 far "http://$cart:8080/"
 says 403 far "http://$cart:8080/admin" || fail "the policy of cart is passed by"
 until_ok "bytes of echo through its proxy" sends_back far "$echo:9000"
-counted cart 'leno_hbone_tunnels_total{direction="inbound",result="opened"}'
-run cart curl -s http://127.0.0.1:15020/metrics | grep -q 'leno_requests_total{.*client="far".*mtls="true"' ||
+counted cart 'leno_hbone_tunnels_total{direction="inbound",result="opened"}' || fail "cart counts no tunnel"
+metrics cart
+grep -q 'leno_requests_total{.*client="far".*mtls="true"' "$place/metrics" ||
   fail "cart's proxy counts no request of far"
 echo "$closed" >>"$place/mesh.yaml"
 denied() { ! sends_back far "$echo:9000"; }
@@ -165,7 +170,7 @@ sends_back web "$echo:9000" || fail "the policy of echo permits web"
 kill "${pids[-1]}"
 wait "${pids[-1]}" 2>/dev/null || true
 unset 'pids[-1]'
-inside iptables -t nat -F OUTPUT
+"${inside[@]}" iptables -t nat -F OUTPUT
 ! says 200 far "http://$cart:8080/" || fail "far gets past the proxy of cart without an identity"
 ! says 200 web "http://$far:8080/" || fail "web reaches far without its ztunnel"
 echo "ztunnel to proxies: HTTP and bytes pass, their policies are seen"

@@ -100,8 +100,11 @@ func (i *issuer) sign(domain spiffeid.TrustDomain, asked message) (message, erro
 		}
 		asked = asked[n:]
 	}
-	if csr == nil || len(csr.URIs) != 1 || csr.URIs[0].Host != domain.Name() {
-		return nil, fmt.Errorf("not a request for one identity of %s", domain)
+	if csr == nil {
+		return nil, errors.New("no request for a certificate")
+	}
+	if len(csr.URIs) != 1 || csr.URIs[0].Host != domain.Name() {
+		return nil, fmt.Errorf("not a request for one identity of %s: %v", domain, csr.URIs)
 	}
 	if err := csr.CheckSignature(); err != nil {
 		return nil, err
