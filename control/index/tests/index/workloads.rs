@@ -112,7 +112,7 @@ fn a_workload_that_takes_hbone_has_an_identity_and_clients_are_told_how_to_speak
     put(&mut index, &without_proxies(hbone));
     assert_eq!(seen(&index), (true, WireForm::Hbone));
     put(&mut index, &without_proxies("leno.dev/tunnel: hbone, leno.dev/mtls: disabled"));
-    assert_eq!(seen(&index).0, false, "plaintext, as it says");
+    assert!(!seen(&index).0, "plaintext, as it says");
 
     // A namespace speaks for those of its workloads that a ztunnel serves.
     let of_namespace = namespace("strict").replace("leno.dev/mtls: strict", hbone);
