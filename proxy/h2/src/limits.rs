@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::code::Code;
 use crate::settings::{DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, OwnSettings};
 
 /// The limits of a connection. `Default` suits a sidecar.
@@ -51,6 +52,8 @@ pub struct Limits {
     /// comes after one to two times this duration. While nothing else needs the memory, a slow
     /// reader harms only itself, and the limit is [`write_stall`](Self::write_stall).
     pub stall: Duration,
+    /// The code of such a reset. Where streams carry connections it must be none that ends them in order.
+    pub stall_code: Code,
     /// Largest DATA frame accepted and sent. Every implementation accepts 16 KiB.
     pub frame_bytes: u32,
     /// Bytes in the connection's write queue above which DATA waits in its stream instead: enough
@@ -112,6 +115,7 @@ impl Default for Limits {
             connection_window: 1024 * 1024,
             held_bytes: 20 * 1024 * 1024,
             stall: Duration::from_secs(10),
+            stall_code: Code::CANCEL,
             frame_bytes: DEFAULT_FRAME_BYTES,
             write_bytes: 128 * 1024,
             reply_bytes: 64 * 1024,

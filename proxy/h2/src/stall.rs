@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use leno_transport::budget;
 
-use crate::code::Code;
 use crate::error::{Abuse, Reset, count};
 use crate::inner::Inner;
 use crate::slot::{Key, Slot};
@@ -60,7 +59,7 @@ impl Inner {
 
     fn end_stall(&mut self, key: Key) {
         count(Abuse::StalledStream);
-        if !self.rst(key, Code::CANCEL) {
+        if !self.rst(key, self.limits.stall_code) {
             // It has ended in both directions. Only the rest of its bytes waits for the reader.
             if let Some(far) = self.drop_content(key, Reset::STALL) {
                 far.conn.borrow_mut().far_reset(far.key, Reset::STALL.code);

@@ -15,6 +15,10 @@ use crate::stream::Stream;
 /// Bytes copied by one write: what [`Limits::send_bytes`](crate::Limits::send_bytes) lets wait in a stream.
 const WRITE_BYTES: usize = 64 * 1024;
 
+/// How a tunnel ends before its END_STREAM: as RFC 9113 section 8.5 has it for a connection that was reset. Implementations take
+/// CANCEL and NO_ERROR for an end in order.
+const CUT: Code = Code::CONNECT_ERROR;
+
 /// The two directions of a stream whose CONNECT was answered with 200.
 ///
 /// A shutdown sends END_STREAM. A tunnel that is dropped without one, or after [`Io::reset_on_drop`], is reset, so that
@@ -67,7 +71,7 @@ impl AsyncRead for Tunnel {
         let part = this.received.split_to(out.remaining());
         out.put_slice(&part);
         if this.received.is_empty() {
-            // It would keep its chunk.
+            // An empty piece keeps the memory of its chunk.
             this.received = Piece::default();
         }
         if let Some(stream) = this.stream.as_mut().filter(|_| !part.is_empty()) {
@@ -124,9 +128,8 @@ impl Io for Tunnel {
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        if let Some(stream) = self.stream.take().filter(|_| self.is_cut) {
-            // As RFC 9113 section 8.5 has it for a connection that was reset.
-            stream.reset(Code::CONNECT_ERROR);
+        if let Some(stream) = self.stream.take().filter(|_| self.is_cut || !self.shut) {
+            stream.reset(CUT);
         }
     }
 }
