@@ -11,19 +11,22 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use leno_h2::{Head, Reset, Stream, Tunnel};
-use leno_pool::{MESH_IDLE, PoolError};
+use leno_h2::{Code, Head, Reset, Stream, Tunnel};
+use leno_pool::{MESH_IDLE, Pool, PoolError};
 use leno_telemetry::{Counter, Registry};
 use leno_tls::{Alpn, Channel, Connector};
 use leno_transport::CONNECT_TIMEOUT;
 use leno_types::{Identity, ports};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::connect::{CONNECT_FAILED, CONNECT_TIMEOUT_CAUSE, OpenError, REFUSED_BY_SERVER};
-use crate::server::{Pool, Refused, STREAMS_IN_USE};
+use crate::server::{Refused, STREAMS_IN_USE};
 
 /// As a proxy of the mesh says that a policy denies a request.
 const AUTHORIZATION_DENIED: &str = "authorization-denied";
+
+/// What a proxy of Leno says where discovery has given the address of another workload.
+const NOT_THIS_WORKLOAD: &[u8] = b"hbone-not-this-workload";
 
 /// Most proxies whose connections are kept. Connections to one more end with their last tunnel.
 const MAX_PROXIES: usize = 4096;
@@ -37,6 +40,8 @@ pub(crate) enum TunnelError {
     Connect(Rc<OpenError>),
     #[error("the server's proxy refuses the tunnel with status {0}")]
     Status(u16),
+    #[error("another workload is at this address, says the proxy there")]
+    Elsewhere,
     #[error("the server's proxy refuses this one's certificate")]
     Certificate,
     #[error(transparent)]
@@ -45,6 +50,8 @@ pub(crate) enum TunnelError {
     Late,
     #[error("all streams of all connections are in use")]
     Full,
+    #[error("the server's proxy has closed {TRIES} connections before they were used")]
+    Closed,
 }
 
 impl TunnelError {
@@ -59,7 +66,7 @@ impl TunnelError {
             Self::Connect(error) => error.cause(),
             Self::Status(401 | 403) => AUTHORIZATION_DENIED,
             Self::Certificate => REFUSED_BY_SERVER,
-            Self::Status(_) | Self::Reset(_) => CONNECT_FAILED,
+            Self::Status(_) | Self::Elsewhere | Self::Reset(_) | Self::Closed => CONNECT_FAILED,
             Self::Late => CONNECT_TIMEOUT_CAUSE,
             Self::Full => STREAMS_IN_USE,
         }
@@ -76,10 +83,27 @@ impl From<PoolError<OpenError>> for TunnelError {
     }
 }
 
+/// The connections to one proxy.
+type Proxy = Pool<Channel, Known, OpenError>;
+
+/// What is known of a connection.
+#[derive(Clone, Debug)]
+struct Known {
+    refused: Refused,
+    /// Then the proxy's certificate, with which the connection ends, is near its end.
+    fresh_until: Option<Instant>,
+}
+
+impl Known {
+    fn is_outdated(&self) -> bool {
+        self.fresh_until.is_some_and(|until| until <= Instant::now())
+    }
+}
+
 /// The connections of one worker to proxies that take HBONE.
 #[derive(Debug)]
 pub(crate) struct Tunnels {
-    pools: RefCell<HashMap<ProxyKey, Rc<Pool>>>,
+    pools: RefCell<HashMap<ProxyKey, Rc<Proxy>>>,
     tls: Rc<Connector>,
     registry: Rc<Registry>,
     limits: Rc<leno_h2::Limits>,
@@ -89,7 +113,9 @@ pub(crate) struct Tunnels {
 type ProxyKey = (IpAddr, Identity);
 
 impl Tunnels {
-    pub(crate) fn new(tls: Connector, registry: Rc<Registry>, limits: Rc<leno_h2::Limits>) -> Self {
+    pub(crate) fn new(tls: Connector, registry: Rc<Registry>, limits: &leno_h2::Limits) -> Self {
+        let stall_code = Code::CONNECT_ERROR;
+        let limits = Rc::new(leno_h2::Limits { stall_code, ..limits.clone() });
         Self { pools: RefCell::default(), tls: Rc::new(tls), registry, limits }
     }
 
@@ -102,7 +128,7 @@ impl Tunnels {
         let opened = self.open_stream(address, identity).await;
         self.registry.count(match &opened {
             Ok(_) => Counter::OutboundTunnelOpened,
-            Err(TunnelError::Status(_)) => Counter::OutboundTunnelRefused,
+            Err(TunnelError::Status(_) | TunnelError::Elsewhere) => Counter::OutboundTunnelRefused,
             Err(_) => Counter::OutboundTunnelFailed,
         });
         Ok(Channel::carried(Tunnel::new(opened?)))
@@ -121,17 +147,25 @@ impl Tunnels {
         loop {
             tries = tries.saturating_add(1);
             let lent = pool.stream(|| self.connect(address.ip(), identity)).await?;
+            if lent.reused && lent.tag.is_outdated() {
+                // Its tunnels go on. Each turn retires one of a bounded number.
+                lent.retire();
+                tries = 0;
+                continue;
+            }
             // Another tunnel may have taken the last place, or the connection may have ended, meanwhile.
             let Ok(mut stream) = lent.client.open(&head, false) else {
                 if tries < TRIES {
                     continue;
                 }
-                return Err(TunnelError::Full);
+                let is_open = lent.client.is_open();
+                return Err(if is_open { TunnelError::Full } else { TunnelError::Closed });
             };
             match timeout(CONNECT_TIMEOUT, answer(&mut stream)).await {
-                Ok(Ok(200..=299)) => return Ok(stream),
-                Ok(Ok(status)) => return Err(TunnelError::Status(status)),
-                Ok(Err(_)) if lent.tag.get() => return Err(TunnelError::Certificate),
+                Ok(Ok((200..=299, _))) => return Ok(stream),
+                Ok(Ok((_, true))) => return Err(TunnelError::Elsewhere),
+                Ok(Ok((status, _))) => return Err(TunnelError::Status(status)),
+                Ok(Err(_)) if lent.tag.refused.get() => return Err(TunnelError::Certificate),
                 Ok(Err(reset)) if reset.unprocessed && tries < TRIES => lent.retire(),
                 Ok(Err(reset)) => return Err(TunnelError::Reset(reset)),
                 Err(_late) => {
@@ -142,7 +176,7 @@ impl Tunnels {
         }
     }
 
-    fn pool(&self, ip: IpAddr, identity: &Identity) -> Rc<Pool> {
+    fn pool(&self, ip: IpAddr, identity: &Identity) -> Rc<Proxy> {
         let key = (ip, identity.clone());
         let mut pools = self.pools.borrow_mut();
         if let Some(pool) = pools.get(&key) {
@@ -158,12 +192,12 @@ impl Tunnels {
         pool
     }
 
-    /// Connects to the proxy at `ip`, whatever becomes of the client that waits for it.
+    /// Connects to the proxy at `ip`. The attempt goes on if the client that waits for it leaves.
     fn connect(
         &self,
         ip: IpAddr,
         identity: &Identity,
-    ) -> impl Future<Output = Result<(Channel, Refused), OpenError>> + use<> {
+    ) -> impl Future<Output = Result<(Channel, Known), OpenError>> + use<> {
         let (tls, registry) = (Rc::clone(&self.tls), Rc::clone(&self.registry));
         let (address, identity) = (SocketAddr::new(ip, ports::HBONE), identity.clone());
         async move {
@@ -171,9 +205,11 @@ impl Tunnels {
             match tls.connect(tcp, &identity, &[Alpn::Hbone]).await {
                 Ok(stream) => {
                     registry.count(Counter::OutboundHandshake);
+                    let fresh = stream.fresh_for();
+                    let fresh_until = fresh.and_then(|fresh| Instant::now().checked_add(fresh));
                     let channel = Channel::from(stream);
                     let refused = channel.refused();
-                    Ok((channel, refused))
+                    Ok((channel, Known { refused, fresh_until }))
                 }
                 Err(error) => {
                     registry.count(Counter::OutboundHandshakeFailed);
@@ -193,16 +229,17 @@ impl Tunnels {
 }
 
 /// Whether a client waits for the pool, or it has a connection.
-fn is_in_use(pool: &Rc<Pool>) -> bool {
+fn is_in_use(pool: &Rc<Proxy>) -> bool {
     Rc::strong_count(pool) > 1 || !pool.is_empty()
 }
 
-/// The status of the final response.
-async fn answer(stream: &mut Stream) -> Result<u16, Reset> {
+/// The status of the final response, and whether it says that the tunnel leads elsewhere than to the workload that is there.
+async fn answer(stream: &mut Stream) -> Result<(u16, bool), Reset> {
     loop {
         let head = stream.head().await?;
         if !head.is_interim() {
-            return Ok(head.status().unwrap_or_default());
+            let is_elsewhere = head.get(b"leno-error") == Some(NOT_THIS_WORKLOAD);
+            return Ok((head.status().unwrap_or_default(), is_elsewhere));
         }
     }
 }

@@ -197,8 +197,7 @@ impl Outbound {
     pub fn new(parts: Parts) -> Self {
         let source = format!("{}/{}", parts.workload.namespace, parts.workload.name);
         let mesh_limits = Rc::new(leno_h2::Limits { ping: true, ..http2_limits() });
-        let tunnels =
-            Tunnels::new(parts.tls.clone(), Rc::clone(&parts.registry), Rc::clone(&mesh_limits));
+        let tunnels = Tunnels::new(parts.tls.clone(), Rc::clone(&parts.registry), &mesh_limits);
         let shared = Rc::new(Shared {
             client: parts.workload.name,
             egress: EgressPolicy::new(parts.directory.server_policy()),

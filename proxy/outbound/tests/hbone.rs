@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
@@ -56,8 +57,11 @@ impl Authority {
     }
 
     fn certify(&self, uri: &str) -> Certified {
+        self.certified(uri, CertificateParams::default())
+    }
+
+    fn certified(&self, uri: &str, mut params: CertificateParams) -> Certified {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
         let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
         (vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
@@ -70,11 +74,14 @@ type Seen = Rc<RefCell<Vec<(usize, String)>>>;
 /// A proxy that answers CONNECT with `status`, and sends back what comes through a tunnel, the requests in it answered. After
 /// a tunnel says `LAST`, the next one is the last of its connection.
 async fn server(authority: &Authority, id: &str, status: StatusCode) -> Seen {
+    serve(authority, authority.certify(id), status).await
+}
+
+async fn serve(authority: &Authority, (chain, key): Certified, status: StatusCode) -> Seen {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.root.clone()).unwrap();
     let provider = Arc::new(default_provider());
     let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
-    let (chain, key) = authority.certify(id);
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -288,6 +295,33 @@ fn a_connection_that_the_proxy_ends_is_replaced() {
             assert_eq!(heard, said);
         }
         assert_eq!(*seen.borrow(), [(1, target()), (1, target()), (2, target())]);
+        assert_eq!(bytes.counted("direction=\"outbound\",result=\"failed\""), 0);
+    });
+}
+
+#[test]
+fn new_tunnels_use_another_connection_before_the_certificate_of_the_proxy_ends() {
+    apart(|| async {
+        let (authority, now) = (Authority::new(), SystemTime::now());
+        let mut params = CertificateParams::default();
+        params.not_before = (now - Duration::from_secs(3600)).into();
+        params.not_after = (now + Duration::from_secs(24)).into();
+        let seen = serve(&authority, authority.certified(CART, params), StatusCode::OK).await;
+        let bytes = Client::new(&authority, Protocol::Opaque);
+        let mut first = bytes.connect().await;
+        let mut heard = [0; 4];
+        first.write_all(b"more").await.unwrap();
+        first.read_exact(&mut heard).await.unwrap();
+        while seen.borrow().last().unwrap().0 == 1 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let mut connection = bytes.connect().await;
+            connection.write_all(b"more").await.unwrap();
+            connection.read_exact(&mut heard).await.unwrap();
+        }
+        assert_eq!(seen.borrow().last().unwrap().0, 2);
+        first.write_all(b"last").await.unwrap();
+        first.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"last", "it has gone on");
         assert_eq!(bytes.counted("direction=\"outbound\",result=\"failed\""), 0);
     });
 }

@@ -34,7 +34,7 @@ enum ChannelKind {
     Carried(Box<dyn CarriedIo>),
 }
 
-/// What a [`Channel`] can be carried by.
+/// A part of a connection that others share.
 trait CarriedIo: Io + fmt::Debug {}
 
 impl<S: Io + fmt::Debug> CarriedIo for S {}

@@ -1,6 +1,9 @@
 //! A TLS connection with another proxy, or with a server outside of the mesh.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use leno_types::Identity;
+use leno_types::authorization::CertificateValidity;
 
 use crate::live::{Dialled, LiveConnection, ShownCertificate};
 use crate::tls::Tls;
@@ -89,6 +92,18 @@ impl TlsStream {
     #[must_use]
     pub fn certificate(&self) -> Option<ShownCertificate> {
         self.live.as_ref().map(LiveConnection::certificate)
+    }
+
+    /// For how long new work may begin on it, so that little is cut when the peer's certificate ends: to the last fifth of its
+    /// life, and if that has begun, for half of what is left. `None` without a certificate.
+    #[must_use]
+    pub fn fresh_for(&self) -> Option<Duration> {
+        let CertificateValidity { not_before_s, not_after_s } = self.certificate()?.validity()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = not_after_s.saturating_sub(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let last = not_after_s.saturating_sub(not_before_s).checked_div(5).unwrap_or_default();
+        let fresh_s = left.saturating_sub(last).max(left.checked_div(2).unwrap_or_default());
+        Some(Duration::from_secs(u64::try_from(fresh_s).unwrap_or_default()))
     }
 
     /// Why the peer has no identity, as in [`crate::HandshakeError::reason`].
