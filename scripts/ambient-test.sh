@@ -163,7 +163,7 @@ metrics cart
 grep -q 'leno_requests_total{.*client="far".*mtls="true"' "$place/metrics" ||
   fail "cart's proxy counts no request of far"
 echo "$closed" >>"$place/mesh.yaml"
-denied() { ! sends_back far "$echo:9000"; }
+denied() { ! sends_back far "$echo:9000" && counted echo 'leno_authorization_total{decision="deny"'; }
 until_ok "policy of echo" denied
 sends_back web "$echo:9000" || fail "the policy of echo permits web"
 # Without ztunnel there is no way in under strict.

@@ -37,6 +37,8 @@ pub(crate) mod memory;
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// A proxied connection holds one socket on either side, and up to four pipe ends while spliced.
 const DESCRIPTORS_PER_CONNECTION: u64 = 3;
+/// For so many connections there may be one tunnel of HBONE, which holds one socket: it is read and written without pipes.
+pub(crate) const CONNECTIONS_PER_TUNNEL: usize = 4;
 /// Fewest connections a worker takes, whatever the limit on descriptors.
 const MIN_CONNECTIONS: u64 = 64;
 
@@ -217,8 +219,10 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
 #[expect(clippy::arithmetic_side_effects, reason = "no divisor is zero")]
 fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();
+    let group = CONNECTIONS_PER_TUNNEL as u64;
     let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS)
-        / DESCRIPTORS_PER_CONNECTION
+        / (DESCRIPTORS_PER_CONNECTION * group + 1)
+        * group
         / u64::from(workers.max(1))
         / u64::from(sharing.max(1));
     usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)

@@ -37,7 +37,7 @@ use crate::admin::probe::KubeletCalls;
 use crate::export::{Exporter, Signal, TracePlan};
 use crate::pulse::Pulse;
 use crate::services::OfOutbound;
-use crate::setup::{AccessLog, Handed};
+use crate::setup::{AccessLog, CONNECTIONS_PER_TUNNEL, Handed};
 use crate::standing::Standing;
 
 /// How often idle connections and destinations are looked through.
@@ -324,6 +324,12 @@ fn max_connections(plan: &Plan) -> usize {
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)
 }
 
+/// Tunnels of HBONE have descriptors beside those of connections.
+#[expect(clippy::arithmetic_side_effects, reason = "the divisor is not zero")]
+fn max_tunnels(plan: &Plan) -> usize {
+    max_connections(plan) / CONNECTIONS_PER_TUNNEL
+}
+
 /// Where this worker counts requests: in memory that the aggregator of flows can read, if the kernel gives it.
 fn memory() -> Memory {
     Memory::shared().unwrap_or_else(|error| {
@@ -345,6 +351,7 @@ fn admission(plan: &Plan) -> Rc<Admission> {
 impl Planes {
     fn new(plan: Plan) -> Self {
         let admission = admission(&plan);
+        let max_tunnels = max_tunnels(&plan);
         let traces = plan.traces.as_ref().map(|of| Rc::new(Traces::new(of.settings.clone())));
         let (log, records) = match plan.access_log {
             Some(AccessLog::Lines(log)) => (Some(log), None),
@@ -391,6 +398,7 @@ impl Planes {
             application: plan.application,
             workers: plan.workers,
             limit_table: plan.limit_table,
+            max_tunnels,
         });
         if let Some(kubelet) = plan.kubelet {
             inbound.answer_probes(Rc::new(kubelet));

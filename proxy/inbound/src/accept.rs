@@ -22,7 +22,7 @@ use std::time::Duration;
 use leno_telemetry::{Counter, Direction};
 use leno_tls::{Alpn, ClientIdentity, TlsStream, offers_hbone, offers_mesh};
 use leno_transport::{ConnectError, Counted, Io, OwnTls, Peeked, Verdict, Waits};
-use leno_types::mesh::Resolution;
+use leno_types::mesh::{Resolution, WireForm};
 use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -266,7 +266,9 @@ async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
     match timeout(RESOLVE_TIMEOUT, answered).await {
         Ok(Ok(now)) => match &*now {
-            Resolution::Workload(workload) => workload.identity.is_some(),
+            Resolution::Workload(workload) => {
+                workload.identity.is_some() && workload.wire == WireForm::Leno
+            }
             _ => false,
         },
         _ => false,

@@ -168,7 +168,7 @@ impl Default for LogBudget {
 
 impl LogBudget {
     /// Whether one more line may be logged, and how many were left out before it.
-    fn take(&self) -> Option<u64> {
+    pub(crate) fn take(&self) -> Option<u64> {
         let now = leno_transport::now();
         if now.saturating_duration_since(self.since.get()) >= LOG_PERIOD {
             self.since.set(now);

@@ -13,22 +13,23 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
-use leno_h2::{Head, Request, Tunnel};
+use leno_h2::{Code, Head, Request, Tunnel};
 use leno_http::{Answer, Call, serve_streams};
 use leno_program::Shares;
 use leno_telemetry::Counter;
 use leno_tls::TlsStream;
 use leno_transport::spawn_contained;
 use leno_types::{Identity, Protocol, canonical, ports};
+use tokio::time::timeout;
 
 use crate::accept::{Plain, tunnelled};
 use crate::authorize::Access;
 use crate::{Applications, Caller, Client, http, opaque};
 
-/// Most tunnels of one worker, and of one identity. Each may hold a connection to the application, and a few KiB.
-const MAX_TUNNELS: usize = 4096;
-const MAX_TUNNELS_OF_IDENTITY: usize = 2048;
+/// Most bytes of an authority in the log.
+const LOGGED_BYTES: usize = 256;
 
 /// Where the CONNECT leads that a policy of this proxy has nothing to do with: another address, or a port of the proxy.
 const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
@@ -39,14 +40,20 @@ const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 /// The ports of the proxy itself, to which no tunnel leads.
 const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
 
-/// The places of tunnels.
-pub(crate) fn tunnels() -> Shares<Identity> {
-    Shares::keeping(MAX_TUNNELS, MAX_TUNNELS_OF_IDENTITY)
+/// The places of `most` tunnels, half of them for one identity.
+pub(crate) fn tunnels(most: usize) -> Shares<Identity> {
+    Shares::keeping(most, most.div_ceil(2))
 }
 
 /// Bounds of a connection. A proxy at the other end answers PINGs.
 pub(crate) fn limits() -> Rc<leno_h2::Limits> {
-    Rc::new(leno_h2::Limits { connect_protocol: false, ping: true, ..Default::default() })
+    let stall_code = Code::CONNECT_ERROR;
+    Rc::new(leno_h2::Limits {
+        connect_protocol: false,
+        ping: true,
+        stall_code,
+        ..Default::default()
+    })
 }
 
 /// The streams of one connection.
@@ -76,7 +83,11 @@ impl Tunnels {
             // Ends with the stream. As many as the connection may have streams.
             spawn_contained(async move { tunnels.serve_stream(request).await });
         };
-        let drained = shared.parts.activity.drained();
+        let fresh = stream.fresh_for().unwrap_or(Duration::MAX);
+        // No message of HBONE shows the next certificate of the client: its proxy opens another connection.
+        let drained = async {
+            let _late = timeout(fresh, shared.parts.activity.drained()).await;
+        };
         if let Err(error) = serve_streams(stream, &[], &shared.hbone_limits, begin, drained).await {
             tracing::debug!(%error, "a connection of HBONE ended");
         }
@@ -105,17 +116,20 @@ impl Tunnels {
         }
         drop((head, request.head));
         registry.count(Counter::InboundTunnelOpened);
-        // `None`: another client needed the place more. The stream is reset.
-        let _served = place.hold(Box::pin(self.relay(Tunnel::new(stream), port))).await;
+        let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), port))).await;
+        if served.is_none() {
+            // Another client needed the place more. The stream was reset.
+            registry.count(Counter::InboundTunnelEvicted);
+        }
     }
 
     fn refuse(&self, request: Request, (status, cause): (u16, &'static str)) {
-        tracing::info!(
-            client = %self.identity,
-            authority = %String::from_utf8_lossy(authority(&request.head)),
-            cause,
-            "a tunnel of HBONE is refused"
-        );
+        if let Some(left_out) = self.applications.shared.log.take() {
+            let authority = authority(&request.head);
+            let authority = authority.get(..LOGGED_BYTES).unwrap_or(authority);
+            let authority = String::from_utf8_lossy(authority);
+            tracing::info!(client = %self.identity, ?authority, cause, left_out, "a tunnel of HBONE is refused");
+        }
         Call::new(request).respond(&Answer::error(status, cause));
     }
 

@@ -108,6 +108,8 @@ pub struct Parts {
     pub workers: u16,
     /// What they share of these limits.
     pub limit_table: LimitTable,
+    /// Most tunnels of HBONE at a time. Each may hold a connection to the application.
+    pub max_tunnels: usize,
 }
 
 /// The inbound side of one worker.
@@ -209,6 +211,7 @@ impl Inbound {
         let uses = (&*parts.services, &*parts.registry, &parts.directory);
         let policies = Policies::new(denying, &parts.workload.namespace, uses);
         let policies = RefCell::new(Rc::new(policies));
+        let tunnels = hbone::tunnels(parts.max_tunnels);
         let shared = Shared {
             parts,
             h2_limits,
@@ -217,7 +220,7 @@ impl Inbound {
             meshed: Handlers::new(http::serve_request),
             tunnelled: Handlers::new(http::serve_request),
             hbone_limits: hbone::limits(),
-            tunnels: hbone::tunnels(),
+            tunnels,
             limits,
             limited,
             policies,

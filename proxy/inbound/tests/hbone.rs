@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -15,7 +15,8 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Credentials, Keyring};
-use leno_transport::{Admission, Directions};
+use leno_transport::{Activity, Admission, Directions};
+use leno_types::authorization::Authorization;
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::traffic::{LimitKey, RateLimit, Source};
 use leno_types::{InstanceName, MtlsMode, Protocol, ports};
@@ -25,10 +26,13 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
+/// Half of them are for one client. One more than a test that is not about this opens.
+const MAX_TUNNELS: usize = 18;
 
 /// A certificate with its key, both in DER.
 type Certified = (CertificateDer<'static>, Vec<u8>);
@@ -48,8 +52,19 @@ impl Authority {
     }
 
     fn certify(&self, id: &str) -> Certified {
+        self.certified(id, CertificateParams::default())
+    }
+
+    /// The last of its life.
+    fn certify_until(&self, id: &str, left: Duration) -> Certified {
+        let (mut leaf, now) = (CertificateParams::default(), SystemTime::now());
+        leaf.not_before = (now - Duration::from_secs(3600)).into();
+        leaf.not_after = (now + left).into();
+        self.certified(id, leaf)
+    }
+
+    fn certified(&self, id: &str, mut leaf: CertificateParams) -> Certified {
         let key = KeyPair::generate().unwrap();
-        let mut leaf = CertificateParams::default();
         leaf.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
         (leaf.signed_by(&key, &self.issuer).unwrap().der().clone(), key.serialize_der())
     }
@@ -100,6 +115,9 @@ struct Workload {
     proxy: SocketAddr,
     application: TcpListener,
     registry: Rc<Registry>,
+    activity: Rc<Activity>,
+    policy: watch::Sender<Option<Arc<ServerPolicy>>>,
+    inbound: Rc<Inbound>,
 }
 
 impl Workload {
@@ -121,8 +139,9 @@ impl Workload {
             removal: leno_types::Removal::None,
             authorization: Default::default(),
         };
-        let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
-        let registry = Rc::new(Registry::new());
+        let directory = Directory::fixed(|_| Resolution::Unknown);
+        let (policy, told) = watch::channel(Some(Arc::new(policy)));
+        let (registry, activity) = (Rc::new(Registry::new()), Rc::<Activity>::default());
         let keyring = Keyring::new();
         let (certificate, key) = authority.certify(WEB);
         let key = PrivatePkcs8KeyDer::from(key).into();
@@ -130,17 +149,19 @@ impl Workload {
         keyring.rotate(Credentials::from_der(vec![certificate], key, roots).unwrap()).unwrap();
         let inbound = Rc::new(Inbound::new(Parts {
             workload,
-            policy: directory.server_policy(),
+            policy: told,
             directory,
             services: Rc::new(leno_inbound::NoServices),
             tls: keyring.acceptor(),
             registry: Rc::clone(&registry),
-            activity: Rc::default(),
+            activity: Rc::clone(&activity),
             limits: Limits::default(),
             application: None,
             workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
+            max_tunnels: MAX_TUNNELS,
         }));
+        let serving = Rc::clone(&inbound);
         spawn_local(async move {
             // As if captured: the port dialled is not the listener's.
             let captured_by = SocketAddr::new(proxy.ip(), ports::INBOUND);
@@ -148,13 +169,13 @@ impl Workload {
             loop {
                 let (accepted, from) = listener.accept().await.unwrap();
                 let (admitted, _) = admission.inbound(from.ip());
-                let inbound = Rc::clone(&inbound);
+                let inbound = Rc::clone(&serving);
                 spawn_local(async move {
                     inbound.serve(accepted, (from, captured_by), admitted).await;
                 });
             }
         });
-        Self { authority, proxy, application, registry }
+        Self { authority, proxy, application, registry, activity, policy, inbound }
     }
 
     /// TLS with the proxy as its client, with this certificate or none.
@@ -183,7 +204,11 @@ impl Workload {
     }
 
     async fn connect(&self) -> SendRequest<Bytes> {
-        let tls = self.tls(Some(self.authority.certify(CLIENT)), &["h2"]).await.unwrap();
+        self.connect_with(self.authority.certify(CLIENT)).await
+    }
+
+    async fn connect_with(&self, certified: Certified) -> SendRequest<Bytes> {
+        let tls = self.tls(Some(certified), &["h2"]).await.unwrap();
         let (client, connection) = h2::client::handshake(tls).await.unwrap();
         spawn_local(async move {
             // It ends with the test.
@@ -399,6 +424,157 @@ fn a_tunnel_to_anything_else_is_refused() {
         // The connection goes on. A port where nothing listens is one that the application resets.
         let (_sender, mut receiver) = open(&mut client, &format!("{own}:1")).await.unwrap();
         assert!(read_all(&mut receiver).await.is_err());
+    });
+}
+
+/// Until a byte has come back, the tunnel is open in all its parts.
+async fn comes_back(tunnel: &mut Tunnel) {
+    tunnel.0.send_data(Bytes::from_static(b"x"), false).unwrap();
+    assert_eq!(&*tunnel.1.data().await.unwrap().unwrap(), b"x");
+    tunnel.1.flow_control().release_capacity(1).unwrap();
+}
+
+/// A ztunnel takes CANCEL and NO_ERROR for an end in order.
+async fn is_cut(tunnel: &mut Tunnel) {
+    let reset = read_all(&mut tunnel.1).await.unwrap_err();
+    assert_eq!(reset.reason(), Some(h2::Reason::CONNECT_ERROR));
+}
+
+#[test]
+fn tunnels_are_bounded_and_a_client_with_fewer_gets_the_place_of_another() {
+    run(async {
+        let mut workload = Workload::new(MtlsMode::Strict, Protocol::Opaque, Vec::new()).await;
+        let to = workload.address().to_string();
+        let mut clients = Vec::new();
+        for name in ["client", "other", "third"] {
+            let id = format!("spiffe://cluster.local/ns/shop/sa/{name}");
+            clients.push(workload.connect_with(workload.authority.certify(&id)).await);
+        }
+        let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        echo(std::mem::replace(&mut workload.application, spare));
+        let (half, mut first, mut rest) = (MAX_TUNNELS / 2, Vec::new(), Vec::new());
+        for _ in 0..half {
+            first.push(open(&mut clients[0], &to).await.unwrap());
+            comes_back(first.last_mut().unwrap()).await;
+        }
+        let one_more = open(&mut clients[0], &to).await.err();
+        assert_eq!(one_more, Some(StatusCode::SERVICE_UNAVAILABLE), "half is for others");
+        // So that the first client has the most.
+        for nth in 0..half {
+            let client = if nth == 0 { 2 } else { 1 };
+            rest.push(open(&mut clients[client], &to).await.unwrap());
+            comes_back(rest.last_mut().unwrap()).await;
+        }
+        rest.push(open(&mut clients[2], &to).await.unwrap());
+        comes_back(rest.last_mut().unwrap()).await;
+        // The newest of the client with the most.
+        is_cut(&mut first.pop().unwrap()).await;
+        for tunnel in first.iter_mut().chain(&mut rest) {
+            comes_back(tunnel).await;
+        }
+        for (result, count) in [("limit", 1), ("evicted", 1), ("opened", MAX_TUNNELS + 1)] {
+            let of = format!("direction=\"inbound\",result=\"{result}\"");
+            assert!(workload.counts(&format!("leno_hbone_tunnels_total{{{of}}} {count}")), "{of}");
+        }
+    });
+}
+
+/// Returns once the proxy has said that this connection is for no more tunnels.
+async fn is_told_to_leave(client: &SendRequest<Bytes>) {
+    while client.clone().ready().await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn new_tunnels_go_to_another_connection_before_the_certificate_ends() {
+    run(async {
+        let mut workload = Workload::new(MtlsMode::Strict, Protocol::Opaque, Vec::new()).await;
+        let to = workload.address().to_string();
+        let certified = workload.authority.certify_until(CLIENT, Duration::from_secs(16));
+        let mut client = workload.connect_with(certified).await;
+        let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        echo(std::mem::replace(&mut workload.application, spare));
+        let mut before = open(&mut client, &to).await.unwrap();
+        comes_back(&mut before).await;
+        is_told_to_leave(&client).await;
+        let mut client = workload.connect().await;
+        let mut after = open(&mut client, &to).await.unwrap();
+        comes_back(&mut after).await;
+        comes_back(&mut before).await;
+    });
+}
+
+#[test]
+fn a_drain_leaves_open_tunnels_as_they_are() {
+    run(async {
+        let mut workload = Workload::new(MtlsMode::Strict, Protocol::Opaque, Vec::new()).await;
+        let (mut client, to) = (workload.connect().await, workload.address().to_string());
+        let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        echo(std::mem::replace(&mut workload.application, spare));
+        let mut tunnel = open(&mut client, &to).await.unwrap();
+        comes_back(&mut tunnel).await;
+        workload.activity.drain();
+        is_told_to_leave(&client).await;
+        comes_back(&mut tunnel).await;
+        tunnel.0.send_data(Bytes::new(), true).unwrap();
+        assert!(read_all(&mut tunnel.1).await.unwrap().is_empty(), "an end in order");
+    });
+}
+
+#[test]
+fn a_change_of_policies_ends_open_tunnels_of_bytes_and_not_the_connection() {
+    run(async {
+        let mut workload = Workload::new(MtlsMode::Strict, Protocol::Opaque, Vec::new()).await;
+        let (mut client, to) = (workload.connect().await, workload.address().to_string());
+        let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        echo(std::mem::replace(&mut workload.application, spare));
+        let mut tunnel = open(&mut client, &to).await.unwrap();
+        comes_back(&mut tunnel).await;
+        workload.policy.send_modify(|policy| {
+            let mut denying = ServerPolicy::clone(policy.as_ref().unwrap());
+            denying.authorization = Arc::new(Authorization::unusable("a test"));
+            *policy = Some(Arc::new(denying));
+        });
+        workload.inbound.follow();
+        is_cut(&mut tunnel).await;
+        let mut denied = open(&mut client, &to).await.unwrap();
+        denied.0.send_data(Bytes::from_static(b"x"), false).unwrap();
+        is_cut(&mut denied).await;
+    });
+}
+
+#[test]
+fn a_tunnel_whose_application_reads_nothing_does_not_stop_another() {
+    run(async {
+        let mut workload = Workload::new(MtlsMode::Strict, Protocol::Opaque, Vec::new()).await;
+        let (mut client, to) = (workload.connect().await, workload.address().to_string());
+        let (mut stalled, _receiver) = open(&mut client, &to).await.unwrap();
+        stalled.send_data(Bytes::from_static(b"x"), false).unwrap();
+        let (_unread, _) = workload.application.accept().await.unwrap();
+        let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        echo(std::mem::replace(&mut workload.application, spare));
+        // More than the buffers of the kernel take.
+        let flood = spawn_local(async move {
+            let mut left = Bytes::from(vec![b'x'; 64 * 1024 * 1024]);
+            while !left.is_empty() {
+                stalled.reserve_capacity(left.len());
+                let room = std::future::poll_fn(|cx| stalled.poll_capacity(cx)).await;
+                stalled
+                    .send_data(left.split_to(room.unwrap().unwrap().min(left.len())), false)
+                    .unwrap();
+            }
+        });
+        for _ in 0..64 {
+            let mut fast = open(&mut client, &to).await.unwrap();
+            for _ in 0..16 {
+                comes_back(&mut fast).await;
+            }
+            fast.0.send_data(Bytes::new(), true).unwrap();
+            assert!(read_all(&mut fast.1).await.unwrap().is_empty());
+        }
+        assert!(!flood.is_finished(), "it was not stalled");
+        flood.abort();
     });
 }
 

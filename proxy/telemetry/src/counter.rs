@@ -72,6 +72,8 @@ counters! {
     InboundTunnelRefused = "leno_hbone_tunnels" r#"direction="inbound",result="refused""#,
     /// Tunnels of HBONE, one for each connection of a client, by result.
     InboundTunnelLimit = "leno_hbone_tunnels" r#"direction="inbound",result="limit""#,
+    /// Tunnels of HBONE, one for each connection of a client, by result.
+    InboundTunnelEvicted = "leno_hbone_tunnels" r#"direction="inbound",result="evicted""#,
     /// Connections refused because discovery did not resolve their address.
     OutboundUnresolved = "leno_unresolved_refused" r#"direction="outbound""#,
     /// Connections closed because their original destination is unknown.

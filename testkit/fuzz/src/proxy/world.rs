@@ -444,6 +444,7 @@ fn planes(case: &Case, activity: &Rc<Activity>, taps: &Taps) -> (Rc<Outbound>, R
         application: Some(application),
         workers: 1,
         limit_table: leno_inbound::LimitTable::default(),
+        max_tunnels: 64,
     });
     (Rc::new(outbound), Rc::new(inbound))
 }
