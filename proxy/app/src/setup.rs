@@ -146,6 +146,7 @@ impl IdentityState {
 impl Setup {
     /// What one worker is made of.
     pub(crate) fn plan(&self) -> Plan {
+        let listened = self.outbound.iter().chain(&self.inbound).chain(&self.admin);
         Plan {
             instance: self.instance.clone(),
             directory: self.directory.clone(),
@@ -157,6 +158,7 @@ impl Setup {
             limits: Limits { response_wait: self.response_wait, ..Limits::default() },
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
+            own_ports: listened.map(|address| address.port()).collect(),
             handed: self.handed.take(),
             kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
             fixed: self.fixed.clone(),

@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
+    /// Where the proxy listens, the admin server too.
+    pub(crate) own_ports: Vec<u16>,
     /// The sockets of another network namespace, in place of listeners of this one.
     pub(crate) handed: Option<Handed>,
     /// What a kubelet asks the workload itself.
@@ -325,7 +327,6 @@ fn max_connections(plan: &Plan) -> usize {
 }
 
 /// Tunnels of HBONE have descriptors beside those of connections.
-#[expect(clippy::arithmetic_side_effects, reason = "the divisor is not zero")]
 fn max_tunnels(plan: &Plan) -> usize {
     max_connections(plan) / CONNECTIONS_PER_TUNNEL
 }
@@ -399,6 +400,7 @@ impl Planes {
             workers: plan.workers,
             limit_table: plan.limit_table,
             max_tunnels,
+            own_ports: plan.own_ports,
         });
         if let Some(kubelet) = plan.kubelet {
             inbound.answer_probes(Rc::new(kubelet));

@@ -37,7 +37,7 @@ const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
 const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
 const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 
-/// The ports of the proxy itself, to which no tunnel leads.
+/// The usual ports of the proxy itself, to which no tunnel leads.
 const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
 
 /// The places of `most` tunnels, half of them for one identity.
@@ -96,7 +96,8 @@ impl Tunnels {
     async fn serve_stream(&self, request: Request) {
         let shared = &self.applications.shared;
         let registry = &shared.parts.registry;
-        let port = match port(&request.head, self.own) {
+        let to = port(&request.head, self.own, &shared.parts.own_ports);
+        let port = match to {
             Ok(port) => port,
             Err(refusal) => {
                 registry.count(Counter::InboundTunnelRefused);
@@ -166,15 +167,16 @@ impl Tunnels {
 }
 
 /// The port of this workload that a request is for.
-fn port(head: &Head, own: IpAddr) -> Result<u16, (u16, &'static str)> {
+fn port(head: &Head, own: IpAddr, own_ports: &[u16]) -> Result<u16, (u16, &'static str)> {
     if head.get(b":method") != Some(b"CONNECT") {
         return Err(NOT_CONNECT);
     }
     let text = std::str::from_utf8(authority(head)).map_err(|_| NO_ADDRESS)?;
     let address: SocketAddr = text.parse().map_err(|_| NO_ADDRESS)?;
     let address = canonical(address);
-    let is_here = address.ip() == own && !OWN_PORTS.contains(&address.port());
-    if is_here && address.port() > 0 { Ok(address.port()) } else { Err(NOT_HERE) }
+    let port = address.port();
+    let is_own = port == 0 || OWN_PORTS.contains(&port) || own_ports.contains(&port);
+    if address.ip() == own && !is_own { Ok(port) } else { Err(NOT_HERE) }
 }
 
 fn authority(head: &Head) -> &[u8] {
@@ -189,7 +191,7 @@ mod tests {
         let mut head = Head::new();
         head.push(b":method", method.as_bytes());
         head.push(b":authority", authority.as_bytes());
-        port(&head, own.parse().unwrap()).map_err(|(status, _)| status)
+        port(&head, own.parse().unwrap(), &[4140]).map_err(|(status, _)| status)
     }
 
     #[test]
@@ -200,7 +202,7 @@ mod tests {
         for other in ["10.0.0.2:8080", "127.0.0.1:8080", "0.0.0.0:8080", "[::1]:8080"] {
             assert_eq!(asked("CONNECT", other, "10.0.0.1"), Err(403), "{other}");
         }
-        for port in OWN_PORTS.into_iter().chain([0]) {
+        for port in OWN_PORTS.into_iter().chain([0, 4140]) {
             let own = format!("10.0.0.1:{port}");
             assert_eq!(asked("CONNECT", &own, "10.0.0.1"), Err(403), "{own}");
         }

@@ -110,6 +110,8 @@ pub struct Parts {
     pub limit_table: LimitTable,
     /// Most tunnels of HBONE at a time. Each may hold a connection to the application.
     pub max_tunnels: usize,
+    /// Where the proxy listens beside the usual ports: no tunnel leads there.
+    pub own_ports: Vec<u16>,
 }
 
 /// The inbound side of one worker.

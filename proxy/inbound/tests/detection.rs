@@ -91,6 +91,7 @@ impl Lab {
             workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
             max_tunnels: 64,
+            own_ports: Vec::new(),
         });
         // The workload's own address, on the port of the application.
         let own = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));

@@ -160,6 +160,7 @@ impl Workload {
             workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
             max_tunnels: MAX_TUNNELS,
+            own_ports: Vec::new(),
         }));
         let serving = Rc::clone(&inbound);
         spawn_local(async move {

@@ -84,6 +84,7 @@ impl Workload {
             workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
             max_tunnels: 64,
+            own_ports: Vec::new(),
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();

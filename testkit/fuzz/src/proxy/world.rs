@@ -445,6 +445,7 @@ fn planes(case: &Case, activity: &Rc<Activity>, taps: &Taps) -> (Rc<Outbound>, R
         workers: 1,
         limit_table: leno_inbound::LimitTable::default(),
         max_tunnels: 64,
+        own_ports: Vec::new(),
     });
     (Rc::new(outbound), Rc::new(inbound))
 }
