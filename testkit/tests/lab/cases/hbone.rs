@@ -122,7 +122,8 @@ fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> R
         to_proxies(&lab).context("to proxies of the mesh")?;
         of_proxies(&lab).context("of proxies of the mesh")
     };
-    lab.explain(outcome())
+    lab.explain(outcome())?;
+    lab.end()
 }
 
 /// Writes the certificate of `who`, which it gets over the Workload API.
