@@ -216,8 +216,19 @@ impl<S: Io> Conn<S> {
         request: Option<&RequestHead>,
         answer: &Answer<'_>,
     ) -> io::Result<bool> {
+        self.respond_and(request, answer, true).await
+    }
+
+    /// The same, where `keep` says whether the client may send another request.
+    pub(crate) async fn respond_and(
+        &mut self,
+        request: Option<&RequestHead>,
+        answer: &Answer<'_>,
+        keep: bool,
+    ) -> io::Result<bool> {
         // What follows a CONNECT may be meant for the tunnel.
-        let kept = request.filter(|head| head.keep_alive() && !head.is_connect && !self.lost);
+        let kept =
+            request.filter(|head| keep && head.keep_alive() && !head.is_connect && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));
         let to_head = request.is_some_and(|request| request.is_head);
         let connection = match (used, request.map(RequestHead::version)) {

@@ -90,6 +90,14 @@ impl<S: Io> Conn<S> {
         }
     }
 
+    /// The same, and the last answer of the connection.
+    pub async fn answer_last(&mut self, request: &RequestHead, answer: &Answer<'_>) -> After {
+        match self.respond_and(Some(request), answer, false).await {
+            Ok(_) => After::Close,
+            Err(_) => After::Abort(None),
+        }
+    }
+
     /// What an exchange leaves of the client's connection. Where it has failed and nothing of a
     /// response was forwarded, the client is answered first.
     pub async fn conclude(&mut self, request: &RequestHead, done: &Exchange) -> After {

@@ -215,6 +215,23 @@ impl Destination {
         self.route_now()
     }
 
+    /// Waits until what was a service or a workload of the mesh is one no more.
+    pub(crate) async fn gone(&self) {
+        let mut resolution = self.resolution.borrow().clone();
+        let mut was_there = false;
+        loop {
+            match self.route_now() {
+                Route::Backends(_) => was_there = true,
+                _ if was_there => return,
+                _ => {}
+            }
+            if resolution.changed().await.is_err() {
+                // The directory has ended, and the proxy with it.
+                return std::future::pending().await;
+            }
+        }
+    }
+
     /// Where its connections go now, by what discovery has said last. Costs one comparison while
     /// nothing changes.
     pub(crate) fn route_now(&self) -> Route {

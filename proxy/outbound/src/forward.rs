@@ -137,10 +137,13 @@ pub(crate) async fn forward<R: Hedgeable>(
     let backends = match destination.route_with_endpoints().await {
         Route::Backends(backends) => backends,
         Route::Direct if !shared.egress.allows(destination.original()) => {
-            return Forwarded::Answered(egress::denied(shared, destination.original(), request));
+            return Forwarded::Answered(
+                egress::denied(shared, destination.original(), request).last(),
+            );
         }
         _ => {
-            let answer = MeshAnswer::error(503, DESTINATION_GONE);
+            // The service may be back with another address, which a client that keeps this connection never asks for.
+            let answer = MeshAnswer::error(503, DESTINATION_GONE).last();
             return Forwarded::Answered(egress::unrouted(
                 shared,
                 request,

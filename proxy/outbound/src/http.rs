@@ -40,6 +40,9 @@ pub(crate) async fn serve_request(
         match forward(shared, destination, &mut OfHttp1 { client, head, of_http2: false }).await {
             Forwarded::Done(done) => client.conclude(head, &done).await,
             Forwarded::Failed(status, cause) => client.fail(head, status, with_remedy(cause)).await,
+            Forwarded::Answered(answer) if answer.last => {
+                client.answer_last(head, &answer.answer()).await
+            }
             Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
         }
     };
@@ -81,8 +84,13 @@ pub(crate) async fn serve_http2(
         let job = (Rc::clone(shared), Rc::clone(destination), request);
         shared.tasks.run(job, serve_call);
     };
-    let drained = shared.activity.drained();
-    let served = serve_streams(client, &first, &shared.h2_limits, begin, drained).await;
+    let leave = async {
+        tokio::select! {
+            () = shared.activity.drained() => {}
+            () = destination.gone() => {}
+        }
+    };
+    let served = serve_streams(client, &first, &shared.h2_limits, begin, leave).await;
     if let Err(error) = served {
         if let Route::Backends(backends) = destination.route_now() {
             backends.nobody().error(error.label());

@@ -118,9 +118,40 @@ async fn a_service_that_is_taken_away_is_named_to_clients_that_stay() {
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(head.contains("leno-error: destination-gone"), "{head}");
         assert_names(&registry, "destination-gone");
-        // It comes back, and the connection is still good.
+        // It may come back with another address, so that the client is to ask for it again.
+        assert!(head.contains("Connection: close"), "{head}");
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         resolution.send_replace(service(Protocol::Http1, Vec::new()));
-        assert!(ask(&mut client).await.contains("leno-error: no-endpoints"));
+        let head = ask(&mut connect(&outbound).await).await;
+        assert!(head.contains("leno-error: no-endpoints"), "{head}");
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+/// The client would send all later requests to the old address.
+#[tokio::test]
+async fn a_client_of_http2_whose_service_is_taken_away_is_told_to_leave() {
+    let talk = async {
+        let resolution = watch::Sender::new(service(Protocol::Http2, Vec::new()));
+        let (outbound, _) = outbound(&resolution);
+        let (mut client, served) = serve(&outbound).await;
+        // The preface, and settings without a value.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        assert_eq!(head[3], 4, "{head:?}");
+        resolution.send_replace(Resolution::Unknown);
+        let mut frames = head.to_vec();
+        let read = client.read_to_end(&mut frames);
+        tokio::time::timeout(LIMIT, read).await.expect("the connection ends").unwrap();
+        let mut kinds = Vec::new();
+        let mut rest = &frames[..];
+        while let [a, b, c, kind, ..] = rest {
+            kinds.push(*kind);
+            rest = &rest[9 + u32::from_be_bytes([0, *a, *b, *c]) as usize..];
+        }
+        assert!(kinds.contains(&7), "no GOAWAY in frames {kinds:?}");
+        served.await.unwrap();
     };
     LocalSet::new().run_until(talk).await;
 }

@@ -13,6 +13,8 @@ pub(crate) struct MeshAnswer {
     pub(crate) status: u16,
     /// For metrics and logs, where it is an error.
     pub(crate) error: Option<&'static str>,
+    /// Whether the client's connection ends with it, so that the client asks for the address again.
+    pub(crate) last: bool,
     /// The `leno-error` header: the cause, and what of which route was at fault.
     shown: Option<String>,
     headers: Vec<HeaderLine>,
@@ -21,7 +23,18 @@ pub(crate) struct MeshAnswer {
 impl MeshAnswer {
     /// An error that no rule makes.
     pub(crate) fn error(status: u16, cause: &'static str) -> Self {
-        Self { status, error: Some(cause), shown: Some(cause.to_owned()), headers: Vec::new() }
+        Self {
+            status,
+            error: Some(cause),
+            shown: Some(cause.to_owned()),
+            last: false,
+            headers: Vec::new(),
+        }
+    }
+
+    /// The same, after which the client's connection ends.
+    pub(crate) fn last(self) -> Self {
+        Self { last: true, ..self }
     }
 
     /// The answer to a CONNECT that no rule relays.
@@ -32,7 +45,7 @@ impl MeshAnswer {
     /// A request to an address that the mesh does not know, where policy refuses that.
     pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
         let shown = Some(format!("{cause}; destination=\"{destination}\""));
-        Self { status: 403, error: Some(cause), shown, headers: Vec::new() }
+        Self { status: 403, error: Some(cause), shown, last: false, headers: Vec::new() }
     }
 
     /// A request that no endpoint was left for, with the one that was not reached last.
@@ -46,6 +59,7 @@ impl MeshAnswer {
             status: refusal.status,
             error: Some(refusal.cause),
             shown: Some(refusal.to_string()),
+            last: false,
             headers: Vec::new(),
         }
     }
@@ -55,7 +69,7 @@ impl MeshAnswer {
     pub(super) fn with(status: u16, headers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let line = |(name, value): (&str, Vec<u8>)| HeaderLine::new(name, &value).ok();
         let headers = headers.into_iter().filter_map(line).collect();
-        Self { status, error: None, shown: None, headers }
+        Self { status, error: None, shown: None, last: false, headers }
     }
 
     /// As it is sent.
