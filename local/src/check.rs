@@ -1,10 +1,10 @@
 //! `leno check`: what this machine can do, and whether a mesh is healthy.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff::Timestamp;
-use leno_types::authorization::MAX_POLICIES;
 use leno_types::{InstanceName, ports};
 use serde::Serialize;
 
@@ -110,10 +110,10 @@ fn overloaded(mesh: &str) -> Vec<Finding> {
     let check = |of: String| {
         Check::new(of, "Do no more policies select the workload than its proxy applies?")
     };
-    let row = |(name, number): (InstanceName, usize)| {
-        check(format!("{}/{} policies", name.namespace, name.name)).bad(format!(
-            "{number} policies select it, and a proxy applies at most {MAX_POLICIES}: it denies every client"
-        ))
+    let row = |(name, reason): (InstanceName, Arc<str>)| {
+        check(format!("{}/{} policies", name.namespace, name.name))
+            .bad(format!("it denies every client: {reason}"))
+            .remedy("put rules of several policies into one, or select fewer workloads")
     };
     match analysis::running(mesh) {
         Ok(mesh) => mesh.overloaded().into_iter().map(row).collect(),

@@ -112,7 +112,8 @@ impl Enforced {
                 (false, Some(policy), reason)
             }
             AuthorizationDecision::Denied(Denial::Unusable) => {
-                (false, None, "the policies cannot be applied".to_owned())
+                let unusable = self.policy.authorization.unusable.as_deref().unwrap_or_default();
+                (false, None, format!("the policies cannot be applied: {unusable}"))
             }
         }
     }

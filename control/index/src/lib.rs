@@ -10,7 +10,7 @@
 //! The tables depend on the objects alone, not on the order of the changes that led to them.
 //!
 //! The index does not know where objects come from, which proxies subscribe to what, or the wire
-//! format.
+//! format, except for how many bytes policies have in it.
 //!
 //! ```text
 //! Change -> facts (rows and references) -> build (only what is touched) -> tables -> Changed

@@ -15,7 +15,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, Rule,
+};
 use leno_types::mesh::{ServerPolicy, Service, Workload};
+use leno_types::traffic::Source;
 use leno_wire::{encode, names, proto};
 
 use crate::metrics::Metrics;
@@ -24,6 +28,10 @@ use services::ServiceVersions;
 
 /// Parts of the table, each with its own lock: more than there are threads.
 const SHARDS: usize = 16;
+/// What denials name where a workload's policies are more than a proxy applies: no document has it.
+const TOO_MANY_POLICIES: &str = "too-many-policies";
+/// Largest resource, in bytes: what is left of a message is for the names of removed resources.
+pub(crate) const MAX_RESOURCE: usize = leno_wire::MAX_MESSAGE - (4 << 20);
 /// Bytes of a digest that make a version: enough that no two contents ever share one.
 const VERSION_BYTES: usize = 9;
 
@@ -144,7 +152,7 @@ impl Encoded {
         let (any, ips) = match value {
             Value::Service(service) => (encode::service(service), service.vips.as_slice()),
             Value::Workload(workload) => (encode::workload(workload), &*workload.addresses),
-            Value::Policy(policy) => (encode::server_policy(policy), [].as_slice()),
+            Value::Policy(policy) => (self::policy(policy), [].as_slice()),
         };
         let version = version_of(&any.value).into();
         Self::of(name, version, any, ips)
@@ -156,6 +164,42 @@ impl Encoded {
         let message = proto::Resource { version: version.to_string(), resource, name, aliases };
         Self { version, bytes: encode::resource(&message) }
     }
+}
+
+/// What a proxy is sent: of policies that cannot be applied, one that denies every client in their place. Denials
+/// name it, and it is small where the policies are not.
+fn policy(policy: &ServerPolicy) -> proto::Any {
+    if let Some(reason) = &policy.authorization.unusable {
+        tracing::warn!(workload = %policy.workload, %reason, "its proxy is told to deny every client");
+        return encode::server_policy(&denying(policy));
+    }
+    let any = encode::server_policy(policy);
+    if any.value.len() <= MAX_RESOURCE {
+        return any;
+    }
+    let (workload, bytes) = (&policy.workload, any.value.len());
+    tracing::error!(%workload, bytes, "its policies are too large: its proxy is told to deny every client");
+    encode::server_policy(&ServerPolicy { limits: [].into(), ..denying(policy) })
+}
+
+fn denying(policy: &ServerPolicy) -> ServerPolicy {
+    let namespace = Arc::clone(&policy.workload.namespace);
+    let deny = AuthorizationPolicy {
+        source: Source { created: 0, namespace, name: TOO_MANY_POLICIES.into() },
+        action: Action::Deny,
+        ports: None,
+        rules: [Rule::default()].into(),
+        tokens: [].into(),
+        external: None,
+    };
+    let authorization = Authorization {
+        policies: [deny].into(),
+        default: DefaultAuthorization::Deny,
+        paths: policy.authorization.paths,
+        trust_domain: policy.authorization.trust_domain.clone(),
+        unusable: None,
+    };
+    ServerPolicy { authorization: authorization.into(), ..policy.clone() }
 }
 
 /// The same for the same content on every control plane.

@@ -77,6 +77,7 @@ pub(crate) struct Metrics {
     pub(crate) encodings: Number,
     pub(crate) sent_bytes: Number,
     pub(crate) resources_sent: Number,
+    pub(crate) resources_too_large: Number,
     pub(crate) removals_sent: Number,
     pub(crate) nacks: Number,
     pub(crate) subscriptions: Number,
@@ -116,7 +117,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 31] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 32] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -130,6 +131,7 @@ impl Metrics {
             ("encodings_total", "counter", "Times that a resource was encoded.", &self.encodings),
             ("sent_bytes_total", "counter", "Bytes of HTTP/2 written to connections, before TLS.", &self.sent_bytes),
             ("resources_sent_total", "counter", "Resources sent in responses.", &self.resources_sent),
+            ("resources_too_large_total", "counter", "Times that a resource was not sent because it is larger than a message may be.", &self.resources_too_large),
             ("removals_sent_total", "counter", "Removed or unknown names sent in responses.", &self.removals_sent),
             ("nacks_total", "counter", "Responses that a proxy could not use.", &self.nacks),
             ("subscriptions", "gauge", "Names that all streams have subscribed to.", &self.subscriptions),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
 use crate::certificate::Certificate;
@@ -103,12 +103,14 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                         async move { connection::connect(settings, certificate.as_deref()).await },
                     )
                 };
-                let heard = || {
-                    was_heard = true;
+                let begun = Instant::now();
+                let ended = stream::run(live, opened, || was_heard = true, reconnect);
+                let ended = ended.await;
+                // One that ends soon after its first answer may end so each time, at some cost to both sides.
+                if was_heard && begun.elapsed() >= LONGEST_WAIT {
                     backoff.reset();
-                };
-                let ended = stream::run(live, opened, heard, reconnect);
-                let error = match ended.await {
+                }
+                let error = match ended {
                     Ok(opened) => {
                         next = Some(opened);
                         continue;

@@ -13,14 +13,14 @@ use super::routes::{instead, ports};
 use crate::mesh::Mesh;
 
 impl Mesh {
-    /// The workloads that more policies select than a proxy applies, each with the number of them.
+    /// The workloads whose policies are more than a proxy applies, each with the reason.
     #[must_use]
-    pub fn overloaded(&self) -> Vec<(InstanceName, usize)> {
-        let number = |name: &InstanceName| {
-            self.index.server_policy(name).map_or(0, |policy| policy.authorization.policies.len())
+    pub fn overloaded(&self) -> Vec<(InstanceName, Arc<str>)> {
+        let unusable = |one: &Arc<Workload>| {
+            let policy = self.index.server_policy(&one.name)?;
+            Some((one.name.clone(), policy.authorization.unusable.clone()?))
         };
-        let workloads = self.instances().map(|one| (one.name.clone(), number(&one.name)));
-        workloads.filter(|(_, number)| *number > MAX_POLICIES).collect()
+        self.instances().filter_map(unusable).collect()
     }
 
     fn instances(&self) -> impl Iterator<Item = &Arc<Workload>> {
@@ -30,26 +30,25 @@ impl Mesh {
     }
 }
 
-/// A finding for each policy that is the first one too many for some workload.
+/// A finding for each policy that is the first one too many for some workload; the last one, where all of them are too
+/// large.
 pub(super) fn authorization(mesh: &Mesh, findings: &mut Findings<'_>) {
-    let mut found: BTreeMap<usize, (InstanceName, usize)> = BTreeMap::new();
-    for (name, number) in mesh.overloaded() {
+    let mut found: BTreeMap<usize, (InstanceName, Arc<str>)> = BTreeMap::new();
+    for (name, reason) in mesh.overloaded() {
         let Some(policy) = mesh.index.server_policy(&name) else { continue };
         let of = |source: &leno_types::traffic::Source| ObjectKey {
             kind: Kind::AuthorizationPolicy,
             namespace: source.namespace.to_string(),
             name: source.name.to_string(),
         };
-        let mut surplus = policy.authorization.policies.iter().skip(MAX_POLICIES);
+        let policies = &policy.authorization.policies;
+        let mut surplus = policies.iter().skip(MAX_POLICIES).chain(policies.last());
         if let Some(at) = surplus.find_map(|one| findings.position(&of(&one.source))) {
-            found.entry(at).or_insert((name, number));
+            found.entry(at).or_insert((name, reason));
         }
     }
-    for (at, (name, number)) in found {
-        let reason = format!(
-            "{number} policies select workload {name}, and a proxy applies at most {MAX_POLICIES}: it denies \
-             every client"
-        );
+    for (at, (name, reason)) in found {
+        let reason = format!("workload {name} denies every client: {reason}");
         let remedy = "put rules of several policies into one, or select fewer workloads".to_owned();
         findings.push(at, "spec", Mistake::error("too-many-policies", reason, remedy));
     }

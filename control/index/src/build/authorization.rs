@@ -5,15 +5,20 @@ use std::sync::Arc;
 
 use leno_types::InstanceName;
 use leno_types::Removal;
-use leno_types::authorization::{Authorization, AuthorizationPolicy};
+use leno_types::authorization::{Authorization, AuthorizationPolicy, MAX_POLICIES};
 use leno_types::authorizer::ExternalAuthorizer;
 
 use super::policies::numbers;
 use crate::facts::Facts;
+use crate::rows::authorization::AuthorizationRow;
 use crate::rows::policies::TargetRow;
 
-/// Policies by namespace and name.
-type Selected = BTreeMap<(Arc<str>, Arc<str>), AuthorizationPolicy>;
+/// Most bytes of all policies of one workload, as they are sent: half of the largest message to a proxy
+/// ([`leno_wire::MAX_MESSAGE`]), which has other parts, too.
+const MAX_BYTES: usize = leno_wire::MAX_MESSAGE / 2;
+
+/// Policies by namespace and name, with their bytes.
+type Selected = BTreeMap<(Arc<str>, Arc<str>), (AuthorizationPolicy, usize)>;
 
 /// The policies that select an instance with these labels, and the default of its namespace. Only
 /// policies of its own namespace, and those for the whole mesh, select it.
@@ -33,11 +38,11 @@ pub(crate) fn authorization(
     let mut selected = Selected::new();
     let labelled = all.selecting(&name.namespace).filter(|row| row.selects(labels));
     for row in facts.authorizations_of_mesh().chain(labelled) {
-        add(&mut selected, &row.policy, None);
+        add(&mut selected, row, None);
     }
     if let Some(owner) = facts.owner(name) {
         for row in all.attached().of_object(&owner) {
-            add(&mut selected, &row.policy, None);
+            add(&mut selected, row, None);
         }
     }
     let instance = facts.instance(name);
@@ -49,7 +54,7 @@ pub(crate) fn authorization(
                 if of == service {
                     let section = section.as_deref();
                     let ports = numbers(facts, (name, instance), (service, row), section);
-                    add(&mut selected, &policy.policy, Some(&ports));
+                    add(&mut selected, policy, Some(&ports));
                 }
             }
         }
@@ -58,20 +63,42 @@ pub(crate) fn authorization(
     let is_own = |authorizer: &ExternalAuthorizer| {
         facts.services_of(name).any(|service| *service == authorizer.service)
     };
-    selected.retain(|_, policy| !policy.external.as_deref().is_some_and(is_own));
-    let policies = selected.into_values().collect();
+    selected.retain(|_, (policy, _)| !policy.external.as_deref().is_some_and(is_own));
+    let unusable = too_many(&selected);
+    let policies = selected.into_values().map(|(policy, _)| policy).collect();
     let default = facts.default_authorization(&name.namespace);
     let paths = facts.path_reading(name);
-    Arc::new(Authorization { policies, default, paths, trust_domain, unusable: None })
+    Arc::new(Authorization { policies, default, paths, trust_domain, unusable })
+}
+
+/// Why so many policies are not applied: part of them would permit what the others deny.
+fn too_many(selected: &Selected) -> Option<Arc<str>> {
+    let number = selected.len();
+    let bytes: usize = selected.values().map(|(_, bytes)| bytes).sum();
+    if number > MAX_POLICIES {
+        Some(
+            format!("{number} policies select it, and a proxy applies at most {MAX_POLICIES}")
+                .into(),
+        )
+    } else if bytes > MAX_BYTES {
+        let (most, bytes) = (MAX_BYTES >> 20, (bytes >> 20) + 1);
+        let reason = format!(
+            "the {number} policies that select it have {bytes} MiB, and a proxy takes at most {most} MiB"
+        );
+        Some(reason.into())
+    } else {
+        None
+    }
 }
 
 /// Adds a policy for these ports, `None` for all, to those that it is added for already.
-fn add(selected: &mut Selected, policy: &AuthorizationPolicy, ports: Option<&[u16]>) {
+fn add(selected: &mut Selected, row: &AuthorizationRow, ports: Option<&[u16]>) {
+    let policy = &row.policy;
     if ports.is_some_and(<[u16]>::is_empty) {
         return;
     }
     let key = (Arc::clone(&policy.source.namespace), Arc::clone(&policy.source.name));
-    let ports = match (selected.get(&key).map(|known| known.ports.as_deref()), ports) {
+    let ports = match (selected.get(&key).map(|(known, _)| known.ports.as_deref()), ports) {
         (Some(None), _) | (_, None) => None,
         (None, Some(ports)) => Some(ports.into()),
         (Some(Some(known)), Some(ports)) => {
@@ -81,5 +108,5 @@ fn add(selected: &mut Selected, policy: &AuthorizationPolicy, ports: Option<&[u1
             Some(ports.into())
         }
     };
-    selected.insert(key, AuthorizationPolicy { ports, ..policy.clone() });
+    selected.insert(key, (AuthorizationPolicy { ports, ..policy.clone() }, row.bytes));
 }

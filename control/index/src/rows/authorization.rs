@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use leno_resources::AuthorizationPolicy;
 use leno_types::TrustDomain;
 use leno_types::authorization as meaning;
+use leno_types::mesh::{ServerPolicy, Topology};
+use leno_types::{Egress, InstanceName, MtlsMode, Removal};
 
 use super::policies::{TargetRow, row};
 
@@ -19,6 +21,8 @@ pub(crate) struct AuthorizationRow {
     pub(crate) of_mesh: bool,
     /// What it says, for all ports.
     pub(crate) policy: meaning::AuthorizationPolicy,
+    /// About how many bytes it takes of what is sent to a proxy.
+    pub(crate) bytes: usize,
 }
 
 impl AuthorizationRow {
@@ -38,10 +42,30 @@ pub(crate) fn authorization(
     let targets = &policy.spec.target_refs;
     let is_a = |kind: &str| targets.iter().any(|target| target.kind == kind);
     let labels = policy.spec.selector.as_ref().map(|selector| selector.match_labels.clone());
+    let meaning = policy.policy(trust_domain);
     AuthorizationRow {
+        bytes: bytes(&meaning),
         targets: targets.iter().filter_map(|target| row(target, namespace)).collect(),
         selector: if is_a("Namespace") { Some(BTreeMap::new()) } else { labels },
         of_mesh: is_a("Mesh"),
-        policy: policy.policy(trust_domain),
+        policy: meaning,
     }
+}
+
+/// The bytes of a policy as it is sent, with those of a message around it.
+fn bytes(policy: &meaning::AuthorizationPolicy) -> usize {
+    let policies = [policy.clone()].into();
+    let authorization = meaning::Authorization { policies, ..meaning::Authorization::default() };
+    let alone = ServerPolicy {
+        workload: InstanceName { namespace: "".into(), name: "".into() },
+        mtls: MtlsMode::default(),
+        ports: Vec::new(),
+        limits: [].into(),
+        egress: Egress::default(),
+        place: Topology::default(),
+        ending: false,
+        removal: Removal::default(),
+        authorization: authorization.into(),
+    };
+    leno_wire::encode::server_policy(&alone).value.len()
 }

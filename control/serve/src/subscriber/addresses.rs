@@ -8,7 +8,7 @@ use leno_types::mesh::{Resolution, Subject};
 use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 
 use super::{Batch, StreamKey, Subscribed};
-use crate::encodings::Value;
+use crate::encodings::{MAX_RESOURCE, Value};
 
 /// A batch is closed once it has this many bytes of resources, so that a proxy with much to fetch
 /// begins with the first part and no message nears the bound of the wire.
@@ -230,7 +230,20 @@ impl Addresses {
             let Some(encoded) = stream.state.encodings.changed(&name, &value, held) else {
                 continue;
             };
-            bytes += encoded.bytes.len();
+            let length = encoded.bytes.len();
+            if length > MAX_RESOURCE {
+                // Its message would end the stream, again and again, and with it news of all others.
+                stream.state.metrics.resources_too_large.increment();
+                let instance = &stream.instance;
+                tracing::error!(%instance, name = &*name, length, "a resource is too large to be sent: \
+                    its proxy goes on with what it has of it");
+                continue;
+            }
+            if bytes + length > MAX_RESOURCE {
+                self.pending.insert(name, value);
+                break;
+            }
+            bytes += length;
             holding.version = Some(encoded.version);
             batch.resources.push(encoded.bytes);
         }

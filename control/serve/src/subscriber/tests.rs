@@ -275,6 +275,52 @@ async fn unknown_keys_count_for_issuers_of_the_proxys_own_policy() {
     assert_eq!(state.unknown_keys().await, ["own".to_owned()].into());
 }
 
+/// A proxy that cannot be sent its policies would go on with those of before, which may permit more.
+#[test]
+fn policies_that_are_too_many_or_too_large_are_sent_as_one_that_denies_every_client() {
+    let policies = |number: usize, rules: usize, bytes: usize| -> String {
+        let rule = format!("{{to: [{{paths: [{{prefix: /{}}}]}}]}}", "y".repeat(bytes));
+        let rules = vec![rule; rules].join(", ");
+        let policy = |nth| {
+            format!(
+                "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+                 metadata: {{name: p{nth}, namespace: shop}}\n\
+                 spec: {{action: Deny, selector: {{}}, rules: [{rules}]}}\n---\n"
+            )
+        };
+        (0..number).map(policy).collect()
+    };
+    for (documents, are_applied) in [
+        (policies(1_024, 1, 10), true),
+        (policies(1_025, 1, 10), false),
+        (policies(70, 60, 1_000), true),
+        (policies(150, 60, 1_000), false),
+    ] {
+        let state = state();
+        apply(
+            &state,
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {name: web, namespace: shop}\nspec: {serviceAccount: web, command: [sleep]}\n\
+             status: {instances: [{name: web-0, addresses: [10.0.0.1], meshed: true}]}\n",
+        );
+        apply(&state, &documents);
+        let mut proxy = Proxy::new(&state, "shop/web-0");
+        proxy.subscriber.take(proto::DeltaDiscoveryRequest {
+            node: Some(proto::Node::of("shop/web-0")),
+            type_url: SERVER_POLICY_TYPE.to_owned(),
+            resource_names_subscribe: vec!["shop/web-0".to_owned()],
+            ..Default::default()
+        });
+        let batch = proxy.subscriber.flush().unwrap();
+        assert!(batch.resources[0].len() < leno_wire::MAX_MESSAGE);
+        let any = decode::resource(batch.resources[0].clone()).unwrap().resource.unwrap();
+        let sent = decode::server_policy(&any).unwrap().authorization;
+        let names: Vec<&str> = sent.policies.iter().map(|policy| &*policy.source.name).collect();
+        let denies_all = names == ["too-many-policies"];
+        assert!(sent.unusable.is_none() && denies_all != are_applied, "{}", names.len());
+    }
+}
+
 /// Numbers without a pattern, the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
