@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::parse::{Documents, duplicates, parse};
@@ -11,6 +13,12 @@ use crate::problem::{Position, Problem};
 const MAX_FILE_MIB: u64 = 32;
 /// The same in bytes.
 const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
+/// What is said of a path that is no file.
+const ENDLESS: &str =
+    "is a pipe, a socket or a device: put a file there, or name `-` for standard input";
+/// The flag of Linux by which opening a pipe does not wait for its writer.
+#[cfg(target_os = "linux")]
+const O_NONBLOCK: i32 = 0o4000;
 /// The path that means standard input.
 pub const STDIN: &str = "-";
 
@@ -89,8 +97,7 @@ fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         // Reading a pipe or a terminal waits for what may never be written.
         let endless = file.metadata().is_ok_and(|of| !of.is_file());
         if endless {
-            let reason = "is a pipe, a socket or a device: name it by itself, or remove it";
-            problems.push(Problem::of_file(&file.to_string_lossy(), reason));
+            problems.push(Problem::of_file(&file.to_string_lossy(), ENDLESS));
         }
         !endless
     });
@@ -102,7 +109,7 @@ fn read(path: &Path) -> Result<String, Problem> {
     let read = if path == Path::new(STDIN) {
         io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        open(path)?.map_or_else(Err, |file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
     };
     read.map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
@@ -113,6 +120,25 @@ fn read(path: &Path) -> Result<String, Problem> {
         let end = error.utf8_error().valid_up_to();
         not_utf8(path, &error.as_bytes()[..end], error.as_bytes()[end])
     })
+}
+
+/// Opens a file. A pipe or a terminal in place of one is refused, since reading it waits for what may never be written;
+/// the shell's own, as of `<(...)`, are read.
+fn open(path: &Path) -> Result<io::Result<File>, Problem> {
+    let of_shell = path.starts_with("/dev") || path.starts_with("/proc");
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    if !of_shell {
+        // Opening a pipe waits, too. For files it changes nothing.
+        options.custom_flags(O_NONBLOCK);
+    }
+    let opened = options.open(path);
+    let endless = opened.as_ref().is_ok_and(|file| file.metadata().is_ok_and(|of| !of.is_file()));
+    if endless && !of_shell {
+        return Err(Problem::of_file(&path.to_string_lossy(), ENDLESS));
+    }
+    Ok(opened)
 }
 
 /// The problem of a file in another encoding. `before` is its UTF-8 part, `byte` the byte after

@@ -500,6 +500,16 @@ fn a_mistake_is_shown_on_one_line_of_a_bounded_length() {
 }
 
 #[test]
+fn a_pipe_in_place_of_a_file_is_named_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("mesh.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let found = load(&[&pipe]).unwrap_err();
+    let [problem] = &found[..] else { panic!("{found:?}") };
+    assert!(problem.to_string().contains("is a pipe, a socket or a device"), "{problem}");
+}
+
+#[test]
 fn a_pipe_in_a_folder_is_named_and_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("pipe.yaml");
@@ -509,7 +519,7 @@ fn a_pipe_in_a_folder_is_named_and_not_waited_for() {
     assert_eq!(
         found.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [format!(
-            "{}: is a pipe, a socket or a device: name it by itself, or remove it",
+            "{}: is a pipe, a socket or a device: put a file there, or name `-` for standard input",
             pipe.display()
         )]
     );
