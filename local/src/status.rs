@@ -360,8 +360,9 @@ impl Status {
         Ok(self.instances.iter().filter(same).collect())
     }
 
-    /// The instance called `wanted`, or the first instance of a workload called so; `shop/web` says
-    /// the namespace with the name.
+    /// The first instance of the workload called `wanted`, or else the instance called so; `shop/web` says
+    /// the namespace with the name. Policies and services are of workloads: where `web-0` is one, it is not also the
+    /// first instance of `web`.
     ///
     /// # Errors
     /// [`Error::NoWorkload`], with those there are; [`Error::Refused`] where the name is in several
@@ -382,7 +383,7 @@ impl Status {
         };
         let mut by_name = self.instances.iter().filter(here).filter(|i| i.name == wanted);
         let mut by_workload = self.instances.iter().filter(here).filter(|i| i.workload == wanted);
-        let found = by_name.next().or_else(|| by_workload.next()).ok_or_else(|| {
+        let found = by_workload.next().or_else(|| by_name.next()).ok_or_else(|| {
             let present = |i: &InstanceStatus| format!("{}/{}", i.namespace, i.name);
             let present: Vec<String> = self.instances.iter().map(present).collect();
             Error::NoWorkload {
@@ -455,11 +456,13 @@ mod tests {
                 instance("shop", "api", 0),
                 instance("shop", "web", 0),
                 instance("shop", "web", 1),
+                instance("shop", "web-0", 0),
             ],
         };
         assert_eq!(status.find(Some("shop"), "web").unwrap().name, "web-0");
         assert_eq!(status.find(Some("shop"), "web-1").unwrap().name, "web-1");
         assert_eq!(status.find(None, "api").unwrap().namespace, "shop");
+        assert_eq!(status.find(Some("shop"), "web-0").unwrap().name, "web-0-0");
         let ambiguous = status.find(None, "web").unwrap_err().to_string();
         assert!(ambiguous.contains("bank and shop"), "{ambiguous}");
         let absent = status.find(None, "db").unwrap_err().to_string();

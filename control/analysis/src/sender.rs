@@ -193,6 +193,11 @@ impl Mesh {
             let namespaces = namespaces.into_iter().map(str::to_owned).collect();
             return Err(Unanswerable::Ambiguous { wanted: name.to_owned(), namespaces });
         }
+        // A workload of `leno up` wins over an instance of another one, as everywhere.
+        let is_workload = |one: &&Candidate| one.owner.is_none() && one.sender.workload == name;
+        if meant == SenderScope::Any && found.iter().any(is_workload) {
+            found.retain(is_workload);
+        }
         // An instance of exactly this name wins over anything else with the name.
         if let Some(exact) = found.iter().position(|one| {
             meant == SenderScope::Any
@@ -227,6 +232,13 @@ impl Mesh {
                 && one.sender.workload == sender.workload
         });
         Ok(of_client.filter_map(|one| one.sender.instance).collect())
+    }
+
+    /// The service accounts that workloads run under, as `<namespace>/<name>`.
+    #[must_use]
+    pub fn accounts(&self) -> BTreeSet<String> {
+        let full = |one: Candidate| format!("{}/{}", one.sender.namespace, one.account);
+        self.candidates().into_iter().map(full).collect()
     }
 
     /// Every instance, and every workload without instances, ordered by namespace and name.

@@ -170,6 +170,25 @@ fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
     assert_eq!(of("sidecar"), (false, false, "unmeshed", false));
 }
 
+/// Its answer was that of the first instance of `orders`, which has the same name.
+#[test]
+fn a_workload_wins_over_an_instance_of_another_one() {
+    let other = "\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+                 metadata: {name: orders-0, namespace: shop, labels: {app: closed}}\n\
+                 spec: {command: [run], ports: [{name: http, port: 8080, appProtocol: http}]}\n\
+                 status: {instances: [{name: orders-0-0, addresses: [10.89.0.5], meshed: true, ready: true}]}\n\
+                 ---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+                 metadata: {name: closed, namespace: shop}\n\
+                 spec: {selector: {matchLabels: {app: closed}}, action: Deny, rules: [{}]}\n";
+    let mesh = mesh(other);
+    let permitted = |workload: &str| {
+        let web = CheckClient::Named("web".into());
+        let asked = question("http://orders/");
+        mesh.check(Some("shop"), workload, &web, (&asked, &[])).unwrap().answer.permitted
+    };
+    assert!(permitted("orders") && !permitted("orders-0") && !permitted("orders-0-0"));
+}
+
 #[test]
 fn one_request_is_decided_on_with_the_reason_of_every_policy() {
     let mesh = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
