@@ -120,7 +120,24 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
     let request = authority.ask(Verb::Revoke(identity.to_string())).await?;
     authority.obeyed(&request).await?;
     print(&format!("certificates of {identity} that were issued so far are revoked\n"))?;
+    if let Authority::Machine(layout) = &authority {
+        unknown(layout, &revoke.account);
+    }
     Ok(true)
+}
+
+/// Warns where no workload has the account: its certificates are few, and the one that was meant holds on.
+fn unknown(layout: &Layout, account: &str) {
+    // Without a workload that has a proxy there is nothing to compare it with.
+    let Ok(mesh) = leno_local::analysis::running(layout.mesh()) else { return };
+    let accounts = mesh.accounts();
+    if !accounts.contains(account) {
+        let meant = leno_types::nearest(account, accounts.iter().map(String::as_str));
+        let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
+        eprintln!(
+            "leno: warning: no workload of this mesh has the service account {account}{meant}"
+        );
+    }
 }
 
 async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {

@@ -19,6 +19,8 @@ pub(super) mod text;
 use parties::Names;
 use reach::{Proxies, Proxy, Unpolled};
 
+/// Most workloads that a message names.
+const MAX_NAMED: usize = 20;
 /// Most proxies that are tapped for what is wanted, and as many for the other halves of their requests.
 pub(super) const MAX_PROXIES: usize = 64;
 
@@ -42,7 +44,7 @@ pub(crate) struct Tap {
     pub(super) from: Option<String>,
 
     /// Requests with this status (503) or class of statuses (5xx)
-    #[arg(long, value_name = "STATUS")]
+    #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<String>,
 
     /// Most requests to show in a second, of all workloads together; others are counted
@@ -333,10 +335,28 @@ fn user() -> String {
 
 /// The namespace of what is wanted, or why there is none.
 fn namespace_of(names: &Names, namespace: Option<&str>, name: &str) -> Result<String> {
-    names.namespace_of(namespace, name).with_context(|| match namespace {
-        Some(namespace) => format!("{namespace} has no workload {name} with a proxy"),
-        None => {
-            format!("{name} is the name of no workload, or of several: add its namespace with -n")
+    names.namespace_of(namespace, name).with_context(|| {
+        let of: BTreeSet<String> =
+            names.instances(namespace, name).into_iter().map(|one| one.namespace).collect();
+        if of.len() > 1 {
+            let of: Vec<String> = of.into_iter().collect();
+            return format!("{name} is in the namespaces {}: say which with -n", of.join(", "));
         }
+        let known: Vec<String> = names.workloads().into_iter().take(MAX_NAMED).collect();
+        let wanted = namespace.map_or_else(|| name.to_owned(), |of| format!("{of}/{name}"));
+        format!("there is no workload {wanted} with a proxy; those with one: {}", known.join(", "))
     })
+}
+
+/// A status that a response can have, or a class of them: what proxies take.
+fn status(text: &str) -> Result<String, String> {
+    let is_right = match text.as_bytes() {
+        [b'1'..=b'5', b'x', b'x'] => true,
+        [b'1'..=b'9', rest @ ..] => rest.len() == 2 && rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    match is_right {
+        true => Ok(text.to_owned()),
+        false => Err("use a status such as 503, or a class such as 5xx".to_owned()),
+    }
 }

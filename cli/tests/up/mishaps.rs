@@ -4,7 +4,7 @@ use std::fs;
 
 use leno_local::status::Status;
 
-use crate::mesh::{Mesh, err, out, root, unmeshed};
+use crate::mesh::{Mesh, err, out, root, unmeshed, with_server};
 
 /// One workload without a proxy in the namespace `shop`.
 fn workload(name: &str, spec: &str) -> String {
@@ -213,4 +213,88 @@ fn errors_of_analyze_are_said_and_refused_where_that_is_asked_for() {
         "{said}"
     );
     assert!(mesh.run(&["down"]).status.success());
+}
+
+/// Policies that no message has room for left the proxy on those of before, which permitted what they deny.
+#[test]
+fn policies_without_room_deny_every_client_and_are_named() {
+    let web = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, namespace: shop, labels: {app: web}}\n\
+               spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}\n---\n";
+    let client = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: client, namespace: shop}\n\
+                  spec: {command: [sleep, infinity]}\n---\n";
+    let yaml = with_server(&[web, client].concat());
+    let rule = format!("{{to: [{{paths: [{{prefix: /{}}}]}}]}}", "y".repeat(1_000));
+    let policy = |nth: usize| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: p{nth:03}, namespace: shop}}\n\
+             spec: {{action: Deny, selector: {{matchLabels: {{app: web}}}}, rules: [{}]}}\n---\n",
+            vec![&*rule; 60].join(", ")
+        )
+    };
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let status = || {
+        let asked = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://web:8080/ok"];
+        out(&mesh.exec("client", &asked))
+    };
+    mesh.wait_for("an answer", || status() == "200");
+    mesh.edit(&(yaml.clone() + &(0..150).map(policy).collect::<String>()));
+    mesh.wait_for("a denial", || status() == "403");
+    let reason = "the 150 policies that select it have 9 MiB, and a proxy takes at most 8 MiB";
+    let said = [mesh.check(), out(&mesh.run(&["analyze"])), mesh.log()];
+    assert!(said.iter().all(|said| said.contains(reason)), "{said:?}");
+    let asked = ["authz", "-n", "shop", "web", "--from", "client", "--", "http://web:8080/ok"];
+    let answer =
+        mesh.leno(&asked[..1]).args(["--name", mesh.name()]).args(&asked[1..]).output().unwrap();
+    assert_eq!(answer.status.code(), Some(1), "{answer:?}");
+    assert!(out(&answer).contains(reason), "{answer:?}");
+    mesh.edit(&yaml);
+    mesh.wait_for("an answer", || status() == "200");
+}
+
+#[test]
+fn an_interrupted_wait_says_that_the_mesh_runs_on() {
+    let never = "spec: {command: [sleep, infinity], ports: [{port: 8080}]}\n";
+    let Some(mesh) = root(|| Mesh::draft(&(unmeshed("web") + never))) else { return };
+    let mut up = mesh.leno(&["up", "--wait", "--name", mesh.name()]);
+    let up = up.arg(mesh.file()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    mesh.wait_for("the mesh", || Status::read(mesh.layout()).is_ok());
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(up.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let up = up.wait_with_output().unwrap();
+    assert_eq!(up.status.code(), Some(130), "{up:?}");
+    let expected = format!("leno: mesh {} runs on in the background", mesh.name());
+    assert!(err(&up).contains(&expected), "{up:?}");
+    assert!(mesh.run(&["down"]).status.success());
+}
+
+#[test]
+fn what_has_no_such_name_is_said_by_revocation_and_tap() {
+    let web = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, namespace: shop}\n\
+               spec: {command: [sleep, infinity], serviceAccount: web}\n";
+    let Some(mesh) = root(|| Mesh::start(web)) else { return };
+    let revoke = |account: &str| {
+        let mut revoke = mesh.leno(&["identity", "revoke", "--name", mesh.name()]);
+        revoke.arg(account).output().unwrap()
+    };
+    let wrong = revoke("shop/wep");
+    assert!(wrong.status.success(), "{wrong:?}");
+    let expected =
+        "no workload of this mesh has the service account shop/wep: did you mean shop/web?\n";
+    assert!(err(&wrong).ends_with(expected), "{wrong:?}");
+    let right = revoke("shop/web");
+    assert!(right.status.success() && right.stderr.is_empty(), "{right:?}");
+    let tap = mesh.leno(&["tap", "--name", mesh.name(), "nosuch"]).output().unwrap();
+    let expected = "leno: there is no workload nosuch with a proxy; those with one: shop/web\n";
+    assert_eq!((err(&tap).as_str(), tap.status.code()), (expected, Some(2)));
+}
+
+#[test]
+fn a_pipe_in_place_of_the_file_is_refused_and_the_next_edit_is_taken() {
+    let Some(mesh) = root(|| Mesh::start(&idle())) else { return };
+    let pipe = mesh.directory().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::rename(&pipe, mesh.file()).unwrap();
+    mesh.wait_for("the refusal", || mesh.check().contains("is a pipe, a socket or a device"));
+    mesh.edit(&(idle() + &workload("next", "command: [sleep, infinity]")));
+    mesh.wait_for("the next edit", || mesh.takes_traffic("next-0"));
 }

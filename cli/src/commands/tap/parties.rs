@@ -39,13 +39,22 @@ impl Names {
         all.next().filter(|_| all.next().is_none())
     }
 
-    /// The instances of a workload, or the one instance, of this name.
+    /// The workloads, each as `namespace/name`.
+    pub(super) fn workloads(&self) -> BTreeSet<String> {
+        self.0.iter().map(|(workload, one)| format!("{}/{workload}", one.namespace)).collect()
+    }
+
+    /// The instances of the workload, or else the one instance, of this name.
     pub(super) fn instances(&self, namespace: Option<&str>, name: &str) -> BTreeSet<Proxy> {
-        let is = |(workload, one): &&(String, Proxy)| {
-            namespace.is_none_or(|wanted| wanted == one.namespace)
-                && (workload == name || one.name == name)
+        let here =
+            |(_, one): &&(String, Proxy)| namespace.is_none_or(|wanted| wanted == one.namespace);
+        let select = |is: &dyn Fn(&(String, Proxy)) -> bool| -> BTreeSet<Proxy> {
+            let found = self.0.iter().filter(here).filter(|known| is(known));
+            found.map(|(_, one)| one.clone()).collect()
         };
-        self.0.iter().filter(is).map(|(_, one)| one.clone()).collect()
+        // Where `web-0` is a workload it is not also the first instance of `web`.
+        let of_workload = select(&|(workload, _)| workload == name);
+        if of_workload.is_empty() { select(&|(_, one)| one.name == name) } else { of_workload }
     }
 
     /// What proxies know a client or a server by: `namespace/name` of its instances, and of a service or an account.
@@ -99,6 +108,7 @@ mod tests {
             of("shop", "web", 1),
             of("shop", "cart", 0),
             of("bank", "web", 0),
+            of("bank", "web-0", 0),
         ])
     }
 
@@ -116,6 +126,7 @@ mod tests {
         assert_eq!(parties(Some("shop"), "svc/web"), "shop/web shop/web-0 shop/web-1");
         assert_eq!(parties(None, "cart"), "shop/cart shop/cart-0");
         assert_eq!(parties(Some("shop"), "bank/web"), "bank/web bank/web-0");
+        assert_eq!(parties(Some("bank"), "web-0"), "bank/web-0 bank/web-0-0");
         assert_eq!(parties(None, "api"), "bank/api shop/api");
         assert_eq!(names().namespace_of(None, "web"), None);
         assert_eq!(names().namespace_of(Some("bank"), "web-0").as_deref(), Some("bank"));

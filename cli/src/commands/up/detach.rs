@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
@@ -9,6 +10,7 @@ use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::record;
 use leno_local::status::{InstanceStatus, Phase, Status};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::print;
 
@@ -52,7 +54,17 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     // Ends with this process, or with the other one.
     let copy = std::thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
     let begun = Instant::now();
+    let interrupted = interrupted()?;
     loop {
+        if let Ok(code) = interrupted.try_recv() {
+            // A signal of the terminal is the other process's, too, until it has left the session.
+            std::thread::sleep(MOMENT / 10);
+            if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
+                let (left, owner) = ("leno ps shows how it goes on, leno down ends it", child.id());
+                eprintln!("leno: mesh {mesh} runs on in the background (process {owner}): {left}");
+                std::process::exit(code);
+            }
+        }
         if let Some(ended) = child.try_wait().context("cannot wait for leno in the background")? {
             // Its last words first.
             let _ = copy.join();
@@ -88,6 +100,33 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             _ => std::thread::sleep(POLL),
         }
     }
+}
+
+/// The exit code for the signal by which this process is asked to end, once it is: shells have 128 and its number.
+fn interrupted() -> Result<Receiver<i32>> {
+    let (code, interrupted) = channel();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().context("cannot wait for signals")?;
+    let (mut ended, mut asked) = {
+        let _entered = runtime.enter();
+        let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+        (
+            signals.0.context("cannot wait for SIGINT")?,
+            signals.1.context("cannot wait for SIGTERM")?,
+        )
+    };
+    // Ends with this process.
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let kind = tokio::select! {
+                _ = ended.recv() => SignalKind::interrupt(),
+                _ = asked.recv() => SignalKind::terminate(),
+            };
+            // Without a receiver the start is over.
+            let _over = code.send(128 + kind.as_raw_value());
+        });
+    });
+    Ok(interrupted)
 }
 
 /// Whether an instance is settled and not only for the instant between its start and its end. One that
