@@ -99,8 +99,9 @@ struct Served {
     joining: Joining,
     /// Its membership of the process that runs, if that was told of it.
     membership: Option<Membership>,
-    /// How often its thread has stalled.
+    /// How often its thread has stalled, each time soon after the one before, and when it did last.
     stalls: u32,
+    stalled: Option<Instant>,
 }
 
 /// What a process was told of a member.
@@ -317,7 +318,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Join(name, joining) => {
-                let served = Served { joining, membership: None, stalls: 0 };
+                let served = Served { joining, membership: None, stalls: 0, stalled: None };
                 if let Some(earlier) = self.members.insert(name.clone(), served) {
                     let (answer, left) = oneshot::channel();
                     self.leave(earlier, true, answer);
@@ -437,6 +438,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let (name, number) = (name.clone(), member.joining.number);
         if state == MemberState::Stalled {
             let _ending = member.joining.events.send(Happened::Stalled);
+            let now = Instant::now();
+            let is_soon = |last: Instant| now.duration_since(last) < 2 * STALL_PAUSE;
+            if !member.stalled.replace(now).is_some_and(is_soon) {
+                member.stalls = 0;
+            }
             let pause = pause(member.stalls);
             member.stalls = member.stalls.saturating_add(1);
             self.host.say(&format!(
