@@ -169,17 +169,26 @@ impl Encoded {
 /// What a proxy is sent: of policies that cannot be applied, one that denies every client in their place. Denials
 /// name it, and it is small where the policies are not.
 fn policy(policy: &ServerPolicy) -> proto::Any {
-    if let Some(reason) = &policy.authorization.unusable {
-        tracing::warn!(workload = %policy.workload, %reason, "its proxy is told to deny every client");
-        return encode::server_policy(&denying(policy));
+    let workload = &policy.workload;
+    match &policy.authorization.unusable {
+        Some(reason) => {
+            tracing::warn!(%workload, %reason, "its proxy is told to deny every client")
+        }
+        None => {
+            let any = encode::server_policy(policy);
+            let bytes = any.value.len();
+            if bytes <= MAX_RESOURCE {
+                return any;
+            }
+            tracing::error!(%workload, bytes, "its policies are too large: its proxy is told to deny every client");
+        }
     }
-    let any = encode::server_policy(policy);
+    let denying = denying(policy);
+    let any = encode::server_policy(&denying);
     if any.value.len() <= MAX_RESOURCE {
         return any;
     }
-    let (workload, bytes) = (&policy.workload, any.value.len());
-    tracing::error!(%workload, bytes, "its policies are too large: its proxy is told to deny every client");
-    encode::server_policy(&ServerPolicy { limits: [].into(), ..denying(policy) })
+    encode::server_policy(&ServerPolicy { limits: [].into(), ..denying })
 }
 
 fn denying(policy: &ServerPolicy) -> ServerPolicy {
