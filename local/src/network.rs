@@ -374,8 +374,9 @@ fn prepare_forwarding() -> Result<()> {
     // With forwarding on and no way out, what leaves the mesh is refused at once instead of vanishing.
     write_setting("net/ipv4/ip_forward", "1")?;
     write_setting("net/ipv6/conf/all/forwarding", "1")?;
-    // A hundred refusals a second for each instance: the default is one, so that most connections to an address that is
-    // not there would only time out. Without a limit, one could send another a refusal for each packet that it forges.
+    // A hundred refusals of IPv6 a second for each instance: the default is one, so that most connections to an address that
+    // is not there would only time out. Without a limit, one could send another a refusal for each packet that it forges. For IPv4
+    // the kernel has a bound of its own beside this one: five at once, then one a second.
     write_setting("net/ipv4/icmp_ratelimit", "10")?;
     write_setting("net/ipv6/icmp/ratelimit", "10")?;
     for scope in ["all", "default"] {
