@@ -126,7 +126,7 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
     Ok(true)
 }
 
-/// Warns where no workload has the account: its certificates are few, and the one that was meant holds on.
+/// Warns where no workload has the account: most likely its name is misspelt, and nothing was revoked.
 fn unknown(layout: &Layout, account: &str) {
     // Without a workload that has a proxy there is nothing to compare it with.
     let Ok(mesh) = leno_local::analysis::running(layout.mesh()) else { return };
