@@ -145,14 +145,14 @@ impl Tunnels {
         let Some(accepted) = accepted else { return };
         let edge = shared.edge(&self.client);
         match accepted {
-            Plain::Http { client, protocol: Protocol::Http2 } => {
+            Plain::Http { client, protocol } => {
                 let counted = (&edge, Rc::new(Caller::new(&self.client, access)));
-                http::serve_http2(shared, &application, counted, client, false).await;
-            }
-            Plain::Http { client, .. } => {
-                let counted = (&edge, Rc::new(Caller::new(&self.client, access)));
-                let handlers = (shared, &shared.tunnelled);
-                http::serve_http1(handlers, &application, counted, client, false).await;
+                if protocol == Protocol::Http2 {
+                    http::serve_http2(shared, &application, counted, client, false).await;
+                } else {
+                    let handlers = (shared, &shared.tunnelled);
+                    http::serve_http1(handlers, &application, counted, client, false).await;
+                }
             }
             Plain::Opaque { client, server, tls } => {
                 let peer = (&*edge, &access);

@@ -9,7 +9,7 @@ fn brokers() -> Arc<Brokers> {
     brokers
 }
 
-fn pod(uid: &str) -> PlacedPod {
+pub(crate) fn pod(uid: &str) -> PlacedPod {
     PlacedPod {
         namespace: "shop".to_owned(),
         name: format!("web-{uid}"),

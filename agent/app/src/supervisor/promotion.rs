@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use leno_handover::CpuUse;
-use leno_supervise::Share;
+use leno_supervise::{Promotion, Share};
 
 use super::{Ending, Served, ServedPod, Shared, join, leave};
 
@@ -21,42 +21,47 @@ pub(super) struct NextGroup {
 }
 
 /// What the process that serves a pod has used for it. A pod that has its process for itself is not promoted, however busy.
-pub(super) fn has_used(served: &Shared, (uid, number): (&str, u64), used: CpuUse) {
-    let promoted = {
-        let mut served = served.borrow_mut();
-        let has_room = served.has_room();
-        let Served { pods, groups, .. } = &mut *served;
-        let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return };
-        let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
-        if pod.promotion.is_promoted() || (is_shared && has_room) {
-            pod.promotion.used(Instant::now(), used)
+pub(super) fn has_used(served: &Shared, of: (&str, u64), used: CpuUse) {
+    let is_promoted = |promotion: &mut Promotion, may_be_promoted: bool| {
+        if promotion.is_promoted() || may_be_promoted {
+            promotion.used(Instant::now(), used)
         } else {
             // What was before does not count once it can be promoted.
-            pod.promotion.has_joined(Instant::now());
+            promotion.has_joined(Instant::now());
             false
         }
     };
-    if promoted {
-        let percent = used.percent();
+    if judge(served, of, is_promoted) {
+        let (uid, percent) = (of.0, used.percent());
         tracing::warn!(uid, percent, "a pod keeps its node proxy busy: it gets one of its own");
         go(served, uid);
     }
 }
 
 /// The thread of a pod's connections does not come round. A pod that makes that happen again is not left beside others.
-pub(super) fn has_stalled(served: &Shared, (uid, number): (&str, u64)) {
-    let promoted = {
-        let mut served = served.borrow_mut();
-        let has_room = served.has_room();
-        let Served { pods, groups, .. } = &mut *served;
-        let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return };
-        let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
-        is_shared && has_room && pod.promotion.has_stalled()
-    };
-    if promoted {
+pub(super) fn has_stalled(served: &Shared, of: (&str, u64)) {
+    let is_promoted =
+        |promotion: &mut Promotion, may_be_promoted| may_be_promoted && promotion.has_stalled();
+    if judge(served, of, is_promoted) {
+        let uid = of.0;
         tracing::warn!(uid, "the thread of a pod stalls again: it gets a node proxy of its own");
         go(served, uid);
     }
+}
+
+/// Whether a pod that this membership is of is promoted now, as `is_promoted` says. That is told whether it may be: it shares its process,
+/// and there is room for one more.
+fn judge(
+    served: &Shared,
+    (uid, number): (&str, u64),
+    is_promoted: impl FnOnce(&mut Promotion, bool) -> bool,
+) -> bool {
+    let mut served = served.borrow_mut();
+    let has_room = served.has_room();
+    let Served { pods, groups, .. } = &mut *served;
+    let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return false };
+    let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
+    is_promoted(&mut pod.promotion, is_shared && has_room)
 }
 
 /// Comes back when a pod that is promoted has been quiet for long. Cancel safe.

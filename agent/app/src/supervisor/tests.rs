@@ -1,10 +1,10 @@
 //! The agent is the test. No process can be started, so that what leaves has left at once.
 
 use futures_util::FutureExt as _;
-use leno_handover::KubeletProbes;
 
 use super::page::not_ready;
 use super::*;
+use crate::brokers::tests::pod;
 
 const RULES: PromotionRules =
     PromotionRules { after: Some(Duration::from_secs(4)), above_percent: 50 };
@@ -13,17 +13,6 @@ fn shared() -> Shared {
     let handover = Duration::from_secs(86_400);
     let served = Served::new("/nonexistent/proxy".into(), "/nonexistent".into(), (handover, RULES));
     Rc::new(RefCell::new(served))
-}
-
-fn pod(uid: &str) -> PlacedPod {
-    PlacedPod {
-        namespace: "shop".to_owned(),
-        name: format!("web-{uid}"),
-        workload: None,
-        uid: uid.to_owned(),
-        group: "web".to_owned(),
-        kubelet: KubeletProbes::default(),
-    }
 }
 
 fn serve_pod(served: &Shared, uid: &str) -> Channel {
