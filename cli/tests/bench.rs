@@ -191,9 +191,11 @@ fn node_mode_is_measured_beside_sidecars() {
         let is_meshed = mesh != "none";
         let killed = of("restart-websockets", mesh);
         assert_eq!(killed.left_out, None, "{mesh}");
+        // WebSockets are opened for 3 s: the kill is within the load of 4 s all the same. Requests fail
+        // only where one is on its way through the process, or arrives before the next one listens.
         let cut = killed.websockets.unwrap().cut;
-        // WebSockets are opened for 3 s: the kill is within the load of 4 s all the same.
-        assert_eq!((cut > 0, killed.errors > 0), (is_meshed, is_meshed), "{mesh}: {killed:?}");
+        assert_eq!(cut > 0, is_meshed, "{mesh}: {killed:?}");
+        assert!(is_meshed || killed.errors == 0, "{mesh}: {killed:?}");
         assert_eq!(beside.proxies, if is_meshed { 10 } else { 0 }, "{mesh}: all of them");
         let idle = of("memory-1", mesh);
         assert_eq!((&idle.left_out, idle.errors), (&None, 0), "{mesh}");
