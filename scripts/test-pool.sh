@@ -5,10 +5,10 @@
 #   scripts/test-pool.sh FOLDER
 #
 # Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
-# capture backend, and once for what does not depend on it: two of these run at a time, since they wait more than they
-# compute. All others share further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time.
-# Those that start API servers take much of the processors: they run one after another, in a lane of their own, or after
-# the others where there is one lane.
+# capture backend, and once for what does not depend on it: three of these run at a time, since they wait more than they
+# compute (two at a time took 22 minutes on two processors, of which 1.2 were used). All others share further lanes: one
+# for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API servers take much of the
+# processors: they run one after another, in a lane of their own, or after the others where there is one lane.
 # The output of a binary is printed whole when it ends.
 set -uo pipefail
 
@@ -18,7 +18,7 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 lab=leno-testkit-lab
-meshes=("$lab-once" leno-up "$lab-nftables" "$lab-ebpf" "$lab-others" leno-docs leno-bench leno-capture-kernel leno-testkit-clients
+meshes=("$lab-once" leno-up "$lab-identity" "$lab-nftables" "$lab-ebpf" "$lab-others" leno-bench leno-docs leno-capture-kernel leno-testkit-clients
   leno-testkit-grpc leno-testkit-h2spec leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
@@ -91,7 +91,8 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   [ -e "$job" ] || continue
   part ebpf ebpf::
   part nftables nftables::
-  part once once::
+  part identity once::identity
+  part once once:: --skip once::identity
   part others --skip ebpf:: --skip nftables:: --skip once::
   rm "$job"
 done
@@ -112,7 +113,7 @@ fi
 if [ "$lanes" = 0 ]; then
   for job in "${mesh_jobs[@]}" "${other_jobs[@]}"; do run "$job"; done
 else
-  printf '%s\0' "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 2 bash -c 'run "$1"' bash &
+  printf '%s\0' "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 3 bash -c 'run "$1"' bash &
   first=$!
   for job in "${api_jobs[@]}"; do run "$job"; done &
   # shellcheck disable=SC2064
