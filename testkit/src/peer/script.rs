@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::http1::ResponseReader;
 use crate::wait;
 
-/// How long any step waits for the other side; far above what a loaded machine needs.
-const STEP_LIMIT: Duration = Duration::from_secs(20);
+/// How long any step waits for the other side; far above what a loaded machine needs, also to notice that a server has lost
+/// power.
+const STEP_LIMIT: Duration = Duration::from_secs(40);
+/// Why a script ends early where the other side says nothing.
+const SILENCE: &str = "nothing came in time";
 /// How long a file may take, which the test makes when it has waited for something itself.
 const FILE_LIMIT: Duration = Duration::from_mins(5);
 /// Most bytes read by one step.
@@ -115,6 +118,12 @@ impl Transcript {
             Event::Failed(why) => Some(why.as_str()),
             _ => None,
         })
+    }
+
+    /// Whether the other side ended the connection before the script did. One that only says nothing has not.
+    #[must_use]
+    pub fn was_cut(&self) -> bool {
+        self.failure().is_some_and(|why| why != SILENCE)
     }
 }
 
@@ -244,7 +253,7 @@ impl Line {
                     return Ok(n > 0);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => bail!("nothing came in time"),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => bail!(SILENCE),
                 Err(e) => return Err(e).context("reading"),
             }
         }

@@ -381,7 +381,7 @@ fn bytes_are_not_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     let everything = BY_GRPC.lines().skip(1).collect::<Vec<_>>().join("\n");
     let policy = asking("echo", &format!("  rules: [{{}}]\n{everything}\n"));
     lab.edit(&format!("{mesh}{policy}"))?;
-    wait::until("the reset", LIMIT, || Ok(talk()?.failure().is_some().then_some(())))
+    wait::until("the reset", LIMIT, || Ok(talk()?.was_cut().then_some(())))
 }
 
 fn authorizers_decide_over_http(capture: Capture) -> Result<()> {

@@ -10,6 +10,7 @@ use leno_testkit::peer::Step;
 use leno_testkit::{netns, wait};
 use nix::sys::signal::Signal;
 
+use super::reauthorization::{Open, begin_bytes, begin_talk, begin_upgrade};
 use super::{Case, alone, once};
 
 /// A client, three instances of a server, one instance of a service whose protocol is detected.
@@ -243,8 +244,8 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     lab.explain(rotation())
 }
 
-/// The link of one server is cut under load, without a FIN or a reset. Requests in progress on it end, those with a
-/// deadline by it, and later ones are served by the other servers.
+/// The links of a server of HTTP and of one of bytes are cut under load, without a FIN or a reset. Requests in progress end,
+/// those with a deadline by it, as do upgraded connections and those of bytes; later requests are served by the other servers.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     let bounded = MESH.to_owned() + BOUNDED;
     let lab = Lab::start(&Options::new(capture), &bounded, |_| Ok(()))?;
@@ -264,7 +265,16 @@ fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
             let open = busy.lines().find(|line| line.starts_with("leno_busy "));
             Ok(open.is_some_and(|line| !line.ends_with(" 0")).then_some(()))
         })?;
-        pull_cable(&lab, "web-1")?;
+        let go = lab.directory().join("never");
+        let begin = |address, steps| begin_talk(&lab, ("client", address), steps, (&go, false));
+        let idle = [
+            begin("web-1.web.lab:8080", begin_upgrade())?,
+            begin("echo-0.echo.lab:9000", begin_bytes())?,
+        ];
+        for instance in ["web-1", "echo-0"] {
+            pull_cable(&lab, instance)?;
+        }
+        idle.into_iter().try_for_each(Open::end).context("connections on which nothing is sent")?;
         let [web, bounded] = under_way.map(|burst| burst.finish(BURST_LIMIT));
         let text = |output: std::process::Output| String::from_utf8(output.stdout);
         for (service, said) in [("web", text(web?)?), ("bounded", text(bounded?)?)] {

@@ -302,7 +302,7 @@ impl Stream {
         wait::until("fewer connections", limit, fewer)?;
         let after = began.elapsed();
         let transcript = self.finished()?;
-        ensure!(transcript.failure().is_some(), "it was not cut: {transcript:?}");
+        ensure!(transcript.was_cut(), "it was not cut: {transcript:?}");
         Ok(after)
     }
 

@@ -454,7 +454,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         fs::write(file("killed"), "")?;
         let cut = former.finish(LIMIT)?;
         let said: Transcript = serde_json::from_slice(&cut.stdout)?;
-        ensure!(said.failure().is_some(), "the stream of a process that is gone: {said:?}");
+        ensure!(said.was_cut(), "the stream of a process that is gone: {said:?}");
         fs::write(file("go"), "")?;
         has_nothing_lost(later)?;
         fs::write(free, "")?;
