@@ -69,7 +69,7 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
     let policy = ServerPolicy {
         workload: own,
         mtls,
-        ports,
+        ports: served_ports(facts, name, ports),
         limits,
         egress,
         place,
@@ -78,6 +78,19 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
         authorization,
     };
     Some((workload, policy))
+}
+
+/// The ports as the own proxy serves them. One that is to take no HBONE has the port of HBONE for one of the application.
+fn served_ports(
+    facts: &Facts,
+    name: &InstanceName,
+    mut ports: Vec<PortProtocol>,
+) -> Vec<PortProtocol> {
+    let port = leno_types::ports::HBONE;
+    if facts.refuses_hbone(name) && ports.iter().all(|named| named.port != port) {
+        ports.push(PortProtocol { port, protocol: Protocol::Detect });
+    }
+    ports
 }
 
 /// One address of one port of a service.

@@ -466,6 +466,13 @@ impl Facts {
         wire == Some(WireForm::Hbone) && !row.shares_node && !self.is_meshed(name, row)
     }
 
+    /// Whether the proxy of an instance is to take no HBONE.
+    pub(crate) fn refuses_hbone(&self, name: &InstanceName) -> bool {
+        let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
+        let own = self.instance(name).and_then(|row| row.wire);
+        own.or_else(of_namespace) == Some(WireForm::Leno)
+    }
+
     fn put_slice(
         &mut self,
         key: &ObjectKey,

@@ -131,6 +131,26 @@ fn a_workload_that_takes_hbone_has_an_identity_and_clients_are_told_how_to_speak
 }
 
 #[test]
+fn a_workload_that_wants_no_tunnels_has_the_port_of_hbone_for_its_own() {
+    let mut index = shop();
+    let is_own = |index: &Index| {
+        let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+        policy.ports.iter().any(|named| named.port == leno_types::ports::HBONE)
+    };
+    assert!(!is_own(&index));
+    let none = "leno.dev/tunnel: none";
+    put(&mut index, &annotated("strict").replace("leno.dev/mtls: strict", none));
+    assert!(is_own(&index));
+    put(&mut index, &annotated("strict"));
+    assert!(!is_own(&index));
+    put(&mut index, &namespace("strict").replace("leno.dev/mtls: strict", none));
+    assert!(is_own(&index), "what the namespace says");
+    let hbone = "leno.dev/tunnel: hbone";
+    put(&mut index, &annotated("strict").replace("leno.dev/mtls: strict", hbone));
+    assert!(!is_own(&index), "what the workload says goes before");
+}
+
+#[test]
 fn an_instance_that_was_told_to_end_tells_its_proxy() {
     let mut index = shop();
     let ending =

@@ -79,6 +79,8 @@ spec:
   rules: [{to: [{paths: [{prefix: /admin}]}]}]
 ";
 
+const ECHO: &str = "{name: echo, namespace: lab, labels: {app: echo}}";
+
 /// No client but `web` reaches `echo`.
 const CLOSED: &str = "
 ---
@@ -189,7 +191,21 @@ fn to_proxies(lab: &Lab) -> Result<()> {
     wait::until("the policy of echo", ANSWER_LIMIT, || {
         let all = asked(lab, &directory, "echo", &hello)?;
         Ok((all[0]["said"] == "" && !all[0]["ended"].is_null()).then_some(()))
-    })
+    })?;
+    // Without HBONE the port is one of the application, at which nothing but a proxy of the mesh is served.
+    let off =
+        MESH.replace(ECHO, &ECHO.replace("labels", "annotations: {leno.dev/tunnel: none}, labels"));
+    lab.edit(&off)?;
+    wait::until("no HBONE of echo", ANSWER_LIMIT, || {
+        Ok(asked(lab, &directory, "echo", &hello).is_err().then_some(()))
+    })?;
+    let metrics = lab.metrics("echo")?;
+    let refused = "leno_plaintext_refused_total{direction=\"inbound\"} ";
+    let refused = metrics.lines().find_map(|line| line.strip_prefix(refused));
+    ensure!(refused.is_some_and(|count| count != "0"), "{metrics}");
+    lab.edit(MESH)?;
+    wait::until("HBONE of echo", ANSWER_LIMIT, || Ok(asked(lab, &directory, "echo", &hello).ok()))?;
+    Ok(())
 }
 
 fn of_proxies(lab: &Lab) -> Result<()> {
