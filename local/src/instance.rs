@@ -312,7 +312,17 @@ impl Life {
             place.shared.replace(Some(Group::enter(mesh, &name, &instance.name)?));
         }
         if instance.launch.meshed {
-            place.captured = Some(self.capture(&place).await?);
+            match self.capture(&place).await {
+                Ok(captured) => place.captured = Some(captured),
+                Err(error) => {
+                    let group = place.shared.take();
+                    if let Some(group) = group {
+                        let stop = *self.stop.borrow();
+                        group.exit(&instance.name, stop).await;
+                    }
+                    return Err(error);
+                }
+            }
         }
         Ok(place)
     }

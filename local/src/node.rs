@@ -129,9 +129,10 @@ impl Group {
         &self.share
     }
 
-    /// An instance that has entered does not join.
-    pub fn exit(&self, instance: &InstanceName) {
+    /// An instance that has entered does not join: its place and its hold of the group are given back.
+    pub async fn exit(self: Rc<Self>, instance: &InstanceName, stop: Stop) {
         self.members.borrow_mut().remove(instance);
+        self.release(stop).await;
     }
 
     /// Its name.

@@ -300,8 +300,8 @@ impl Membership<'_> {
         match self.join(&group, &broker, true) {
             Ok(number) => Ok(Some((group, number))),
             Err(error) => {
-                group.exit(&self.life.instance.name);
-                group.release(*self.life.stop.borrow()).await;
+                let stop = *self.life.stop.borrow();
+                group.exit(&self.life.instance.name, stop).await;
                 Err(error)
             }
         }
