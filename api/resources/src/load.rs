@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-#[cfg(target_os = "linux")]
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::parse::{Documents, duplicates, parse};
@@ -16,9 +14,6 @@ const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
 /// What is said of a path that is no file.
 const ENDLESS: &str =
     "is a pipe, a socket or a device: put a file there, or name `-` for standard input";
-/// The flag of Linux by which opening a pipe does not wait for its writer.
-#[cfg(target_os = "linux")]
-const O_NONBLOCK: i32 = 0o4000;
 /// The path that means standard input.
 pub const STDIN: &str = "-";
 
@@ -94,8 +89,7 @@ fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let mut files: Vec<_> = entries.iter().map(std::fs::DirEntry::path).filter(documents).collect();
     files.sort();
     files.retain(|file| {
-        // Reading a pipe or a terminal waits for what may never be written.
-        let endless = file.metadata().is_ok_and(|of| !of.is_file());
+        let endless = is_endless(file);
         if endless {
             problems.push(Problem::of_file(&file.to_string_lossy(), ENDLESS));
         }
@@ -109,7 +103,8 @@ fn read(path: &Path) -> Result<String, Problem> {
     let read = if path == Path::new(STDIN) {
         io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        open(path)?.map_or_else(Err, |file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        check_kind(path)?;
+        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
     };
     read.map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
@@ -122,23 +117,19 @@ fn read(path: &Path) -> Result<String, Problem> {
     })
 }
 
-/// Opens a file. A pipe or a terminal in place of one is refused, since reading it waits for what may never be written;
-/// the shell's own, as of `<(...)`, are read.
-fn open(path: &Path) -> Result<io::Result<File>, Problem> {
+/// Refuses a pipe, a socket or a terminal in place of a file, since reading it waits for what may never be written. The
+/// shell's own, as of `<(...)`, are read.
+fn check_kind(path: &Path) -> Result<(), Problem> {
     let of_shell = path.starts_with("/dev") || path.starts_with("/proc");
-    let mut options = File::options();
-    options.read(true);
-    #[cfg(target_os = "linux")]
-    if !of_shell {
-        // Opening a pipe waits, too. For files it changes nothing.
-        options.custom_flags(O_NONBLOCK);
-    }
-    let opened = options.open(path);
-    let endless = opened.as_ref().is_ok_and(|file| file.metadata().is_ok_and(|of| !of.is_file()));
-    if endless && !of_shell {
+    if !of_shell && is_endless(path) {
         return Err(Problem::of_file(&path.to_string_lossy(), ENDLESS));
     }
-    Ok(opened)
+    Ok(())
+}
+
+/// Whether there is something else than a file: opening or reading it may wait for what is never written.
+fn is_endless(path: &Path) -> bool {
+    path.metadata().is_ok_and(|of| !of.is_file())
 }
 
 /// The problem of a file in another encoding. `before` is its UTF-8 part, `byte` the byte after

@@ -500,13 +500,16 @@ fn a_mistake_is_shown_on_one_line_of_a_bounded_length() {
 }
 
 #[test]
-fn a_pipe_in_place_of_a_file_is_named_and_not_waited_for() {
+fn a_pipe_or_a_socket_in_place_of_a_file_is_named_and_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
-    let pipe = directory.path().join("mesh.yaml");
+    let [pipe, socket] = ["pipe.yaml", "socket.yaml"].map(|name| directory.path().join(name));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let found = load(&[&pipe]).unwrap_err();
-    let [problem] = &found[..] else { panic!("{found:?}") };
-    assert!(problem.to_string().contains("is a pipe, a socket or a device"), "{problem}");
+    let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [pipe, socket] {
+        let found = load(&[&path]).unwrap_err();
+        let [problem] = &found[..] else { panic!("{found:?}") };
+        assert!(problem.to_string().contains("is a pipe, a socket or a device"), "{problem}");
+    }
 }
 
 #[test]

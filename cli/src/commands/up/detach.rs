@@ -49,12 +49,13 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     command.args(std::env::args_os().skip(1)).env(DETACHED, "1");
     command.stdin(if reads_stdin { Stdio::inherit() } else { Stdio::null() });
     command.stdout(Stdio::null()).stderr(Stdio::piped());
+    // From here on an interruption is told about, not obeyed: there is a mesh to tell about.
+    let interrupted = interrupted()?;
     let mut child = command.spawn().context("cannot start leno in the background")?;
     let mut errors = child.stderr.take().context("standard error was asked for")?;
     // Ends with this process, or with the other one.
     let copy = std::thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
     let begun = Instant::now();
-    let interrupted = interrupted()?;
     loop {
         if let Ok(code) = interrupted.try_recv() {
             // A signal of the terminal is the other process's, too, until it has left the session.
