@@ -3,7 +3,6 @@
 //! cost nothing whatever their number.
 
 mod handshakes;
-mod servers;
 mod tokens;
 
 use std::hint::black_box;
@@ -67,7 +66,6 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     println!("\nA request among {JUDGED} policies of {MESH} takes {verdict} {MOST_NS} ns\n");
     holds &= tokens::run(args)?;
     handshakes::run(args)?;
-    servers::run(args)?;
     Ok(holds)
 }
 

@@ -1,22 +1,30 @@
-//! The cost of mTLS handshakes between proxies, full and resumed, beside rustls alone with the same certificates: both ends
-//! in one thread over loopback, until the client has the first byte.
+//! The cost of mTLS handshakes, full and resumed: of proxies, of rustls alone with the same certificates, and of Envoy as the
+//! server of rustls. The time of each end is that of its processors, so that it counts the same in a thread here and in another
+//! program.
+//!
+//! ```text
+//!   client, this thread ── handshake, one byte there and back ──► server: a thread, or Envoy
+//! ```
 
-use std::any::Any;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use data_encoding::BASE64;
-use leno_tls::{Alpn, ClientIdentity, Connector, Credentials, Keyring};
+use anyhow::{Context, Result, bail, ensure};
+use leno_testkit::binaries;
+use leno_tls::{Acceptor, Alpn, ClientIdentity, Connector, Credentials, Keyring};
 use leno_types::Identity;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig, crypto::aws_lc_rs};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -24,64 +32,96 @@ use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 /// rustls verifies names of servers.
-pub(super) const NAME: &str = "web";
+const NAME: &str = "web";
 /// Handshakes of a round: of decisions there are so many times as many.
 const LESS_OFTEN: usize = 1_000;
+/// Where `scripts/tools.sh envoy` installs it.
+const INSTALLED: &str = "envoy/envoy/_bin/envoy";
+/// How long Envoy may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Prints the table.
+/// Prints the table. Without Envoy it says so.
 pub(super) fn run(args: Args) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let proves = Proof::new()?;
+    let proof = Proof::new()?;
     let count = (args.requests / LESS_OFTEN).max(10);
-    println!(
-        "| handshake, both ends | rustls alone, us | between proxies, us | |\n|---|---|---|---|"
-    );
+    let envoy = binaries::tool("envoy", INSTALLED).ok().or_else(|| binaries::find("envoy"));
+    println!("| handshake | end | rustls alone, us | a proxy, us | | Envoy, us |");
+    println!("|---|---|---|---|---|---|");
     for (name, resumes) in [("full", false), ("resumed", true)] {
-        let mut failed = None;
-        let mut timed = |of: &HandshakePair| {
-            median_of(args.rounds, || match runtime.block_on(of.round(count, resumes)) {
-                Ok(us) => us,
-                Err(error) => {
-                    failed = Some(error);
-                    f64::NAN
-                }
-            })
+        let alone = medians(args, || {
+            let server = ServerSide::Rustls(proof.rustls_server()?);
+            pair(server, &ClientSide::rustls(&proof)?, count, resumes)
+        })?;
+        let proxy = medians(args, || {
+            let keyring = proof.keyring()?;
+            let server = ServerSide::Proxy(keyring.acceptor());
+            pair(server, &ClientSide::Proxy(keyring, ID.parse()?), count, resumes)
+        })?;
+        let theirs = match &envoy {
+            Some(program) => {
+                let server = Envoy::start(program, &proof)?;
+                let client = ClientSide::rustls(&proof)?;
+                let [us, _] = medians(args, || server.round(&client, count, resumes))?;
+                format!("{us:.0}")
+            }
+            None => "-".to_owned(),
         };
-        let (alone, ours) =
-            (timed(&HandshakePair::rustls(&proves)?), timed(&HandshakePair::proxies(&proves)?));
-        failed.map_or(Ok(()), Err)?;
-        println!("| {name} | {alone:.0} | {ours:.0} | {:.2} |", ours / alone);
+        for (nth, end, theirs) in [(0, "server", &*theirs), (1, "client", "-")] {
+            let (alone, proxy) = (alone[nth], proxy[nth]);
+            let ratio = proxy / alone;
+            println!("| {name} | {end} | {alone:.0} | {proxy:.0} | {ratio:.2} | {theirs} |");
+        }
+    }
+    if envoy.is_none() {
+        println!("\nWithout Envoy: scripts/tools.sh envoy installs it.");
     }
     println!();
     Ok(())
 }
 
+/// Microseconds of one handshake: of the server, and of the client.
+type Ends = [f64; 2];
+
+/// The median of each end over the rounds.
+fn medians(args: Args, mut round: impl FnMut() -> Result<Ends>) -> Result<Ends> {
+    let rounds = (0..args.rounds.max(1)).map(|_| round()).collect::<Result<Vec<_>>>()?;
+    let of = |end: usize| {
+        let mut each = rounds.iter().map(|ends| ends[end]);
+        median_of(rounds.len(), || each.next().unwrap_or(f64::NAN))
+    };
+    Ok([of(0), of(1)])
+}
+
 /// What both ends prove, and by what they verify each other.
-pub(super) struct Proof {
+struct Proof {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     root: CertificateDer<'static>,
+    /// The same as files for other programs.
+    files: [(&'static str, String); 3],
 }
 
 impl Proof {
-    pub(super) fn new() -> Result<Self> {
+    fn new() -> Result<Self> {
         let root_key = KeyPair::generate()?;
-        let mut root = CertificateParams::default();
-        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        root.distinguished_name.push(DnType::CommonName, "root");
-        let certificate = root.self_signed(&root_key)?.der().clone();
-        let issuer = Issuer::new(root, root_key);
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "root");
+        let root = params.self_signed(&root_key)?;
+        let issuer = Issuer::new(params, root_key);
         let key = KeyPair::generate()?;
         let mut leaf = CertificateParams::default();
         leaf.subject_alt_names =
             vec![SanType::URI(ID.try_into()?), SanType::DnsName(NAME.try_into()?)];
-        let chain = vec![leaf.signed_by(&key, &issuer)?.der().clone()];
+        let leaf = leaf.signed_by(&key, &issuer)?;
+        let files =
+            [("chain.pem", leaf.pem()), ("key.pem", key.serialize_pem()), ("root.pem", root.pem())];
         let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-        Ok(Self { chain, key, root: certificate })
+        Ok(Self { chain: vec![leaf.der().clone()], key, root: root.der().clone(), files })
     }
 
     /// A server with what proxies use: TLS 1.3, tickets without a store, the same groups.
-    pub(super) fn rustls_server(&self) -> Result<TlsAcceptor> {
+    fn rustls_server(&self) -> Result<TlsAcceptor> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier =
             WebPkiClientVerifier::builder_with_provider(self.roots()?, Arc::clone(&provider));
@@ -95,34 +135,26 @@ impl Proof {
         Ok(TlsAcceptor::from(Arc::new(server)))
     }
 
-    pub(super) fn rustls_client(&self) -> Result<ClientConfig> {
+    fn rustls_client(&self) -> Result<ClientConfig> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> =
             WebPkiServerVerifier::builder_with_provider(self.roots()?, Arc::clone(&provider))
                 .build()?;
-        Ok(ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?)
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
+        client.alpn_protocols = vec![Alpn::Http2.as_bytes().to_vec()];
+        Ok(client)
     }
 
     /// What proxies prove it by.
-    pub(super) fn keyring(&self) -> Result<Keyring> {
+    fn keyring(&self) -> Result<Keyring> {
         let keyring = Keyring::new();
         let (chain, key) = (self.chain.clone(), self.key.clone_key());
         keyring.rotate(Credentials::from_der(chain, key, vec![self.root.clone()])?)?;
         Ok(keyring)
-    }
-
-    /// The same as files for other programs.
-    pub(super) fn pem(&self) -> [(&'static str, String); 3] {
-        let chain: String = self.chain.iter().map(|one| pem("CERTIFICATE", one)).collect();
-        [
-            ("chain.pem", chain),
-            ("key.pem", pem("PRIVATE KEY", self.key.secret_der())),
-            ("root.pem", pem("CERTIFICATE", &self.root)),
-        ]
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>> {
@@ -132,75 +164,54 @@ impl Proof {
     }
 }
 
-fn pem(label: &str, der: &[u8]) -> String {
-    let text = BASE64.encode(der);
-    // RFC 7468 section 2.
-    let lines: Vec<&str> =
-        text.as_bytes().chunks(64).map(|line| str::from_utf8(line).unwrap_or_default()).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+/// A server in a thread of its own.
+enum ServerSide {
+    Rustls(TlsAcceptor),
+    Proxy(Acceptor),
 }
 
-/// A server and what connects to it.
-enum HandshakePair {
-    Rustls(TlsAcceptor, Arc<ClientConfig>),
-    Proxies(Keyring, Identity),
-}
-
-impl HandshakePair {
-    fn rustls(proves: &Proof) -> Result<Self> {
-        Ok(Self::Rustls(proves.rustls_server()?, Arc::new(proves.rustls_client()?)))
-    }
-
-    fn proxies(proves: &Proof) -> Result<Self> {
-        Ok(Self::Proxies(proves.keyring()?, ID.parse()?))
-    }
-
-    /// Microseconds of one handshake.
-    async fn round(&self, count: usize, resumes: bool) -> Result<f64> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let at = listener.local_addr()?;
-        let ends = async |client: &HandshakeClient| {
-            let server = async {
-                let (tcp, _) = listener.accept().await?;
-                // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
-                tcp.set_nodelay(true)?;
-                match self {
-                    Self::Rustls(acceptor, _) => first_byte(acceptor.accept(tcp).await?).await,
-                    Self::Proxies(keyring, _) => {
-                        let acceptor = keyring.acceptor();
-                        first_byte(acceptor.accept(tcp, ClientIdentity::Required).await?).await
-                    }
-                }
-            };
-            let connected = async {
-                let tcp = TcpStream::connect(at).await?;
-                tcp.set_nodelay(true)?;
-                client.connect(tcp).await
-            };
-            let (served, resumed) = tokio::try_join!(server, connected)?;
-            anyhow::ensure!(resumed == resumes, "resumed: {resumed}");
-            drop(served);
-            anyhow::Ok(())
-        };
-        let kept = self.end(true);
-        if resumes {
-            // It has no ticket yet, and so makes a full one.
-            let _full = ends(&kept).await;
-        }
-        let started = Instant::now();
-        for _ in 0..count {
-            match resumes {
-                true => ends(&kept).await?,
-                false => ends(&self.end(false)).await?,
+impl ServerSide {
+    async fn answer(&self, tcp: TcpStream) -> Result<()> {
+        match self {
+            Self::Rustls(acceptor) => echo(acceptor.accept(tcp).await?).await,
+            Self::Proxy(acceptor) => {
+                echo(acceptor.accept(tcp, ClientIdentity::Required).await?).await
             }
         }
-        Ok(started.elapsed().as_micros() as f64 / count as f64)
+    }
+}
+
+/// Sends back the client's byte, and waits for its end.
+async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<()> {
+    let byte = stream.read_u8().await.context("the client's byte")?;
+    stream.write_u8(byte).await?;
+    stream.flush().await?;
+    // The client closes without a word.
+    let _closed = stream.read_u8().await;
+    Ok(())
+}
+
+/// What makes clients.
+enum ClientSide {
+    Rustls(Box<ClientConfig>),
+    Proxy(Keyring, Identity),
+}
+
+/// A client, with the sessions that it has got.
+enum HandshakeClient<'s> {
+    Rustls(TlsConnector),
+    Proxy(Box<Connector>, &'s Identity),
+}
+
+impl ClientSide {
+    fn rustls(proof: &Proof) -> Result<Self> {
+        Ok(Self::Rustls(Box::new(proof.rustls_client()?)))
     }
 
     /// A client, which knows no session yet. `resumes`: it will use those that it gets.
-    fn end(&self, resumes: bool) -> HandshakeClient {
+    fn client(&self, resumes: bool) -> HandshakeClient<'_> {
         match self {
-            Self::Rustls(_, config) => {
+            Self::Rustls(config) => {
                 let mut config = ClientConfig::clone(config);
                 config.resumption = match resumes {
                     true => Resumption::in_memory_sessions(8),
@@ -208,40 +219,179 @@ impl HandshakePair {
                 };
                 HandshakeClient::Rustls(TlsConnector::from(Arc::new(config)))
             }
-            Self::Proxies(keyring, id) => {
-                HandshakeClient::Proxy(Box::new(keyring.connector()), id.clone())
-            }
+            Self::Proxy(keyring, id) => HandshakeClient::Proxy(Box::new(keyring.connector()), id),
         }
     }
 }
 
-enum HandshakeClient {
-    Rustls(TlsConnector),
-    Proxy(Box<Connector>, Identity),
-}
-
-impl HandshakeClient {
-    /// Connects, and reads the first byte, before which tickets come. Returns whether a session was resumed.
+impl HandshakeClient<'_> {
+    /// Connects, and has a byte sent back, before which tickets come. Returns whether a session was resumed.
     async fn connect(&self, tcp: TcpStream) -> Result<bool> {
         match self {
             Self::Rustls(connector) => {
                 let mut stream = connector.connect(ServerName::try_from(NAME)?, tcp).await?;
-                stream.read_u8().await.context("the first byte")?;
-                let kind = stream.get_ref().1.handshake_kind();
-                Ok(kind == Some(rustls::HandshakeKind::Resumed))
+                byte_back(&mut stream).await?;
+                Ok(stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed))
             }
             Self::Proxy(connector, id) => {
                 let mut stream = connector.connect(tcp, id, &[Alpn::Http2]).await?;
-                stream.read_u8().await.context("the first byte")?;
+                byte_back(&mut stream).await?;
                 Ok(stream.resumed())
             }
         }
     }
 }
 
-/// Sends one byte, and keeps the connection open.
-async fn first_byte<S: AsyncWrite + Unpin + 'static>(mut stream: S) -> Result<Box<dyn Any>> {
-    stream.write_all(b"x").await?;
+async fn byte_back<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> Result<()> {
+    stream.write_u8(b'x').await?;
     stream.flush().await?;
-    Ok(Box::new(stream))
+    stream.read_u8().await.context("the byte that comes back")?;
+    Ok(())
+}
+
+/// `count` handshakes of a server in a thread with a client in this one. Resumed handshakes come after a full one, which does
+/// not count.
+fn pair(server: ServerSide, client: &ClientSide, count: usize, resumes: bool) -> Result<Ends> {
+    let first = usize::from(resumes);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    let serves = move || -> Result<f64> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener)?;
+            let mut began = of_this_thread()?;
+            for nth in 0..first + count {
+                if nth == first {
+                    began = of_this_thread()?;
+                }
+                let (tcp, _) = listener.accept().await?;
+                tcp.set_nodelay(true)?;
+                server.answer(tcp).await?;
+            }
+            Ok((of_this_thread()? - began) / count as f64)
+        })
+    };
+    let (send, served) = channel();
+    // Its end is received below; it serves no one after its last handshake.
+    std::thread::spawn(move || send.send(serves()));
+    let of_client = knock(port, client, (first, count))?;
+    Ok([served.recv().context("the server has ended")??, of_client])
+}
+
+/// Connects one after the other. Returns microseconds of this thread for each handshake after the first ones.
+fn knock(port: u16, client: &ClientSide, (first, count): (usize, usize)) -> Result<f64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let resumes = first > 0;
+    let kept = client.client(true);
+    runtime.block_on(async {
+        let mut began = of_this_thread()?;
+        for nth in 0..first + count {
+            if nth == first {
+                began = of_this_thread()?;
+            }
+            let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
+            // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
+            tcp.set_nodelay(true)?;
+            let resumed = match resumes {
+                true => kept.connect(tcp).await?,
+                false => client.client(false).connect(tcp).await?,
+            };
+            ensure!(resumed == (nth > 0 && resumes), "handshake {nth} is resumed: {resumed}");
+        }
+        Ok((of_this_thread()? - began) / count as f64)
+    })
+}
+
+fn of_this_thread() -> Result<f64> {
+    on_processors(Path::new("/proc/thread-self"))
+}
+
+/// Microseconds that a thread was on processors (Documentation/scheduler/sched-stats.rst).
+fn on_processors(thread: &Path) -> Result<f64> {
+    let text = fs::read_to_string(thread.join("schedstat"))?;
+    let ns = text.split_whitespace().next().context("/proc/*/schedstat is empty")?;
+    Ok(ns.parse::<f64>()? / 1e3)
+}
+
+/// Envoy, which requires a client's certificate, and sends back what it gets.
+struct Envoy {
+    child: Child,
+    port: u16,
+    /// Its files.
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+impl Envoy {
+    fn start(program: &Path, proof: &Proof) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        // Free again at once, and not taken by the next that asks.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        for (name, pem) in &proof.files {
+            fs::write(folder.path().join(name), pem)?;
+        }
+        let file = folder.path().join("envoy.yaml");
+        fs::write(&file, configuration(folder.path(), port))?;
+        let child = Command::new(program)
+            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"])
+            .arg(&file)
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        let started = Self { child, port, _folder: folder };
+        let deadline = Instant::now() + START_LIMIT;
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if Instant::now() > deadline {
+                bail!("Envoy does not listen after {START_LIMIT:?}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(started)
+    }
+
+    /// The full handshake before resumed ones is among those of Envoy.
+    fn round(&self, client: &ClientSide, count: usize, resumes: bool) -> Result<Ends> {
+        let began = self.on_processors()?;
+        let first = usize::from(resumes);
+        let of_client = knock(self.port, client, (first, count))?;
+        Ok([(self.on_processors()? - began) / (first + count) as f64, of_client])
+    }
+
+    /// Microseconds of all its threads.
+    fn on_processors(&self) -> Result<f64> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
+        threads.map(|thread| on_processors(&thread?.path())).sum()
+    }
+}
+
+fn configuration(folder: &Path, port: u16) -> String {
+    let folder = folder.display();
+    format!(
+        r#"static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.echo
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          require_client_certificate: true
+          common_tls_context:
+            tls_params: {{tls_minimum_protocol_version: TLSv1_3, ecdh_curves: [X25519MLKEM768]}}
+            tls_certificates:
+            - certificate_chain: {{filename: {folder}/chain.pem}}
+              private_key: {{filename: {folder}/key.pem}}
+            validation_context: {{trusted_ca: {{filename: {folder}/root.pem}}}}
+"#
+    )
 }
