@@ -14,10 +14,9 @@ pub mod clock;
 mod connection;
 mod dialler;
 mod h2;
-mod http1;
 mod plan;
 mod record;
-mod tcp;
+mod stream;
 mod worker;
 
 use std::time::Instant;

@@ -125,16 +125,26 @@ pub fn rss_of_process(pid: u32) -> Result<u64> {
 /// The CPU time of all threads of a process. The sum is exact while no thread ends; its parts have
 /// the resolution of the clock tick.
 pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("no process {pid}"))?;
-    // The name, in parentheses, may hold any character; the fields start after it.
-    let (_, fields) = stat.rsplit_once(')').context("malformed /proc/PID/stat")?;
+    let stat = stat_of_process(pid)?;
     let ticks = |nth: usize| -> Result<u64> {
-        let field = fields.split_whitespace().nth(nth).context("short /proc/PID/stat")?;
-        Ok(field.parse::<u64>()? * tick_us()?)
+        Ok(stat.get(nth).context("short /proc/PID/stat")? * tick_us()?)
     };
     let (user_us, system_us) = (ticks(11)?, ticks(12)?);
     Ok(Cpu { user_us, system_us: system_us.max(run_time_us(pid).saturating_sub(user_us)) })
+}
+
+/// The fields of proc(5) of a process from its state on, which is the first; those that are no number are 0.
+pub fn stat_of_process(pid: u32) -> Result<Vec<u64>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("no process {pid}"))?;
+    stat_after_the_name(&stat).context("malformed /proc/PID/stat")
+}
+
+/// As [`stat_of_process`], of a line. The name, in parentheses, may hold any character; the fields start after it.
+#[must_use]
+pub fn stat_after_the_name(line: &str) -> Option<Vec<u64>> {
+    let (_, fields) = line.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
 }
 
 /// The time that the living threads of a process were on a CPU; 0 if the kernel does not account
@@ -210,7 +220,8 @@ fn kib(status: &str, name: &str) -> Result<u64> {
     Ok(rest.trim().trim_end_matches(" kB").parse()?)
 }
 
-fn tick_us() -> Result<u64> {
+/// One tick of the clock that the kernel counts CPU time by.
+pub fn tick_us() -> Result<u64> {
     let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
     Ok(1_000_000 / u64::try_from(hz)?)
 }

@@ -59,8 +59,9 @@ impl Machine {
 /// CPU time of kernel threads, in milliseconds; `None` if none is visible, as in the PID namespace
 /// of a container that serves as a node.
 fn kernel_threads_ms() -> Option<f64> {
-    let stats = processes().filter_map(Stat::of).filter(Stat::is_of_the_kernel);
-    let ticks = stats.map(|stat| stat.number(11) + stat.number(12)).reduce(|sum, one| sum + one);
+    let stats = processes().filter_map(|pid| usage::stat_of_process(pid).ok());
+    let stats = stats.filter(|stat| is_of_the_kernel(stat));
+    let ticks = stats.map(|stat| stat[11] + stat[12]).reduce(|sum, one| sum + one);
     ticks.map(|ticks| ticks as f64 * tick_ms())
 }
 
@@ -183,8 +184,8 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
 /// When a process started, in microseconds since boot, with the precision of a clock tick; `None`
 /// if it has ended.
 fn began_us(pid: u32) -> Option<u64> {
-    let began = Stat::of(pid)?.number(19);
-    Some((began as f64 * tick_ms() * 1000.0) as u64)
+    let stat = usage::stat_of_process(pid).ok()?;
+    Some((*stat.get(19)? as f64 * tick_ms() * 1000.0) as u64)
 }
 
 /// Context switches of the living threads of a process.
@@ -237,34 +238,14 @@ fn crossing(tables: &[String]) -> u64 {
     ends.iter().filter(crosses).count() as u64
 }
 
-/// The proc(5) line of a process, from the field after its name.
-struct Stat(String);
-
-impl Stat {
-    fn of(pid: u32) -> Option<Self> {
-        Self::after_the_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// The name, in parentheses, may hold any character; the fields start after it.
-    fn after_the_name(line: &str) -> Option<Self> {
-        Some(Self(line.rsplit_once(')')?.1.to_owned()))
-    }
-
-    /// Whether this is a kernel thread, by its flags. Its parent's ID is no proof: in the PID
-    /// namespace of a container that ID may belong to another process.
-    fn is_of_the_kernel(&self) -> bool {
-        self.number(6) & KERNEL_THREAD != 0
-    }
-
-    fn number(&self, nth: usize) -> u64 {
-        let field = self.0.split_ascii_whitespace().nth(nth);
-        field.and_then(|field| field.parse().ok()).unwrap_or(0)
-    }
+/// Whether this is a kernel thread, by its flags. Its parent's ID is no proof: in the PID namespace of a
+/// container that ID may belong to another process.
+fn is_of_the_kernel(stat: &[u64]) -> bool {
+    stat.get(6).is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 fn tick_ms() -> f64 {
-    let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
-    1000.0 / hz.unwrap_or(100) as f64
+    usage::tick_us().map_or(10.0, |us| us as f64 / 1000.0)
 }
 
 fn field(text: &str, name: &str) -> u64 {
@@ -278,15 +259,15 @@ mod tests {
 
     #[test]
     fn threads_of_the_kernel_are_known_by_their_flags_and_not_by_their_parent() {
-        let of = |line| Stat::after_the_name(line).unwrap();
+        let of = |line| usage::stat_after_the_name(line).unwrap();
         let kthreadd = of("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 3 4 0 0 20 0 1 0 24 0 0");
-        assert!(kthreadd.is_of_the_kernel() && kthreadd.number(11) + kthreadd.number(12) == 7);
+        assert!(is_of_the_kernel(&kthreadd) && kthreadd[11] + kthreadd[12] == 7);
         let worker =
             of("9 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 5 0 0 20 0 1 0 24 0 0");
-        assert!(worker.is_of_the_kernel() && worker.number(12) == 5);
+        assert!(is_of_the_kernel(&worker) && worker[12] == 5);
         // In the PID namespace of a container, process 2 may be any program.
         let child = of("31 (kubelet) S 2 31 31 0 -1 4194560 9 0 0 0 80 40 0 0 20 0 1 0 24 0 0");
-        assert!(!child.is_of_the_kernel());
+        assert!(!is_of_the_kernel(&child));
     }
 
     fn counted(lines: &[(&str, &str, &str)]) -> u64 {

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use super::dialler::{Dialler, Outcome};
 use super::plan::{Protocol, Target};
-use super::{h2, http1, tcp};
+use super::{h2, stream};
 
 /// A slot: it carries one request at a time.
 pub(super) enum Connection {
-    Http1(http1::Connection),
+    Stream(stream::Connection),
     H2(h2::Slot),
-    Tcp(tcp::Connection),
 }
 
 impl Connection {
@@ -25,9 +24,8 @@ impl Connection {
         for nth in first..first + connections {
             let dialler = Dialler { target: Rc::clone(target), next_address: nth, opened: 0 };
             match target.protocol {
-                Protocol::Http1 => slots.push(Self::Http1(http1::Connection::new(dialler))),
-                Protocol::Tcp | Protocol::WebSocket => {
-                    slots.push(Self::Tcp(tcp::Connection::new(dialler)));
+                Protocol::Http1 | Protocol::Tcp | Protocol::WebSocket => {
+                    slots.push(Self::Stream(stream::Connection::new(dialler)));
                 }
                 Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream => {
                     slots.extend(h2::Slot::all(dialler, streams).map(Self::H2));
@@ -40,9 +38,8 @@ impl Connection {
     /// Sends the target's request and reads the whole response.
     pub(super) async fn request(&mut self) -> Outcome {
         match self {
-            Self::Http1(connection) => connection.request().await,
+            Self::Stream(connection) => connection.request().await,
             Self::H2(slot) => slot.request().await,
-            Self::Tcp(connection) => connection.request().await,
         }
     }
 
@@ -52,9 +49,8 @@ impl Connection {
         // The first request reports the failure.
         let _ = tokio::time::timeout(limit, async {
             match self {
-                Self::Http1(connection) => connection.open().await,
+                Self::Stream(connection) => connection.open().await,
                 Self::H2(slot) => slot.open().await,
-                Self::Tcp(connection) => connection.open().await,
             }
         })
         .await;
@@ -64,18 +60,16 @@ impl Connection {
     /// only this slot's stream.
     pub(super) fn reset(&mut self) {
         match self {
-            Self::Http1(connection) => connection.reset(),
+            Self::Stream(connection) => connection.reset(),
             Self::H2(slot) => slot.reset(),
-            Self::Tcp(connection) => connection.reset(),
         }
     }
 
     /// Connections opened by this slot.
     pub(super) fn opened(&self) -> u64 {
         match self {
-            Self::Http1(connection) => connection.dialler.opened,
+            Self::Stream(connection) => connection.dialler.opened,
             Self::H2(slot) => slot.opened(),
-            Self::Tcp(connection) => connection.dialler.opened,
         }
     }
 }

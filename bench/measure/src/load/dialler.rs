@@ -79,8 +79,4 @@ impl Dialler {
         }
         Err(Failure::Connect)
     }
-
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
-    }
 }

@@ -158,7 +158,7 @@ impl SharedConnection {
             }
         }
         let stream = dialler.dial().await?;
-        self.opened.set(dialler.opened());
+        self.opened.set(dialler.opened);
         let (sender, connection) = h2::client::Builder::new()
             .initial_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
