@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,8 +84,18 @@ impl Proxy {
     }
 }
 
+/// A port that nothing listens on. It is below those that the kernel gives to connections and to listeners on port 0: one of
+/// these may be taken again, by a connection of another test, before the proxy listens on it.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(64);
+    loop {
+        let nth = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + u16::try_from(nth).unwrap()));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
