@@ -97,7 +97,7 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<Record> {
     let found = mesh.find()?;
     let program = found.program.context("there is no process to measure")?;
     let behind = (server.address, scenario::find(SCENARIO)?.protocol);
-    let start = |_| proxy((mesh.as_ref(), &program), behind, false, &Interrupt::default());
+    let start = |_| proxy((&mesh, &program), behind, false, &Interrupt::default());
     let proxies = (0..args.copies).map(start).collect::<Result<Vec<_>>>()?;
     let idle = memory(&proxies)?;
     let mut open = Vec::new();

@@ -135,7 +135,7 @@ fn run(
     let choices = Choices { before: args.before.clone(), ..Choices::default() };
     let meshes = proxies.iter().map(|name| mesh::named(name, &choices));
     let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
-    lab::run(&mut run, &interrupt, &mut |line| eprintln!("{line}"))?;
+    lab::run(&mut run, &interrupt)?;
     print!("{}", tables(&Summary::of(&record::read(&out)?)));
     println!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
     Ok(true)

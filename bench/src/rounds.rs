@@ -22,9 +22,6 @@ pub(crate) struct DecisionRounds {
 }
 
 /// Measures each of `count` things once in every round, and returns the results of each by round.
-///
-/// # Errors
-/// If a measurement fails.
 pub(crate) fn in_turns<T>(
     count: usize,
     rounds: u32,

@@ -15,6 +15,7 @@ pub(crate) mod run;
 
 use anyhow::Result;
 use clap::Subcommand;
+use leno_suite::application::{self, Application};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -28,7 +29,7 @@ pub(crate) enum Command {
     Claims(claims::Claims),
     Clean(clean::Clean),
     #[command(hide = true)]
-    Serve(run::Serve),
+    Serve(Application),
     /// Generates load for a run
     #[command(hide = true)]
     Generate(run::Generate),
@@ -52,7 +53,7 @@ pub(crate) fn run(command: &Command) -> Result<bool> {
         Command::Resources(resources) => resources::run(resources),
         Command::Cost(cost) => cost::run(cost),
         Command::Claims(claims) => claims::run(claims),
-        Command::Serve(args) => match run::serve(args)? {},
+        Command::Serve(args) => match application::serve(args)? {},
         Command::Clean(args) => clean::run(args),
         Command::Generate(args) => run::generate(*args),
         Command::LoadServer(args) => match in_cluster::load_server(args)? {},

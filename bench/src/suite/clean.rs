@@ -22,8 +22,7 @@ pub(crate) struct Clean {
 }
 
 pub(super) fn run(args: &Clean) -> Result<bool> {
-    let found =
-        block_on(async { cluster::clean(&args.directory, &mut |line| eprintln!("{line}")).await })?;
+    let found = block_on(async { cluster::clean(&args.directory).await })?;
     if !found {
         eprintln!("{} has nothing that is left in a cluster", args.directory.display());
     }

@@ -85,7 +85,7 @@ impl ClusterOptions {
             let ground = BenchCluster::open(&self.which.target()).await?;
             run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));
             say_scale(run.options.scale);
-            cluster::run(&mut run, ground, interrupt, &mut |line| eprintln!("{line}")).await
+            cluster::run(&mut run, ground, interrupt).await
         })
     }
 

@@ -9,7 +9,7 @@ use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::real_application::images;
-use leno_suite::{mesh_names, scenario};
+use leno_suite::scenario;
 
 use leno_suite::tabular::aligned;
 
@@ -41,18 +41,19 @@ pub(super) fn run(args: &List) -> Result<bool> {
     text += "\nMeshes\n";
     let mut rows = Vec::new();
     let scenarios = scenario::all()?;
-    for (name, about) in mesh_names::LAB {
+    for name in mesh::names() {
         let mesh = mesh::named(name, &Choices::default())?;
         let state = match mesh.find() {
             Ok(found) => found.version,
             Err(missing) => missing.to_string(),
         };
         rows.push(format!(
-            "  {name:<16}{about}\n{:18}{}\n",
+            "  {name:<16}{}\n{:18}{}\n",
+            mesh.about(),
             "",
             if state.is_empty() { "-" } else { &state }
         ));
-        rows.extend(cannot(&scenarios, |scenario| mesh::unable(mesh.as_ref(), scenario)));
+        rows.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
     }
     text += &rows.concat();
     text += &in_cluster(&scenarios);

@@ -20,25 +20,8 @@ pub(crate) struct Prometheus {
     /// The address of the Prometheus, http://host:port
     url: String,
 
-    /// The time range of the figures, in PromQL's notation
-    #[arg(long, default_value = "5m")]
-    window: String,
-
-    /// Histogram of latencies without a mesh, with its labels
-    #[arg(long, default_value = prometheus::BASELINE)]
-    baseline: String,
-
-    /// Histogram of latencies with the mesh, with its labels
-    #[arg(long, default_value = prometheus::MESH)]
-    mesh: String,
-
-    /// Memory of the sidecars
-    #[arg(long, default_value = prometheus::MEMORY)]
-    memory: String,
-
-    /// CPU time of the sidecars, a counter in seconds
-    #[arg(long, default_value = prometheus::CPU)]
-    cpu: String,
+    #[command(flatten)]
+    question: Question,
 
     /// Prints CSV
     #[arg(long)]
@@ -50,14 +33,7 @@ pub(crate) struct Prometheus {
 }
 
 pub(super) fn run(args: &Prometheus) -> Result<bool> {
-    let question = Question {
-        window: args.window.clone(),
-        baseline: args.baseline.clone(),
-        mesh: args.mesh.clone(),
-        memory: args.memory.clone(),
-        cpu: args.cpu.clone(),
-    };
-    let answer = block_on(async { Ok(prometheus::ask(&args.url, &question).await?) })?;
+    let answer = block_on(async { prometheus::ask(&args.url, &args.question).await })?;
     match (args.csv, args.output) {
         (true, _) => print(&answer.csv())?,
         (false, Output::Json) => print_json(&answer)?,

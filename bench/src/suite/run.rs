@@ -1,15 +1,12 @@
 //! `leno bench run`, and the hidden commands that its labs run.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::io::{self, BufReader, Read};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use leno_suite::application::{self, Application, Callee};
 use leno_suite::generator::{self, Generator};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
@@ -74,21 +71,8 @@ pub(crate) struct Run {
     )]
     generators: Vec<Generator>,
 
-    /// Path of Envoy, instead of the installed one
-    #[arg(long, value_name = "PATH")]
-    envoy: Option<PathBuf>,
-
-    /// The binary of ztunnel, built with its feature `testing`
-    #[arg(long, value_name = "PATH")]
-    ztunnel: Option<PathBuf>,
-
-    /// The binary of linkerd2-proxy
-    #[arg(long, value_name = "PATH")]
-    linkerd2_proxy: Option<PathBuf>,
-
-    /// An earlier build of leno-proxy, for the mesh "before"
-    #[arg(long, value_name = "PATH")]
-    before: Option<PathBuf>,
+    #[command(flatten)]
+    choices: Choices,
 
     /// The real application of the scenario, instead of the suite's own: a folder with a program or
     /// a jar for each service, such as webui.jar; with --context a file with an image for each,
@@ -134,12 +118,6 @@ pub(super) fn run(args: &Run) -> Result<bool> {
     if let Some(option) = args.cluster.without_one() {
         bail!("{option} is for a cluster: name one with --context, --kubeconfig or --cluster");
     }
-    let choices = Choices {
-        envoy: args.envoy.clone(),
-        ztunnel: args.ztunnel.clone(),
-        linkerd2_proxy: args.linkerd2_proxy.clone(),
-        before: args.before.clone(),
-    };
     let options = Options {
         scenarios,
         rounds: args.rounds,
@@ -159,9 +137,9 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         args.cluster.run(options, (&meshes, args.scale), &interrupt)?;
     } else {
         say_scale(options.scale);
-        let meshes = meshes.iter().map(|name| mesh::named(name, &choices));
+        let meshes = meshes.iter().map(|name| mesh::named(name, &args.choices));
         let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
-        lab::run(&mut run, &interrupt, &mut |line| eprintln!("{line}"))?;
+        lab::run(&mut run, &interrupt)?;
     }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
@@ -190,10 +168,10 @@ fn once(names: &[String]) -> Vec<String> {
 fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
         (args.generators != [Generator::Leno], "--generator"),
-        (args.envoy.is_some(), "--envoy"),
+        (args.choices.envoy.is_some(), "--envoy"),
         (args.pin, "--pin"),
-        (args.ztunnel.is_some(), "--ztunnel"),
-        (args.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
+        (args.choices.ztunnel.is_some(), "--ztunnel"),
+        (args.choices.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
     ];
     given.into_iter().find_map(|(given, name)| given.then_some(name))
 }
@@ -223,49 +201,6 @@ pub(crate) fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
         });
     });
     Ok(())
-}
-
-/// The application of a lab
-#[derive(Debug, Args)]
-pub(crate) struct Serve {
-    /// Where to listen
-    #[arg(long)]
-    listen: SocketAddr,
-
-    /// Echoes bytes instead of speaking HTTP
-    #[arg(long)]
-    tcp: bool,
-
-    /// Milliseconds of work before each answer
-    #[arg(long, default_value_t = 0)]
-    work_ms: u64,
-
-    /// Bytes of an HTTP answer
-    #[arg(long, default_value_t = 0)]
-    response_bytes: usize,
-
-    /// Calls another service over HTTP/1.1 before each answer, or only before answers to paths with
-    /// such an ending
-    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
-    call_http: Vec<String>,
-
-    /// Calls another service over gRPC, in the same way
-    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
-    call_grpc: Vec<String>,
-}
-
-pub(super) fn serve(args: &Serve) -> Result<Infallible> {
-    let callees = |all: &[String], grpc: bool| -> Vec<Callee> {
-        all.iter().map(|callee| Callee::parse(callee, grpc)).collect()
-    };
-    let calls = [callees(&args.call_http, false), callees(&args.call_grpc, true)].concat();
-    application::serve(Application {
-        listen: args.listen,
-        tcp: args.tcp,
-        work: Duration::from_millis(args.work_ms),
-        response_bytes: args.response_bytes,
-        calls,
-    })
 }
 
 /// Generates load for a run

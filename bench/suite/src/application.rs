@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-pub use calls::Callee;
-use calls::Calls;
+use calls::{Callee, Calls};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -50,19 +49,33 @@ const READ_SIZE: usize = 256 * 1024;
 /// which lasts until other connections close.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
-/// The configuration of an application.
-#[derive(Clone, Debug)]
+/// The application of a lab
+#[derive(Clone, Debug, clap::Args)]
 pub struct Application {
-    /// The address to listen on.
-    pub listen: SocketAddr,
-    /// Echoes bytes instead of speaking HTTP.
-    pub tcp: bool,
-    /// How long the application works before each answer.
-    pub work: Duration,
-    /// Bytes of an HTTP answer.
-    pub response_bytes: usize,
-    /// The services that it calls before each answer.
-    pub calls: Vec<Callee>,
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+
+    /// Echoes bytes instead of speaking HTTP
+    #[arg(long)]
+    tcp: bool,
+
+    /// Milliseconds of work before each answer
+    #[arg(long, default_value_t = 0)]
+    work_ms: u64,
+
+    /// Bytes of an HTTP answer
+    #[arg(long, default_value_t = 0)]
+    response_bytes: usize,
+
+    /// Calls another service over HTTP/1.1 before each answer, or only before answers to paths with
+    /// such an ending
+    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
+    call_http: Vec<Callee>,
+
+    /// Calls another service over gRPC, in the same way
+    #[arg(long, value_name = "HOST:PORT[=PATH,..]")]
+    call_grpc: Vec<Callee>,
 }
 
 /// The arguments that make `leno-bench` the application of a service; `address` returns the address
@@ -89,19 +102,17 @@ pub(crate) fn arguments(
 }
 
 /// Serves until the process ends.
-///
-/// # Errors
-/// If the application cannot listen on the address.
-pub fn serve(application: Application) -> Result<Infallible> {
+pub fn serve(application: &Application) -> Result<Infallible> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(accept(application))
 }
 
-async fn accept(application: Application) -> Result<Infallible> {
+async fn accept(application: &Application) -> Result<Infallible> {
     let at = application.listen;
     let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
     let answer = Bytes::from(vec![b'x'; application.response_bytes]);
-    let calls = Calls::new(&application.calls);
+    let work = Duration::from_millis(application.work_ms);
+    let calls = Calls::new(&application.call_http, &application.call_grpc);
     let seen = Arc::new(AtomicU64::new(0));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -114,7 +125,7 @@ async fn accept(application: Application) -> Result<Infallible> {
             // The client reports how a connection ended.
             tokio::spawn(async move { drop(echo(stream).await) });
         } else {
-            let answer = (application.work, answer.clone());
+            let answer = (work, answer.clone());
             tokio::spawn(http(stream, answer, calls.clone(), seen.clone()));
         }
     }
@@ -272,7 +283,12 @@ mod tests {
     use super::*;
 
     /// An application in this process, on a free port.
-    fn application(tcp: bool, calls: Vec<Callee>) -> SocketAddr {
+    fn application(tcp: bool, calls: &[(&str, bool)]) -> SocketAddr {
+        let of = |grpc| {
+            let calls = calls.iter().filter(|(_, other)| *other == grpc);
+            calls.map(|(callee, _)| callee.parse().unwrap()).collect()
+        };
+        let (call_http, call_grpc) = (of(false), of(true));
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -280,9 +296,10 @@ mod tests {
             drop(free);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
+                let (work_ms, response_bytes) = (0, 100);
                 let application =
-                    Application { listen, tcp, work: Duration::ZERO, response_bytes: 100, calls };
-                tokio::spawn(accept(application));
+                    Application { listen, tcp, work_ms, response_bytes, call_http, call_grpc };
+                tokio::spawn(async move { accept(&application).await });
                 while TcpStream::connect(listen).await.is_err() {}
                 sender.send(listen).unwrap();
                 std::future::pending::<()>().await;
@@ -293,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_protocol_is_answered_whole() {
-        let address = application(false, Vec::new());
+        let address = application(false, &[]);
         let cases = [
             (Protocol::Http1, 0, 100),
             (Protocol::Http2, 0, 100),
@@ -317,13 +334,13 @@ mod tests {
 
     #[test]
     fn tcp_is_sent_back_whole() {
-        let address = application(true, Vec::new());
+        let address = application(true, &[]);
         let mut plan = Plan::new(format!("http://{address}"), 100.0, Duration::from_millis(100));
         plan.protocol = Protocol::Tcp;
         plan.body_size = 3_000_000;
         let report = run(&plan).unwrap();
         assert_eq!((report.requests, report.errors), (10, 0), "{report:?}");
-        let url = format!("http://{}/", application(false, Vec::new()));
+        let url = format!("http://{}/", application(false, &[]));
         let upgraded =
             Plan { protocol: Protocol::WebSocket, url, body_size: 70_000, ..plan.clone() };
         let report = run(&upgraded).unwrap();
@@ -338,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_nothing_waits_until_its_time_limit() {
-        let address = application(false, Vec::new());
+        let address = application(false, &[]);
         let url = format!("http://{address}{BYTES}1000000");
         let mut plan = Plan::new(url, 100.0, Duration::from_millis(100));
         let report = run(&plan).unwrap();
@@ -353,13 +370,11 @@ mod tests {
 
     #[test]
     fn an_application_answers_after_the_services_that_it_calls() {
-        let behind = application(false, Vec::new()).to_string();
-        let calls = [false, true].map(|grpc| Callee::parse(&behind, grpc)).to_vec();
-        let address = application(false, calls);
+        let behind = application(false, &[]).to_string();
+        let address = application(false, &[(&behind, false), (&behind, true)]);
         let plan = Plan::new(format!("http://{address}/"), 200.0, Duration::from_millis(200));
         assert_eq!(run(&plan).unwrap().errors, 0);
-        let refusing = vec![Callee::parse("127.0.0.1:1=/cart,/product", true)];
-        let address = application(false, refusing);
+        let address = application(false, &[("127.0.0.1:1=/cart,/product", true)]);
         let mut plan = Plan::new(format!("http://{address}/"), 100.0, Duration::from_millis(50));
         plan.paths = vec!["/shop/cart?id=1".into()];
         assert_eq!(run(&plan).unwrap().errors_by_kind.get("status_5xx"), Some(&5));

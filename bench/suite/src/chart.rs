@@ -60,7 +60,6 @@ const DARK: [(&str, &str); 4] = [
 
 /// The colour of a name, the same in every chart; `nth` is its position among the names of a
 /// report.
-#[must_use]
 pub fn colour(name: &str, nth: usize) -> RGBColor {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
@@ -188,7 +187,6 @@ impl ValueFormatter<f64> for Labels {
 
 impl Chart {
     /// The chart as SVG.
-    #[must_use]
     pub fn svg(&self) -> String {
         let all = || self.series.iter().flat_map(|one| one.points.iter().chain(&one.curve));
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
@@ -239,7 +237,6 @@ impl Chart {
 
 impl Bars {
     /// The chart as SVG.
-    #[must_use]
     pub fn svg(&self) -> String {
         let most = |unit: &str| {
             let bars = self.bars.iter().filter(|bar| bar.unit == unit);
@@ -306,7 +303,6 @@ fn draw(
 }
 
 /// A chart that is light or dark as the reader's browser prefers.
-#[must_use]
 pub fn as_preferred(svg: &str) -> String {
     let rules = DARK.map(|(light, dark)| {
         format!("[fill='{light}'] {{ fill: {dark} }} [stroke='{light}'] {{ stroke: {dark} }} ")
@@ -317,7 +313,6 @@ pub fn as_preferred(svg: &str) -> String {
 }
 
 /// A chart for dark pages.
-#[must_use]
 pub fn dark(svg: &str) -> String {
     DARK.iter().fold(svg.to_owned(), |svg, (light, dark)| svg.replace(light, dark))
 }
@@ -347,7 +342,6 @@ fn precise(value: f64) -> String {
 }
 
 /// A number in few characters: 1,200 as "1200", 1,200,000 as "1.2 M".
-#[must_use]
 pub fn short(value: f64) -> String {
     let size = value.abs();
     let (divisor, unit) = match size {

@@ -52,7 +52,6 @@ pub struct Outcome {
 }
 
 /// Checks every claim. If several generators made the records, only those of one generator count.
-#[must_use]
 pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outcome> {
     let records = &of_one_generator(records)[..];
     let bench = evidence::Measured { records, prices };

@@ -41,9 +41,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
-use crate::error::Attempt as _;
 use crate::interrupt::Interrupt;
 use crate::measurement::records::{flag_impossible, has_same_application, leave_out, prepare_out};
 use crate::record::cluster::Cluster;
@@ -69,17 +68,12 @@ const SHOWN: usize = 12;
 /// # Errors
 /// If the run cannot start, is interrupted, cannot write a record, or cannot restore the cluster. A
 /// measurement that fails is a record with the reason.
-pub async fn run(
-    run: &mut ClusterRun,
-    ground: BenchCluster,
-    interrupt: &Interrupt,
-    say: &mut dyn FnMut(&str),
-) -> Result<()> {
+pub async fn run(run: &mut ClusterRun, ground: BenchCluster, interrupt: &Interrupt) -> Result<()> {
     run.meshes.retain(|mesh| *mesh != Mesh::None);
     let out = run.options.out.clone();
-    fs::create_dir_all(&out).attempt(|| format!("make {}", out.display()))?;
+    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let _held = run_lock::directory(&out)?;
-    finish(&out, say).await?;
+    finish(&out).await?;
     prepare_out(&run.options)?;
     let old = old_records(run, &ground)?;
     ground.is_free().await?;
@@ -87,7 +81,7 @@ pub async fn run(
     let found = |mesh: &Mesh| !there.of(*mesh).is_empty();
     let beside = Mesh::ALL.into_iter().filter(found).map(|mesh| mesh.name().to_owned());
     let beside: Vec<String> = beside.collect();
-    let tools = able(run, &ground, (&there, &beside, &old), say).await?;
+    let tools = able(run, &ground, (&there, &beside, &old)).await?;
     let rounds = mesh_rounds(run, &tools, &old);
     let mut clock = Clock::of(rounds.iter().map(|round| round.cases.len()).sum());
     let rounds = rounds.iter().map(|round| {
@@ -103,7 +97,7 @@ pub async fn run(
         }
         for round in rounds {
             interrupt.check()?;
-            round.carry_out(&mut ledger, &mut clock, interrupt, say).await?;
+            round.carry_out(&mut ledger, &mut clock, interrupt).await?;
         }
         Ok(())
     };
@@ -153,7 +147,6 @@ async fn able(
     run: &ClusterRun,
     ground: &BenchCluster,
     (there, beside, old): (&Inventory, &[String], &[Record]),
-    say: &mut dyn FnMut(&str),
 ) -> Result<BTreeMap<&'static str, Option<PathBuf>>> {
     let mut tools = BTreeMap::from([(Mesh::None.name(), None)]);
     for mesh in &run.meshes {
@@ -189,7 +182,7 @@ async fn able(
                 tools.insert(name, tool);
             }
             Err(missing) => {
-                say(&format!("{name}: {missing}"));
+                eprintln!("{name}: {missing}");
                 for scenario in &run.options.scenarios {
                     let record = at(run, ground, (scenario, *mesh, 0, None), beside);
                     leave_out(&run.options, (scenario, record), &missing.to_string(), old)?;
@@ -227,7 +220,7 @@ async fn may_install(
 /// # Errors
 /// If a run is active in the directory, the cluster is not reachable or not that of the ledger, or
 /// an object cannot be removed.
-pub async fn clean(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
+pub async fn clean(out: &Path) -> Result<bool> {
     let _held = run_lock::directory(out)?;
-    finish(out, say).await
+    finish(out).await
 }

@@ -51,7 +51,6 @@ pub struct ComparisonRow {
 }
 
 /// Compares `after` with `before`, over valid records of scenarios and meshes that both have.
-#[must_use]
 pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     let (own, others) = (of_one_generator(before), of_one_generator(after));
     let mut caveats = between(&own, &others);
@@ -218,7 +217,6 @@ fn of_scale(one: &Record, two: &Record) -> Vec<String> {
 
 /// Reasons not to compare the records of one run with each other: a resumed run may have moved to
 /// another machine.
-#[must_use]
 pub fn within(records: &[Record]) -> Vec<String> {
     // Each record is compared with the first of its kind, in what all of that kind should share.
     let kinds = |record: &Record| -> [(Differences, String); 5] {
@@ -255,7 +253,6 @@ fn each_once(mut found: Vec<String>) -> Vec<String> {
 
 /// The scenarios that ran the real application: information for the reader, not a difference
 /// between records.
-#[must_use]
 pub fn real_applications(records: &[Record]) -> Vec<String> {
     let line = |record: &Record| {
         Some(format!("{} is the real application ({})", record.scenario, real(record)?))

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::{Context as _, Result, anyhow};
+
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Attempt, Error, Result};
 use crate::record::Record;
 use crate::statistics::mean;
 
@@ -62,26 +63,20 @@ pub struct Cost {
 }
 
 /// Parses a table of prices.
-///
-/// # Errors
-/// If it cannot be read or is not a table of prices.
 pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
     let text = match file {
-        Some(file) => {
-            fs::read_to_string(file).attempt(|| format!("read prices {}", file.display()))?
-        }
+        Some(file) => fs::read_to_string(file)
+            .with_context(|| format!("cannot read prices {}", file.display()))?,
         None => PRICES.to_owned(),
     };
     let name = file.unwrap_or(Path::new("the built-in prices"));
     let prices: Vec<Price> =
-        serde_saphyr::from_str(&text).map_err(|error| Error::malformed(name, error))?;
+        serde_saphyr::from_str(&text).map_err(|error| anyhow!("{}: {error}", name.display()))?;
     let good = |price: &Price| {
         [price.cpus, price.memory_gib, price.dollars_per_hour].iter().all(|number| *number > 0.0)
     };
     match prices.iter().find(|price| !good(price)) {
-        Some(wrong) => {
-            Err(Error::malformed(name, format!("{}: a number is not above 0", wrong.name)))
-        }
+        Some(wrong) => Err(anyhow!("{}: {}: a number is not above 0", name.display(), wrong.name)),
         None => Ok(prices),
     }
 }
@@ -90,7 +85,6 @@ impl Price {
     /// Dollars a year for 100 sidecars that each use this much. A sidecar pays for the larger of
     /// its two shares of a machine, CPU or memory: a machine is full as soon as one of the two is
     /// used up, even if other programs could use the rest of the other.
-    #[must_use]
     pub fn a_year(&self, used: Use) -> f64 {
         let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
         share * self.dollars_per_hour * HOURS * SIDECARS
@@ -122,7 +116,6 @@ fn without<'a>(records: &'a [Record], scenario: &str, step: Option<f64>) -> Vec<
 
 /// One line per step that cannot be priced, because a mesh of its scenario has no valid record of
 /// it. Otherwise a mesh that fails at the highest rates would be the cheapest.
-#[must_use]
 pub fn uncounted(records: &[Record]) -> Vec<String> {
     let mut steps: Vec<(&str, f64)> = counted(records)
         .filter_map(|record| Some((record.scenario.as_str(), record.step?)))
@@ -140,7 +133,6 @@ pub fn uncounted(records: &[Record]) -> Vec<String> {
 
 /// The cost of every mesh with proxies, by scenario and machine, over the steps that all meshes
 /// have valid records of; see [`uncounted`].
-#[must_use]
 pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
     let in_all = |record: &&Record| without(records, &record.scenario, record.step).is_empty();
     let shared: Vec<Record> = counted(records).filter(in_all).cloned().collect();

@@ -8,7 +8,6 @@ use crate::record::{Latency, Quantile};
 const PER_NINE: u32 = 12;
 
 /// The percentiles of sorted buckets.
-#[must_use]
 pub fn latency(buckets: &[Bucket]) -> Latency {
     let at = |quantile| value_at(buckets, quantile);
     let (sum, count) = buckets.iter().fold((0.0, 0), |(sum, count), bucket| {
@@ -28,7 +27,6 @@ pub fn latency(buckets: &[Bucket]) -> Latency {
 }
 
 /// Latency over quantiles, as far as the number of requests allows.
-#[must_use]
 pub fn spectrum(buckets: &[Bucket]) -> Vec<Quantile> {
     let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
     let nines = (count as f64).log10();

@@ -32,7 +32,6 @@ impl Generator {
     }
 
     /// Why the generator cannot make this load; `None` if it can.
-    #[must_use]
     pub fn unable(self, plan: &Plan) -> Option<&'static str> {
         if self != Self::Leno && !plan.paths.is_empty() {
             return Some("only leno's own generator asks for several paths in turn");
@@ -55,7 +54,6 @@ impl Generator {
 
     /// The program that is established for the load of a scenario at a step. Closed loops of others are faster than
     /// Leno's own; only its own keeps a rate without coordinated omission.
-    #[must_use]
     pub fn established(scenario: &Scenario, step: Option<f64>) -> Self {
         let closed = step.is_none() && scenario.pace == scenario::Pace::Saturate;
         match scenario.protocol {
@@ -67,15 +65,11 @@ impl Generator {
 
     /// Whether the generator can make this load at a fixed rate. If it cannot, its highest rate is
     /// not searched: the rate it reaches in a closed loop is the result.
-    #[must_use]
     pub fn keeps_rates(self, plan: &Plan) -> bool {
         self.unable(&Plan { pace: Pace::Rate(1.0), ..plan.clone() }).is_none()
     }
 
     /// Makes the load, with one plan per service.
-    ///
-    /// # Errors
-    /// If the generator fails or does not report, or after an interrupt.
     pub fn run(self, client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::Leno => own(client, plans, interrupt),
@@ -87,9 +81,6 @@ impl Generator {
 }
 
 /// The command `leno-bench generate`: reads plans and returns a report, both as JSON.
-///
-/// # Errors
-/// If the input is not a list of plans or the load cannot be made.
 pub fn generate(plans: &str) -> Result<String> {
     let plans: Vec<Plan> = serde_json::from_str(plans).context("these are no plans of load")?;
     Ok(serde_json::to_string(&load::run_all(&plans)?)?)
@@ -97,9 +88,6 @@ pub fn generate(plans: &str) -> Result<String> {
 
 /// The command `leno-bench generate --until-closed`: as [`generate`], but reads the plans from the
 /// first line of the input and stops the load at the end of the input.
-///
-/// # Errors
-/// As [`generate`].
 pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result<String> {
     let mut plans = String::new();
     input.read_line(&mut plans).context("reading standard input")?;

@@ -24,17 +24,11 @@ impl Interrupt {
     }
 
     /// Checks the flag.
-    ///
-    /// # Errors
-    /// If the flag is set.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
     /// Waits for the given time.
-    ///
-    /// # Errors
-    /// If the flag is set before the wait or during it.
     pub(crate) fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         let end = Instant::now() + time;
         while let Some(left) = end.checked_duration_since(Instant::now()) {

@@ -26,7 +26,7 @@ use crate::real_application;
 use crate::record::{self, Record};
 
 use case::Case;
-use mesh::adapter::{Mesh, MeshPrograms};
+use mesh::{Mesh, MeshPrograms};
 use pinning::Pinning;
 
 /// The options of a run in the lab.
@@ -34,7 +34,7 @@ pub struct LabRun {
     /// The scenarios, rounds and durations.
     pub options: Options,
     /// The meshes to measure; the baseline is added if it is missing.
-    pub meshes: Vec<Box<dyn Mesh>>,
+    pub meshes: Vec<Mesh>,
 }
 
 /// Runs everything and writes a record for each measurement. After an interrupt, the records made
@@ -43,7 +43,7 @@ pub struct LabRun {
 /// # Errors
 /// If the run cannot start, is interrupted, or cannot write a record. A measurement that fails is a
 /// record with the reason.
-pub fn run(run: &mut LabRun, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+pub fn run(run: &mut LabRun, interrupt: &Interrupt) -> Result<()> {
     let options = &run.options;
     if let Some(folder) = &options.application {
         real_application::check_folder(folder, &options.scenarios)?;
@@ -63,9 +63,9 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -
     let mut able = Vec::new();
     for mesh in &run.meshes {
         match mesh.find() {
-            Ok(found) => able.push((mesh.as_ref(), found)),
+            Ok(found) => able.push((mesh, found)),
             Err(missing) => {
-                say(&format!("{}: {missing}", mesh.name()));
+                eprintln!("{}: {missing}", mesh.name());
                 for scenario in &options.scenarios {
                     let record = blank(options, scenario, mesh.name(), 0);
                     leave_out(options, (scenario, record), &missing.to_string(), &old)?;
@@ -88,18 +88,18 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -
     let since = Instant::now();
     let skipped = total - cases.len();
     if skipped > 0 {
-        say(&format!("{skipped} of {total} have a record already"));
+        eprintln!("{skipped} of {total} have a record already");
     }
     for (done, case) in cases.iter().enumerate() {
         let mut record = one(options, case, interrupt)?;
         write(&options.out, &mut record)?;
         let left = since.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
-        say(&line(&record, (skipped + done + 1, total), left));
+        eprintln!("{}", line(&record, (skipped + done + 1, total), left));
     }
     flag_impossible(&options.out)
 }
 
-fn add_baseline(meshes: &mut Vec<Box<dyn Mesh>>) -> Result<()> {
+fn add_baseline(meshes: &mut Vec<Mesh>) -> Result<()> {
     if !meshes.iter().any(|mesh| mesh.name() == NONE) {
         meshes.insert(0, mesh::named(NONE, &mesh::Choices::default())?);
     }
@@ -108,7 +108,7 @@ fn add_baseline(meshes: &mut Vec<Box<dyn Mesh>>) -> Result<()> {
 }
 
 /// All measurements: the baseline is first in each round, and the other meshes rotate.
-fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
+fn cases<'a>(options: &'a Options, able: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     let (base, others): (Vec<_>, Vec<_>) = able.iter().partition(|(mesh, _)| mesh.name() == NONE);
     for round in 0..options.rounds {
@@ -124,7 +124,7 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> 
                         named => named,
                     };
                     for generator in generators.iter().copied() {
-                        cases.push(Case { scenario, mesh: *mesh, found, generator, round, step });
+                        cases.push(Case { scenario, mesh, found, generator, round, step });
                     }
                 }
             }
@@ -136,7 +136,7 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> 
 fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
     let mut record = begun(options, case);
     record.mesh_version.clone_from(&case.found.version);
-    if let Some(why) = mesh::unable(case.mesh, case.scenario).or(measure::unable(options, case)?) {
+    if let Some(why) = case.mesh.unable(case.scenario).or(measure::unable(options, case)?) {
         record.left_out = Some(why.to_owned());
         return Ok(record);
     }
@@ -169,15 +169,15 @@ mod tests {
     use crate::scenario;
 
     /// These meshes and the baseline.
-    fn able(names: &[&str]) -> Vec<Box<dyn Mesh>> {
+    fn able(names: &[&str]) -> Vec<Mesh> {
         let mesh = |name: &&str| mesh::named(name, &mesh::Choices::default()).unwrap();
         let mut meshes = names.iter().map(mesh).collect();
         add_baseline(&mut meshes).unwrap();
         meshes
     }
 
-    fn with_programs(meshes: &[Box<dyn Mesh>]) -> Vec<(&dyn Mesh, MeshPrograms)> {
-        meshes.iter().map(|mesh| (mesh.as_ref(), MeshPrograms::default())).collect()
+    fn with_programs(meshes: &[Mesh]) -> Vec<(&Mesh, MeshPrograms)> {
+        meshes.iter().map(|mesh| (mesh, MeshPrograms::default())).collect()
     }
 
     #[test]

@@ -15,7 +15,6 @@
 //!
 //! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 
-mod error;
 mod kernel_counters;
 mod loopback;
 mod process;
@@ -46,5 +45,3 @@ pub mod resources;
 pub mod scenario;
 pub mod statistics;
 pub mod tabular;
-
-pub use error::{Error, Result};

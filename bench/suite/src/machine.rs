@@ -24,7 +24,6 @@ pub struct Machine {
 
 impl Machine {
     /// This machine. Properties that cannot be read are empty.
-    #[must_use]
     pub fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -40,7 +39,6 @@ impl Machine {
     }
 
     /// The differences in words; empty if there are none.
-    #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut look = |what: &str, one: String, two: String| {

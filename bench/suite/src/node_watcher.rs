@@ -52,9 +52,6 @@ pub fn serve(listen: SocketAddr, token: &str) -> Result<Infallible> {
 }
 
 /// A random token.
-///
-/// # Errors
-/// If the kernel returns no random bytes.
 pub(crate) fn token() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")

@@ -1,11 +1,11 @@
 //! Charts as files: SVG directly, PNG through a program that Debian packages.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::error::{Attempt, Error, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 /// Converts SVG to PNG. A library for it would be a third of the size of this program.
 const CONVERTER: &str = "rsvg-convert";
@@ -18,14 +18,15 @@ const ZOOM: &str = "2";
 /// If the extension is another one, the file cannot be written, or the program for PNG is missing.
 pub fn write(svg: &str, file: &Path) -> Result<()> {
     match file.extension().and_then(|extension| extension.to_str()) {
-        Some("svg") => fs::write(file, svg).attempt(|| format!("write {}", file.display())),
+        Some("svg") => {
+            fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))
+        }
         Some("png") => png(svg, file),
-        _ => Err(Error::Refused(format!("{}: a chart ends in .svg or .png", file.display()))),
+        _ => Err(anyhow!("{}: a chart ends in .svg or .png", file.display())),
     }
 }
 
 /// Whether the program for PNG files is installed.
-#[must_use]
 pub fn draws_png() -> bool {
     Command::new(CONVERTER).arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -37,25 +38,19 @@ fn png(svg: &str, file: &Path) -> Result<()> {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut running = match running {
-        Ok(running) => running,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Error::Refused(format!(
-                "{CONVERTER}, which draws PNG, is missing: apt-get install -y librsvg2-bin"
-            )));
-        }
-        Err(source) => return Err(Error::Io { what: format!("run {CONVERTER}"), source }),
-    };
+    let mut running = running.with_context(|| {
+        format!("cannot run {CONVERTER}, which draws PNG: apt-get install -y librsvg2-bin")
+    })?;
     if let Some(mut stdin) = running.stdin.take() {
         // A program that does not read all its input reports the reason itself.
         let _ = stdin.write_all(svg.as_bytes());
     }
-    let done = running.wait_with_output().attempt(|| format!("run {CONVERTER}"))?;
+    let done = running.wait_with_output().with_context(|| format!("cannot run {CONVERTER}"))?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    Err(Error::Refused(format!("{CONVERTER} failed: {}", said.trim())))
+    Err(anyhow!("{CONVERTER} failed: {}", said.trim()))
 }
 
 #[cfg(test)]

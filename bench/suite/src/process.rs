@@ -97,9 +97,6 @@ impl Running {
     }
 
     /// Closes the command's standard input and waits until it ends; `None` if it has not within this time.
-    ///
-    /// # Errors
-    /// After an interrupt.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
+
 use bytes::Bytes;
 use http::Uri;
 use http::uri::Scheme;
@@ -10,16 +12,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-
 /// The default histogram without a mesh.
-pub const BASELINE: &str = "request_duration_seconds_bucket{mesh=\"none\"}";
+const BASELINE: &str = "request_duration_seconds_bucket{mesh=\"none\"}";
 /// The default histogram with a mesh.
-pub const MESH: &str = "leno_request_duration_seconds_bucket{direction=\"outbound\"}";
+const MESH: &str = "leno_request_duration_seconds_bucket{direction=\"outbound\"}";
 /// The default gauge of the sidecars' memory, in bytes.
-pub const MEMORY: &str = "process_resident_memory_bytes{job=\"leno-proxy\"}";
+const MEMORY: &str = "process_resident_memory_bytes{job=\"leno-proxy\"}";
 /// The default counter of the sidecars' CPU time, in seconds.
-pub const CPU: &str = "process_cpu_seconds_total{job=\"leno-proxy\"}";
+const CPU: &str = "process_cpu_seconds_total{job=\"leno-proxy\"}";
 
 /// How often a query is tried; with the pauses below this takes about 6 s.
 const ATTEMPTS: u32 = 5;
@@ -31,17 +31,26 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 1 << 20;
 
 /// The queries to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Question {
-    /// The time range of the figures, such as `5m`.
+    /// The time range of the figures, in PromQL's notation
+    #[arg(long, default_value = "5m")]
     pub window: String,
-    /// The histogram of latencies without a mesh.
+
+    /// Histogram of latencies without a mesh, with its labels
+    #[arg(long, default_value = BASELINE)]
     pub baseline: String,
-    /// The histogram of latencies with the mesh.
+
+    /// Histogram of latencies with the mesh, with its labels
+    #[arg(long, default_value = MESH)]
     pub mesh: String,
-    /// Memory of the sidecars.
+
+    /// Memory of the sidecars
+    #[arg(long, default_value = MEMORY)]
     pub memory: String,
-    /// CPU time of the sidecars.
+
+    /// CPU time of the sidecars, a counter in seconds
+    #[arg(long, default_value = CPU)]
     pub cpu: String,
 }
 
@@ -62,7 +71,6 @@ pub struct Answer {
 
 impl Answer {
     /// Every figure with its name.
-    #[must_use]
     pub fn figures(&self) -> [(&'static str, f64); 5] {
         [
             ("baseline_p99_s", self.baseline_p99_s),
@@ -74,7 +82,6 @@ impl Answer {
     }
 
     /// The names and the figures, as two lines of CSV.
-    #[must_use]
     pub fn csv(&self) -> String {
         let (names, values): (Vec<&str>, Vec<String>) =
             self.figures().into_iter().map(|(name, value)| (name, value.to_string())).unzip();
@@ -113,13 +120,13 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     let reply = loop {
         match tokio::time::timeout(LIMIT, get(url, query)).await {
             Ok(Ok(reply)) => break reply,
-            Ok(Err(Failure::Final(why))) => return Err(Error::Refused(why)),
+            Ok(Err(Failure::Final(why))) => bail!("{}", why),
             Ok(Err(Failure::Passing(why))) if attempt == ATTEMPTS => {
-                return Err(Error::Refused(format!("{why}, {ATTEMPTS} times over")));
+                bail!("{why}, {ATTEMPTS} times over");
             }
             Err(_) if attempt == ATTEMPTS => {
                 let why = format!("{url} does not answer within {LIMIT:?}, {ATTEMPTS} times over");
-                return Err(Error::Refused(why));
+                bail!("{}", why);
             }
             Ok(Err(Failure::Passing(_))) | Err(_) => {}
         }
@@ -127,10 +134,10 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
         (attempt, pause) = (attempt + 1, pause * 2);
     };
     let missing = || {
-        Error::Refused(format!(
+        anyhow!(
             "Prometheus has no samples of {metric} in that time: check the name, its labels and \
              --window, or give another one"
-        ))
+        )
     };
     let sample = reply.data.result.first().ok_or_else(missing)?;
     let number: f64 = sample.value.1.parse().map_err(|_| missing())?;

@@ -12,10 +12,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, anyhow, bail};
+
 use leno_measure::load::{Plan, Report};
 
 use crate::application::PORT;
-use crate::error::{Attempt as _, Error, Result};
 use crate::scenario::Scenario;
 use crate::tools;
 
@@ -71,21 +72,21 @@ pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> 
 fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
     if !folder.is_dir() {
-        return Err(Error::Refused(format!(
+        bail!(
             "{} is no folder: in the lab --application names one with a program or a jar for each service of {one}, \
              a file of images is for --context",
             folder.display()
-        )));
+        );
     }
     for scenario in scenarios {
         is_one(scenario)?;
         for nth in 0..scenario.services {
             match found(folder, &scenario.service(nth))? {
                 ServiceProgram::Jar(jar) if !java => {
-                    return Err(Error::Refused(format!(
+                    bail!(
                         "java is missing, which {} is run with: apt-get install -y default-jre-headless",
                         jar.display()
-                    )));
+                    );
                 }
                 ServiceProgram::Program(_) | ServiceProgram::Jar(_) => {}
             }
@@ -104,10 +105,11 @@ enum ServiceProgram {
 fn found(folder: &Path, name: &str) -> Result<ServiceProgram> {
     let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
     if program.is_file() {
-        let metadata = program.metadata().attempt(|| format!("read {}", program.display()))?;
+        let metadata =
+            program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
         if metadata.permissions().mode() & 0o111 == 0 {
             let program = program.display();
-            return Err(Error::Refused(format!("{program} cannot be run: chmod +x {program}")));
+            bail!("{program} cannot be run: chmod +x {program}");
         }
         return Ok(ServiceProgram::Program(program));
     }
@@ -115,7 +117,7 @@ fn found(folder: &Path, name: &str) -> Result<ServiceProgram> {
         return Ok(ServiceProgram::Jar(jar));
     }
     let folder = folder.display();
-    Err(Error::Refused(format!("{folder} has no program {name} and no {name}.jar")))
+    Err(anyhow!("{folder} has no program {name} and no {name}.jar"))
 }
 
 /// The command and the environment of a service of the real application. The command is a program
@@ -130,8 +132,8 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
         ServiceProgram::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
     };
     // JSON is valid YAML.
-    let command = serde_json::to_string(&words)
-        .map_err(|error| Error::Refused(format!("{}: {error}", folder.display())))?;
+    let command =
+        serde_json::to_string(&words).map_err(|error| anyhow!("{}: {error}", folder.display()))?;
     // First the variables of the TeaStore's images, then those of Faces.
     let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
     for other in (0..scenario.services).map(|nth| scenario.service(nth)) {

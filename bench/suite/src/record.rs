@@ -16,12 +16,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result, anyhow};
+
 pub use leno_measure::load::Latency;
 use leno_measure::load::Report;
 use leno_measure::usage::Memory;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Attempt, Error, Result};
 use crate::generator::name::Generator;
 use crate::machine::Machine;
 use crate::record::cluster::Cluster;
@@ -330,7 +331,6 @@ pub enum MarkKind {
 
 impl MarkKind {
     /// The name in tables.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::GeneratorLimited => "generator limited",
@@ -353,7 +353,6 @@ impl MarkKind {
 
     /// Whether a run with this mark has no valid figures. Figures that are merely noisy remain
     /// valid and are shown with their mark.
-    #[must_use]
     pub const fn invalidates(self) -> bool {
         matches!(
             self,
@@ -371,7 +370,6 @@ impl MarkKind {
 
 impl Record {
     /// The name of its file in the directory of a run, without extension.
-    #[must_use]
     pub fn name(&self) -> String {
         self.name_of(&self.mesh)
     }
@@ -384,50 +382,43 @@ impl Record {
     }
 
     /// The load generator, if it was not Leno's own.
-    #[must_use]
     pub fn other_generator(&self) -> Option<&str> {
         let name = self.generator.as_str();
         (!name.is_empty() && name != Generator::Leno.name()).then_some(name)
     }
 
     /// The load generator. Old records have no generator, and were all made by Leno's own.
-    #[must_use]
     pub fn made_by(&self) -> &str {
         self.other_generator().unwrap_or(Generator::Leno.name())
     }
 
     /// Whether its figures are valid.
-    #[must_use]
     pub fn valid(&self) -> bool {
         self.left_out.is_none() && !self.marks.iter().any(|mark| mark.kind.invalidates())
     }
 
     /// User and system CPU of all proxies, per request.
-    #[must_use]
     pub fn cpu_us_per_request(&self) -> f64 {
         self.cpu_user_us_per_request + self.cpu_system_us_per_request
     }
 
     /// Processors that one proxy kept busy during the load; 0 without proxies.
-    #[must_use]
     pub fn cpus_per_proxy(&self) -> f64 {
         let all = self.cpu_ms.proxies / 1000.0 / self.duration_s.max(f64::MIN_POSITIVE);
         all / f64::from(self.proxies.max(1))
     }
 
     /// Writes the record into the directory of a run, atomically.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn write(&self, directory: &Path) -> Result<PathBuf> {
         let folder = directory.join(RECORDS);
-        fs::create_dir_all(&folder).attempt(|| format!("make folder {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make folder {}", folder.display()))?;
         let path = folder.join(format!("{}.json", self.name()));
         let draft = path.with_extension("draft");
         let text = serde_json::to_string_pretty(self).expect("a record has only text keys") + "\n";
         fs::write(&draft, text)
             .and_then(|()| fs::rename(&draft, &path))
-            .attempt(|| format!("write {}", path.display()))?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 }
@@ -438,27 +429,21 @@ fn is_zero(figure: &f64) -> bool {
 }
 
 /// Reads all records of a run, sorted by scenario, step, mesh and round.
-///
-/// # Errors
-/// If there are none, or one is damaged.
 pub fn read(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
     fs::read_dir(&folder)
-        .attempt(|| format!("read {} (is it the --out of a run?)", folder.display()))?;
+        .with_context(|| format!("cannot read {} (is it the --out of a run?)", folder.display()))?;
     let records = there(directory)?;
     if records.is_empty() {
-        return Err(Error::malformed(&folder, "there is no record in it"));
+        return Err(anyhow!("{}: there is no record in it", folder.display()));
     }
     Ok(records)
 }
 
 /// Reads the record of that name; `None` if it does not exist.
-///
-/// # Errors
-/// If it is damaged.
 pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
     let path = directory.join(RECORDS).join(format!("{name}.json"));
-    if path.try_exists().attempt(|| format!("read {}", path.display()))? {
+    if path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
         return read_one(&path).map(Some);
     }
     Ok(None)
@@ -472,11 +457,11 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
     let entries = match fs::read_dir(&folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.attempt(|| format!("read {}", folder.display()))?,
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
     };
     let mut records = Vec::new();
     for entry in entries {
-        let path = entry.attempt(|| format!("read {}", folder.display()))?.path();
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
         if path.extension().is_some_and(|extension| extension == "json") {
             records.push(read_one(&path)?);
         }
@@ -490,7 +475,6 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
 }
 
 /// A scenario with its step, for readers.
-#[must_use]
 pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
 }
@@ -516,7 +500,6 @@ pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<&'static str> {
 /// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise
 /// the first generator that has some. Figures of the others are compared with them
 /// ([`crate::report::Agreement`]) and never mixed with them.
-#[must_use]
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
     let place = |record: &Record| {
@@ -536,10 +519,11 @@ pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
 }
 
 fn read_one(path: &Path) -> Result<Record> {
-    let text = fs::read_to_string(path).attempt(|| format!("read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).map_err(|error| {
         let what = "remove the file, and the same run with --resume measures it again";
-        Error::malformed(path, format!("it is no record of this version ({error}): {what}"))
+        anyhow!("{}: it is no record of this version ({error}): {what}", path.display())
     })
 }
 

@@ -15,7 +15,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::Result;
+use anyhow::Result;
+
 use crate::statistics::{deviation, mean, quadratic};
 
 pub use analysis::{Analysis, Column, RunMean, Sequence};
@@ -26,9 +27,6 @@ pub use read::{Rate, SampleRun, read};
 const ROUNDING: f64 = 1e-12;
 
 /// Analyses folders.
-///
-/// # Errors
-/// If a folder or a file cannot be read, or a folder has no run.
 pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
     let sequence = |folder: &_| {
         let folder: &Path = AsRef::as_ref(folder);
@@ -41,7 +39,6 @@ pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
 }
 
 /// Analyses every column of these runs.
-#[must_use]
 pub fn columns(runs: &[SampleRun]) -> BTreeMap<String, Column> {
     let mut found: BTreeMap<String, Vec<RunMean>> = BTreeMap::new();
     for run in runs {
@@ -72,7 +69,6 @@ fn column(mut runs: Vec<RunMean>) -> Column {
 }
 
 /// Filters the samples of one run. The result is only empty if `samples` is.
-#[must_use]
 pub fn filter(samples: &[f64]) -> Vec<f64> {
     let middle = mean(samples);
     let high = keep(samples, |sample| sample >= middle - slack(sample, middle));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
+
 use leno_measure::load::Protocol;
 use serde::Deserialize;
-
-use crate::error::{Error, Result};
 
 /// The file of the scenarios, built into this program.
 const SCENARIOS: &str = include_str!("../data/scenarios.yaml");
@@ -165,7 +165,6 @@ const CHURN_PERIOD: Duration = Duration::from_millis(100);
 
 impl Disturbance {
     /// Time between two revisions of the configuration; `None` if there is only one.
-    #[must_use]
     pub fn period(self) -> Option<Duration> {
         match self {
             Self::Restart => None,
@@ -178,7 +177,6 @@ impl Disturbance {
 
     /// The numbers of the endpoints in a revision, out of `of`. Revision 0 has all of them. The
     /// first endpoint always stays; the others leave and return in turn.
-    #[must_use]
     pub fn endpoints(self, of: u32, revision: u64) -> Vec<u32> {
         let Self::Churn { changes_per_s } = self else { return (0..of).collect() };
         let others = u64::from(of.saturating_sub(1)).max(1);
@@ -225,11 +223,8 @@ fn one_stream() -> usize {
 }
 
 /// All scenarios.
-///
-/// # Errors
-/// Never with the built-in file, as a test proves.
 pub fn all() -> Result<Vec<Scenario>> {
-    let wrong = |error| Error::Refused(format!("the file of scenarios is damaged: {error}"));
+    let wrong = |error| anyhow!("the file of scenarios is damaged: {error}");
     serde_saphyr::from_str(SCENARIOS).map_err(wrong)
 }
 
@@ -242,7 +237,7 @@ pub fn find(name: &str) -> Result<Scenario> {
     let Some(nth) = all.iter().position(|one| one.name == name) else {
         let known: Vec<String> = all.into_iter().map(|one| one.name).collect();
         let reason = format!("there is no scenario {name:?}; there are: {}", known.join(", "));
-        return Err(Error::Refused(reason));
+        bail!("{}", reason);
     };
     Ok(all.swap_remove(nth))
 }
@@ -261,7 +256,7 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
         wanted.push(step.ok_or_else(|| {
             let known: Vec<String> = known.iter().map(f64::to_string).collect();
             let known = if known.is_empty() { "no steps".to_owned() } else { known.join(", ") };
-            Error::Refused(format!("there is no {text:?}: {name} has {known}"))
+            anyhow!("there is no {text:?}: {name} has {known}")
         })?);
     }
     match &mut scenario.pace {
@@ -277,14 +272,12 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
 /// The share of the published rates for a machine with this many processors. Load, proxies,
 /// applications and control plane share them, but had nodes of their own in the published
 /// measurements.
-#[must_use]
 pub fn usual_scale(cpus: usize) -> f64 {
     (cpus as f64 / PUBLISHED_CPUS).min(1.0)
 }
 
 impl Scenario {
     /// Requests a second to each service, if the scenario has such a rate.
-    #[must_use]
     pub fn rate_per_service(&self, scale: f64) -> Option<f64> {
         match self.pace {
             Pace::RatePerService(rate) => Some(rate * scale),
@@ -293,7 +286,6 @@ impl Scenario {
     }
 
     /// The rates to measure one after the other; `None` stands for the pace itself.
-    #[must_use]
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
             Pace::Rates(rates) => rates.iter().map(|rate| Some(*rate)).collect(),
@@ -305,7 +297,6 @@ impl Scenario {
     }
 
     /// Connections to each service at a step.
-    #[must_use]
     pub fn connections_at(&self, step: Option<f64>) -> usize {
         match (&self.pace, step) {
             (Pace::Users { requests_per_s, .. }, Some(rate)) => (rate / requests_per_s) as usize,
@@ -314,7 +305,6 @@ impl Scenario {
     }
 
     /// The number of services that the load goes to; they are the first ones.
-    #[must_use]
     pub fn loaded(&self) -> u32 {
         match self.calls[..] {
             [] if !self.churns() => self.services.saturating_sub(self.neighbours.len() as u32),
@@ -323,25 +313,21 @@ impl Scenario {
     }
 
     /// Whether other processes take over from those of the proxies.
-    #[must_use]
     pub fn upgrades(&self) -> bool {
         matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
     }
 
     /// Whether it is measured in the lab of one machine alone.
-    #[must_use]
     pub fn is_of_the_lab(&self) -> bool {
         self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }
 
     /// Whether endpoints come and go.
-    #[must_use]
     pub fn churns(&self) -> bool {
         matches!(self.disturbance, Some(Disturbance::Churn { .. }))
     }
 
     /// The name of a service, which is that of its workload.
-    #[must_use]
     pub fn service(&self, nth: u32) -> String {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
     }
@@ -355,13 +341,11 @@ impl Scenario {
     }
 
     /// Whether it models a real application, whose services have names.
-    #[must_use]
     pub fn is_an_application(&self) -> bool {
         !self.names.is_empty()
     }
 
     /// The path of all requests; `/` if there are several, which [`Self::paths_in_turn`] returns.
-    #[must_use]
     pub fn path(&self) -> &str {
         match &self.paths[..] {
             [one] => one,
@@ -370,37 +354,31 @@ impl Scenario {
     }
 
     /// The paths that each connection requests in turn; empty if all requests have the same path.
-    #[must_use]
     pub fn paths_in_turn(&self) -> &[String] {
         if self.paths.len() > 1 { &self.paths } else { &[] }
     }
 
     /// Whether a workload calls other services.
-    #[must_use]
     pub fn has_calls(&self, workload: &str) -> bool {
         self.calls.iter().any(|call| self.service(call.from) == workload)
     }
 
     /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
-    #[must_use]
     pub fn is_mixed(&self) -> bool {
         self.calls.iter().any(|call| call.grpc)
     }
 
     /// Whether the traffic is any version of HTTP.
-    #[must_use]
     pub fn is_http(&self) -> bool {
         self.protocol != Protocol::Tcp
     }
 
     /// Whether the traffic is HTTP/2.
-    #[must_use]
     pub fn is_http2(&self) -> bool {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
     }
 
     /// The value of `appProtocol` of a service.
-    #[must_use]
     pub fn app_protocol(&self, service: u32) -> &'static str {
         if self.calls.iter().any(|call| call.service == service && call.grpc) {
             return "grpc";

@@ -9,13 +9,11 @@ const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const FITTED: u32 = 60;
 
 /// The mean; 0 for no values.
-#[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
 /// The standard deviation of the whole population (division by n); 0 for no values.
-#[must_use]
 pub fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values);
     let squares: Vec<f64> = values.iter().map(|value| (value - middle).powi(2)).collect();
@@ -23,7 +21,6 @@ pub fn deviation(values: &[f64]) -> f64 {
 }
 
 /// The median; the mean of the middle two for an even number of values; 0 for no values.
-#[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -36,7 +33,6 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The coefficients `[c0, c1, c2]` of the parabola c0 + c1 x + c2 x² with the least sum of squared
 /// distances in y; `None` with fewer than three different x.
-#[must_use]
 pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     // Orthogonal polynomials over the points (Forsythe 1957). The normal equations would lose half
     // of the digits if x reaches thousands.
@@ -59,7 +55,6 @@ pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
 }
 
 /// Points of the parabola through these points, for a chart; the points themselves if there is none.
-#[must_use]
 pub fn fitted(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let Some([c0, c1, c2]) = quadratic(points) else { return points.to_vec() };
     let low = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
@@ -81,7 +76,6 @@ pub struct Interval {
 
 impl Interval {
     /// `1.50 (1.40 to 1.60)`, with so many digits after the point.
-    #[must_use]
     pub fn in_words(self, digits: usize) -> String {
         let Self { value, low, high } = self;
         format!("{value:.digits$} ({low:.digits$} to {high:.digits$})")
@@ -91,7 +85,6 @@ impl Interval {
 /// The ratio of two means, `over` divided by `under`, with its bootstrap interval. Both slices have
 /// one value per round, in the same order. Rounds are drawn in pairs, because a disturbance in a
 /// round affects both values. `None` without a round, or if `under` is 0.
-#[must_use]
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     bootstrap(over.len().min(under.len()), |picked| {
         let sum = |values: &[f64]| picked.iter().map(|round| values[*round]).sum::<f64>();
@@ -100,7 +93,6 @@ pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
 }
 
 /// The mean difference, `from` minus `less`, with its bootstrap interval over the same rounds.
-#[must_use]
 pub fn difference(from: &[f64], less: &[f64]) -> Option<Interval> {
     bootstrap(from.len().min(less.len()), |picked| {
         let sum: f64 = picked.iter().map(|round| from[*round] - less[*round]).sum();

@@ -7,7 +7,6 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 pub type Column<'a, T> = (&'static str, &'a dyn Fn(&T) -> String);
 
 /// The headings, and a row for each item.
-#[must_use]
 pub fn rows<'i, T: 'i>(
     items: impl IntoIterator<Item = &'i T>,
     columns: &[Column<'_, T>],
@@ -18,7 +17,6 @@ pub fn rows<'i, T: 'i>(
 }
 
 /// Aligned columns: the first to the left, the others to the right.
-#[must_use]
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = table(rows, NOTHING);
     for (nth, column) in table.column_iter_mut().enumerate() {
@@ -31,7 +29,6 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
 }
 
 /// A Markdown table, with an empty line before it.
-#[must_use]
 pub fn markdown(rows: &[Vec<String>]) -> String {
     format!("\n{}\n", table(rows, ASCII_MARKDOWN))
 }

@@ -1,14 +1,17 @@
 //! The calls that an application makes to others before it answers, over connections that it keeps
 //! open.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Full};
@@ -24,26 +27,27 @@ const MAX_IDLE: usize = 256;
 /// An empty gRPC message: not compressed, length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// A service to call, and the protocol.
+/// A service to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Callee {
+pub(super) struct Callee {
     /// `host:port`.
-    pub address: String,
-    /// Whether to call over gRPC instead of HTTP/1.1.
-    pub grpc: bool,
+    address: String,
     /// Suffixes of the paths (without query) that need this call; empty means all paths.
-    pub on: Vec<String>,
+    on: Vec<String>,
+}
+
+impl FromStr for Callee {
+    type Err = Infallible;
+
+    /// Parses `host:port` or `host:port=PATH,PATH`.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let (address, on) = text.split_once('=').unwrap_or((text, ""));
+        let on = on.split(',').filter(|path| !path.is_empty()).map(str::to_owned).collect();
+        Ok(Self { address: address.to_owned(), on })
+    }
 }
 
 impl Callee {
-    /// Parses `host:port` or `host:port=PATH,PATH`.
-    #[must_use]
-    pub fn parse(text: &str, grpc: bool) -> Self {
-        let (address, on) = text.split_once('=').unwrap_or((text, ""));
-        let on = on.split(',').filter(|path| !path.is_empty()).map(str::to_owned).collect();
-        Self { address: address.to_owned(), grpc, on }
-    }
-
     fn is_asked(&self, path: &str) -> bool {
         self.on.is_empty() || self.on.iter().any(|end| path.ends_with(end))
     }
@@ -52,7 +56,8 @@ impl Callee {
 /// All callees with their connections; clones share the connections.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
-    callees: Arc<[Callee]>,
+    http: Arc<[Callee]>,
+    grpc: Arc<[Callee]>,
     http1: HttpClient,
     http2: HttpClient,
 }
@@ -81,7 +86,7 @@ impl Service<Name> for Ipv4Resolver {
 }
 
 impl Calls {
-    pub(super) fn new(callees: &[Callee]) -> Self {
+    pub(super) fn new(http: &[Callee], grpc: &[Callee]) -> Self {
         let mut connector = HttpConnector::new_with_resolver(Ipv4Resolver);
         connector.set_nodelay(true);
         let client = |http2| {
@@ -90,17 +95,17 @@ impl Calls {
             client.retry_canceled_requests(false);
             client.http2_only(http2).pool_max_idle_per_host(MAX_IDLE).build(connector.clone())
         };
-        Self { callees: callees.into(), http1: client(false), http2: client(true) }
+        Self { http: http.into(), grpc: grpc.into(), http1: client(false), http2: client(true) }
     }
 
     /// Calls all callees that this page needs, concurrently. Over HTTP it requests the same page
     /// from them.
     pub(super) async fn all(&self, page: &Uri) -> Result<()> {
-        let asked = self.callees.iter().filter(|callee| callee.is_asked(page.path()));
-        let calls = asked.map(|callee| async move {
-            if callee.grpc { self.grpc(callee).await } else { self.http(callee, page).await }
-        });
-        futures_util::future::try_join_all(calls).await.map(drop)
+        let asked = |callee: &&Callee| callee.is_asked(page.path());
+        let over_http = self.http.iter().filter(asked).map(|callee| self.http(callee, page));
+        let over_grpc = self.grpc.iter().filter(asked).map(|callee| self.grpc(callee));
+        futures_util::future::try_join(try_join_all(over_http), try_join_all(over_grpc)).await?;
+        Ok(())
     }
 
     async fn http(&self, callee: &Callee, page: &Uri) -> Result<()> {

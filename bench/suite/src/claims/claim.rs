@@ -1,8 +1,8 @@
 //! The published claims, and how each is checked.
 
-use serde::Deserialize;
+use anyhow::{Result, anyhow};
 
-use crate::error::{Error, Result};
+use serde::Deserialize;
 
 /// The file of the claims, built into this program.
 const CLAIMS: &str = include_str!("../../data/claims.yaml");
@@ -130,10 +130,7 @@ pub(super) enum MemoryMoment {
 }
 
 /// Parses the built-in claims.
-///
-/// # Errors
-/// Never with the built-in file, as a test proves.
 pub fn claims() -> Result<Vec<Claim>> {
-    let wrong = |error| Error::Refused(format!("the table of claims is damaged: {error}"));
+    let wrong = |error| anyhow!("the table of claims is damaged: {error}");
     serde_saphyr::from_str(CLAIMS).map_err(wrong)
 }

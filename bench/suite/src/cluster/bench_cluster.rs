@@ -115,7 +115,6 @@ impl BenchCluster {
     }
 
     /// The processors of the nodes in use.
-    #[must_use]
     pub fn cpus(&self) -> usize {
         self.nodes.usable.iter().map(|one| one.node.cpus).sum()
     }

@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use super::bench_cluster::{BenchCluster, ClusterRun, whose};
 use super::install;
-use super::manifests::plan::Plan;
-use super::manifests::watchers::{is_watcher, watchers};
+use super::manifests::{Plan, is_watcher, watchers};
 use super::mesh::Mesh;
 use super::names::{CONTAINER, MANAGED, MANAGER};
 use super::nodes::{self, Placement};
@@ -24,7 +23,7 @@ use super::pod_failure::{permanent_failure, waits_for};
 use super::pods::{containers, image_id, nodes_of};
 use super::revisions::{RevisionResults, Revisions};
 use super::roles::{Carriers, Roles};
-use super::wait::{PollResult, Wait, within};
+use super::wait::{PollResult, repeated, within};
 use super::watcher_client::Watchers;
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
@@ -72,7 +71,6 @@ impl<'a> ClusterEnvironment<'a> {
         (run, ground): (&ClusterRun, &'a BenchCluster),
         (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<Self> {
         let token = node_watcher::token()?;
         let plan = Plan {
@@ -116,12 +114,12 @@ impl<'a> ClusterEnvironment<'a> {
             real,
             revisions,
         };
-        let pods = environment.ready(interrupt, say).await?;
+        let pods = environment.ready(interrupt).await?;
         environment.look_at(&pods)?;
         if scenario.churns() {
             environment.churn(&plan.churning(), &pods).await?;
         }
-        environment.answers(interrupt, say).await?;
+        environment.answers(interrupt).await?;
         Ok(environment)
     }
 
@@ -136,10 +134,9 @@ impl<'a> ClusterEnvironment<'a> {
         Ok(())
     }
 
-    async fn ready(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<Vec<Pod>> {
+    async fn ready(&self, interrupt: &Interrupt) -> Result<Vec<Pod>> {
         let wanted = self.scenario.workloads().len() + self.watchers.pods.len();
-        let wait = Wait { what: "pods are ready", limit: READY, interrupt, say };
-        wait.until(async || {
+        repeated(("pods are ready", READY), interrupt, async || {
             let found = self.ground.pods().await?;
             for pod in &found {
                 if let Some(why) = permanent_failure(pod) {
@@ -204,7 +201,7 @@ impl<'a> ClusterEnvironment<'a> {
     /// Waits until each service answers the client. Of a real application, only the services under
     /// load are probed: the others may not speak HTTP. Its services also take longer to find each
     /// other.
-    async fn answers(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
+    async fn answers(&self, interrupt: &Interrupt) -> Result<()> {
         let address = |address: &SocketAddr| Load {
             protocol: self.scenario.protocol,
             pace: Pace::Rate(10.0),
@@ -222,8 +219,7 @@ impl<'a> ClusterEnvironment<'a> {
                 (self.addresses.iter().map(address).collect(), "every service answers", ANSWERED)
             }
         };
-        let wait = Wait { what, limit, interrupt, say };
-        wait.until(async || {
+        repeated((what, limit), interrupt, async || {
             let report = self.load(CLIENT, &plans, interrupt).await?;
             let Some(far) = real_application::unanswered(&report) else {
                 return Ok(PollResult::There(()));
@@ -267,29 +263,20 @@ impl<'a> ClusterEnvironment<'a> {
 
     /// Waits until the pods are ready again after one of their containers was killed, and every
     /// service answers.
-    pub(super) async fn is_again(
-        &self,
-        killed: &Component,
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<()> {
+    pub(super) async fn is_again(&self, killed: &Component, interrupt: &Interrupt) -> Result<()> {
         let what = "the proxy that was killed is there again";
-        let wait = Wait { what, limit: READY, interrupt, say: &mut *say };
-        wait.until(async || {
+        repeated((what, READY), interrupt, async || {
             let now = self.watched(interrupt).await?;
             let is_new = |one: &Component| one.name == killed.name && one.id != killed.id;
             let there = now.iter().any(is_new);
             Ok(if there { PollResult::There(()) } else { PollResult::NotYet(killed.name.clone()) })
         })
         .await?;
-        self.ready(interrupt, &mut *say).await?;
-        self.answers(interrupt, say).await
+        self.ready(interrupt).await?;
+        self.answers(interrupt).await
     }
 
     /// The containers whose resources count, as they run now.
-    ///
-    /// # Errors
-    /// If they cannot be listed within 10 s, or after an interrupt.
     pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Component>> {
         let listed = async {
             let mut pods = self.ground.pods().await?;
@@ -300,9 +287,6 @@ impl<'a> ClusterEnvironment<'a> {
     }
 
     /// A namespace of the mesh that this run did not create.
-    ///
-    /// # Errors
-    /// If it cannot be looked up within 10 s, or after an interrupt.
     pub(super) async fn foreign_namespace(&self, interrupt: &Interrupt) -> Result<Option<String>> {
         let BenchCluster { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::foreign_namespace(client, self.mesh, namespace).await?) };

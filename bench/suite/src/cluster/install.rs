@@ -25,7 +25,7 @@ use super::ledger::Installed;
 use super::mesh::Mesh;
 use super::names::MANAGER;
 use super::pod_failure::Patience;
-use super::wait::{PollResult, Wait};
+use super::wait::{PollResult, repeated};
 use super::{installer, revisions, run_lock};
 use crate::interrupt::Interrupt;
 
@@ -52,7 +52,7 @@ const OTHERS: [(&str, &str); 15] = [
 ];
 
 /// Called before objects are created that change nodes.
-pub(super) type Agents<'a> = &'a mut dyn FnMut() -> crate::error::Result<()>;
+pub(super) type Agents<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// The installation or removal of a mesh.
 pub(super) struct Installation<'a> {
@@ -90,7 +90,6 @@ impl Installation<'_> {
         &self,
         (values, agents): (&Values, Agents<'_>),
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
@@ -108,7 +107,7 @@ impl Installation<'_> {
                 self.apply(&self.run(&["install"], interrupt)?, interrupt).await?;
             }
         }
-        self.ready(interrupt, say).await
+        self.ready(interrupt).await
     }
 
     async fn leno(
@@ -156,30 +155,17 @@ impl Installation<'_> {
     /// # Errors
     /// If it is not ready in time, or can never become ready; the error gives the reason. Also
     /// after an interrupt.
-    pub(super) async fn ready(
-        &self,
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<()> {
-        self.ready_on(&[], interrupt, say).await
+    pub(super) async fn ready(&self, interrupt: &Interrupt) -> Result<()> {
+        self.ready_on(&[], interrupt).await
     }
 
     /// As [`ready`](Self::ready), but also waits for each of the mesh's pods on these nodes. After
     /// all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment
     /// has a ready replica.
-    ///
-    /// # Errors
-    /// As [`ready`](Self::ready).
-    pub(super) async fn ready_on(
-        &self,
-        nodes: &[&str],
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<()> {
+    pub(super) async fn ready_on(&self, nodes: &[&str], interrupt: &Interrupt) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
-        let wait = Wait { what: &what, limit: READY, interrupt, say };
         let mut patience = Patience::default();
-        wait.until(async || {
+        repeated((&what, READY), interrupt, async || {
             let pods = self.pods().await?;
             if let Some(why) = patience.ends_with(&pods, Instant::now()) {
                 bail!("{why}");
@@ -208,16 +194,12 @@ impl Installation<'_> {
     ///
     /// # Errors
     /// If the removal fails; the objects that a second attempt needs still exist then.
-    pub(super) async fn remove(
-        &self,
-        installed: &Installed,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Vec<String>> {
+    pub(super) async fn remove(&self, installed: &Installed) -> Result<Vec<String>> {
         // Not interruptible: an interrupted removal would leave objects behind.
         let interrupt = Interrupt::default();
         match self.mesh {
             Mesh::None => {}
-            Mesh::Leno => return self.remove_leno(installed, say).await,
+            Mesh::Leno => return self.remove_leno(installed).await,
             Mesh::Istio | Mesh::IstioAmbient => {
                 self.run(&["uninstall", "--purge", "-y"], &interrupt)?;
             }
@@ -237,18 +219,14 @@ impl Installation<'_> {
         Ok(Vec::new())
     }
 
-    async fn remove_leno(
-        &self,
-        installed: &Installed,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Vec<String>> {
+    async fn remove_leno(&self, installed: &Installed) -> Result<Vec<String>> {
         let mut left = Vec::new();
         let removal = Removal::new(self.client.clone(), NAMESPACE, false);
         let removal = if installed.agents { removal } else { removal.without_agents() };
         let removal = if installed.fresh { removal.fresh() } else { removal };
         let done = removal.run(|step| match step {
             Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
-            Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),
+            Removed::NamespaceKept(name) => eprintln!("  namespace {name} was there: it stays"),
             // Only the suite's pods were meshed, and they have been removed.
             _ => {}
         });

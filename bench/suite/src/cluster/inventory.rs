@@ -127,7 +127,6 @@ async fn list(
 pub(super) async fn restore(
     client: &Client,
     (run, mesh, before): (&str, Mesh, &[String]),
-    say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let mut removed = Vec::new();
     // Not interruptible: an interrupted removal would leave objects behind.
@@ -153,21 +152,21 @@ pub(super) async fn restore(
     });
     let now = now.await?;
     for name in removed {
-        say(&format!("  removed {name}"));
+        eprintln!("  removed {name}");
     }
     let now = match now {
         Ok(now) => now,
         Err(namespace) => {
             let name = mesh.name();
-            say(&format!(
+            eprintln!(
                 "  another user has installed {name} meanwhile (namespace {namespace}): it stays"
-            ));
+            );
             return Ok(());
         }
     };
     for one in now.besides(before) {
         let name = one.named.said();
-        say(&format!("  {name} is new, and not known to be {}'s: it stays", mesh.name()));
+        eprintln!("  {name} is new, and not known to be {}'s: it stays", mesh.name());
     }
     Ok(())
 }

@@ -8,11 +8,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result, anyhow};
+
 use leno_operate::Target;
 use serde::{Deserialize, Serialize};
 
 use super::mesh::Mesh;
-use crate::error::{Attempt, Error, Result};
 
 /// The name of the file.
 pub(super) const FILE: &str = "cluster.json";
@@ -84,13 +85,13 @@ impl Ledger {
             return Ok(());
         }
         let (name, file) = (self.target().name(), directory.join(FILE));
-        Err(Error::Refused(format!(
+        Err(anyhow!(
             "{} is about the cluster that context {name} was (kube-system has the UID {}), and now {name} is \
              another (UID {cluster}), where nothing is touched: have KUBECONFIG and context {name} lead to the \
              first again, or, where that is gone, remove the file",
             file.display(),
             self.cluster
-        )))
+        ))
     }
 
     /// Reads the ledger in a directory; `None` if there is none.
@@ -99,9 +100,13 @@ impl Ledger {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(source).attempt(|| format!("read {}", path.display())),
+            Err(source) => {
+                return Err(source).with_context(|| format!("cannot read {}", path.display()));
+            }
         };
-        serde_json::from_str(&text).map(Some).map_err(|error| Error::malformed(&path, error))
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| anyhow!("{}: {error}", path.display()))
     }
 
     /// Writes the ledger atomically, and so that a crash of the machine does not lose it.
@@ -115,7 +120,7 @@ impl Ledger {
             file.sync_all()?;
             fs::rename(&draft, &path)
         };
-        write().attempt(|| format!("write {}", path.display()))
+        write().with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Removes the ledger, when nothing of the run is left.
@@ -123,7 +128,7 @@ impl Ledger {
         let path = directory.join(FILE);
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.attempt(|| format!("remove {}", path.display())),
+            removed => removed.with_context(|| format!("cannot remove {}", path.display())),
         }
     }
 }

@@ -4,37 +4,173 @@
 //! Workloads are pods and not Deployments, so that the client that creates one receives the error
 //! if something prevents it, such as a webhook that does not answer. The workload pods satisfy Pod
 //! Security `restricted`. The namespace does not enforce it, because meshes add containers with
-//! more rights to the pods, and watchers need all rights.
+//! more rights to the pods, and watchers need all rights: they can see, inspect and kill the
+//! processes of their node, and are not part of any mesh.
 
-pub(super) mod plan;
-mod real_service;
-pub(super) mod watchers;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, Value as Part, context};
+use serde_json::Value;
+
+use super::mesh::Mesh;
+use super::nodes::Placement;
+use crate::application::{self, PORT};
+use crate::real_application::images::Images;
+use crate::revision::CHURNING;
+use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
+use crate::{load_server, node_watcher};
+
+/// The template of all objects.
+const OBJECTS: &str = include_str!("../../data/cluster.yaml");
+/// The user ID of the pods, which has no special rights.
+const USER: u32 = 65532;
+/// The prefix of the names of watchers, which no workload has.
+const WATCHER: &str = "watch-";
+
+/// Whether a pod of the bench is a watcher.
+pub(super) fn is_watcher(pod: &str) -> bool {
+    pod.starts_with(WATCHER)
+}
+
+/// The names of the watcher pods, by node.
+pub(super) fn watchers<'a>(
+    nodes: impl IntoIterator<Item = &'a String>,
+) -> BTreeMap<String, String> {
+    let nodes = nodes.into_iter().enumerate();
+    nodes.map(|(nth, node)| (node.clone(), format!("{WATCHER}{nth}"))).collect()
+}
+
+/// The inputs of the objects.
+#[derive(Clone, Copy)]
+pub(super) struct Plan<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) mesh: Mesh,
+    pub(super) scenario: &'a Scenario,
+    pub(super) image: &'a str,
+    /// The real application instead of the suite's own services.
+    pub(super) real: Option<&'a Images>,
+    /// The place of the records.
+    pub(super) records: &'a str,
+    pub(super) placement: &'a Placement,
+    /// The token that watchers require.
+    pub(super) token: &'a str,
+}
+
+impl Plan<'_> {
+    /// The namespace.
+    pub(super) fn namespace(&self) -> Value {
+        self.object("namespace", context! {})
+    }
+
+    /// The Service objects of the scenario's services, in their order.
+    pub(super) fn services(&self) -> Vec<Value> {
+        (0..self.scenario.services)
+            .map(|nth| self.service(&self.scenario.service(nth), nth))
+            .collect()
+    }
+
+    /// The service whose endpoints come and go: all other services. It has no selector, because the
+    /// suite writes its endpoints.
+    pub(super) fn churning(&self) -> Value {
+        self.service(CHURNING, 0)
+    }
+
+    fn service(&self, name: &str, nth: u32) -> Value {
+        let (selects, app_protocol) = (name != CHURNING, self.scenario.app_protocol(nth));
+        self.object(
+            "service",
+            context! { name, selects, app_protocol, real => self.image_of(name) },
+        )
+    }
+
+    /// The workloads: the load generators, and the services with the addresses of the services they
+    /// call.
+    pub(super) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
+        let listen = format!("127.0.0.1:{}", load_server::PORT);
+        let args = ["load-server", "--listen", &listen].map(str::to_owned).to_vec();
+        let generators = [CLIENT, NEIGHBOUR].into_iter();
+        let generators = generators.take(1 + usize::from(!self.scenario.neighbours.is_empty()));
+        let mut all: Vec<Value> = generators
+            .flat_map(|name| {
+                let host = self.placement.host_of(name);
+                self.objects("workload", context! { name, host, args => &args })
+            })
+            .collect();
+        for nth in 0..self.scenario.services {
+            let name = self.scenario.service(nth);
+            let address = |nth: u32| addresses[nth as usize].to_string();
+            let args = application::arguments(self.scenario, nth, application::LISTEN, address);
+            let (host, real) = (self.placement.host_of(&name), self.image_of(&name));
+            let of = context! { name, host, args, real, listens => true };
+            all.extend(self.objects("workload", of));
+        }
+        all
+    }
+
+    /// The watchers, each with its account, after what lets them decline a proxy.
+    pub(super) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
+        let exemption = (self.mesh == Mesh::Leno).then(|| self.object("exemption", context! {}));
+        let listen = format!("127.0.0.1:{}", node_watcher::PORT);
+        let args = ["watch", "--listen", &listen].map(str::to_owned).to_vec();
+        let watchers = watchers.iter();
+        let watchers = watchers.flat_map(|(node, name)| {
+            self.objects("watcher", context! { name, node, args => &args })
+        });
+        exemption.into_iter().chain(watchers).collect()
+    }
+
+    /// The image of a service of the real application.
+    fn image_of(&self, service: &str) -> Option<Part> {
+        self.real?.services.get(service).map(|image| Serde(image).into())
+    }
+
+    fn object(&self, part: &str, of: Part) -> Value {
+        self.objects(part, of).swap_remove(0)
+    }
+
+    /// The objects of a part of the template, which is about `of`.
+    fn objects(&self, part: &str, of: Part) -> Vec<Value> {
+        let facts = self.mesh.facts();
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+        let json = |value: Part| serde_json::to_string(&value).expect("it has only text keys");
+        environment.add_filter("json", json);
+        let values = context! {
+            part,
+            of,
+            namespace => self.namespace,
+            records => self.records,
+            label => &facts.label,
+            annotation => &facts.annotation,
+            image => self.image,
+            port => PORT,
+            user => USER,
+            token => self.token,
+            token_variable => node_watcher::TOKEN,
+        };
+        let text = environment.render_str(OBJECTS, values).expect("a test renders every part");
+        leno_operate::documents(&text).expect("a test reads every part")
+    }
+}
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::collections::BTreeSet;
-    use std::net::SocketAddr;
 
-    use serde_json::{Value, json};
+    use serde_json::json;
 
-    use super::plan::Plan;
-    use super::watchers::{is_watcher, watchers};
-    use crate::application::PORT;
-    use crate::cluster::mesh::Mesh;
-    use crate::cluster::nodes::Placement;
+    use super::*;
     use crate::cluster::nodes::tests::two_nodes;
-    use crate::real_application::images::{self, Images};
+    use crate::real_application::images;
 
     /// All objects of a small scenario with calls, under a mesh.
     fn objects(mesh: Mesh, scenario: &str) -> Vec<Value> {
         objects_of(mesh, scenario, None)
     }
 
-    pub(in crate::cluster) fn objects_of(
-        mesh: Mesh,
-        scenario: &str,
-        real: Option<&Images>,
-    ) -> Vec<Value> {
+    fn objects_of(mesh: Mesh, scenario: &str, real: Option<&Images>) -> Vec<Value> {
         let scenario = crate::scenario::find(scenario).unwrap();
         let placement = Placement::of(&two_nodes(), &scenario);
         let plan = Plan {
@@ -77,9 +213,13 @@ pub(super) mod tests {
             all.iter().map(|one| serde_saphyr::to_string(one).unwrap()).collect();
         let text = documents.join("---\n");
         if std::env::var_os("LENO_UPDATE").is_some() {
-            std::fs::write("src/cluster/manifests/golden.yaml", &text).unwrap();
+            std::fs::write("data/cluster.golden.yaml", &text).unwrap();
         }
-        assert_eq!(text, include_str!("manifests/golden.yaml"), "LENO_UPDATE=1 writes it again");
+        assert_eq!(
+            text,
+            include_str!("../../data/cluster.golden.yaml"),
+            "LENO_UPDATE=1 writes it again"
+        );
     }
 
     #[test]
@@ -108,5 +248,36 @@ pub(super) mod tests {
         let scenario = crate::scenario::find("neighbour").unwrap();
         assert_eq!(scenario.workloads(), ["client", "neighbour", "s0", "s1"]);
         assert!(!scenario.workloads().iter().any(|name| is_watcher(name)));
+    }
+
+    #[test]
+    fn only_services_are_others_and_they_are_restricted_unless_they_say_more() {
+        let text = "{scenario: faces, services: {face: {image: a, user: 7, command: [/face], args: [-port, \"80\"], \
+                    port: 80}, smiley: {image: b}, color: {image: c, privileges: image}}}";
+        let images: Images = serde_saphyr::from_str(text).unwrap();
+        let own = objects_of(Mesh::None, "faces", None);
+        let real = objects_of(Mesh::None, "faces", Some(&images));
+        let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
+        assert!(own.iter().map(name).eq(real.iter().map(name)));
+        let differ =
+            own.iter().zip(&real).filter(|(one, two)| one != two).map(|(one, _)| name(one));
+        let differ: Vec<_> = differ.collect();
+        let pod = |service: &str| (json!("Pod"), json!(service));
+        let wanted = [(json!("Service"), json!("face")), pod("face"), pod("smiley"), pod("color")];
+        assert_eq!(differ, wanted, "and the Service of the one that listens elsewhere");
+        let of = |service: &str| {
+            let found = real.iter().find(|object| name(object) == pod(service)).unwrap();
+            (found["spec"]["securityContext"].clone(), found["spec"]["containers"][0].clone())
+        };
+        let (user, face) = of("face");
+        assert_eq!((&user["runAsUser"], &user["runAsNonRoot"]), (&json!(7), &json!(true)));
+        assert_eq!((&face["command"], &face["args"]), (&json!(["/face"]), &json!(["-port", "80"])));
+        assert_eq!(face["startupProbe"]["tcpSocket"]["port"], 80);
+        let (user, smiley) = of("smiley");
+        assert_eq!(user["runAsUser"], 65532);
+        assert_eq!(smiley["securityContext"]["readOnlyRootFilesystem"], true);
+        assert!(smiley.get("args").is_none() && smiley.get("env").is_none(), "{smiley}");
+        let (user, color) = of("color");
+        assert!(user.get("runAsUser").is_none() && color.get("securityContext").is_none());
     }
 }

@@ -48,10 +48,9 @@ pub(super) async fn measure(
     ground: &BenchCluster,
     (case, record): (&ClusterCase<'_>, Record),
     interrupt: &Interrupt,
-    say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
     let placement = Placement::of(&ground.nodes.usable, case.scenario);
-    let measured = in_environment(run, ground, (case, record, &placement), interrupt, say).await;
+    let measured = in_environment(run, ground, (case, record, &placement), interrupt).await;
     // If the namespace cannot be removed, no further measurement would be valid.
     let struck = namespace::delete(&ground.client, &ground.namespace)
         .await
@@ -76,11 +75,10 @@ async fn in_environment(
     ground: &BenchCluster,
     (case, mut record, placement): (&ClusterCase<'_>, Record, &Placement),
     interrupt: &Interrupt,
-    say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let environment = ClusterEnvironment::set((run, ground), place, interrupt, say).await?;
+    let environment = ClusterEnvironment::set((run, ground), place, interrupt).await?;
     let proxies: Vec<&str> = environment.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     record.application_digests = environment.images().await?;
@@ -88,9 +86,9 @@ async fn in_environment(
     pass(SETTLE, interrupt).await?;
     let listed = async || environment.watched(interrupt).await;
     let none = BTreeSet::new();
-    let (_, quiet) = environment.watchers.before((listed, &none), interrupt, say).await?;
+    let (_, quiet) = environment.watchers.before((listed, &none), interrupt).await?;
     pass(SETTLE, interrupt).await?;
-    let (watched, idle) = environment.watchers.before((listed, &none), interrupt, say).await?;
+    let (watched, idle) = environment.watchers.before((listed, &none), interrupt).await?;
     record.proxies = idle.proxies();
     are_counted(case.mesh, record.proxies)?;
     record.idle_proxies_cpus = idle.proxies_cpus_since(&quiet);
@@ -100,7 +98,7 @@ async fn in_environment(
     // The kubelet delays the second restart of a container. The scenario that kills proxies
     // measures a restart, so it must be the first one.
     if !kills(environment.mesh, environment.scenario) {
-        record.start_up_ms = start_up(&environment, (&watched, &plans[0]), interrupt, say).await?;
+        record.start_up_ms = start_up(&environment, (&watched, &plans[0]), interrupt).await?;
     }
     let plans = match &case.scenario.pace {
         Pace::SearchP99Ms(bound) => {
@@ -115,7 +113,7 @@ async fn in_environment(
     // Counters of whole kernels are only read on nodes with workloads. A node that only has the
     // mesh's control plane would not be counted without a mesh either.
     let whole: BTreeSet<String> = environment.roles.carriers.nodes().map(str::to_owned).collect();
-    let (watched, before) = environment.watchers.before((listed, &whole), interrupt, say).await?;
+    let (watched, before) = environment.watchers.before((listed, &whole), interrupt).await?;
     let mut seen = LoadReadings::of(watched, whole);
     let mut loaded = load(run, &environment, (&plans, &mut seen), interrupt).await?;
     environment.arrived(&mut loaded.given).await;

@@ -97,20 +97,19 @@ impl MeshRoundContext<'_> {
         ledger: &mut Ledger,
         clock: &mut Clock,
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let refused = self.refused().await?;
         let nothing = refused.iter().all(Option::is_some);
         let installed = match self.round.mesh == Mesh::None || !self.run.install || nothing {
             true => Ok(Ok(())),
-            false => self.install(ledger, interrupt, say).await,
+            false => self.install(ledger, interrupt).await,
         };
         let done = match installed {
-            Ok(installed) => self.cases((installed, &refused), clock, interrupt, say).await,
+            Ok(installed) => self.cases((installed, &refused), clock, interrupt).await,
             Err(error) => Err(error),
         };
         let out = &self.run.options.out;
-        let back = take_back(&self.ground.client, (ledger, out), say).await;
+        let back = take_back(&self.ground.client, (ledger, out)).await;
         match (done, back) {
             (Err(error), Err(left)) => Err(left.context(format!("{error:#}"))),
             (done, back) => done.and(back),
@@ -122,12 +121,7 @@ impl MeshRoundContext<'_> {
     ///
     /// # Errors
     /// If another user has installed the mesh since the run began, or the ledger cannot be written.
-    async fn install(
-        &self,
-        ledger: &mut Ledger,
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Result<()>> {
+    async fn install(&self, ledger: &mut Ledger, interrupt: &Interrupt) -> Result<Result<()>> {
         let MeshRound { mesh, round, .. } = *self.round;
         let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
         let refused = |what: &str| {
@@ -151,14 +145,14 @@ impl MeshRoundContext<'_> {
                 return Err(refused(&format!("Namespace {namespace}")));
             }
         }
-        say(&format!("{name}: being installed for round {}", round + 1));
+        eprintln!("{name}: being installed for round {}", round + 1);
         let (target, tool) = (&self.ground.target, self.tool);
         let installation = Installation { client, target, mesh, tool };
         let mut agents = || {
             ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
             ledger.write(out)
         };
-        let done = installation.install((&self.run.values, &mut agents), interrupt, say).await;
+        let done = installation.install((&self.run.values, &mut agents), interrupt).await;
         if done.is_ok() {
             ledger.mesh.iter_mut().for_each(|installed| installed.fresh = false);
         }
@@ -196,7 +190,6 @@ impl MeshRoundContext<'_> {
         (installed, refused): (Result<()>, &[Option<String>]),
         clock: &mut Clock,
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let name = self.round.mesh.name();
         let mut lacks = match installed {
@@ -206,12 +199,12 @@ impl MeshRoundContext<'_> {
         for ((scenario, step), refused) in self.round.cases.iter().zip(refused) {
             let left_out = refused.clone().or_else(|| lacks.clone());
             let is_killed = left_out.is_none() && kills(self.round.mesh, scenario);
-            let mut record = self.one(left_out, (scenario, *step), interrupt, say).await?;
+            let mut record = self.one(left_out, (scenario, *step), interrupt).await?;
             write(&self.run.options.out, &mut record)?;
             let (far, left) = clock.next();
-            say(&line(&record, far, left));
+            eprintln!("{}", line(&record, far, left));
             if is_killed {
-                lacks = self.is_back(scenario, interrupt, say).await?;
+                lacks = self.is_back(scenario, interrupt).await?;
             }
         }
         Ok(())
@@ -219,18 +212,13 @@ impl MeshRoundContext<'_> {
 
     /// Waits until a mesh is ready again after all its containers were killed; returns why it is
     /// not.
-    async fn is_back(
-        &self,
-        scenario: &Scenario,
-        interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Option<String>> {
+    async fn is_back(&self, scenario: &Scenario, interrupt: &Interrupt) -> Result<Option<String>> {
         let (mesh, tool) = (self.round.mesh, self.tool);
         let (client, target) = (&self.ground.client, &self.ground.target);
         let installation = Installation { client, target, mesh, tool };
         let nodes = self.ground.nodes.usable.iter().map(|one| one.node.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
-        match installation.ready_on(&nodes, interrupt, say).await {
+        match installation.ready_on(&nodes, interrupt).await {
             Err(error) if error.is::<Interrupted>() => Err(error),
             ready => Ok(ready.err().map(|why| {
                 let (mesh, scenario) = (mesh.name(), &scenario.name);
@@ -244,7 +232,6 @@ impl MeshRoundContext<'_> {
         left_out: Option<String>,
         (scenario, step): (&Scenario, Option<f64>),
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<Record> {
         let MeshRound { mesh, round, .. } = *self.round;
         let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
@@ -255,7 +242,7 @@ impl MeshRoundContext<'_> {
         let measured = async {
             let case = ClusterCase { scenario, mesh, version: self.version().await?, step };
             let all = (&case, record.clone());
-            measure::measure(self.run, self.ground, all, interrupt, say).await
+            measure::measure(self.run, self.ground, all, interrupt).await
         };
         match measured.await {
             Ok(record) => Ok(record),

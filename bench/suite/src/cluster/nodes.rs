@@ -59,9 +59,6 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
 }
 
 /// The names of the Ready nodes, including those that do not accept pods.
-///
-/// # Errors
-/// If the nodes cannot be listed.
 pub(super) async fn ready(client: &Client) -> Result<BTreeSet<String>, Error> {
     let nodes: Api<Object> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;

@@ -34,9 +34,6 @@ pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
 /// Kills every proxy and the control plane at the given time, if the scenario does so. The
 /// containers are listed before that time. A failure only leads to a mark, because the load runs
 /// on.
-///
-/// # Errors
-/// After an interrupt.
 pub(super) async fn restart(
     environment: &ClusterEnvironment<'_>,
     due: Instant,

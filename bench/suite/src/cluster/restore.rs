@@ -19,15 +19,11 @@ pub(super) struct NotRestored(PathBuf);
 /// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed
 /// mesh, then the objects that the mesh left behind. Afterwards the ledger in the directory has no
 /// mesh. Safe to repeat.
-pub(super) async fn take_back(
-    client: &Client,
-    (ledger, out): (&mut Ledger, &Path),
-    say: &mut dyn FnMut(&str),
-) -> Result<()> {
+pub(super) async fn take_back(client: &Client, (ledger, out): (&mut Ledger, &Path)) -> Result<()> {
     let back = async {
         namespace::delete(client, &ledger.namespace).await?;
         if let Some(installed) = ledger.mesh.clone() {
-            remove(client, (ledger, out), &installed, say).await?;
+            remove(client, (ledger, out), &installed).await?;
             ledger.mesh = None;
             ledger.write(out)?;
         }
@@ -52,15 +48,14 @@ async fn remove(
     client: &Client,
     (ledger, out): (&mut Ledger, &Path),
     installed: &Installed,
-    say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let Installed { mesh, before, .. } = installed;
     let (mesh, name) = (*mesh, mesh.name());
     if let Some(namespace) = install::foreign_namespace(client, mesh, &ledger.namespace).await? {
-        say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
+        eprintln!("{name}: in namespace {namespace}, which this run has not made: it stays");
         return Ok(());
     }
-    say(&format!("{name}: being removed"));
+    eprintln!("{name}: being removed");
     // Some tools fail if there is nothing to remove, as linkerd does.
     let something = Inventory::take(client).await?.has_new(mesh, before);
     if mesh.facts().tool.is_none() || something {
@@ -68,10 +63,10 @@ async fn remove(
         let target = &ledger.target();
         let installation = Installation { client, target, mesh, tool: tool.as_deref() };
         // Until the removal succeeds, the objects that a second attempt needs stay in the cluster.
-        ledger.unclean.extend(installation.remove(installed, say).await?);
+        ledger.unclean.extend(installation.remove(installed).await?);
         ledger.write(out)?;
     }
-    inventory::restore(client, (&ledger.namespace, mesh, before), say).await
+    inventory::restore(client, (&ledger.namespace, mesh, before)).await
 }
 
 /// Releases a cluster in which nothing of the run is left.
@@ -79,11 +74,11 @@ pub(super) async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Resu
     run_lock::release(client, &ledger.namespace)
         .await
         .with_context(|| NotRestored(out.to_owned()))?;
-    Ok(Ledger::forget(out)?)
+    Ledger::forget(out)
 }
 
 /// As [`clean`], in a directory that this process has locked.
-pub(super) async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
+pub(super) async fn finish(out: &Path) -> Result<bool> {
     let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
     let reached = async {
         let client = leno_operate::connect(&ledger.target()).await?;
@@ -97,8 +92,8 @@ pub(super) async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool
         )
     })?;
     ledger.check(out, &identity)?;
-    say(&format!("taking back what a run left: namespace {}", ledger.namespace));
-    take_back(&client, (&mut ledger, out), say).await?;
+    eprintln!("taking back what a run left: namespace {}", ledger.namespace);
+    take_back(&client, (&mut ledger, out)).await?;
     let_go(&client, &ledger, out).await?;
     Ok(true)
 }

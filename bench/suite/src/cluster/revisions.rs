@@ -72,9 +72,6 @@ impl<'a> Revisions<'a> {
     }
 
     /// Sets the endpoints of the services.
-    ///
-    /// # Errors
-    /// If a service has no pod with an address.
     pub(super) fn serve(&mut self, pods: &[Pod]) -> Result<()> {
         let endpoint = |nth: u32| {
             let name = self.scenario.service(nth);

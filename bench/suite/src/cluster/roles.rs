@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use leno_kube::ResourceExt as _;
 use leno_operate::statuses;
 
-use super::manifests::watchers::is_watcher;
+use super::manifests::is_watcher;
 use super::mesh::Mesh;
 use super::names::CONTAINER;
 use crate::measurement::usage::{Component, Role};

@@ -8,7 +8,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::api::PostParams;
 use leno_kube::{Api, Client, ResourceExt as _};
@@ -17,7 +17,6 @@ use serde_json::json;
 
 use super::names::{MANAGED, RECORDS, RUN};
 use super::namespace::delete_exactly;
-use crate::error::{self, Attempt as _};
 
 /// The annotation that names the run that created a namespace.
 const OF: &str = "leno.dev/bench-run";
@@ -35,20 +34,19 @@ pub(super) struct Claimant<'a> {
 }
 
 /// Locks a directory until the returned file is dropped or the process ends.
-///
-/// # Errors
-/// If another process has locked the directory, or it cannot be locked.
-pub(super) fn directory(out: &Path) -> error::Result<File> {
-    let file = File::open(out)
-        .attempt(|| format!("open directory {} (is it the --out of a run?)", out.display()))?;
+pub(super) fn directory(out: &Path) -> Result<File> {
+    let file = File::open(out).with_context(|| {
+        format!("cannot open directory {} (is it the --out of a run?)", out.display())
+    })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::Error(source)) => Err(source)
-            .attempt(|| format!("lock directory {} (is it on a local disk?)", out.display())),
-        Err(TryLockError::WouldBlock) => Err(error::Error::Refused(format!(
+        Err(TryLockError::Error(source)) => Err(source).with_context(|| {
+            format!("cannot lock directory {} (is it on a local disk?)", out.display())
+        }),
+        Err(TryLockError::WouldBlock) => Err(anyhow!(
             "a run with its records in {} is under way: let it end, or choose another --out",
             out.display()
-        ))),
+        )),
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) async fn start_up(
     environment: &ClusterEnvironment<'_>,
     (watched, plan): (&[Component], &Plan),
     interrupt: &Interrupt,
-    say: &mut dyn FnMut(&str),
 ) -> Result<Option<f64>> {
     let Some(proxy) = &environment.mesh.facts().proxy else { return Ok(None) };
     let end = format!("/{CLIENT}/{proxy}");
@@ -42,7 +41,7 @@ pub(super) async fn start_up(
     environment.probe(plan, |probe| *probe != Probe::Asking, interrupt).await?;
     let path = environment.watchers.restart(proxy, interrupt).await?;
     let start = environment.watchers.started((&proxy.node, &path), interrupt).await?;
-    environment.is_again(proxy, interrupt, say).await?;
+    environment.is_again(proxy, interrupt).await?;
     pass(NOTICE, interrupt).await?;
     let probe = environment.end_probe(interrupt).await?;
     Ok(match (start, probe) {

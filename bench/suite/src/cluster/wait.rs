@@ -23,58 +23,37 @@ pub(super) enum PollResult<T> {
     NotYet(String),
 }
 
-/// What to wait for, how long, and who receives reports of progress.
-pub(super) struct Wait<'a> {
-    pub(super) what: &'a str,
-    pub(super) limit: Duration,
-    pub(super) interrupt: &'a Interrupt,
-    pub(super) say: &'a mut dyn FnMut(&str),
-}
-
-impl Wait<'_> {
-    /// Polls until the state is reached.
-    ///
-    /// # Errors
-    /// If the state is not reached in time, in which case the error has the last progress; if a
-    /// poll fails; after an interrupt.
-    pub(super) async fn until<T>(
-        self,
-        mut look: impl AsyncFnMut() -> Result<PollResult<T>>,
-    ) -> Result<T> {
-        let begin = Instant::now();
-        let mut said = begin;
-        loop {
-            let seen = tokio::select! {
-                seen = look() => seen?,
-                error = raised(self.interrupt) => return Err(error),
-            };
-            let far = match seen {
-                PollResult::There(found) => return Ok(found),
-                PollResult::NotYet(far) => far,
-            };
-            if begin.elapsed() > self.limit {
-                bail!("{}: waited for {} s: {far}", self.what, self.limit.as_secs());
-            }
-            if said.elapsed() > WORD {
-                said = Instant::now();
-                (self.say)(&format!("  {}: {far}", self.what));
-            }
-            self.interrupt.check()?;
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-}
-
-/// Repeats a request until it has the expected answer, as [`Wait::until`] does, without reports of progress.
+/// Repeats a poll or a request until it has the expected result. Reports progress on standard error every 10 s.
 ///
 /// # Errors
-/// As [`Wait::until`].
+/// If the state is not reached in time, in which case the error has the last progress; if a poll fails; after an
+/// interrupt.
 pub(super) async fn repeated<T>(
     (what, limit): (&str, Duration),
     interrupt: &Interrupt,
-    ask: impl AsyncFnMut() -> Result<PollResult<T>>,
+    mut look: impl AsyncFnMut() -> Result<PollResult<T>>,
 ) -> Result<T> {
-    Wait { what, limit, interrupt, say: &mut |_| {} }.until(ask).await
+    let begin = Instant::now();
+    let mut said = begin;
+    loop {
+        let seen = tokio::select! {
+            seen = look() => seen?,
+            error = raised(interrupt) => return Err(error),
+        };
+        let far = match seen {
+            PollResult::There(found) => return Ok(found),
+            PollResult::NotYet(far) => far,
+        };
+        if begin.elapsed() > limit {
+            bail!("{what}: waited for {} s: {far}", limit.as_secs());
+        }
+        if said.elapsed() > WORD {
+            said = Instant::now();
+            eprintln!("  {what}: {far}");
+        }
+        interrupt.check()?;
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// Sleeps, but returns early after an interrupt.
@@ -124,14 +103,9 @@ mod tests {
     #[tokio::test]
     async fn a_wait_has_a_limit_and_reports_progress() {
         let interrupt = Interrupt::default();
-        let wait = |limit| Wait {
-            what: "pods",
-            limit,
-            interrupt: &interrupt,
-            say: Box::leak(Box::new(|_: &str| {})),
-        };
+        let pods = |limit| ("pods", limit);
         let mut looks = 0;
-        let found = wait(Duration::from_secs(60)).until(async || {
+        let found = repeated(pods(Duration::from_secs(60)), &interrupt, async || {
             looks += 1;
             Ok(if looks == 2 {
                 PollResult::There(looks)
@@ -141,10 +115,11 @@ mod tests {
         });
         assert_eq!(found.await.unwrap(), 2);
         let never = async || Ok(PollResult::<()>::NotYet("1 of 2 ready".into()));
-        let error = wait(Duration::ZERO).until(never).await.unwrap_err().to_string();
+        let error =
+            repeated(pods(Duration::ZERO), &interrupt, never).await.unwrap_err().to_string();
         assert_eq!(error, "pods: waited for 0 s: 1 of 2 ready");
         interrupt.raise();
-        let error = wait(Duration::from_secs(60)).until(never).await.unwrap_err();
+        let error = repeated(pods(Duration::from_secs(60)), &interrupt, never).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>());
     }
 
@@ -158,9 +133,8 @@ mod tests {
         interrupt.raise();
         let error = within(limit, never(), &interrupt).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
-        let wait = Wait { what: "pods", limit, interrupt: &interrupt, say: &mut |_| {} };
         let look = async || std::future::pending::<Result<PollResult<()>>>().await;
-        let error = wait.until(look).await.unwrap_err();
+        let error = repeated(("pods", limit), &interrupt, look).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
     }
 }

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use leno_operate::{PodName, Reach};
 use tokio::time::{Instant, timeout};
 
-use super::wait::{PollResult, Wait, pass, repeated};
+use super::wait::{PollResult, pass, repeated};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::kernel_counters::NodeCounters;
 use crate::measurement::usage::{Component, Reading};
@@ -34,9 +34,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub(super) trait WatcherTransport {
     /// Sends a request with a method, a path and a body. Returns the status and the body of the
     /// answer.
-    ///
-    /// # Errors
-    /// If there is no answer; the error gives the reason.
     async fn ask(
         &self,
         pod: &PodName,
@@ -135,10 +132,8 @@ impl<W: WatcherTransport> Watchers<W> {
         &self,
         (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Component>>, &BTreeSet<String>),
         interrupt: &Interrupt,
-        say: &mut dyn FnMut(&str),
     ) -> Result<(Vec<Component>, Reading)> {
-        let wait = Wait { what: "every container is seen", limit: ANSWERED, interrupt, say };
-        wait.until(async || {
+        repeated(("every container is seen", ANSWERED), interrupt, async || {
             // Listed again for each attempt, because containers that have ended have no process.
             let watched = listed().await?;
             let what = CounterQuery { watched: &watched, whole };
@@ -158,9 +153,6 @@ impl<W: WatcherTransport> Watchers<W> {
     }
 
     /// After the load: the first answer of each watcher with something to read, within 60 s.
-    ///
-    /// # Errors
-    /// After an interrupt.
     pub(super) async fn after(
         &self,
         what: CounterQuery<'_>,
@@ -263,9 +255,6 @@ impl<W: WatcherTransport> Watchers<W> {
     }
 
     /// Kills a container and returns the path for querying when its program ran again.
-    ///
-    /// # Errors
-    /// If its node does not confirm in time.
     pub(super) async fn restart(&self, one: &Component, interrupt: &Interrupt) -> Result<String> {
         let (node, path) = (&one.node, format!("/start/{}", unique_id()));
         let body = serde_json::to_string(&one.id)?;
@@ -281,9 +270,6 @@ impl<W: WatcherTransport> Watchers<W> {
     }
 
     /// The state of a restart.
-    ///
-    /// # Errors
-    /// If it is not known within 60 s.
     pub(super) async fn started(
         &self,
         (node, path): (&str, &str),

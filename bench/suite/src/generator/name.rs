@@ -5,9 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-use anyhow::Result;
-
-use crate::error::Error;
+use anyhow::{Result, anyhow};
 
 /// Makes the command that runs a program where the load comes from, such as in a workload of a lab.
 pub type Client<'a> = &'a (dyn Fn(&Path) -> Result<Command> + Sync);
@@ -31,7 +29,6 @@ impl Generator {
     pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
 
     /// Its name.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leno => "leno",
@@ -49,12 +46,10 @@ impl fmt::Display for Generator {
 }
 
 impl FromStr for Generator {
-    type Err = Error;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|generator| generator.name() == text);
-        found.ok_or_else(|| {
-            Error::Refused(format!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
-        })
+        found.ok_or_else(|| anyhow!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
     }
 }

@@ -1,13 +1,13 @@
 //! One measurement to make in the lab.
 
-use super::mesh::adapter::{Mesh, MeshPrograms};
+use super::mesh::{Mesh, MeshPrograms};
 use crate::generator::name::Generator;
 use crate::scenario::Scenario;
 
 /// One measurement to make.
 pub(super) struct Case<'a> {
     pub(super) scenario: &'a Scenario,
-    pub(super) mesh: &'a dyn Mesh,
+    pub(super) mesh: &'a Mesh,
     pub(super) found: &'a MeshPrograms,
     pub(super) generator: Generator,
     pub(super) round: u32,

@@ -108,7 +108,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::lab::mesh::adapter::Share;
+    use crate::lab::mesh::Share;
 
     fn of(name: &str, meshed: bool, revision: u64) -> String {
         with(name, meshed.then(Own::default), revision)

@@ -1,222 +1,222 @@
-//! The meshes, behind one trait. Leno's mesh is a lab with its own proxies. For another mesh, the
-//! lab runs a proxy of that mesh beside each workload and captures its traffic with Leno's capture.
+//! The meshes of the lab, from a file. Leno's mesh is a lab with its own proxies. For another mesh, the lab runs a proxy of that
+//! mesh beside each workload and captures its traffic with Leno's capture.
 
-pub(crate) mod adapter;
-mod alone;
 pub mod certificates;
-mod envoy;
-mod haproxy;
 pub(crate) mod hop;
-mod leno;
 pub(crate) mod linkerd;
-mod nginx;
-mod ztunnel;
+mod peer;
 
 use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use leno_capture::Choice;
+use serde::Deserialize;
 
-use crate::error::Error;
-use crate::mesh_names::{CLUSTER, LAB, NONE};
+use crate::mesh_names::{CLUSTER, NONE};
 use crate::scenario::Scenario;
+use crate::tools::{self, Missing};
 
-pub use adapter::{Mesh, Own};
+use certificates::Authority;
+use hop::{Configuration, Hop};
+use linkerd::Control;
+use peer::{Peer, Unable, parsed};
+
+pub use peer::MeshPrograms;
+
+/// The file of the meshes, built into this program.
+static FACTS: LazyLock<Vec<MeshFacts>> = LazyLock::new(|| {
+    let all = serde_saphyr::from_str(include_str!("../../data/lab.yaml"));
+    all.expect("a test reads the built-in file")
+});
+
+/// What is known of a mesh.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeshFacts {
+    name: String,
+    about: String,
+    /// How the lab runs Leno's own proxies.
+    own: Option<Own>,
+    /// The proxy beside each workload, if that is not one that `leno up` runs.
+    peer: Option<Peer>,
+    /// The scenarios that it cannot carry.
+    #[serde(default)]
+    unable: Vec<Unable>,
+}
+
+/// How the lab runs Leno's own proxies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Own {
+    /// How they capture traffic.
+    #[serde(deserialize_with = "parsed")]
+    pub capture: Choice,
+    /// What they observe of requests.
+    pub observed: Observed,
+    /// Node mode, and which workloads share a process; `None` for sidecars.
+    pub share: Option<Share>,
+}
+
+/// Which workloads share the process of their proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// All of the machine.
+    Node,
+    /// Those of a service account.
+    ServiceAccount,
+}
+
+impl Share {
+    /// The value of `leno.dev/share` in a revision. An odd one groups the same workloads under another name, so that other
+    /// processes take over from those that run, as an update has them do.
+    pub fn name(self, revision: u64) -> &'static str {
+        match (self, revision % 2) {
+            (Self::Node, 0) => "node",
+            (Self::Node, _) => "namespace",
+            (Self::ServiceAccount, 0) => "service-account",
+            (Self::ServiceAccount, _) => "workload",
+        }
+    }
+}
+
+/// What Leno's own proxies observe of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Observed {
+    /// They count them, as they always do.
+    #[default]
+    Counts,
+    /// A line for each.
+    AccessLog,
+    /// Spans of this percentage.
+    Traces(u8),
+    /// What a tap shows at its highest rate.
+    Tap,
+}
 
 /// The user's choices about meshes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Choices {
-    /// Path of Envoy, instead of the installed one.
+    /// Path of Envoy, instead of the installed one
+    #[arg(long, value_name = "PATH")]
     pub envoy: Option<PathBuf>,
-    /// Path of ztunnel, which has no installer.
+
+    /// The binary of ztunnel, built with its feature `testing`
+    #[arg(long, value_name = "PATH")]
     pub ztunnel: Option<PathBuf>,
-    /// Path of linkerd2-proxy, which has no installer either.
+
+    /// The binary of linkerd2-proxy
+    #[arg(long, value_name = "PATH")]
     pub linkerd2_proxy: Option<PathBuf>,
-    /// Path of an earlier build of Leno's proxy.
+
+    /// An earlier build of leno-proxy, for the mesh "before"
+    #[arg(long, value_name = "PATH")]
     pub before: Option<PathBuf>,
+}
+
+/// One mesh, or none.
+#[derive(Debug)]
+pub struct Mesh {
+    facts: &'static MeshFacts,
+    /// The program that the user named.
+    given: Option<PathBuf>,
+}
+
+/// The names of all meshes of the lab.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FACTS.iter().map(|one| &*one.name)
 }
 
 /// Looks up a mesh by its name.
 ///
 /// # Errors
 /// If no mesh has this name; the error lists the names.
-pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
-    Ok(match name {
-        NONE => Box::new(leno::None),
-        "leno-proxy" => Box::new(alone::Alone::of_this_build()),
-        "before" => Box::new(alone::Alone::before(choices.before.clone())),
-        "envoy" => Box::new(envoy::Envoy { given: choices.envoy.clone() }),
-        "haproxy" => Box::new(haproxy::Haproxy),
-        "nginx" => Box::new(nginx::Nginx),
-        "linkerd2-proxy" => Box::new(linkerd::Linkerd { given: choices.linkerd2_proxy.clone() }),
-        "ztunnel" => Box::new(ztunnel::Ztunnel { given: choices.ztunnel.clone() }),
-        _ => match leno::Leno::named(name) {
-            Some(leno) => Box::new(leno),
-            None => {
-                let known: Vec<&str> = LAB.iter().map(|(name, _)| *name).collect();
-                let known = known.join(", ");
-                let clustered = CLUSTER.iter().any(|(known, _)| *known == name);
-                let why =
-                    if clustered { "is measured in a cluster (--context)" } else { "is unknown" };
-                return Err(Error::Refused(format!(
-                    "mesh {name:?} {why}; in the lab of one machine there are: {known}"
-                )));
-            }
-        },
-    })
+pub fn named(name: &str, choices: &Choices) -> Result<Mesh> {
+    let given = match name {
+        "before" => &choices.before,
+        "envoy" => &choices.envoy,
+        "linkerd2-proxy" => &choices.linkerd2_proxy,
+        "ztunnel" => &choices.ztunnel,
+        _ => &None,
+    };
+    let facts = FACTS.iter().find(|one| one.name == name).ok_or_else(|| {
+        let clustered = CLUSTER.iter().any(|(known, _)| *known == name);
+        let why = if clustered { "is measured in a cluster (--context)" } else { "is unknown" };
+        let known = names().collect::<Vec<_>>().join(", ");
+        anyhow!("mesh {name:?} {why}; in the lab of one machine there are: {known}")
+    })?;
+    Ok(Mesh { facts, given: given.clone() })
 }
 
-/// Why a mesh cannot carry a scenario; `None` if it can.
-#[must_use]
-pub fn unable(mesh: &dyn Mesh, scenario: &Scenario) -> Option<&'static str> {
-    let is_handed_over = mesh.name() == NONE || mesh.own().is_some_and(|own| own.share.is_some());
-    if scenario.upgrades() && !is_handed_over {
-        return Some("its proxies do not hand over to others while they serve");
+impl Mesh {
+    /// Its name in records.
+    pub fn name(&self) -> &'static str {
+        &self.facts.name
     }
-    if scenario.websockets > 0 && ["envoy", "nginx"].contains(&mesh.name()) {
-        return Some("its adapter does not configure it for connections that are upgraded");
+
+    /// A description in one line.
+    pub fn about(&self) -> &'static str {
+        &self.facts.about
     }
-    mesh.unable(scenario)
+
+    /// How the lab runs Leno's own proxies; `None` if it has none of them.
+    pub fn own(&self) -> Option<Own> {
+        self.facts.own
+    }
+
+    /// Looks for the mesh's programs.
+    ///
+    /// # Errors
+    /// What is missing, and the command that installs it.
+    pub fn find(&self) -> Result<MeshPrograms, Missing> {
+        if let Some(peer) = &self.facts.peer {
+            return peer.find((self.name(), self.given.as_deref()));
+        }
+        if self.own().is_none() {
+            return Ok(MeshPrograms::default());
+        }
+        let find = |name: &str| {
+            let found = leno_local::program::find(name);
+            found.ok_or_else(|| Missing::new(name, "make build"))
+        };
+        find("leno-controller")?;
+        let program = find("leno-proxy")?;
+        let version = tools::version(&program, "--version");
+        Ok(MeshPrograms { program: Some(program), version })
+    }
+
+    /// Why the mesh cannot carry a scenario; `None` if it can.
+    pub fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
+        let is_handed_over =
+            self.name() == NONE || self.own().is_some_and(|own| own.share.is_some());
+        if scenario.upgrades() && !is_handed_over {
+            return Some("its proxies do not hand over to others while they serve");
+        }
+        self.facts.unable.iter().find_map(|one| one.why(scenario))
+    }
+
+    /// The port of the proxy beside an application that other proxies dial; `None` if all connections are captured.
+    pub(crate) fn dialled_port(&self, hop: &Hop<'_>) -> Option<u16> {
+        hop.application.and(self.facts.peer.as_ref()?.port)
+    }
+
+    /// The stand-in for the mesh's control plane on loopback of a workload, if the mesh needs one.
+    pub(crate) fn control(&self, hop: &Hop<'_>, authority: &Arc<Authority>) -> Option<Control> {
+        let is_needed = self.facts.peer.as_ref().is_some_and(|peer| peer.control);
+        is_needed.then(|| Control::new(hop, authority.clone()))
+    }
+
+    /// The configuration of the proxy of a hop; `None` if the lab runs Leno's own proxies or none.
+    pub(crate) fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
+        // The only proxy between a client and a server needs no mesh: Leno's is configured by a file there.
+        let is_alone = hop.listen.is_some() && self.own().is_some();
+        let alone = || FACTS.iter().find(|one| is_alone && one.name == "leno-proxy");
+        let peer = self.facts.peer.as_ref().or_else(|| alone()?.peer.as_ref())?;
+        Some(peer.configure(hop))
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddrV4;
-
-    use leno_measure::load::Protocol;
-    use nix::sys::signal::Signal;
-
-    use super::hop::Hop;
-    use super::hop::tests::hop;
-    use super::*;
-    use crate::scenario::Disturbance;
-
-    #[test]
-    fn a_mesh_of_a_cluster_is_sent_there() {
-        let why = |name| named(name, &Choices::default()).err().unwrap().to_string();
-        assert!(why("istio").contains("is measured in a cluster (--context)"), "{}", why("istio"));
-        assert!(why("x").contains("is unknown") && why("x").contains("leno-ebpf"), "{}", why("x"));
-    }
-
-    #[test]
-    fn every_known_mesh_is_there_under_its_name() {
-        for (name, _) in LAB {
-            assert_eq!(named(name, &Choices::default()).unwrap().name(), *name);
-        }
-        let Err(error) = named("istio", &Choices::default()) else { panic!("no such adapter") };
-        assert!(error.to_string().contains("envoy"));
-    }
-
-    #[test]
-    fn only_node_proxies_hand_over_while_they_serve() {
-        let upgrade = crate::scenario::find("upgrade").unwrap();
-        let able = |name: &&&str| {
-            let mesh = named(name, &Choices::default()).unwrap();
-            unable(mesh.as_ref(), &upgrade).is_none()
-        };
-        let names: Vec<&str> = LAB.iter().map(|(name, _)| *name).collect();
-        let able: Vec<&str> = names.iter().filter(able).copied().collect();
-        assert_eq!(able, ["none", "leno-node", "leno-shared"]);
-    }
-
-    #[test]
-    fn a_named_binary_that_is_not_there_is_missing_by_its_path() {
-        let choices = Choices { envoy: Some("/nowhere/envoy".into()), ..Choices::default() };
-        let missing = named("envoy", &choices).unwrap().find().unwrap_err();
-        assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
-    }
-
-    #[test]
-    fn every_mesh_gets_pushed_routes_and_current_endpoints() {
-        let services = [3, 4, 5].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
-        let push = Hop {
-            services: &services,
-            disturbance: Some(Disturbance::Push { every_ms: 100 }),
-            ..hop()
-        };
-        let churn = Hop {
-            disturbance: Some(Disturbance::Churn { changes_per_s: 50 }),
-            endpoints: &services[1..],
-            ..push
-        };
-        for (name, told_by) in
-            [("envoy", None), ("haproxy", Some(Signal::SIGUSR2)), ("nginx", Some(Signal::SIGHUP))]
-        {
-            let mesh = named(name, &Choices::default()).unwrap();
-            let all = |hop: &Hop<'_>| {
-                let configuration = mesh.configure(hop).unwrap();
-                assert_eq!(configuration.told_by, told_by, "{name}");
-                let others = configuration.others.iter().map(|(_, text)| text.clone());
-                others.chain([configuration.text]).collect::<Vec<_>>().join("\n")
-            };
-            let (one, two) = (all(&push), all(&Hop { revision: 7, ..push }));
-            assert_ne!(one, two, "{name}");
-            assert!(two.contains(crate::application::PUSHED) && two.contains('7'), "{name}: {two}");
-            let some = all(&churn);
-            let is_there = |last: u8| some.contains(&format!("10.89.0.{last}"));
-            assert!(!is_there(3) && is_there(4) && is_there(5), "{name}: {some}");
-            let server = Hop { services: &[], application: Some(services[0]), ..push };
-            let later = Hop { revision: 7, ..server };
-            assert_eq!(mesh.configure(&server), mesh.configure(&later), "{name}: only callers");
-        }
-    }
-
-    #[test]
-    fn proxies_of_others_ask_for_mtls_on_both_sides() {
-        let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
-        let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
-        for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
-            let client = Hop { protocol, services: &services, ..hop() };
-            let server = Hop { application, services: &[], ..client };
-            let words = [
-                ("haproxy", "verify required", "verify required"),
-                ("nginx", "ssl_certificate_key /d/key.pem", "ssl_verify_client on"),
-                ("envoy", "trusted_ca", "\"require_client_certificate\": true"),
-            ];
-            for (name, out, back) in words {
-                let mesh = named(name, &Choices::default()).unwrap();
-                let (client, server) = (mesh.configure(&client), mesh.configure(&server));
-                let (client, server) = (client.unwrap().text, server.unwrap().text);
-                assert!(
-                    client.contains(out) && client.contains("127.0.0.1:15001")
-                        || client.contains("\"port_value\": 15001"),
-                    "{name}: {client}"
-                );
-                assert!(server.contains(back), "{name}: {server}");
-            }
-        }
-    }
-
-    #[test]
-    fn envoy_forwards_to_opaque_services_without_parsing() {
-        let services = [3, 4].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
-        let envoy = named("envoy", &Choices::default()).unwrap();
-        let caller = Hop { services: &services, opaque: &services[1..], ..hop() };
-        let text = envoy.configure(&caller).unwrap().text;
-        let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
-        let chains = &read["static_resources"]["listeners"][0]["filter_chains"];
-        let filter = |nth: usize| chains[nth]["filters"][0]["name"].as_str().unwrap();
-        assert_eq!(filter(0), "envoy.filters.network.http_connection_manager");
-        assert_eq!(filter(1), "envoy.filters.network.tcp_proxy");
-        let matching = &chains[1]["filter_chain_match"]["prefix_ranges"];
-        assert_eq!(
-            *matching,
-            serde_json::json!([{"address_prefix": "10.89.0.4", "prefix_len": 32}])
-        );
-    }
-
-    #[test]
-    fn the_configuration_of_envoy_is_yaml_on_both_sides_and_in_between() {
-        let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
-        let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
-        let envoy = named("envoy", &Choices::default()).unwrap();
-        for (application, services, count) in
-            [(None, &services[..], 1), (application, &[][..], 1), (application, &services[..], 2)]
-        {
-            let hop = Hop { mixed: true, application, services, ..hop() };
-            let text = envoy.configure(&hop).unwrap().text;
-            let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
-            let all = |what: &str| read["static_resources"][what].as_array().map_or(0, Vec::len);
-            assert_eq!((all("listeners"), all("clusters")), (count, count), "{text}");
-        }
-    }
-}
+mod tests;

@@ -22,8 +22,7 @@ use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
 
 use super::documents::{NAMESPACE, Programs, documents};
-use super::mesh::Own;
-use super::mesh::adapter::Observed;
+use super::mesh::{Observed, Own};
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
 use crate::process::own_program;

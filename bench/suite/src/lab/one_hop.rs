@@ -18,7 +18,7 @@ use leno_measure::usage::{self, Cpu, Memory};
 use tempfile::TempDir;
 
 use super::case::Case;
-use super::mesh::adapter::Mesh;
+use super::mesh::Mesh;
 use super::mesh::hop::Hop;
 use super::namespaces::open_to_all;
 use super::pinning::Pinning;
@@ -77,9 +77,6 @@ impl Listening {
     }
 
     /// Its memory.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn memory(&self) -> Result<Memory> {
         let mut sum = Memory::default();
         for pid in self.pids()? {
@@ -90,9 +87,6 @@ impl Listening {
 }
 
 /// Starts the server of a scenario, on the CPUs that proxies do not have.
-///
-/// # Errors
-/// If a program is missing, does not listen, or after an interrupt.
 pub fn server(scenario: &Scenario, pinned: bool, interrupt: &Interrupt) -> Result<Listening> {
     let (directory, address) = (memory_directory()?, free_address()?);
     let command = match scenario.protocol {
@@ -126,7 +120,7 @@ fn nginx(root: &Path, address: SocketAddrV4) -> Result<Command> {
 /// # Errors
 /// As [`server`], and if the mesh has no such proxy.
 pub fn proxy(
-    (mesh, program): (&dyn Mesh, &Path),
+    (mesh, program): (&Mesh, &Path),
     (server, protocol): (SocketAddrV4, Protocol),
     pinned: bool,
     interrupt: &Interrupt,
@@ -148,11 +142,9 @@ pub fn proxy(
     };
     let why = || format!("{} is not measured alone, in plaintext", mesh.name());
     let configuration = mesh.configure(&hop).with_context(why)?;
-    let file = directory.path().join(configuration.file);
-    fs::write(&file, &configuration.text)?;
-    let file = file.display().to_string();
+    fs::write(directory.path().join(configuration.file), &configuration.text)?;
     let mut command = Command::new(program);
-    command.args(configuration.arguments.iter().map(|one| one.replace("{}", &file)));
+    command.args(&configuration.arguments);
     command.envs(configuration.environment);
     Listening::start((command, address), directory, Pinning::proxies(pinned), interrupt)
 }

@@ -32,10 +32,10 @@ use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::mesh::adapter::Mesh;
+use super::mesh::Mesh;
 use super::mesh::certificates::Authority;
-use super::mesh::hop::{self, Configuration, Hop};
-use super::mesh::linkerd::control;
+use super::mesh::hop::{Configuration, Hop};
+use super::mesh::linkerd as control;
 use super::namespaces::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
 use crate::interrupt::Interrupt;
 use crate::scenario::Scenario;
@@ -62,7 +62,7 @@ struct Sidecar {
     /// `None` if other proxies dial this one directly.
     captured: Option<Captured>,
     arguments: Vec<String>,
-    environment: Vec<(String, String)>,
+    environment: Vec<(&'static str, String)>,
     task: Task,
     /// The port that must accept connections before traffic can pass.
     port: u16,
@@ -127,7 +127,7 @@ impl Task {
         })
     }
 
-    fn configure(&self, mesh: &dyn Mesh, revision: (&Scenario, u64)) -> Result<Configuration> {
+    fn configure(&self, mesh: &Mesh, revision: (&Scenario, u64)) -> Result<Configuration> {
         let configuration = self.with_hop(revision, |hop| mesh.configure(hop));
         configuration.context("a mesh of others has proxies")
     }
@@ -144,7 +144,7 @@ impl Task {
 impl Sidecars {
     /// Starts a proxy beside every workload.
     pub(crate) fn start(
-        mesh: &dyn Mesh,
+        mesh: &Mesh,
         program: &Path,
         (lab, scenario): (&Lab, &Scenario),
         services: &[SocketAddrV4],
@@ -175,11 +175,9 @@ impl Sidecars {
                 directory,
             };
             let configuration = task.configure(mesh, (scenario, 0))?;
-            let captured = task.with_hop((scenario, 0), |hop| mesh.captured(hop));
+            let dialled_port = task.with_hop((scenario, 0), |hop| mesh.dialled_port(hop));
             let control = task.with_hop((scenario, 0), |hop| mesh.control(hop, &authority));
             task.write(&configuration)?;
-            let file = task.directory.join(configuration.file);
-            let fill = |argument: &String| argument.replace("{}", &file.display().to_string());
             let netns = Netns::open(&instance.surroundings.netns)?;
             if let Some(control) = control {
                 Authority::write_request(&task.directory, &control::identity(&task.workload))?;
@@ -196,17 +194,15 @@ impl Sidecars {
                 excluded: never_captured(&gateway()),
                 proxy_uid: PROXY_UID,
             };
-            let (captured, port) = match captured {
-                hop::Captured::Fully => {
-                    let port = if client { OUTBOUND } else { INBOUND };
-                    (Some(leno_capture::capture(backend, &workload)?), port)
-                }
-                hop::Captured::Not(port) => (None, port),
+            let captured = match dialled_port {
+                None => Some(leno_capture::capture(backend, &workload)?),
+                Some(_) => None,
             };
+            let port = dialled_port.unwrap_or(if client { OUTBOUND } else { INBOUND });
             sidecars.all.push(Sidecar {
                 instance,
                 captured,
-                arguments: configuration.arguments.iter().map(fill).collect(),
+                arguments: configuration.arguments,
                 environment: configuration.environment,
                 task,
                 port,
@@ -240,11 +236,7 @@ impl Sidecars {
     }
 
     /// Gives the proxies another revision of their configuration, by the means of the mesh.
-    pub(crate) fn revise(
-        &self,
-        mesh: &dyn Mesh,
-        (scenario, revision): (&Scenario, u64),
-    ) -> Result<()> {
+    pub(crate) fn revise(&self, mesh: &Mesh, (scenario, revision): (&Scenario, u64)) -> Result<()> {
         for sidecar in self.all.iter().filter(|one| !one.task.services.is_empty()) {
             let configuration = sidecar.task.configure(mesh, (scenario, revision))?;
             sidecar.task.write(&configuration)?;

@@ -15,9 +15,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// The command `leno-bench probe`: sends requests until one succeeds, then until one fails, then
 /// until one succeeds again, and prints the times of both successes.
-///
-/// # Errors
-/// If the plan is invalid, or a step takes too long.
 pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
     probe_for(

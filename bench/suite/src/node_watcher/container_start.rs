@@ -72,9 +72,6 @@ pub(super) struct KilledContainer {
 
 impl KilledContainer {
     /// Records the programs of a container, then kills it.
-    ///
-    /// # Errors
-    /// If it has no process.
     pub(super) fn now(id: &str) -> Result<Self> {
         let own = pids([id]).remove(id);
         let own = own.with_context(|| format!("no process of container {id} is here"))?;

@@ -20,9 +20,6 @@ pub(crate) struct Question {
 }
 
 /// Reads the counters.
-///
-/// # Errors
-/// If the kernel's boot ID or its counters cannot be read.
 pub(super) fn read(question: &Question) -> Result<NodeCounters> {
     let asked = question.containers.iter().chain(&question.connections_of);
     let pids = containers::pids(asked.map(String::as_str));

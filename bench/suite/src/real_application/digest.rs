@@ -5,20 +5,20 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use aws_lc_rs::digest::{Context, SHA256};
+use anyhow::{Context as _, Result};
 
-use crate::error::{Attempt as _, Result};
+use aws_lc_rs::digest::{Context, SHA256};
 
 /// Bytes of one read: jars have many megabytes.
 const PIECE: usize = 64 * 1024;
 
 /// `sha256:` and 64 hexadecimal digits.
 pub(super) fn of(path: &Path) -> Result<String> {
-    let what = || format!("read {}", path.display());
-    let mut file = File::open(path).attempt(what)?;
+    let what = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(what)?;
     let (mut context, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
     loop {
-        match file.read(&mut piece).attempt(what)? {
+        match file.read(&mut piece).with_context(what)? {
             0 => break,
             count => context.update(&piece[..count]),
         }

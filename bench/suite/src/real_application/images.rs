@@ -5,10 +5,11 @@ use std::fs;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::Path;
 
+use anyhow::{Context as _, Result, anyhow, bail};
+
 use serde::{Deserialize, Serialize};
 
 use crate::application::PORT;
-use crate::error::{Attempt, Error, Result};
 use crate::scenario::{self, Scenario};
 
 /// The highest user ID that Kubernetes allows for a container.
@@ -87,18 +88,6 @@ pub enum Privileges {
     Image,
 }
 
-impl AppProtocol {
-    /// The value of `appProtocol`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Tcp => "tcp",
-        }
-    }
-}
-
 /// The file of images for a scenario, with the published images, for the user to edit.
 ///
 /// # Errors
@@ -113,15 +102,15 @@ pub(super) fn is_one(scenario: &Scenario) -> Result<()> {
     if scenario.is_an_application() { Ok(()) } else { Err(none(&scenario.name)) }
 }
 
-fn none(scenario: &str) -> Error {
+fn none(scenario: &str) -> anyhow::Error {
     if let Err(unknown) = scenario::find(scenario) {
         return unknown;
     }
     let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
-    Error::Refused(format!(
+    anyhow!(
         "{scenario} is not the shape of a real application, which {} are: leave --application out",
         known.join(" and ")
-    ))
+    )
 }
 
 /// Whether all versions of Kubernetes accept the name of an environment variable (apimachinery's
@@ -144,23 +133,25 @@ impl Images {
     /// says what is wrong and what to do.
     pub fn read(file: &Path, scenarios: &[Scenario]) -> Result<Self> {
         let [scenario] = scenarios else {
-            return Err(Error::Refused(format!(
+            bail!(
                 "--application is of one scenario in a cluster, not of {}: run each with its own file",
                 scenarios.len()
-            )));
+            );
         };
         is_one(scenario)?;
         if file.is_dir() {
-            return Err(Error::Refused(format!(
+            bail!(
                 "{} is a folder, which is for the lab: in a cluster --application names a file with an image for \
                  each service; `leno bench list --application {}` prints one to edit",
                 file.display(),
                 scenario.name
-            )));
+            );
         }
-        let text = fs::read_to_string(file).attempt(|| format!("read {}", file.display()))?;
-        let images = Self::parse(&text).map_err(|reason| Error::malformed(file, reason))?;
-        images.check(scenario).map_err(|reason| Error::malformed(file, reason))?;
+        let text =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let images =
+            Self::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
+        images.check(scenario).map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
         Ok(images)
     }
 
@@ -208,13 +199,11 @@ impl Images {
     }
 
     /// The complete contents in one line.
-    #[must_use]
     pub fn in_full(&self) -> String {
         serde_json::to_string(&self.services).expect("it has only text keys")
     }
 
     /// The images by service, in one line.
-    #[must_use]
     pub fn line(&self) -> String {
         let each = self.services.iter().map(|(name, one)| format!("{name} {}", one.image));
         each.collect::<Vec<_>>().join(", ")

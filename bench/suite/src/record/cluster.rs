@@ -60,7 +60,6 @@ pub struct Node {
 
 impl Cluster {
     /// All nodes as one machine: each kernel and architecture once, processors and memory added up.
-    #[must_use]
     pub fn machine(&self) -> Machine {
         let each = |of: fn(&Node) -> &str| {
             let mut all: Vec<&str> = self.nodes.iter().map(of).collect();
@@ -78,13 +77,11 @@ impl Cluster {
     }
 
     /// The context and the UID, which distinguishes clusters of the same name.
-    #[must_use]
     pub fn called(&self) -> String {
         format!("{} (UID {})", self.context, self.uid)
     }
 
     /// A description in one line.
-    #[must_use]
     pub fn line(&self) -> String {
         let machine = self.machine();
         format!(
@@ -101,7 +98,6 @@ impl Cluster {
 
 /// The differences between the places of two records, apart from their machines, in words; empty if
 /// there are none. `None` is the lab of one machine.
-#[must_use]
 pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> {
     let (one, two) = match (one, two) {
         (None, None) => return Vec::new(),

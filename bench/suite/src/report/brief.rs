@@ -1,10 +1,11 @@
 //! What a README shows of a run: a chart of one scenario, for light and for dark pages, and a small table with the command
 //! that measured it.
 
+use anyhow::{Result, bail};
+
 use super::charts::{added_p99, bars, cpu_of_request, meshes, peak_memory};
 use super::summary::{Cell, Summary};
 use crate::chart::{Bars, dark};
-use crate::error::{Error, Result};
 use crate::mesh_names::CLUSTER;
 use crate::record::Record;
 use crate::tabular::{self, Column};
@@ -35,14 +36,14 @@ impl Brief {
             let names: Vec<&str> = scenarios.iter().map(|(title, _)| title.as_str()).collect();
             let why =
                 format!("a brief report is of one scenario, and the run has: {}", names.join(", "));
-            return Err(Error::Refused(why));
+            bail!("{}", why);
         };
         let shown: Vec<&Cell> =
             cells.iter().copied().filter(|cell| cell.added_ms.is_some()).collect();
         if shown.is_empty() {
             let why =
                 "no mesh has valid figures beside those of no mesh: `leno bench report` says why";
-            return Err(Error::Refused(why.to_owned()));
+            bail!("{}", why.to_owned());
         }
         let light = chart(title, &shown, &meshes(&summary));
         let markdown =

@@ -36,7 +36,6 @@ impl Figure {
 }
 
 /// All charts that the records have enough data for.
-#[must_use]
 pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Figure> {
     let mut found = Vec::new();
     let meshes = meshes(summary);

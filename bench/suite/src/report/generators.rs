@@ -41,7 +41,6 @@ pub struct Agreement {
 
 impl Agreement {
     /// Whether the medians differ by at most a tenth; `None` if there is nothing to compare.
-    #[must_use]
     pub fn is_close(&self) -> Option<bool> {
         self.p50_ratio.map(|ratio| (1.0 - CLOSE..=1.0 / (1.0 - CLOSE)).contains(&ratio.value))
     }

@@ -15,7 +15,6 @@ const STYLE: &str = include_str!("page.css");
 const MAX_CAVEATS: usize = 6;
 
 /// The report as a page.
-#[must_use]
 pub fn page(summary: &Summary, figures: &[Figure]) -> String {
     let scenarios = summary.scenarios();
     let of_scenario = |(title, cells): &(String, Vec<&Cell>)| {

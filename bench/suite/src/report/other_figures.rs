@@ -1,96 +1,71 @@
-//! Figures other than latency and CPU: connections, kernel programs, start-up, the control plane,
-//! and events during the load.
+//! Figures other than latency and CPU: memory by kind, connections, kernel programs, start-up, the control plane, and events
+//! during the load.
 
 use crate::record::{IdleMemory, Record, WebSockets};
 use crate::statistics::median;
 
-/// These figures for one scenario and mesh.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OtherFigures {
-    /// The largest number of connections between the client's side and the services.
-    pub connections: f64,
-    /// Run time of kernel programs per request, in microseconds.
-    pub programs_us: f64,
-    /// Context switches of the proxies per request.
-    pub switches: f64,
-    /// Peak memory of the control plane in MB.
-    pub control_mb: f64,
-    /// Rate at which the neighbour was answered.
-    pub neighbour_requests_per_s: Option<f64>,
-    /// The 99th percentile divided by that of the same load before neighbours began.
-    pub p99_to_alone: Option<f64>,
-    /// The most memory that a proxy accounts for under the load of neighbours, in MB.
-    pub charged_mb: Option<f64>,
-    /// The longest latency of a request, in milliseconds.
-    pub longest_ms: f64,
-    /// WebSockets that were cut in a round, and the longest time of a message in milliseconds.
-    pub websockets: Option<[f64; 2]>,
-    /// Memory of all proxies before the load in MB: private, and proportional; private memory of their supervisor.
-    pub idle_mb: Option<[f64; 3]>,
-    /// Configurations that the proxies received in a round.
-    pub revisions: f64,
-    /// Those of them that took effect.
-    pub arrived: Option<f64>,
+/// A figure of a record that may have none.
+type OfRecord = fn(&Record) -> Option<f64>;
+
+/// The figures: their headings, digits after the point, and values. They are medians over the rounds.
+pub(super) const FIGURES: [(&str, usize, OfRecord); 16] = [
+    ("PRIVATE MB", 2, |record| idle_mb(record, |one| one.proxies.private_kib)),
+    ("PROPORTIONAL MB", 2, |record| idle_mb(record, |one| one.proxies.pss_kib)),
+    ("SUPERVISOR MB", 2, |record| idle_mb(record, |one| one.agent.private_kib)),
+    // The largest number between the client's side and the services.
+    ("CONNECTIONS", 0, |record| any(record.crossing_connections as f64)),
+    ("PROGRAMS US/REQ", 2, |record| any(each(record, record.kernel_programs.ms * 1000.0))),
+    ("SWITCHES/REQ", 2, |record| {
+        let switches = record.context_switches;
+        any(each(record, (switches.voluntary + switches.involuntary) as f64))
+    }),
+    ("START-UP MS", 0, |record| record.start_up_ms),
+    ("CONTROL MB", 1, |record| any(record.control_rss_kib.peak as f64 * 1024.0 / 1e6)),
+    ("NEIGHBOUR REQ/S", 0, |record| record.neighbour_requests_per_s),
+    // In relation to the same load before neighbours began.
+    ("P99 / ALONE", 2, |record| {
+        let alone = record.alone_latency_us.as_ref()?;
+        Some(record.latency_us.p99 as f64 / alone.p99.max(1) as f64)
+    }),
+    // The most that a proxy accounts for under the load of neighbours.
+    ("MOST CHARGED MB", 2, |record| Some(*record.charged_bytes.values().max()? as f64 / 1e6)),
+    ("LONGEST MS", 1, |record| any(record.latency_us.max as f64 / 1000.0)),
+    ("CUT", 0, |record| of_websockets(record, |one| one.cut)),
+    ("LONGEST MESSAGE MS", 2, |record| Some(of_websockets(record, |one| one.longest_us)? / 1000.0)),
+    ("REVISIONS", 0, |record| any(record.revisions as f64)),
+    ("ARRIVED", 0, |record| Some(record.revisions_arrived? as f64)),
+];
+
+/// The figures of one scenario and mesh, in the order of [`FIGURES`], from at least one round.
+pub(super) fn of(rounds: &[&Record]) -> Vec<Option<f64>> {
+    let of = |(_, _, figure): &(&str, usize, OfRecord)| {
+        let values: Vec<f64> = rounds.iter().filter_map(|record| figure(record)).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    FIGURES.iter().map(of).collect()
 }
 
-impl OtherFigures {
-    /// Medians over the rounds, at least one.
-    pub(super) fn of(rounds: &[&Record]) -> Self {
-        let one = rounds[0];
-        let of = |figure: &dyn Fn(&Record) -> f64| {
-            median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
-        };
-        let each = |record: &Record, sum: f64| sum / record.requests.max(1) as f64;
-        Self {
-            connections: of(&|record| record.crossing_connections as f64),
-            programs_us: of(&|record| each(record, record.kernel_programs.ms * 1000.0)),
-            switches: of(&|record| {
-                let switches = record.context_switches;
-                each(record, (switches.voluntary + switches.involuntary) as f64)
-            }),
-            control_mb: of(&|record| record.control_rss_kib.peak as f64 * 1024.0 / 1e6),
-            neighbour_requests_per_s: one
-                .neighbour_requests_per_s
-                .map(|_| of(&|record| record.neighbour_requests_per_s.unwrap_or_default())),
-            p99_to_alone: one.alone_latency_us.as_ref().map(|_| {
-                of(&|record| {
-                    let alone = record.alone_latency_us.as_ref().map_or(0, |alone| alone.p99);
-                    record.latency_us.p99 as f64 / alone.max(1) as f64
-                })
-            }),
-            charged_mb: one.charged_bytes.values().max().map(|_| {
-                of(&|record| {
-                    record.charged_bytes.values().max().map_or(0.0, |most| *most as f64 / 1e6)
-                })
-            }),
-            longest_ms: of(&|record| record.latency_us.max as f64 / 1000.0),
-            websockets: one.websockets.map(|_| {
-                let all = |figure: fn(WebSockets) -> u64| {
-                    of(&|record| figure(record.websockets.unwrap_or_default()) as f64)
-                };
-                [all(|one| one.cut), all(|one| one.longest_us) / 1000.0]
-            }),
-            idle_mb: one.idle_memory.filter(|_| one.proxies > 0).map(|_| {
-                let all = |kib: fn(IdleMemory) -> u64| {
-                    of(&|record| kib(record.idle_memory.unwrap_or_default()) as f64 * 1024.0 / 1e6)
-                };
-                [
-                    all(|one| one.proxies.private_kib),
-                    all(|one| one.proxies.pss_kib),
-                    all(|one| one.agent.private_kib),
-                ]
-            }),
-            revisions: of(&|record| record.revisions as f64),
-            arrived: one
-                .revisions_arrived
-                .map(|_| of(&|record| record.revisions_arrived.unwrap_or_default() as f64)),
-        }
-    }
+/// A figure that is 0 where it was not measured.
+fn any(figure: f64) -> Option<f64> {
+    (figure > 0.0).then_some(figure)
+}
+
+fn each(record: &Record, sum: f64) -> f64 {
+    sum / record.requests.max(1) as f64
+}
+
+fn of_websockets(record: &Record, figure: fn(WebSockets) -> u64) -> Option<f64> {
+    record.websockets.map(|one| figure(one) as f64)
+}
+
+/// Memory before the load of a mesh that has proxies.
+fn idle_mb(record: &Record, kib: fn(IdleMemory) -> u64) -> Option<f64> {
+    let memory = record.idle_memory.filter(|_| record.proxies > 0)?;
+    Some(kib(memory) as f64 * 1024.0 / 1e6)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::record::KernelPrograms;
     use crate::report::summary::Summary;
     use crate::report::summary::tests::record;
@@ -105,15 +80,11 @@ mod tests {
         (leno.revisions, leno.revisions_arrived) = (40, Some(38));
         let mut none = record("none", 0, 1000);
         none.crossing_connections = 16;
-        for record in [&mut none, &mut leno] {
-            record.start_up_ms = None;
-        }
         let summary = Summary::of(&[none, leno]);
         let (_, cells) = summary.scenarios().remove(0);
         let rows = rows_of_other_figures(&cells);
         assert_eq!(rows[0], ["MESH", "CONNECTIONS", "PROGRAMS US/REQ", "REVISIONS", "ARRIVED"]);
         assert_eq!(rows[1], ["none", "16", "-", "-", "-"]);
         assert_eq!(rows[2], ["leno", "2", "5.00", "40", "38"]);
-        assert_eq!(OtherFigures::default().arrived, None);
     }
 }

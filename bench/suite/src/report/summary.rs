@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::generators::{self, Agreement};
-use super::other_figures::OtherFigures;
+use super::other_figures;
 use crate::compare;
 use crate::mesh_names::NONE;
 use crate::record::{Quantile, Record, kinds_of_marks, of_one_generator, pairs, title};
@@ -43,10 +43,8 @@ pub struct Cell {
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
     pub rss_mb: [f64; 3],
-    /// Time from the start of a proxy to the first served request.
-    pub start_up_ms: Option<f64>,
-    /// The other figures.
-    pub beside: OtherFigures,
+    /// The figures of [`other_figures::FIGURES`].
+    pub(super) others: Vec<Option<f64>>,
     /// Marks of all rounds, without duplicates.
     pub marks: Vec<&'static str>,
     /// Latency over quantiles, median of the rounds.
@@ -73,7 +71,6 @@ pub struct Summary {
 
 impl Summary {
     /// Summarizes records.
-    #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let generators = generators::agreements(records);
         let everything = records;
@@ -133,7 +130,6 @@ impl Summary {
 
 impl Summary {
     /// The titles of the scenarios, and their cells.
-    #[must_use]
     pub fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
         let mut found: Vec<(String, Vec<&Cell>)> = Vec::new();
         for cell in &self.cells {
@@ -207,7 +203,6 @@ impl Cell {
                 both.iter().map(|(own, other)| (of(own), of(other))).unzip();
             ratio(&own, &other).filter(|ratio| ratio.value > 0.0)
         };
-        let start_ups: Vec<f64> = rounds.iter().filter_map(|record| record.start_up_ms).collect();
         Cell {
             scenario: one.scenario.clone(),
             step: one.step,
@@ -235,21 +230,18 @@ impl Cell {
                 of(&|record| each(record, record.rss_kib.load)),
                 of(&|record| each(record, record.rss_kib.peak)),
             ],
-            start_up_ms: (!start_ups.is_empty()).then(|| median(&start_ups)),
-            beside: OtherFigures::of(rounds),
+            others: other_figures::of(rounds),
             marks: kinds_of_marks(all),
             spectrum: spectrum(rounds),
         }
     }
 
     /// User and system CPU of all proxies per request, in microseconds.
-    #[must_use]
     pub fn cpu_us_in_all(&self) -> f64 {
         self.cpu_us[0] + self.cpu_us[1]
     }
 
     /// The scenario with its step.
-    #[must_use]
     pub fn title(&self) -> String {
         title(&self.scenario, self.step)
     }

@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Result, anyhow};
+
 use serde_json::Value;
 
 use super::generators::Agreement;
-use super::summary::{Cell, Summary};
-use crate::error::{Error, Result};
+use super::other_figures::FIGURES;
+use super::summary::{Cell, REFERENCES, Summary};
 use crate::record::Record;
 use crate::tabular::{self, Column, markdown as table};
 
 /// The table of one scenario, heading first; latencies in milliseconds, memory of one proxy.
-#[must_use]
 pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
     let ms = |nth: usize| move |cell: &Cell| format!("{:.2}", cell.latency_ms[nth]);
     let added = |nth: usize| {
@@ -42,45 +43,26 @@ pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
 }
 
 /// The table of one scenario, heading first; columns without figures are left out.
-#[must_use]
 pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
-    let ratio =
-        |nth: usize| move |cell: &Cell| or_dash(cell.cpu_ratios[nth].map(|one| one.in_words(2)));
-    let known =
-        |figure: f64, digits: usize| or_dash((figure > 0.0).then(|| format!("{figure:.digits$}")));
-    let whole = |figure: Option<f64>| or_dash(figure.map(|figure| format!("{figure:.0}")));
-    let fine = |figure: Option<f64>| or_dash(figure.map(|figure| format!("{figure:.2}")));
-    let idle = |nth: usize| move |cell: &Cell| fine(cell.beside.idle_mb.map(|all| all[nth]));
-    let columns: [Column<'_, Cell>; 21] = [
-        ("MESH", &|cell| cell.mesh.clone()),
-        ("CPU / BEFORE", &ratio(0)),
-        ("CPU / HAPROXY", &ratio(1)),
-        ("CPU / ENVOY", &ratio(2)),
-        ("CPU / LENO", &ratio(3)),
-        ("PRIVATE MB", &idle(0)),
-        ("PROPORTIONAL MB", &idle(1)),
-        ("SUPERVISOR MB", &idle(2)),
-        ("CONNECTIONS", &|cell| known(cell.beside.connections, 0)),
-        ("PROGRAMS US/REQ", &|cell| known(cell.beside.programs_us, 2)),
-        ("SWITCHES/REQ", &|cell| known(cell.beside.switches, 2)),
-        ("START-UP MS", &|cell| whole(cell.start_up_ms)),
-        ("CONTROL MB", &|cell| known(cell.beside.control_mb, 1)),
-        ("NEIGHBOUR REQ/S", &|cell| whole(cell.beside.neighbour_requests_per_s)),
-        ("P99 / ALONE", &|cell| fine(cell.beside.p99_to_alone)),
-        ("MOST CHARGED MB", &|cell| fine(cell.beside.charged_mb)),
-        ("LONGEST MS", &|cell| known(cell.beside.longest_ms, 1)),
-        ("CUT", &|cell| whole(cell.beside.websockets.map(|[cut, _]| cut))),
-        ("LONGEST MESSAGE MS", &|cell| fine(cell.beside.websockets.map(|[_, ms]| ms))),
-        ("REVISIONS", &|cell| known(cell.beside.revisions, 0)),
-        ("ARRIVED", &|cell| whole(cell.beside.arrived)),
-    ];
-    let has_figures = |(_, text): &Column<'_, Cell>| cells.iter().any(|cell| text(cell) != "-");
-    let columns: Vec<_> = columns.into_iter().filter(has_figures).collect();
-    tabular::rows(cells.iter().copied(), &columns)
+    let column = |heading: String, text: &dyn Fn(&Cell) -> Option<String>| {
+        let texts = cells.iter().map(|cell| or_dash(text(cell)));
+        std::iter::once(heading).chain(texts).collect::<Vec<_>>()
+    };
+    let ratios = REFERENCES.iter().enumerate().map(|(nth, name)| {
+        let heading = format!("CPU / {}", name.to_uppercase());
+        column(heading, &|cell| Some(cell.cpu_ratios[nth]?.in_words(2)))
+    });
+    let others = FIGURES.iter().enumerate().map(|(nth, (heading, digits, _))| {
+        column((*heading).to_owned(), &|cell| Some(format!("{:.digits$}", cell.others[nth]?)))
+    });
+    let meshes = column("MESH".to_owned(), &|cell| Some(cell.mesh.clone()));
+    let has_figures = |column: &Vec<String>| column[1..].iter().any(|text| text != "-");
+    let columns = std::iter::once(meshes).chain(ratios.chain(others).filter(has_figures));
+    let columns: Vec<Vec<String>> = columns.collect();
+    (0..=cells.len()).map(|row| columns.iter().map(|all| all[row].clone()).collect()).collect()
 }
 
 /// The table, heading first; the ratio is the report's generator divided by the other.
-#[must_use]
 pub fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
     let figure = |one: &Agreement, text: String| or_dash((one.rounds > 0).then_some(text));
     let columns: [Column<'_, Agreement>; 9] = [
@@ -108,7 +90,6 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 /// The report as Markdown.
-#[must_use]
 pub fn markdown(summary: &Summary) -> String {
     let mut text = format!("# leno bench\n\n{}\n", summary.machine);
     if !summary.caveats.is_empty() {
@@ -140,11 +121,8 @@ pub fn markdown(summary: &Summary) -> String {
 }
 
 /// One line per record, with the names of the records' own fields.
-///
-/// # Errors
-/// If a line cannot be written, which only happens when memory runs out.
 pub fn csv(records: &[Record]) -> Result<String> {
-    let failed = |error: csv::Error| Error::Refused(format!("cannot write CSV: {error}"));
+    let failed = |error: csv::Error| anyhow!("cannot write CSV: {error}");
     let columns: Vec<&str> = COLUMNS.split_whitespace().collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(&columns).map_err(failed)?;
@@ -153,7 +131,7 @@ pub fn csv(records: &[Record]) -> Result<String> {
         let line = columns.iter().map(|column| value(record, &fields, column));
         writer.write_record(line).map_err(failed)?;
     }
-    let bytes = writer.into_inner().map_err(|error| Error::Refused(error.to_string()))?;
+    let bytes = writer.into_inner().map_err(|error| anyhow!("{error}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

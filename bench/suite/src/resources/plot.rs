@@ -1,8 +1,9 @@
 //! One column of several sequences over the rate, with the fitted parabolas.
 
+use anyhow::{Result, bail};
+
 use super::analysis::{Analysis, Column};
 use crate::chart::{Axis, Chart, Scale, Series, colour};
-use crate::error::{Error, Result};
 use crate::statistics::fitted;
 
 impl Analysis {
@@ -28,7 +29,7 @@ impl Analysis {
             there.sort_unstable();
             there.dedup();
             let reason = format!("there is no column {column:?}; there are: {}", there.join(", "));
-            return Err(Error::Refused(reason));
+            bail!("{}", reason);
         }
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
         Ok(Chart {

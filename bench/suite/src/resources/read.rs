@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::error::{Attempt, Error, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 /// The suffix of the files' names.
 const SUFFIX: &str = "-metrics.csv";
@@ -26,20 +26,18 @@ pub struct SampleRun {
 }
 
 /// Reads every `RATE-RUN-metrics.csv` of a folder and ignores other files.
-///
-/// # Errors
-/// If the folder cannot be read or has no such file, or a cell is not a number.
 pub fn read(folder: &Path) -> Result<Vec<SampleRun>> {
-    let entries = fs::read_dir(folder).attempt(|| format!("read folder {}", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read folder {}", folder.display()))?;
     let mut runs = Vec::new();
     for entry in entries {
-        let entry = entry.attempt(|| format!("read folder {}", folder.display()))?;
+        let entry = entry.with_context(|| format!("cannot read folder {}", folder.display()))?;
         if let Some((rate, number)) = entry.file_name().to_str().and_then(parse_name) {
             runs.push(SampleRun { rate, number, columns: table(&entry.path())? });
         }
     }
     if runs.is_empty() {
-        return Err(Error::malformed(folder, "there is no file RATE-RUN-metrics.csv in it"));
+        return Err(anyhow!("{}: there is no file RATE-RUN-metrics.csv in it", folder.display()));
     }
     runs.sort_by_key(|run| (run.rate, run.number));
     Ok(runs)
@@ -52,11 +50,12 @@ fn parse_name(name: &str) -> Option<(Rate, u32)> {
 }
 
 fn table(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
-    let mut reader = csv::Reader::from_path(path).map_err(|error| Error::malformed(path, error))?;
-    let names = reader.headers().map_err(|error| Error::malformed(path, error))?.clone();
+    let mut reader =
+        csv::Reader::from_path(path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    let names = reader.headers().map_err(|error| anyhow!("{}: {error}", path.display()))?.clone();
     let mut columns: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (line, row) in reader.records().enumerate() {
-        let row = row.map_err(|error| Error::malformed(path, error))?;
+        let row = row.map_err(|error| anyhow!("{}: {error}", path.display()))?;
         for (name, cell) in names.iter().zip(&row) {
             let (name, cell) = (name.trim(), cell.trim());
             if name.eq_ignore_ascii_case(TIME) || cell.is_empty() {
@@ -66,9 +65,10 @@ fn table(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
                 cell.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(
                     // The heading is line 1.
                     || {
-                        Error::malformed(
-                            path,
-                            format!("line {}: {name}: {cell:?} is no number", line + 2),
+                        anyhow!(
+                            "{}: line {}: {name}: {cell:?} is no number",
+                            path.display(),
+                            line + 2
                         )
                     },
                 )?;

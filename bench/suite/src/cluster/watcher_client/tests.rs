@@ -76,7 +76,7 @@ async fn an_interrupt_ends_the_wait_for_a_reading() {
         .unwrap_err();
     assert!(after.is::<crate::interrupt::Interrupted>(), "{after}");
     let none = async || Ok(Vec::new());
-    let before = watchers.before((none, &nodes()), &interrupt, &mut |_| {}).await.unwrap_err();
+    let before = watchers.before((none, &nodes()), &interrupt).await.unwrap_err();
     assert!(before.is::<crate::interrupt::Interrupted>(), "{before}");
 }
 
@@ -178,8 +178,7 @@ async fn before_the_load_containers_are_listed_until_each_has_a_process() {
         Ok(vec![proxy("n1", "a"), proxy("n2", id)])
     };
     let interrupt = Interrupt::default();
-    let (watched, reading) =
-        watchers.before((listed, &BTreeSet::new()), &interrupt, &mut |_| {}).await.unwrap();
+    let (watched, reading) = watchers.before((listed, &BTreeSet::new()), &interrupt).await.unwrap();
     assert_eq!((watched[1].id.as_str(), reading.proxies(), *lists.borrow()), ("c", 2, 3));
     let (what, body) = watchers.asked("n2")[2].clone();
     let question: Question = serde_json::from_str(&body).unwrap();
@@ -191,7 +190,7 @@ async fn a_container_without_a_process_is_named_before_the_load() {
     let watchers = script([("n1", vec![look(None); 200]), ("n2", vec![look(None); 200])]);
     let listed = async || Ok(vec![proxy("n1", "a")]);
     let interrupt = Interrupt::default();
-    let never = watchers.before((listed, &BTreeSet::new()), &interrupt, &mut |_| {}).await;
+    let never = watchers.before((listed, &BTreeSet::new()), &interrupt).await;
     let why = never.unwrap_err().to_string();
     assert!(
         why.contains("60 s: no process of leno-bench-1/n1/leno-proxy is seen on node n1"),

@@ -20,7 +20,6 @@ const TRUST_DOMAIN: &str = "cluster.local";
 const LIFE: Duration = Duration::from_hours(24);
 
 /// The SPIFFE ID of a workload of the bench.
-#[must_use]
 pub fn spiffe_id(workload: &str) -> String {
     format!("spiffe://{TRUST_DOMAIN}/ns/bench/sa/{workload}")
 }
@@ -48,9 +47,6 @@ impl fmt::Debug for Authority {
 
 impl Authority {
     /// Makes an authority.
-    ///
-    /// # Errors
-    /// If no key can be made.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         // The authority needs a name: OpenSSL treats a leaf without a name under an authority
@@ -96,9 +92,6 @@ impl Authority {
 
     /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
     /// proxies run as can read them.
-    ///
-    /// # Errors
-    /// If a file cannot be written, or its owner cannot be changed.
     pub fn write(&self, directory: &Path, workload: &str) -> Result<()> {
         let identity = spiffe_id(workload);
         let mut params = CertificateParams::default();

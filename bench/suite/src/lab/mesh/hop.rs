@@ -1,5 +1,6 @@
 //! What the configuration of a proxy depends on, and the configuration.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
@@ -8,25 +9,31 @@ use leno_types::ports::{INBOUND, OUTBOUND};
 use minijinja::{Environment, UndefinedBehavior, context};
 use nix::sys::signal::Signal;
 
-use crate::application::PUSHED;
+use crate::application::{PORT, PUSHED};
+use crate::process::free_address;
 use crate::scenario::Disturbance;
 
+/// The port of the stand-in for Linkerd's control plane, on loopback of each workload.
+pub(super) const CONTROL: u16 = 8086;
 /// Debian packages nginx's TCP proxy as a separate module.
 pub(super) const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// How traffic reaches the proxy beside a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Captured {
-    /// All outgoing and incoming connections are captured.
-    Fully,
-    /// Nothing is captured: other proxies dial this port of the proxy, and the workload calls no
-    /// service.
-    Not(u16),
-}
+/// The templates, by the files that are made from them.
+const TEMPLATES: [(&[&str], &str); 6] = [
+    (
+        &["envoy.json", "endpoints.json", "routes.json"],
+        include_str!("../../../data/peers/envoy.json"),
+    ),
+    (&["haproxy.cfg"], include_str!("../../../data/peers/haproxy.cfg")),
+    (&["nginx.conf"], include_str!("../../../data/peers/nginx.conf")),
+    (&["proxy.yaml"], include_str!("../../../data/peers/proxy.yaml")),
+    (&["local.yaml"], include_str!("../../../data/peers/local.yaml")),
+    (&["token"], include_str!("../../../data/peers/token")),
+];
 
 /// What the configuration of the proxy beside one workload depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Hop<'a> {
+pub(crate) struct Hop<'a> {
     /// The protocol of the traffic.
     pub protocol: Protocol,
     /// Where the proxy listens if it is the only one between the client and the first service, in plaintext; `None`
@@ -57,18 +64,18 @@ pub struct Hop<'a> {
 }
 
 /// A proxy's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Configuration {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Configuration {
     /// The name of its file.
     pub file: &'static str,
     /// The contents of that file.
     pub text: String,
     /// Other files; each is replaced by a rename.
     pub others: Vec<(&'static str, String)>,
-    /// The arguments of the program; `{}` stands for the path of the file.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
     /// Variables to add to its environment.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(&'static str, String)>,
     /// The signal that makes the proxy read its files again; `None` if it watches them itself.
     pub told_by: Option<Signal>,
 }
@@ -98,11 +105,20 @@ impl Hop<'_> {
         (churns && self.is_revised()).then_some(self.endpoints)
     }
 
-    /// The contents of `file`, by a template of `data/peers`.
+    /// The contents of a file.
+    pub(super) fn file(&self, file: &str) -> String {
+        let template = TEMPLATES.iter().find(|(files, _)| files.contains(&file));
+        let (_, template) = template.expect("a test makes every file");
+        // HAProxy refuses a file whose last line has no end; the engine takes it off.
+        self.render(file, template) + "\n"
+    }
+
+    /// A template with the values of this hop; `file` is the file that it is for.
     pub(super) fn render(&self, file: &str, template: &str) -> String {
         let texts =
             |all: &[SocketAddrV4]| all.iter().map(SocketAddrV4::to_string).collect::<Vec<_>>();
         let workload = |(name, at): &(String, Ipv4Addr)| (name.clone(), at.to_string());
+        let own = self.workloads.iter().find(|(name, _)| name == self.workload);
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let values = context! {
@@ -111,11 +127,15 @@ impl Hop<'_> {
             http2 => self.http2(),
             mixed => self.mixed,
             listen => self.listen.map(|at| at.to_string()),
+            admin => self.listen.and_then(|_| Some(free_address().ok()?.to_string())),
             application => self.application.map(|at| at.to_string()),
             services => texts(self.services),
             opaque => texts(self.opaque),
+            workload => self.workload,
+            own_address => own.map_or_else(String::new, |(_, at)| at.to_string()),
             workloads => self.workloads.iter().map(workload).collect::<Vec<_>>(),
             at => self.directory.to_string_lossy().into_owned(),
+            roots => fs::read_to_string(self.directory.join("roots.pem")).unwrap_or_default(),
             revised => self.is_revised(),
             revision => self.revision,
             pushed => self.pushed(),
@@ -123,18 +143,18 @@ impl Hop<'_> {
             pushed_header => PUSHED,
             outbound => OUTBOUND,
             inbound => INBOUND,
+            control => CONTROL,
+            port => PORT,
             stream => STREAM,
         };
-        let text = environment.render_str(template, values);
-        // HAProxy refuses a file whose last line has no end; the engine takes it off.
-        text.expect("the templates are tested with every hop") + "\n"
+        environment.render_str(template, values).expect("the templates are tested with every hop")
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::lab::mesh::{Choices, named};
+    use crate::lab::mesh::{Choices, named, names};
 
     /// A proxy without services or application.
     pub(in crate::lab::mesh) fn hop() -> Hop<'static> {
@@ -191,8 +211,9 @@ pub(super) mod tests {
     #[test]
     fn every_template_renders_for_every_hop() {
         for_each_hop(|hop| {
-            for name in ["envoy", "haproxy", "nginx", "ztunnel"] {
-                let made = named(name, &Choices::default()).unwrap().configure(hop).unwrap();
+            for name in names() {
+                let mesh = named(name, &Choices::default()).unwrap();
+                let Some(made) = mesh.configure(hop) else { continue };
                 let files = made.others.iter().map(|(file, text)| (*file, text));
                 for (file, text) in files.chain([(made.file, &made.text)]) {
                     assert!(!text.contains("{%"), "{file}: {text}");

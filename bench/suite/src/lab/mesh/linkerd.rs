@@ -1,131 +1,295 @@
-//! linkerd2-proxy beside each workload, with a stand-in for its control plane on loopback. The
-//! proxy requests from it its certificate, the endpoints of its destinations, and the policy for
-//! its clients.
+//! The stand-in for Linkerd's identity, destination and policy services, over linkerd2-proxy-api:
+//! the minimum that a proxy needs.
+//!
+//! ```text
+//! Certify                      ─► a certificate
+//! GetProfile(10.89.0.3:8080)   ─► that endpoint, its identity, HTTP/2
+//! WatchPort(8080)              ─► its protocol; every client with an identity of the mesh is authorized
+//! ```
 
-pub(crate) mod control;
-
-use std::fs;
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use leno_types::ports::{INBOUND, OUTBOUND};
+use anyhow::{Context, Result};
+use futures_util::{Stream, StreamExt, stream};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use leno_measure::load::Protocol;
+use linkerd2_proxy_api::destination::destination_server::{self, Destination, DestinationServer};
+use linkerd2_proxy_api::destination::{
+    DestinationProfile, GetDestination, ProtocolHint, TlsIdentity, Update, WeightedAddr,
+    protocol_hint, tls_identity,
+};
+use linkerd2_proxy_api::identity::identity_server::{self, Identity, IdentityServer};
+use linkerd2_proxy_api::identity::{CertifyRequest, CertifyResponse};
+use linkerd2_proxy_api::inbound::inbound_server_policies_server::{
+    self, InboundServerPolicies, InboundServerPoliciesServer,
+};
+use linkerd2_proxy_api::inbound::{
+    Authn, Authz, HttpRoute, IdentitySuffix, Network, PortSpec, ProxyProtocol, Server, authn,
+    http_route, proxy_protocol,
+};
+use linkerd2_proxy_api::{http_route as matching, meta};
+use tokio::sync::oneshot;
+use tonic::{Request, Response, Status, async_trait};
+use tower_service::Service;
 
-use super::adapter::{Mesh, MeshPrograms};
 use super::certificates::Authority;
-use super::hop::{Configuration, Hop};
-use crate::scenario::{Disturbance, Scenario};
-use crate::tools::{self, Missing};
+use super::hop::{CONTROL, Hop};
 
-use control::{CONTROL, Control, identity};
-
-/// How to get it.
-const BRING: &str = "build linkerd/linkerd2-proxy with `RUSTFLAGS=\"--cfg tokio_unstable\" cargo build --release` \
-                     or take the binary out of Linkerd's image, and name it with --linkerd2-proxy PATH";
-/// The address range of the lab, for which the proxy looks up endpoints.
-const NETWORKS: &str = "10.0.0.0/8";
-
-#[derive(Debug)]
-pub(super) struct Linkerd {
-    pub(super) given: Option<PathBuf>,
+/// The name of a workload's identity.
+pub(crate) fn identity(workload: &str) -> String {
+    format!("{workload}.bench.serviceaccount.identity.linkerd.cluster.local")
 }
 
-impl Mesh for Linkerd {
-    fn name(&self) -> &str {
-        "linkerd2-proxy"
+/// The name of the only policy.
+const POLICY: &str = "all-authenticated";
+/// The weight of the only endpoint of an address.
+const WEIGHT: u32 = 10_000;
+
+/// The state of the stand-in.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    authority: Arc<Authority>,
+    workloads: Vec<(String, Ipv4Addr)>,
+    protocol: Protocol,
+    /// Addresses whose traffic is opaque, whatever `protocol` is.
+    opaque: Vec<SocketAddr>,
+}
+
+/// A running stand-in; dropping it stops it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Sends one item and keeps the stream open, because proxies ask again when a stream ends.
+fn once_and_stay<T: Send + 'static>(item: T) -> Response<Streamed<T>> {
+    Response::new(Box::pin(stream::once(async { Ok(item) }).chain(stream::pending())))
+}
+
+impl Control {
+    pub(super) fn new(hop: &Hop<'_>, authority: Arc<Authority>) -> Self {
+        let opaque = hop.opaque.iter().map(|one| SocketAddr::V4(*one)).collect();
+        Self { authority, workloads: hop.workloads.to_vec(), protocol: hop.protocol, opaque }
     }
 
-    fn find(&self) -> Result<MeshPrograms, Missing> {
-        let program = tools::named_or(("linkerd2-proxy", self.given.as_deref()), None, BRING)?;
-        // The program has no version flag, and would start.
-        let named = program.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(MeshPrograms { version: named.unwrap_or_default(), program: Some(program) })
+    /// The address at which proxies connect to it.
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, CONTROL).into()
     }
 
-    fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
-        match scenario.disturbance {
-            Some(Disturbance::Push { .. } | Disturbance::Churn { .. }) => {
-                Some("the stand-in for its control plane tells everything once")
-            }
-            _ => None,
+    /// Serves on a thread of its own.
+    pub(crate) fn serve(self, listener: TcpListener) -> Result<Running> {
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).context("cannot serve Linkerd's proxies")?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = self.accept(listener) => {}
+                    // A dropped sender also stops the server.
+                    _ = stopped => {}
+                }
+            });
+        });
+        Ok(Running { stop: Some(stop), thread: Some(thread) })
+    }
+
+    async fn accept(self, listener: tokio::net::TcpListener) {
+        let identity = IdentityServer::new(self.clone());
+        let destination = DestinationServer::new(self.clone());
+        let inbound = InboundServerPoliciesServer::new(self);
+        while let Ok((stream, _)) = listener.accept().await {
+            let services = (identity.clone(), destination.clone(), inbound.clone());
+            let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                let (mut identity, mut destination, mut inbound) = services.clone();
+                async move {
+                    let path = request.uri().path();
+                    let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
+                    match service.unwrap_or_default() {
+                        identity_server::SERVICE_NAME => identity.call(request).await,
+                        destination_server::SERVICE_NAME => destination.call(request).await,
+                        inbound_server_policies_server::SERVICE_NAME => inbound.call(request).await,
+                        // Without a client policy, a proxy uses the profile.
+                        _ => Ok::<_, Infallible>(Status::not_found("no policy").into_http()),
+                    }
+                }
+            });
+            tokio::spawn(async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                // The proxy reports how a connection ended.
+                drop(server.serve_connection(TokioIo::new(stream), answer).await);
+            });
         }
     }
 
-    fn control(&self, hop: &Hop<'_>, authority: &Arc<Authority>) -> Option<Control> {
-        Some(Control::new(hop, authority.clone()))
+    /// The endpoint at an address, with the identity of its workload; `None` if no workload has the
+    /// address.
+    fn endpoint(&self, path: &str) -> Option<WeightedAddr> {
+        let address: SocketAddr = path.parse().ok()?;
+        let (workload, _) = self.workloads.iter().find(|(_, ip)| address.ip() == *ip)?;
+        let name = || tls_identity::DnsLikeIdentity { name: identity(workload) };
+        let hint = match self.is_opaque(path) {
+            true => protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}),
+            false => protocol_hint::Protocol::H2(protocol_hint::H2 {}),
+        };
+        Some(WeightedAddr {
+            addr: Some(address.into()),
+            weight: WEIGHT,
+            tls_identity: Some(TlsIdentity {
+                strategy: Some(tls_identity::Strategy::DnsLikeIdentity(name())),
+                server_name: Some(name()),
+            }),
+            protocol_hint: Some(ProtocolHint { protocol: Some(hint), ..ProtocolHint::default() }),
+            ..WeightedAddr::default()
+        })
     }
 
-    fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
-        let at = hop.directory.display();
-        let control = format!("127.0.0.1:{CONTROL}");
-        let own = hop.workloads.iter().find(|(name, _)| name == hop.workload);
-        let roots = fs::read_to_string(hop.directory.join("roots.pem")).unwrap_or_default();
-        let environment = [
-            ("LOG", "error".to_owned()),
-            ("CORES", "1".to_owned()),
-            ("OUTBOUND_LISTEN_ADDRS", format!("127.0.0.1:{OUTBOUND}")),
-            ("INBOUND_LISTEN_ADDR", format!("0.0.0.0:{INBOUND}")),
-            ("ADMIN_LISTEN_ADDR", "127.0.0.1:4191".to_owned()),
-            ("CONTROL_LISTEN_ADDR", "127.0.0.1:4190".to_owned()),
-            ("DESTINATION_SVC_ADDR", control.clone()),
-            ("DESTINATION_PROFILE_NETWORKS", NETWORKS.to_owned()),
-            ("POLICY_SVC_ADDR", control.clone()),
-            ("POLICY_WORKLOAD", hop.workload.to_owned()),
-            ("POLICY_CLUSTER_NETWORKS", NETWORKS.to_owned()),
-            ("INBOUND_DEFAULT_POLICY", "all-authenticated".to_owned()),
-            ("INBOUND_IPS", own.map_or_else(String::new, |(_, address)| address.to_string())),
-            ("IDENTITY_SVC_ADDR", control),
-            ("IDENTITY_LOCAL_NAME", identity(hop.workload)),
-            ("IDENTITY_DIR", at.to_string()),
-            ("IDENTITY_TOKEN_FILE", format!("{at}/token")),
-            ("IDENTITY_TRUST_ANCHORS", roots),
-        ];
-        let environment =
-            environment.map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value)).to_vec();
-        // The proxy is configured by its environment alone; the stand-in does not check the token.
-        let (file, text) = ("token", "bench\n".to_owned());
-        Some(Configuration { file, text, environment, ..Configuration::default() })
+    /// Whether a proxy must forward traffic to an address as opaque bytes.
+    fn is_opaque(&self, path: &str) -> bool {
+        let is_other = |address| self.opaque.contains(&address);
+        self.protocol == Protocol::Tcp || path.parse().is_ok_and(is_other)
+    }
+
+    /// The protocol of a port, open to every client with an identity of the mesh.
+    fn server(&self) -> Server {
+        use proxy_protocol::{Http1, Http2, Kind, Tls};
+        let kind = match self.protocol {
+            // On an opaque port, the proxy does not accept mTLS: in a cluster, clients of the mesh
+            // connect to the proxy's own port instead, but Leno's capture answers no
+            // SO_ORIGINAL_DST for connections to that port. On a port of kind TLS, the proxy
+            // terminates the mesh's mTLS and forwards the bytes inside without detection.
+            Protocol::Tcp => Kind::Tls(Tls {}),
+            Protocol::Http1 => Kind::Http1(Http1 { routes: vec![route()], ..Http1::default() }),
+            _ => Kind::Http2(Http2 { routes: vec![route()], ..Http2::default() }),
+        };
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let labels = [label("group", ""), label("kind", "default"), label("name", POLICY)];
+        Server {
+            protocol: Some(ProxyProtocol { kind: Some(kind) }),
+            authorizations: vec![authorization()],
+            labels: labels.into(),
+            ..Server::default()
+        }
+    }
+}
+
+fn metadata() -> meta::Metadata {
+    meta::Metadata { kind: Some(meta::metadata::Kind::Default(POLICY.to_owned())) }
+}
+
+fn authorization() -> Authz {
+    let any = |net: (std::net::IpAddr, u8)| Network { net: Some(net.into()), except: Vec::new() };
+    // A suffix without parts matches every name.
+    let suffixes = vec![IdentitySuffix { parts: Vec::new() }];
+    let clients = authn::permit_mesh_tls::PermitClientIdentities {
+        suffixes,
+        ..authn::permit_mesh_tls::PermitClientIdentities::default()
+    };
+    let clients = authn::permit_mesh_tls::Clients::Identities(clients);
+    let permit = authn::Permit::MeshTls(authn::PermitMeshTls { clients: Some(clients) });
+    Authz {
+        networks: vec![
+            any((Ipv4Addr::UNSPECIFIED.into(), 0)),
+            any((std::net::Ipv6Addr::UNSPECIFIED.into(), 0)),
+        ],
+        authentication: Some(Authn { permit: Some(permit) }),
+        metadata: Some(metadata()),
+        ..Authz::default()
+    }
+}
+
+/// A route for every path.
+fn route() -> HttpRoute {
+    let path = matching::PathMatch { kind: Some(matching::path_match::Kind::Prefix("/".into())) };
+    let all = matching::HttpRouteMatch { path: Some(path), ..matching::HttpRouteMatch::default() };
+    HttpRoute {
+        metadata: Some(metadata()),
+        authorizations: vec![authorization()],
+        rules: vec![http_route::Rule { matches: vec![all], filters: Vec::new() }],
+        ..HttpRoute::default()
+    }
+}
+
+#[async_trait]
+impl Identity for Control {
+    async fn certify(
+        &self,
+        request: Request<CertifyRequest>,
+    ) -> Result<Response<CertifyResponse>, Status> {
+        let request = request.into_inner();
+        let signed = self
+            .authority
+            .certify(&request.certificate_signing_request, &request.identity)
+            .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
+        Ok(Response::new(CertifyResponse {
+            leaf_certificate: signed.certificate,
+            intermediate_certificates: Vec::new(),
+            valid_until: Some(signed.until.into()),
+        }))
+    }
+}
+
+#[async_trait]
+impl Destination for Control {
+    type GetStream = Streamed<Update>;
+    type GetProfileStream = Streamed<DestinationProfile>;
+
+    async fn get(&self, _: Request<GetDestination>) -> Result<Response<Self::GetStream>, Status> {
+        // A proxy that has the endpoint from the profile does not need a list of endpoints.
+        Ok(once_and_stay(Update::default()))
+    }
+
+    async fn get_profile(
+        &self,
+        request: Request<GetDestination>,
+    ) -> Result<Response<Self::GetProfileStream>, Status> {
+        let path = request.into_inner().path;
+        Ok(once_and_stay(DestinationProfile {
+            opaque_protocol: self.is_opaque(&path),
+            endpoint: self.endpoint(&path),
+            ..DestinationProfile::default()
+        }))
+    }
+}
+
+#[async_trait]
+impl InboundServerPolicies for Control {
+    type WatchPortStream = Streamed<Server>;
+
+    async fn get_port(&self, _: Request<PortSpec>) -> Result<Response<Server>, Status> {
+        Ok(Response::new(self.server()))
+    }
+
+    async fn watch_port(
+        &self,
+        _: Request<PortSpec>,
+    ) -> Result<Response<Self::WatchPortStream>, Status> {
+        Ok(once_and_stay(self.server()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The thread returns nothing, and a panic has been printed already.
+            let _ = thread.join();
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lab::mesh::hop::tests::hop;
-
-    #[test]
-    fn a_proxy_is_told_everything_by_its_environment() {
-        let workloads = [("s0".to_owned(), [10, 89, 0, 3].into())];
-        let hop = Hop { workload: "s0", workloads: &workloads, ..hop() };
-        let configuration = Linkerd { given: None }.configure(&hop).unwrap();
-        let told = |name: &str| {
-            let name = format!("LINKERD2_PROXY_{name}");
-            let found = configuration.environment.iter().find(|(known, _)| *known == name);
-            found.map(|(_, value)| value.as_str())
-        };
-        // The proxy does not start if one of these is missing.
-        for (name, value) in [
-            ("DESTINATION_SVC_ADDR", "127.0.0.1:8086"),
-            ("POLICY_SVC_ADDR", "127.0.0.1:8086"),
-            ("POLICY_WORKLOAD", "s0"),
-            ("IDENTITY_SVC_ADDR", "127.0.0.1:8086"),
-            ("IDENTITY_LOCAL_NAME", "s0.bench.serviceaccount.identity.linkerd.cluster.local"),
-            ("IDENTITY_DIR", "/d"),
-            ("IDENTITY_TOKEN_FILE", "/d/token"),
-            ("INBOUND_IPS", "10.89.0.3"),
-            ("OUTBOUND_LISTEN_ADDRS", "127.0.0.1:15001"),
-            ("INBOUND_LISTEN_ADDR", "0.0.0.0:15006"),
-        ] {
-            assert_eq!(told(name), Some(value), "{name}");
-        }
-        assert!(told("IDENTITY_TRUST_ANCHORS").is_some());
-        assert_eq!((configuration.file, configuration.text.is_empty()), ("token", false));
-    }
-
-    #[test]
-    fn a_missing_proxy_names_the_option_for_it() {
-        let missing = Linkerd { given: None }.find().unwrap_err().to_string();
-        assert!(missing.contains("--linkerd2-proxy PATH"), "{missing}");
-        let push = crate::scenario::find("push").unwrap();
-        assert!(Linkerd { given: None }.unable(&push).is_some());
-    }
-}
+mod tests;

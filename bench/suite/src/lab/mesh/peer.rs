@@ -1,0 +1,160 @@
+//! A proxy that the lab runs beside each workload, as the file of meshes describes it.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use leno_measure::load::Protocol;
+use nix::sys::signal::Signal;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::hop::{Configuration, Hop, STREAM};
+use crate::scenario::{Disturbance, Scenario};
+use crate::tools::{self, Missing};
+
+/// The largest number of bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
+const SHEBANG: usize = 256;
+
+/// The programs of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeshPrograms {
+    /// The proxy; `None` without one.
+    pub program: Option<PathBuf>,
+    /// The version, as the program prints it.
+    pub version: String,
+}
+
+/// A proxy beside each workload.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Peer {
+    /// The program in PATH, or beside this one if it is Leno's; `None` for one that the user has to name.
+    program: Option<String>,
+    /// Where `scripts/tools.sh` installs it.
+    installed: Option<String>,
+    /// Python code that prints the path of the program, for a start script of pip.
+    python: Option<String>,
+    /// How to get it.
+    bring: String,
+    /// The flag that makes it print its version; `None` if the name of its file stands for that.
+    version: Option<String>,
+    /// Its main file.
+    file: String,
+    /// Files that it has only in some scenarios; their templates are empty in the others.
+    #[serde(default)]
+    others: Vec<String>,
+    #[serde(default)]
+    arguments: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    /// The signal that makes it read its files again; `None` if it watches them itself.
+    #[serde(default, deserialize_with = "parsed_if_any")]
+    signal: Option<Signal>,
+    /// The port of the proxy beside an application that other proxies dial, so that nothing is captured there.
+    pub(super) port: Option<u16>,
+    /// Whether it needs the stand-in for Linkerd's control plane.
+    #[serde(default)]
+    pub(super) control: bool,
+}
+
+/// Scenarios that a mesh cannot carry, and why.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unable {
+    when: Condition,
+    why: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Condition {
+    /// Services call others.
+    Calls,
+    /// There is any disturbance.
+    Disturbed,
+    /// Routes change.
+    Pushed,
+    /// Any configuration changes.
+    Revised,
+    /// Connections are upgraded.
+    Upgraded,
+    /// The load is TCP, and nginx lacks a module for it.
+    NoRelay,
+}
+
+impl Unable {
+    /// Why, if a scenario is one of them.
+    pub(super) fn why(&self, scenario: &Scenario) -> Option<&str> {
+        let disturbance = scenario.disturbance;
+        let is_one = match self.when {
+            Condition::Calls => !scenario.calls.is_empty(),
+            Condition::Disturbed => disturbance.is_some(),
+            Condition::Pushed => matches!(disturbance, Some(Disturbance::Push { .. })),
+            Condition::Revised => disturbance.is_some_and(|one| one.period().is_some()),
+            Condition::Upgraded => scenario.websockets > 0,
+            Condition::NoRelay => scenario.protocol == Protocol::Tcp && !Path::new(STREAM).exists(),
+        };
+        is_one.then_some(&self.why)
+    }
+}
+
+pub(super) fn parsed<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+fn parsed_if_any<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    parsed(from).map(Some)
+}
+
+impl Peer {
+    /// The program of a mesh of this name, or the one that the user named.
+    pub(super) fn find(&self, named: (&str, Option<&Path>)) -> Result<MeshPrograms, Missing> {
+        let in_path = || {
+            let name = self.program.as_deref()?;
+            let is_ours = name.starts_with("leno-");
+            if is_ours { leno_local::program::find(name) } else { tools::find(name) }
+        };
+        let found = self.installed.as_deref().and_then(tools::installed).or_else(in_path);
+        let program = tools::named_or(named, found, &self.bring)?;
+        let python = self.python.as_deref();
+        let program = python.and_then(|code| behind(&program, code)).unwrap_or(program);
+        let version = match &self.version {
+            Some(flag) => tools::version(&program, flag),
+            None => program.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        };
+        Ok(MeshPrograms { program: Some(program), version })
+    }
+
+    pub(super) fn configure(&'static self, hop: &Hop<'_>) -> Configuration {
+        let others = self.others.iter().map(|file| (&**file, hop.file(file)));
+        let environment = self.environment.iter();
+        Configuration {
+            file: &self.file,
+            text: hop.file(&self.file),
+            others: others.filter(|(_, text)| !text.trim().is_empty()).collect(),
+            arguments: self.arguments.iter().map(|one| hop.render("", one)).collect(),
+            environment: environment.map(|(name, of)| (&**name, hop.render("", of))).collect(),
+            told_by: self.signal.filter(|_| hop.is_revised()),
+        }
+    }
+}
+
+/// The program that pip's start script would run, as this code prints it; `None` if the file is no such script.
+fn behind(script: &Path, code: &str) -> Option<PathBuf> {
+    let mut head = [0; SHEBANG];
+    let count = File::open(script).ok()?.read(&mut head).ok()?;
+    let line = head[..count].split(|byte| *byte == b'\n').next()?;
+    let mut words = str::from_utf8(line).ok()?.strip_prefix("#!")?.split_whitespace();
+    let said = Command::new(words.next()?).args(words).args(["-c", code]).output().ok()?;
+    let binary = PathBuf::from(str::from_utf8(&said.stdout).ok()?.trim_end());
+    binary.is_file().then_some(binary)
+}

@@ -1,0 +1,219 @@
+//! Every mesh of the file, with each configuration that scenarios ask for.
+
+use std::fs;
+use std::net::SocketAddrV4;
+use std::os::unix::fs::PermissionsExt as _;
+
+use leno_measure::load::Protocol;
+use nix::sys::signal::Signal;
+
+use super::hop::tests::hop;
+use super::*;
+use crate::scenario::Disturbance;
+
+#[test]
+fn a_mesh_of_a_cluster_is_sent_there() {
+    let why = |name| named(name, &Choices::default()).err().unwrap().to_string();
+    assert!(why("istio").contains("is measured in a cluster (--context)"), "{}", why("istio"));
+    assert!(why("x").contains("is unknown") && why("x").contains("leno-ebpf"), "{}", why("x"));
+}
+
+#[test]
+fn every_known_mesh_is_there_under_its_name() {
+    for name in names() {
+        assert_eq!(named(name, &Choices::default()).unwrap().name(), name);
+    }
+    let error = named("istio", &Choices::default()).unwrap_err();
+    assert!(error.to_string().contains("envoy"));
+}
+
+#[test]
+fn only_node_proxies_hand_over_while_they_serve() {
+    let upgrade = crate::scenario::find("upgrade").unwrap();
+    let able = |name: &&str| {
+        let mesh = named(name, &Choices::default()).unwrap();
+        mesh.unable(&upgrade).is_none()
+    };
+    let able: Vec<&str> = names().filter(able).collect();
+    assert_eq!(able, ["none", "leno-node", "leno-shared"]);
+}
+
+#[test]
+fn a_named_binary_that_is_not_there_is_missing_by_its_path() {
+    let choices = Choices { envoy: Some("/nowhere/envoy".into()), ..Choices::default() };
+    let missing = named("envoy", &choices).unwrap().find().unwrap_err();
+    assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
+}
+
+#[test]
+fn every_mesh_gets_pushed_routes_and_current_endpoints() {
+    let services = [3, 4, 5].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
+    let push = Hop {
+        services: &services,
+        disturbance: Some(Disturbance::Push { every_ms: 100 }),
+        ..hop()
+    };
+    let churn = Hop {
+        disturbance: Some(Disturbance::Churn { changes_per_s: 50 }),
+        endpoints: &services[1..],
+        ..push
+    };
+    for (name, told_by) in
+        [("envoy", None), ("haproxy", Some(Signal::SIGUSR2)), ("nginx", Some(Signal::SIGHUP))]
+    {
+        let mesh = named(name, &Choices::default()).unwrap();
+        let all = |hop: &Hop<'_>| {
+            let configuration = mesh.configure(hop).unwrap();
+            assert_eq!(configuration.told_by, told_by, "{name}");
+            let others = configuration.others.iter().map(|(_, text)| text.clone());
+            others.chain([configuration.text]).collect::<Vec<_>>().join("\n")
+        };
+        let (one, two) = (all(&push), all(&Hop { revision: 7, ..push }));
+        assert_ne!(one, two, "{name}");
+        assert!(two.contains(crate::application::PUSHED) && two.contains('7'), "{name}: {two}");
+        let some = all(&churn);
+        let is_there = |last: u8| some.contains(&format!("10.89.0.{last}"));
+        assert!(!is_there(3) && is_there(4) && is_there(5), "{name}: {some}");
+        let server = Hop { services: &[], application: Some(services[0]), ..push };
+        let later = Hop { revision: 7, ..server };
+        assert_eq!(mesh.configure(&server), mesh.configure(&later), "{name}: only callers");
+    }
+}
+
+#[test]
+fn proxies_of_others_ask_for_mtls_on_both_sides() {
+    let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
+    let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
+    for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
+        let client = Hop { protocol, services: &services, ..hop() };
+        let server = Hop { application, services: &[], ..client };
+        let words = [
+            ("haproxy", "verify required", "verify required"),
+            ("nginx", "ssl_certificate_key /d/key.pem", "ssl_verify_client on"),
+            ("envoy", "trusted_ca", "\"require_client_certificate\": true"),
+        ];
+        for (name, out, back) in words {
+            let mesh = named(name, &Choices::default()).unwrap();
+            let (client, server) = (mesh.configure(&client), mesh.configure(&server));
+            let (client, server) = (client.unwrap().text, server.unwrap().text);
+            assert!(
+                client.contains(out) && client.contains("127.0.0.1:15001")
+                    || client.contains("\"port_value\": 15001"),
+                "{name}: {client}"
+            );
+            assert!(server.contains(back), "{name}: {server}");
+        }
+    }
+}
+
+#[test]
+fn envoy_forwards_to_opaque_services_without_parsing() {
+    let services = [3, 4].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
+    let envoy = named("envoy", &Choices::default()).unwrap();
+    let caller = Hop { services: &services, opaque: &services[1..], ..hop() };
+    let text = envoy.configure(&caller).unwrap().text;
+    let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
+    let chains = &read["static_resources"]["listeners"][0]["filter_chains"];
+    let filter = |nth: usize| chains[nth]["filters"][0]["name"].as_str().unwrap();
+    assert_eq!(filter(0), "envoy.filters.network.http_connection_manager");
+    assert_eq!(filter(1), "envoy.filters.network.tcp_proxy");
+    let matching = &chains[1]["filter_chain_match"]["prefix_ranges"];
+    assert_eq!(*matching, serde_json::json!([{"address_prefix": "10.89.0.4", "prefix_len": 32}]));
+}
+
+#[test]
+fn the_configuration_of_envoy_is_yaml_on_both_sides_and_in_between() {
+    let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
+    let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
+    let envoy = named("envoy", &Choices::default()).unwrap();
+    for (application, services, count) in
+        [(None, &services[..], 1), (application, &[][..], 1), (application, &services[..], 2)]
+    {
+        let hop = Hop { mixed: true, application, services, ..hop() };
+        let text = envoy.configure(&hop).unwrap().text;
+        let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
+        let all = |what: &str| read["static_resources"][what].as_array().map_or(0, Vec::len);
+        assert_eq!((all("listeners"), all("clusters")), (count, count), "{text}");
+    }
+}
+
+fn given(name: &str, program: PathBuf) -> Mesh {
+    Mesh { given: Some(program), ..named(name, &Choices::default()).unwrap() }
+}
+
+#[test]
+fn a_script_of_the_python_package_is_the_binary_that_it_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    fs::write(place("binary"), "\x7fELF").unwrap();
+    // Stands in for Python: called with `-c`, it prints the path of the binary.
+    let binary = place("binary");
+    let python = format!("#!/bin/sh\n[ \"$1\" = -c ] && echo {}\n", binary.display());
+    fs::write(place("python"), python).unwrap();
+    fs::set_permissions(place("python"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place("envoy"), format!("#!{}\nmain()\n", place("python").display())).unwrap();
+    let find = |name: &str| given("envoy", place(name)).find().unwrap().program;
+    assert_eq!((find("envoy"), find("binary")), (Some(binary.clone()), Some(binary)));
+    fs::remove_file(place("binary")).unwrap();
+    assert_eq!(find("envoy"), Some(place("envoy")), "starting it reports what is wrong");
+}
+
+#[test]
+fn a_proxy_without_an_installer_names_the_option_for_it() {
+    for (name, words) in [("linkerd2-proxy", "--linkerd2-proxy PATH"), ("ztunnel", "testing")] {
+        let missing = named(name, &Choices::default()).unwrap().find().unwrap_err().to_string();
+        assert!(missing.contains(words), "{missing}");
+    }
+}
+
+#[test]
+fn scenarios_that_a_mesh_cannot_carry_are_refused() {
+    let all = ["http-1k", "push", "churn", "faces", "upgrade", "restart-websockets"];
+    for (name, able) in [
+        ("leno", &["http-1k", "push", "churn", "faces", "restart-websockets"][..]),
+        ("leno-proxy", &["http-1k", "faces"]),
+        ("envoy", &["http-1k", "push", "churn", "faces"]),
+        ("haproxy", &["http-1k", "push", "churn", "restart-websockets"]),
+        ("linkerd2-proxy", &["http-1k", "faces", "restart-websockets"]),
+        ("ztunnel", &["http-1k", "restart-websockets"]),
+    ] {
+        let mesh = named(name, &Choices::default()).unwrap();
+        let carries =
+            |scenario: &&&str| mesh.unable(&crate::scenario::find(scenario).unwrap()).is_none();
+        assert_eq!(all.iter().filter(carries).copied().collect::<Vec<_>>(), able, "{name}");
+    }
+}
+
+#[test]
+fn ztunnel_knows_every_workload_and_linkerds_proxy_is_told_all_by_its_environment() {
+    let workloads =
+        [("client".to_owned(), [10, 89, 0, 2].into()), ("s0".to_owned(), [10, 89, 0, 3].into())];
+    let hop = Hop { workload: "s0", workloads: &workloads, ..hop() };
+    let of = |name: &str| named(name, &Choices::default()).unwrap().configure(&hop).unwrap();
+    let ztunnel = of("ztunnel");
+    let read: serde_json::Value = serde_saphyr::from_str(&ztunnel.text).unwrap();
+    let known = read["workloads"].as_array().unwrap();
+    assert_eq!((known.len(), known[1]["workloadIps"][0].as_str()), (2, Some("10.89.0.3")));
+    assert_eq!(known[0]["protocol"], "HBONE");
+    assert!(known[0]["services"].is_object(), "ztunnel wants the field");
+    let linkerd = of("linkerd2-proxy");
+    assert_eq!((linkerd.file, &*linkerd.text), ("token", "bench\n"));
+    // Neither proxy starts if one of these is missing.
+    for (made, name, value) in [
+        (&ztunnel, "PROXY_WORKLOAD_INFO", "bench/s0/s0"),
+        (&ztunnel, "FAKE_CA", "true"),
+        (&ztunnel, "XDS_ADDRESS", ""),
+        (&ztunnel, "LOCAL_XDS_PATH", "/d/local.yaml"),
+        (&linkerd, "LINKERD2_PROXY_DESTINATION_SVC_ADDR", "127.0.0.1:8086"),
+        (&linkerd, "LINKERD2_PROXY_POLICY_WORKLOAD", "s0"),
+        (&linkerd, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME", &linkerd::identity("s0")),
+        (&linkerd, "LINKERD2_PROXY_IDENTITY_TOKEN_FILE", "/d/token"),
+        (&linkerd, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", ""),
+        (&linkerd, "LINKERD2_PROXY_INBOUND_IPS", "10.89.0.3"),
+        (&linkerd, "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS", "127.0.0.1:15001"),
+        (&linkerd, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "0.0.0.0:15006"),
+    ] {
+        let found = made.environment.iter().find(|(known, _)| *known == name);
+        assert_eq!(found.map(|(_, value)| &**value), Some(value), "{name}");
+    }
+}
