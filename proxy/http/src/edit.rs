@@ -21,6 +21,33 @@ pub struct HeaderLine {
     name_length: usize,
 }
 
+/// The header `traceparent` of W3C's Trace Context. A proxy that traces makes one for almost every request, so it is in no
+/// memory of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceLine([u8; TRACE_LINE.len()]);
+
+const TRACE_NAME: &[u8] = b"traceparent";
+/// The line with room for a value of version 00.
+const TRACE_LINE: &[u8; 70] =
+    b"traceparent: .......................................................\r\n";
+/// Where the value stands in it.
+const TRACE_VALUE: std::ops::Range<usize> = 13..68;
+
+impl TraceLine {
+    /// The line with this value, which must be text.
+    pub fn new(value: &[u8; 55]) -> Self {
+        let mut line = *TRACE_LINE;
+        if let Some(there) = line.get_mut(TRACE_VALUE) {
+            there.copy_from_slice(value);
+        }
+        Self(line)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.0.get(TRACE_VALUE).unwrap_or_default()
+    }
+}
+
 /// Headers that frame a message or control a connection. No edit may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
@@ -86,6 +113,8 @@ pub struct Edits<'a> {
     pub set: &'a [HeaderLine],
     /// Headers to add to those of the same name.
     pub add: &'a [HeaderLine],
+    /// What tells the next hop of the trace, in place of what was received.
+    pub trace: Option<&'a TraceLine>,
     /// A target in place of the request's. Must hold no space and no control character.
     pub target: Option<&'a [u8]>,
     /// Keeps the mesh's own headers (`leno-*`), which are removed otherwise. Only of a response
@@ -101,12 +130,22 @@ impl Edits<'_> {
         self.remove.is_empty()
             && self.set.is_empty()
             && self.add.is_empty()
+            && self.trace.is_none()
             && self.target.is_none()
+    }
+
+    /// Whether it only adds to a head in which `has` says which names there are.
+    fn only_adds(&self, has: impl FnOnce(&[u8]) -> bool) -> bool {
+        self.remove.is_empty()
+            && self.set.is_empty()
+            && self.target.is_none()
+            && (self.trace.is_none() || !has(TRACE_NAME))
     }
 
     pub(crate) fn removes(&self, name: &[u8]) -> bool {
         self.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
             || self.set.iter().any(|line| name.eq_ignore_ascii_case(line.name_bytes()))
+            || self.trace.is_some() && name.eq_ignore_ascii_case(TRACE_NAME)
     }
 }
 
@@ -299,17 +338,23 @@ impl<'a, 'b> Planner<'a, 'b> {
         self.pieces.push(Piece::Given(with));
     }
 
-    /// The plan of a head with these headers and this length. A head that nothing changes is not walked.
+    /// The plan of a head with these headers and this length. A head to which lines are added at most is not walked.
     fn plan(
         mut self,
         (headers, length): (&Headers, usize),
         hop: &Hop<'_>,
         edits: &Edits<'a>,
     ) -> Plan<'a> {
-        if edits.is_empty() && !hop.changes_anything() {
+        let is_kept = !hop.changes_anything();
+        if is_kept && edits.is_empty() {
             return Plan::default();
         }
-        self.headers(headers, hop, edits);
+        let has = |name: &[u8]| {
+            headers.iter().any(|header| header.name.of(self.bytes).eq_ignore_ascii_case(name))
+        };
+        if !(is_kept && edits.only_adds(has)) {
+            self.headers(headers, hop, edits);
+        }
         self.finish(length, hop, edits)
     }
 
@@ -344,8 +389,9 @@ impl<'a, 'b> Planner<'a, 'b> {
     /// Adds what comes after the last header.
     fn finish(mut self, head_length: usize, hop: &Hop<'_>, edits: &Edits<'a>) -> Plan<'a> {
         let end_of_headers = head_length.saturating_sub(b"\r\n".len());
-        let added = edits.set.iter().chain(edits.add);
-        let lines = hop.line.into_iter().chain(added.map(HeaderLine::as_bytes));
+        let added = edits.set.iter().chain(edits.add).map(HeaderLine::as_bytes);
+        let trace = edits.trace.map(|line| &line.0[..]);
+        let lines = hop.line.into_iter().chain(added).chain(trace);
         for line in lines {
             self.keep_to(end_of_headers);
             self.pieces.push(Piece::Given(line));

@@ -59,7 +59,7 @@ pub use body::{BodyError, BodyWalker, Event};
 pub use call::{Call, tap_mark_line};
 pub use conn::Conn;
 pub use copies::{CallCopies, ConnCopies, Late, Ticket};
-pub use edit::{Edits, HeaderLine, InvalidHeader};
+pub use edit::{Edits, HeaderLine, InvalidHeader, TraceLine};
 pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_h1, h2_to_h2};
 pub use failure::{Cause, Failure, Place, Report};
 pub use grpc::{grpc_status_of, grpc_timeout};

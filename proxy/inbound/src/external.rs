@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_http::{HeaderLine, HeldBody, Order, RequestView};
+use leno_http::{HeaderLine, HeldBody, Order, RequestView, TraceLine};
 use leno_policy::authorization::is_spelling;
 use leno_program::Shares;
 use leno_telemetry::{Begun, Registry};
@@ -161,7 +161,13 @@ impl Grants {
         order.response.add = &self.on_response;
     }
 
-    /// Tells the application of the trace that the request takes part in.
+    /// What the application is told of the trace that the request takes part in, unless an authorizer has.
+    pub(crate) fn traceparent(&self, begun: &Begun) -> Option<TraceLine> {
+        let parent = begun.traceparent().filter(|_| !self.sets("traceparent"))?;
+        Some(TraceLine::new(parent.as_bytes()))
+    }
+
+    /// Tells it the same in other forms, in which the request came.
     #[must_use]
     pub(crate) fn with_trace(mut self, begun: &Begun) -> Self {
         for line in HeaderLine::all(begun.trace_lines()) {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use leno_http::{
     After, Call, Cause, Conn, Exchange, Failure, Handlers, HeldBody, Io, Order, Place, RequestHead,
-    RequestView, exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_begun,
-    serve_streams,
+    RequestView, TraceLine, exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent,
+    serve_begun, serve_streams,
 };
-use leno_telemetry::{Begun, Counter, Outcome};
+use leno_telemetry::{Arrival, Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, accepted, unless_gone};
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
@@ -109,6 +109,8 @@ struct Permitted<'a, 'n> {
     grants: &'a Grants,
     /// The names that are removed.
     removed: &'a [&'a str],
+    /// What the application is told of the request's trace.
+    trace: Option<TraceLine>,
 }
 
 impl<'n> Permitted<'_, 'n> {
@@ -131,6 +133,7 @@ impl<'n> Permitted<'_, 'n> {
             head,
         });
         self.grants.apply(self.removed, &mut order);
+        order.request.trace = self.trace.as_ref();
         order.copies = self.begun.copies().cloned();
         order
     }
@@ -207,7 +210,8 @@ async fn forward<S: Io>(
     };
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
-    let mut permitted = Permitted { shared, begun, access, changed, until, grants, removed };
+    let trace = grants.traceparent(begun);
+    let mut permitted = Permitted { shared, begun, access, changed, until, grants, removed, trace };
     let mut tries = Tries::new(shared);
     loop {
         let gone = |cx: &mut Context<'_>| client.poll_gone(cx);
@@ -248,8 +252,9 @@ fn begin(
     mark: Option<NonZeroU64>,
 ) -> Begun {
     let line = (head.version().as_str(), head.method(), head.target());
-    let begun = shared.parts.registry.begin(line, || (head.authority(), head.headers()));
-    begun.came_from(mark, || edge.identity());
+    let arrival = Arrival::Inbound { mark };
+    let begun = shared.parts.registry.begin(arrival, line, || (head.authority(), head.headers()));
+    begun.came_from(|| edge.identity());
     begun
 }
 
@@ -391,7 +396,8 @@ async fn forward_call(
     };
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
-    let permitted = Permitted { shared, begun, access, changed, until, grants, removed };
+    let trace = grants.traceparent(begun);
+    let permitted = Permitted { shared, begun, access, changed, until, grants, removed, trace };
     let sent = if call.was_http1() {
         to_http1(application, edge, &mut call, permitted).await
     } else {

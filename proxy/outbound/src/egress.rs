@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use leno_telemetry::{Outcome, Relay};
+use leno_telemetry::{Arrival, Outcome, Relay};
 use leno_transport::{OwnTls, Peeked, Verdict, Waits};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Egress, Protocol};
@@ -96,9 +96,9 @@ pub(crate) fn unrouted<R: Request>(
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
     };
-    let begun = shared
-        .registry
-        .begin((version, head.method(), &target), || (head.authority(), head.headers()));
+    let begun = shared.registry.begin(Arrival::Outbound, (version, head.method(), &target), || {
+        (head.authority(), head.headers())
+    });
     let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(cause)));
     let edge = shared.registry.edge(&shared.outside());
     edge.error(cause);

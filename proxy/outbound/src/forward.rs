@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use leno_balance::{NoPick, Pick, Wanted};
 use leno_http::{
-    Cause, Exchange, Failure, HeaderLine, Judgement, Place, ResponseView, grpc_status_of,
-    is_idempotent,
+    Cause, Exchange, Failure, HeaderLine, Judgement, Place, ResponseView, TraceLine,
+    grpc_status_of, is_idempotent,
 };
 use leno_resilience::{Hedge, Permit};
-use leno_telemetry::{Begun, Counter, Outcome};
+use leno_telemetry::{Arrival, Begun, Counter, Outcome};
 use leno_tls::refused_by_server;
 use leno_transport::unless_gone;
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ use crate::routes::{Applied, Decision, MeshAnswer, Routes};
 use crate::server::{self, GetError, Server};
 use crate::streams::BACKEND_GONE;
 use crate::tries::{TRIES, Unreached};
-use sending::Sending;
+use sending::{Sending, Told};
 
 /// What the server's proxy says in `leno-error` when the application cannot be connected to: the
 /// request never reached it.
@@ -90,7 +90,7 @@ struct Attempts<'a, R> {
     request: &'a mut R,
     begun: Begun,
     /// What tells the next hop of the trace that the request takes part in.
-    trace: &'a [HeaderLine],
+    trace: Told<'a>,
     is_grpc: bool,
     tried: Tried,
     /// Tries that were not made by policy.
@@ -154,7 +154,8 @@ pub(crate) async fn forward<R: Hedgeable>(
     };
     let head = request.view();
     let line = (head.version().as_str(), head.method(), head.target());
-    let mut begun = shared.registry.begin(line, || (head.authority(), head.headers()));
+    let mut begun =
+        shared.registry.begin(Arrival::Outbound, line, || (head.authority(), head.headers()));
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {
@@ -177,7 +178,8 @@ pub(crate) async fn forward<R: Hedgeable>(
     let idempotent = is_idempotent(head.method());
     let mut wanted = endpoints.wanted(head);
     wanted.session = applied.as_ref().and_then(|applied| applied.endpoint()).or(wanted.session);
-    let trace = HeaderLine::all(begun.trace_lines());
+    let (parent, lines) = trace_of(&begun);
+    let trace = Told { parent: parent.as_ref(), lines: &lines };
     let mut attempts = Attempts {
         shared,
         backends: &backends,
@@ -188,7 +190,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         hedge: policy.hedge(idempotent).filter(|_| !head.is_connect()),
         wanted,
         request,
-        trace: &trace,
+        trace,
         begun,
         is_grpc,
         tried: Tried::new(),
@@ -203,6 +205,12 @@ pub(crate) async fn forward<R: Hedgeable>(
         mirrors.end(shared);
     }
     forwarded
+}
+
+/// What the next hop is told of the request's trace.
+fn trace_of(begun: &Begun) -> (Option<TraceLine>, Vec<HeaderLine>) {
+    let parent = begun.traceparent().map(|parent| TraceLine::new(parent.as_bytes()));
+    (parent, HeaderLine::all(begun.trace_lines()))
 }
 
 /// Where a request's route leads, and what it changes; or what it has the request answered with.

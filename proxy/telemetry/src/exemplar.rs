@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
     use crate::trace::{MAX_SPANS, Traces};
-    use crate::{Direction, Edge, EdgeLabels, Outcome, Registry, Snapshot, render};
+    use crate::{Arrival, Direction, Edge, EdgeLabels, Outcome, Registry, Snapshot, render};
 
     /// A worker whose new traces are sampled by these settings, and its edge.
     fn worker(settings: &str) -> (Registry, Rc<Edge>) {
@@ -79,7 +79,7 @@ mod tests {
     fn request((registry, edge): &(Registry, Rc<Edge>), trace: u128, status: u16) {
         let parent = format!("00-{trace:032x}-00000000000000aa-01");
         let headers = || ("cart", std::iter::once(("traceparent", parent.as_bytes())));
-        let begun = registry.begin(("HTTP/2", "GET", b"/"), headers);
+        let begun = registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers);
         registry.end(edge, &begun, &Outcome { status, ..Outcome::default() });
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let worker = worker("obs/collector:4317,sampling=0%");
         let parent = "00-00000000000000000000000000000abc-00000000000000aa-00";
         let headers = || ("cart", std::iter::once(("traceparent", parent.as_bytes())));
-        let begun = worker.0.begin(("HTTP/2", "GET", b"/"), headers);
+        let begun = worker.0.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers);
         worker.0.end(&worker.1, &begun, &Outcome { status: 200, ..Outcome::default() });
         assert!(worker.1.exemplars.borrow().is_none());
         // Nor are those whose span is lost.

@@ -49,8 +49,8 @@ pub use leno_tap::BodyCopies;
 pub use native::{FIRST_INDEX, NativeCounts, SCHEMA, ZERO_THRESHOLD_S};
 pub use queue::{Queue, Weigh};
 pub use registry::{
-    Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
-    Relay,
+    Arrival, Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome,
+    Registry, Relay,
 };
 pub use render::{
     Kind, Measured, MetricsCompat, NativeHistograms, OwnWorkload, render, render_compatible,

@@ -13,7 +13,7 @@ use crate::edge::{Direction, EdgeLabels};
 use crate::registry::Outcome;
 
 use crate::tap::{
-    Carried, MASK, MAX_COPIED, Mark, RoomForBodies, Tap, Taps, is_secret, masked_target,
+    Carried, MASK, MAX_COPIED, Mark, RoomForBodies, Tap, Taps, Wanted, is_secret, masked_target,
 };
 
 /// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
@@ -25,6 +25,7 @@ const MAX_DECISIONS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Observed {
     taps: Taps,
+    /// The taps that may show it.
     open: Vec<Arc<Tap>>,
     protocol: &'static str,
     method: Box<str>,
@@ -45,13 +46,13 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// `wanted`: the taps that may show the request. `mark`: what the client's proxy has marked it with.
     pub(crate) fn new<'h>(
         taps: &Taps,
+        (Wanted { by: open, carried }, mark): (Wanted, Option<NonZeroU64>),
         (protocol, method, target): (&'static str, &str, &[u8]),
-        authority: &str,
-        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
+        (authority, headers): (&str, impl Iterator<Item = (&'h str, &'h [u8])>),
     ) -> Self {
-        let open = if taps.is_on() { taps.try_read() } else { Vec::new() };
         let is_shown = open.iter().any(|tap| tap.filter.with_headers);
         let headers = if is_shown { shown(headers) } else { Vec::new() };
         let are_wanted = open.iter().any(|tap| tap.filter.with_decisions);
@@ -64,35 +65,22 @@ impl Observed {
             target: target.get(..MAX_FIELD_BYTES).unwrap_or(target).into(),
             authority: authority.get(..MAX_FIELD_BYTES).unwrap_or(authority).into(),
             headers,
-            mark: Cell::default(),
+            mark: Cell::new(mark),
             peer: RefCell::default(),
             route: None,
             retries: Cell::new(0),
-            carried: Carried::default(),
+            carried,
             copies: None,
             decisions,
             chosen: RefCell::default(),
         }
+        .with_copies()
     }
 
-    /// Reads by what the request is followed, if an open tap follows requests.
-    pub(crate) fn follow<'h, H>(&mut self, headers: impl FnOnce() -> H)
-    where
-        H: Iterator<Item = (&'h str, &'h [u8])>,
-    {
-        let follows = |tap: &Arc<Tap>| tap.filter.follow.or(tap.filter.followed).is_some();
-        if self.open.iter().any(follows) {
-            self.carried = Carried::read(headers());
-        }
-        let followed = self.carried.followed;
-        let may_have = |tap: &Arc<Tap>| {
-            let filter = &tap.filter;
-            filter.with_bodies
-                && tap.may_take()
-                && filter.may_match(&self.method, path(&self.target), followed)
-        };
-        if !self.open.iter().any(may_have) {
-            return;
+    /// Takes a place for the bodies, if a tap wants them.
+    fn with_copies(mut self) -> Self {
+        if !self.open.iter().any(|tap| tap.filter.with_bodies) {
+            return self;
         }
         match self.taps.room_for_bodies() {
             Some(room) => self.copies = Some((BodyCopies::default(), room)),
@@ -100,6 +88,7 @@ impl Observed {
                 format!("bodies are not shown: those of {MAX_COPIED} other requests are copied now")
             }),
         }
+        self
     }
 
     /// Where the bodies are to be copied to.
@@ -116,9 +105,8 @@ impl Observed {
         }
     }
 
-    /// The mark that the client's proxy has set, and the client's identity.
-    pub(crate) fn came_from(&self, mark: Option<NonZeroU64>, peer: Option<Box<str>>) {
-        self.mark.set(mark);
+    /// The client's identity.
+    pub(crate) fn came_from(&self, peer: Option<Box<str>>) {
         self.peer.replace(peer);
     }
 
@@ -159,11 +147,9 @@ impl Observed {
         let mut chosen = self.chosen.borrow_mut();
         let chosen = chosen.get_or_insert_with(|| {
             let now = Instant::now();
-            let is_marked = edge.direction == Direction::Inbound && self.mark.get().is_some();
-            let known = (&*self.method, path(&self.target), is_marked, self.carried.followed);
             let gets = |tap: &&Arc<Tap>| {
                 let is_sampled_now = tap.filter.status.is_none() && !tap.filter.is_marked;
-                tap.filter.matches(known, edge) && (!is_sampled_now || self.taps.afford(tap, now))
+                tap.filter.matches_edge(edge) && (!is_sampled_now || self.taps.afford(tap, now))
             };
             self.open.iter().filter(gets).cloned().collect()
         });

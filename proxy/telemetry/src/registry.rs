@@ -18,8 +18,8 @@ use crate::forgotten::Forgotten;
 use crate::observed::Observed;
 use crate::route::{MAX_ROUTES, RouteCounter, RouteCounters, RouteLabels};
 use crate::snapshot::Snapshot;
-use crate::tap::{Mark, Taps};
-use crate::trace::{Ended, Trace, Traces};
+use crate::tap::{Arriving, Beyond, Mark, OpenTaps, Taps};
+use crate::trace::{Ended, Trace, TraceParent, Traces};
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
 /// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
@@ -51,27 +51,35 @@ pub struct Begun {
     protocol: &'static str,
     /// `None` without an access log.
     noted: Option<Box<Noted>>,
-    /// `None` while no tap is open, unless the request may have a span or the access log shows as much of it.
+    /// `None` while no tap shows it, unless the request may have a span or the access log shows as much of it.
     observed: Option<Box<Observed>>,
+    /// Taps that may have shown it, if it were not beyond their rate.
+    beyond: Beyond,
     /// `None` unless the request takes part in a trace.
-    trace: Option<Box<Trace>>,
+    trace: Option<Trace>,
     traces: Option<Rc<Traces>>,
     /// The rule of a route that it follows.
     route: Option<Rc<RouteCounter>>,
 }
 
 impl Begun {
-    /// The headers that tell the next hop of the trace, in place of those of the same name. None if the request takes
-    /// part in no trace.
+    /// What the next hop is told of the trace, in place of what the request came with. `None` if the request takes part in
+    /// no trace, or in one of which the next hop is told the same.
     #[must_use]
-    pub fn trace_lines(&self) -> Vec<(&'static str, String)> {
-        self.trace.as_ref().map(|trace| trace.lines()).unwrap_or_default()
+    pub fn traceparent(&self) -> Option<TraceParent> {
+        self.trace.as_ref().map(Trace::traceparent)
     }
 
-    /// Notes who sent an inbound request: the mark of the client's proxy, and the client's identity.
-    pub fn came_from(&self, mark: Option<NonZeroU64>, peer: impl FnOnce() -> Option<Box<str>>) {
+    /// Headers that tell the same in other forms, in which the request came. Usually there are none.
+    #[must_use]
+    pub fn trace_lines(&self) -> Vec<(&'static str, String)> {
+        self.trace.as_ref().map(Trace::lines).unwrap_or_default()
+    }
+
+    /// Notes the client's identity of an inbound request, if a tap, a span or the access log may show it.
+    pub fn came_from(&self, peer: impl FnOnce() -> Option<Box<str>>) {
         if let Some(observed) = &self.observed {
-            observed.came_from(mark, peer());
+            observed.came_from(peer());
         }
     }
 
@@ -126,6 +134,23 @@ impl Begun {
             observed.retried();
         }
     }
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// From the workload.
+    Outbound,
+    /// From a client of the workload. `mark`: what the client's proxy has marked it with.
+    Inbound {
+        /// `None` unless it is tapped there.
+        mark: Option<NonZeroU64>,
+    },
+}
+
+impl Arrival {
+    /// From a client whose proxy has not marked it.
+    pub const INBOUND: Self = Self::Inbound { mark: None };
 }
 
 /// How a request ended.
@@ -184,6 +209,7 @@ pub struct Registry {
     audited: RefCell<AuditedRequests>,
     access: Option<AccessLog>,
     taps: Taps,
+    open: OpenTaps,
     traces: Option<Rc<Traces>>,
 }
 
@@ -214,6 +240,7 @@ impl Registry {
             audited: RefCell::default(),
             access: None,
             taps: Taps::default(),
+            open: OpenTaps::default(),
             traces: None,
         }
     }
@@ -253,31 +280,32 @@ impl Registry {
     #[must_use]
     pub fn begin<'h, H>(
         &self,
+        arrival: Arrival,
         (protocol, method, target): (&'static str, &str, &[u8]),
         of: impl Fn() -> (&'h str, H),
     ) -> Begun
     where
         H: Iterator<Item = (&'h str, &'h [u8])>,
     {
+        let at = Instant::now();
         let noted = self.access.as_ref().and_then(|log| {
             let noted = log.note(method, target, || of().1)?;
             Some((Box::new(noted), log.layout().is_observed))
         });
         let trace = self.traces.as_ref().and_then(|traces| traces.begin(of().1));
         let is_noted = |traces: &Rc<Traces>| trace.as_ref().is_some_and(|one| traces.notes(one));
-        let is_observed = self.taps.is_on()
+        let request = Arriving { at, arrival, method, target };
+        let (wanted, beyond) = self.open.wanted(&self.taps, request, || of().1);
+        let is_observed = !wanted.by.is_empty()
             || self.traces.as_ref().is_some_and(is_noted)
             || noted.as_ref().is_some_and(|(_, is_observed)| *is_observed);
         let observed = is_observed.then(|| {
-            let (authority, headers) = of();
-            let line = (protocol, method, target);
-            let mut observed = Observed::new(&self.taps, line, authority, headers);
-            observed.follow(|| of().1);
-            Box::new(observed)
+            let wanted = (wanted, arrival.parts().1);
+            Box::new(Observed::new(&self.taps, wanted, (protocol, method, target), of()))
         });
         let traces = trace.as_ref().and(self.traces.clone());
         let noted = noted.map(|(noted, _)| noted);
-        Begun { at: Instant::now(), protocol, noted, observed, trace, traces, route: None }
+        Begun { at, protocol, noted, observed, beyond, trace, traces, route: None }
     }
 
     /// Ends a request: counts it on its edge and logs it.
@@ -290,6 +318,9 @@ impl Registry {
         }
         if let Some(route) = &begun.route {
             route.end(outcome, duration);
+        }
+        if !begun.beyond.is_none() {
+            self.open.count(&self.taps, begun.beyond, (&counted.logged(), outcome));
         }
         if let Some(observed) = &begun.observed {
             let edge = counted.logged();
@@ -313,7 +344,7 @@ impl Registry {
             bytes: outcome.bytes,
             duration,
             error: outcome.error,
-            trace: begun.trace.as_ref().map(|trace| trace.ids()),
+            trace: begun.trace.as_ref().map(Trace::ids),
             observed: observed.as_ref(),
             ..noted.record(&edge)
         };

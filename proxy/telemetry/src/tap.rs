@@ -1,7 +1,8 @@
 //! Taps: an operator watches live requests, sampled and filtered.
 //!
 //! ```text
-//! worker: begin ─► decide: filter, rate ─► end ─► queue of the tap ─► POST /tap of the admin server
+//! worker: begin ─► wanted: first look ─► decide: filter, rate ─► end ─► queue of the tap ─► POST /tap of the admin server
+//!           │        └─ beyond the rate, or another method or path: nothing is read or copied of the request
 //!           └─ no tap is open: one relaxed load, and nothing is allocated
 //! ```
 //! A worker never waits for a tap. Where a lock is held or a queue is full it drops the event and counts it.
@@ -16,11 +17,13 @@ use leno_tap::TappedRequest;
 
 mod filter;
 mod follow;
+mod open;
 mod secrets;
 
 pub use filter::{Filter, FilterError, Party};
 pub use follow::Mark;
 pub(crate) use follow::{Carried, are_alike};
+pub(crate) use open::{Arriving, Beyond, OpenTaps, Wanted};
 pub(crate) use secrets::masked_target;
 pub use secrets::{MASK, is_secret};
 
@@ -32,6 +35,8 @@ pub const MAX_QUEUED: usize = 256;
 pub const MAX_RATE: u32 = 500;
 /// Most requests of a proxy whose bodies are copied at a time: they occupy up to 512 KiB.
 pub const MAX_COPIED: usize = 64;
+/// The bit of the version that says that a tap is open.
+const IS_ON: u64 = 1;
 /// A tap that its client polls no more is closed after this time.
 pub const LAPSE: Duration = Duration::from_secs(5);
 
@@ -41,8 +46,8 @@ pub struct Taps(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Whether there is a tap: all that requests look at while there is none.
-    is_on: AtomicBool,
+    /// Changes with the open taps. Its lowest bit is set while there is one: all that requests look at while there is none.
+    version: AtomicU64,
     open: RwLock<Vec<Arc<Tap>>>,
     /// Whether a task looks for taps that are not polled any more.
     is_watched: AtomicBool,
@@ -114,7 +119,11 @@ impl Taps {
     /// Whether a tap is open.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.0.is_on.load(Ordering::Relaxed)
+        self.version() & IS_ON != 0
+    }
+
+    fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Relaxed)
     }
 
     /// Whether a tap of this name is open.
@@ -146,7 +155,7 @@ impl Taps {
             return Err(TooManyTaps);
         }
         open.push(Arc::new(Tap::new(name, filter)));
-        self.0.is_on.store(true, Ordering::Relaxed);
+        self.changed(&open);
         Ok(())
     }
 
@@ -190,18 +199,27 @@ impl Taps {
         let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
         let (over, left) = open.drain(..).partition(|tap| is_over(tap));
         *open = left;
-        self.0.is_on.store(!open.is_empty(), Ordering::Relaxed);
+        self.changed(&open);
         let over: Vec<Arc<Tap>> = over;
+        // Workers hold a tap until their next request.
+        over.iter().for_each(|tap| *lock(&tap.queue) = VecDeque::new());
         over.iter().map(|tap| (tap.name.clone(), tap.counts.read())).collect()
     }
 
-    /// For a worker: the open taps, unless they are being changed.
-    pub(crate) fn try_read(&self) -> Vec<Arc<Tap>> {
-        match self.0.open.try_read() {
-            Ok(open) => open.clone(),
-            Err(TryLockError::Poisoned(open)) => open.into_inner().clone(),
-            Err(TryLockError::WouldBlock) => Vec::new(),
-        }
+    /// Tells workers that these are open now. The caller holds the lock, so that no two of them change the version.
+    fn changed(&self, open: &[Arc<Tap>]) {
+        let next = (self.version() | IS_ON).wrapping_add(1);
+        self.0.version.store(next | u64::from(!open.is_empty()), Ordering::Relaxed);
+    }
+
+    /// For a worker: the open taps with their version, unless they are being changed.
+    fn try_read(&self) -> Option<(u64, Vec<Arc<Tap>>)> {
+        let open = match self.0.open.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(open)) => open.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some((self.version(), open.clone()))
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<Tap>>> {
@@ -247,10 +265,15 @@ impl Taps {
     pub(crate) fn afford(&self, tap: &Tap, now: Instant) -> bool {
         let is_within = tap.spend(now) && tap.has_room();
         if !is_within {
-            tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
-            self.0.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
+            self.sampled_out(tap);
         }
         is_within
+    }
+
+    /// Counts a request beyond the tap's rate.
+    fn sampled_out(&self, tap: &Tap) {
+        tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
+        self.0.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -281,9 +304,21 @@ impl Tap {
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
+    /// The second that a moment is in, for `spent`.
+    fn second(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.opened).as_secs() & u64::from(u32::MAX)
+    }
+
+    /// Whether the requests of this moment's second are spent.
+    fn is_spent(&self, now: Instant) -> bool {
+        let spent = self.spent.load(Ordering::Relaxed);
+        spent & u64::from(u32::MAX) >= u64::from(self.filter.rate)
+            && spent >> 32 == self.second(now)
+    }
+
     /// Whether a request of this moment is within the rate.
     fn spend(&self, now: Instant) -> bool {
-        let second = now.saturating_duration_since(self.opened).as_secs() & u64::from(u32::MAX);
+        let second = self.second(now);
         let rate = u64::from(self.filter.rate);
         let next = |spent: u64| {
             let count = if spent >> 32 == second { spent & u64::from(u32::MAX) } else { 0 };

@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use leno_tap::{Span, TappedRequest, TraceIds};
@@ -20,7 +21,7 @@ use crate::queue::Queue;
 mod context;
 mod settings;
 
-use context::{Parent, Received};
+use context::{Forms, Lines, Parent};
 pub use settings::{Sampling, TraceProtocol, TraceSettings, TraceSettingsError};
 
 /// Spans of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
@@ -50,15 +51,23 @@ pub(crate) enum Ended {
     Lost(Counter),
 }
 
-/// A request that takes part in a trace.
-#[derive(Debug)]
+/// A request that takes part in a trace. Most are not sampled, and live as long as the request: it is in no memory of its own.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace {
-    trace_id: u128,
+    /// The upper and the lower half.
+    trace_id: [u64; 2],
     span_id: u64,
-    parent: Option<u64>,
+    /// `None` where the trace begins here.
+    parent: Option<NonZeroU64>,
     is_sampled: bool,
-    received: Received,
+    /// The trace begins with this request, and nothing has decided on it.
+    is_new: bool,
+    forms: Forms,
 }
+
+/// The `traceparent` that the next hop gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent([u8; 55]);
 
 impl fmt::Debug for Traces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,8 +99,12 @@ impl Traces {
     pub(crate) fn begin<'h>(
         &self,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,
-    ) -> Option<Box<Trace>> {
-        let received = context::read(headers);
+    ) -> Option<Trace> {
+        let lines = Lines::of(headers);
+        if !self.settings.keeps_any() && lines.is_plainly_unsampled() {
+            return None;
+        }
+        let received = lines.read();
         let is_refused = received.sampled == Some(false);
         match received.parent {
             // `b3: 0`: no trace at all.
@@ -99,12 +112,19 @@ impl Traces {
             // The parent stays the parent of what follows.
             Some(_) if is_refused && !self.settings.keeps_any() => None,
             parent => {
-                let trace_id = parent.map_or_else(|| self.trace_id(), |parent| parent.trace_id);
-                let is_sampled =
-                    received.sampled.unwrap_or_else(|| self.settings.sampling.takes(trace_id));
-                let parent = parent.map(|Parent { span_id, .. }| span_id);
-                let span_id = self.random();
-                Some(Box::new(Trace { trace_id, span_id, parent, is_sampled, received }))
+                let trace_id = match parent {
+                    Some(Parent { trace_id, .. }) => [(trace_id >> 64) as u64, trace_id as u64],
+                    None => [self.random(), self.random()],
+                };
+                let takes = || self.settings.sampling.takes(whole(trace_id));
+                Some(Trace {
+                    trace_id,
+                    span_id: self.random(),
+                    parent: parent.and_then(|parent| NonZeroU64::new(parent.span_id)),
+                    is_sampled: received.sampled.unwrap_or_else(takes),
+                    is_new: received.sampled.is_none(),
+                    forms: received.forms,
+                })
             }
         }
     }
@@ -113,15 +133,15 @@ impl Traces {
     pub(crate) fn notes(&self, trace: &Trace) -> bool {
         trace.is_sampled
             || self.settings.keeps_any()
-            || trace.is_new() && !self.settings.routes.is_empty()
+            || trace.is_new && !self.settings.routes.is_empty()
     }
 
     /// Applies the share of a route to a trace that begins with this request.
     pub(crate) fn routed(&self, trace: &mut Trace, route: &str) {
-        if trace.is_new()
+        if trace.is_new
             && let Some(sampling) = self.settings.of_route(route)
         {
-            trace.is_sampled = sampling.takes(trace.trace_id);
+            trace.is_sampled = sampling.takes(whole(trace.trace_id));
         }
     }
 
@@ -142,9 +162,9 @@ impl Traces {
             false => return Ended::WithoutSpan,
         };
         let is_queued = self.queue.push(Span {
-            trace_id: trace.trace_id,
+            trace_id: whole(trace.trace_id),
             span_id: trace.span_id,
-            parent: trace.parent,
+            parent: trace.parent.map(NonZeroU64::get),
             sampled: trace.is_sampled,
             request,
         });
@@ -168,10 +188,6 @@ impl Traces {
         is_within
     }
 
-    fn trace_id(&self) -> u128 {
-        u128::from(self.random()) << 64 | u128::from(self.random())
-    }
-
     /// 64 random bits that are not all zero (xoroshiro128+).
     fn random(&self) -> u64 {
         let [a, b] = self.random.get();
@@ -185,51 +201,86 @@ impl Traces {
 impl Trace {
     /// The trace and the span of the request in it.
     pub(crate) fn ids(&self) -> TraceIds {
-        TraceIds { trace_id: self.trace_id, span_id: self.span_id, sampled: self.is_sampled }
+        let trace_id = whole(self.trace_id);
+        TraceIds { trace_id, span_id: self.span_id, sampled: self.is_sampled }
     }
 
-    /// Whether the trace begins with this request, and nothing has decided on it.
-    fn is_new(&self) -> bool {
-        self.received.sampled.is_none()
+    /// What the next hop is told, in place of what the request came with.
+    pub(crate) fn traceparent(&self) -> TraceParent {
+        let mut text = *b"00-................................-................-00";
+        let [high, low] = self.trace_id.map(hex);
+        let parts: [(usize, &[u8]); 4] =
+            [(3, &high), (19, &low), (36, &hex(self.span_id)), (54, self.decision())];
+        for (at, part) in parts {
+            let there = text.get_mut(at..).and_then(|rest| rest.get_mut(..part.len()));
+            there.into_iter().for_each(|there| there.copy_from_slice(part));
+        }
+        TraceParent(text)
     }
 
-    /// The headers for the next hop, in the forms in which they came, and always as `traceparent`.
+    /// The same in the other forms in which it came. Most requests came with none.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
-        let Self { trace_id, span_id, is_sampled, received, .. } = self;
-        let decision: &[u8] = if *is_sampled { b"1" } else { b"0" };
-        let (high, low) = (hex((trace_id >> 64) as u64), hex(*trace_id as u64));
-        let trace_id = [high, low].concat();
-        let span_id = hex(*span_id);
+        let mut lines = Vec::new();
+        let Forms { b3, b3_parts, stray_state } = self.forms;
+        if !(b3 || b3_parts || stray_state) {
+            return lines;
+        }
+        let trace_id = self.trace_id.map(hex).concat();
+        let (span_id, decision) = (hex(self.span_id), self.decision());
         let text = |parts: &[&[u8]]| String::from_utf8(parts.concat()).unwrap_or_default();
-        let mut lines =
-            vec![("traceparent", text(&[b"00-", &trace_id, b"-", &span_id, b"-0", decision]))];
-        if received.stray_state {
+        if stray_state {
             lines.push(("tracestate", String::new()));
         }
-        if received.b3 {
+        if b3 {
             lines.push(("b3", text(&[&trace_id, b"-", &span_id, b"-", decision])));
         }
-        if received.b3_parts {
+        if b3_parts {
             lines.push(("x-b3-traceid", text(&[&trace_id])));
             lines.push(("x-b3-spanid", text(&[&span_id])));
             lines.push(("x-b3-sampled", text(&[decision])));
             if let Some(parent) = self.parent {
-                lines.push(("x-b3-parentspanid", text(&[&hex(parent)])));
+                lines.push(("x-b3-parentspanid", text(&[&hex(parent.get())])));
             }
         }
         lines
     }
+
+    fn decision(&self) -> &'static [u8; 1] {
+        if self.is_sampled { b"1" } else { b"0" }
+    }
 }
 
-/// 64 bits in hexadecimal digits, without `format!`, which was half of what a trace cost a client's proxy.
-fn hex(mut number: u64) -> [u8; 16] {
-    let mut digits = [b'0'; 16];
-    for digit in digits.iter_mut().rev() {
-        let value = (number & 0xf) as u8;
-        *digit = if value < 10 { b'0' | value } else { value.wrapping_add(b'a' - 10) };
-        number >>= 4;
+impl TraceParent {
+    /// The value of the header.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 55] {
+        &self.0
     }
-    digits
+}
+
+fn whole([high, low]: [u64; 2]) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+/// 64 bits in hexadecimal digits. The digits of all of its bytes are made at once: each half of a byte goes into a byte of its
+/// own, and those above 9 get the distance between `9` and `a`.
+fn hex(number: u64) -> [u8; 16] {
+    let digits = |half: u32| {
+        let mut spread = u64::from(half);
+        spread = (spread | spread << 16) & 0x0000_ffff_0000_ffff;
+        spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
+        spread = (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        // The bit of 16 is set in each byte whose digit is above 9.
+        let letters = (spread.wrapping_add(0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+        let distance = letters.wrapping_mul(u64::from(b'a' - b'9' - 1));
+        spread.wrapping_add(0x3030_3030_3030_3030).wrapping_add(distance).to_be_bytes()
+    };
+    let (high, low) = (digits((number >> 32) as u32), digits(number as u32));
+    let mut all = [0; 16];
+    let (first, second) = all.split_at_mut(8);
+    first.copy_from_slice(&high);
+    second.copy_from_slice(&low);
+    all
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! A request on a known edge allocates nothing while no tap is open and nothing is logged or traced, and nothing of it is
-//! read.
+//! A request on a known edge allocates nothing, and nothing of it is read, unless a tap or a trace shows it or it is logged.
+
+use std::rc::Rc;
 
 use leno_telemetry::tap::{Filter, Taps};
-use leno_telemetry::{Direction, EdgeLabels, Outcome, Registry, RouteLabels};
+use leno_telemetry::trace::Traces;
+use leno_telemetry::{Arrival, Direction, EdgeLabels, Outcome, Registry, RouteLabels};
 
 #[path = "../../../testkit/counting.rs"]
 mod counting;
@@ -10,6 +12,17 @@ mod counting;
 use counting::{ALLOCATIONS, BYTES};
 
 const REQUESTS: u64 = 100;
+const ACCEPT: (&str, &[u8]) = ("accept", b"*/*");
+
+/// What [`REQUESTS`] requests cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cost {
+    allocations: u64,
+    /// How often something was read for a tap or a trace.
+    read: u64,
+    /// Headers about traces that they go on with.
+    told: usize,
+}
 
 fn labels() -> EdgeLabels {
     EdgeLabels {
@@ -24,15 +37,15 @@ fn labels() -> EdgeLabels {
     }
 }
 
-/// What requests allocate. `is_read`: how often something was read for a tap.
-fn allocated(registry: &Registry, is_read: &mut u64) -> u64 {
+fn cost(registry: &Registry, headers: &[(&str, &[u8])]) -> Cost {
     let labels = labels();
     let edge = registry.edge(&labels);
     let outcome = Outcome { status: 200, ..Outcome::default() };
     let read = std::cell::Cell::new(0);
     let note = || read.set(read.get() + 1);
     // The first one finds room for its status.
-    let first = registry.begin(("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
+    let first =
+        registry.begin(Arrival::INBOUND, ("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
     registry.end(&edge, &first, &outcome);
     drop(first);
     let labels = RouteLabels {
@@ -42,17 +55,20 @@ fn allocated(registry: &Registry, is_read: &mut u64) -> u64 {
         rule: "0".into(),
     };
     let route = registry.route(&labels);
-    let mut first = registry.begin(("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
+    let mut first =
+        registry.begin(Arrival::INBOUND, ("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
     first.counts_with(&route);
     registry.end(&edge, &first, &outcome);
     drop(first);
+    let mut told = 0;
     let before = ALLOCATIONS.get();
     for _ in 0..REQUESTS {
-        let mut begun = registry.begin(("HTTP/1.1", "GET", b"/items?id=1"), || {
+        let line = ("HTTP/1.1", "GET", &b"/items?id=1"[..]);
+        let mut begun = registry.begin(Arrival::INBOUND, line, || {
             note();
-            ("cart.shop", [("accept", &b"*/*"[..])].into_iter())
+            ("cart.shop", headers.iter().copied())
         });
-        begun.came_from(None, || {
+        begun.came_from(|| {
             note();
             None
         });
@@ -68,26 +84,72 @@ fn allocated(registry: &Registry, is_read: &mut u64) -> u64 {
         };
         begun.mark(edge.labels(), identity);
         begun.retried();
-        assert!(begun.trace_lines().is_empty());
+        told += usize::from(begun.traceparent().is_some()) + begun.trace_lines().len();
         registry.end(&edge, &begun, &outcome);
     }
-    *is_read = read.get();
-    ALLOCATIONS.get() - before
+    Cost { allocations: ALLOCATIONS.get() - before, read: read.get(), told }
 }
 
 #[test]
 fn a_request_costs_nothing_while_no_tap_is_open() {
     let taps = Taps::default();
     let registry = Registry::new().with_taps(taps.clone());
-    let mut read = 0;
-    assert_eq!((allocated(&registry, &mut read), read), (0, 0), "before the first tap");
+    assert_eq!(cost(&registry, &[ACCEPT]), Cost::default(), "before the first tap");
 
-    taps.open("t", Filter::default()).unwrap();
-    let tapped = allocated(&registry, &mut read);
-    assert!(tapped >= REQUESTS && read == 4 * REQUESTS, "{tapped} allocations, {read} read");
+    taps.open("t", Filter { rate: 500, ..Filter::default() }).unwrap();
+    let tapped = cost(&registry, &[ACCEPT]);
+    assert!(tapped.allocations >= REQUESTS && tapped.read == 4 * REQUESTS, "{tapped:?}");
 
     taps.close("t").unwrap();
     let held = BYTES.get();
-    assert_eq!((allocated(&registry, &mut read), read), (0, 0), "after the last tap");
+    assert_eq!(cost(&registry, &[ACCEPT]), Cost::default(), "after the last tap");
     assert_eq!(BYTES.get(), held);
+}
+
+#[test]
+fn a_request_that_no_tap_can_show_is_not_read() {
+    let taps = Taps::default();
+    let registry = Registry::new().with_taps(taps.clone());
+    for parameters in [
+        &[("method", "POST")][..],
+        &[("path", "/api")],
+        &[("marked", "true")],
+        &[("direction", "outbound")],
+    ] {
+        let mut filter = Filter::default();
+        for (name, value) in parameters {
+            filter.set(name, value).unwrap();
+        }
+        taps.open("t", filter).unwrap();
+        assert_eq!(cost(&registry, &[ACCEPT]), Cost::default(), "{parameters:?}");
+    }
+}
+
+/// Each second has its rate, so a few requests are recorded where this test takes long.
+#[test]
+fn a_request_beyond_the_rate_of_a_tap_is_counted_and_not_read() {
+    let taps = Taps::default();
+    let registry = Registry::new().with_taps(taps.clone());
+    taps.open("t", Filter { rate: 1, ..Filter::default() }).unwrap();
+    let spent = cost(&registry, &[ACCEPT]);
+    assert!(spent.read <= 4 * REQUESTS / 10, "{spent:?}");
+    let counted = taps.close("t").unwrap();
+    assert_eq!(counted.queued + counted.sampled_out, REQUESTS + 2, "{counted:?}");
+}
+
+#[test]
+fn a_request_that_is_not_sampled_allocates_nothing() {
+    let traces = |settings: &str| {
+        let traces = Rc::new(Traces::new(settings.parse().unwrap()));
+        Registry::new().with_traces(Some(traces))
+    };
+    let registry = traces("a/b:1,sampling=0%");
+    // Once to find the headers of a trace, of which there are none.
+    let new = Cost { allocations: 0, read: REQUESTS, told: REQUESTS as usize };
+    assert_eq!(cost(&registry, &[ACCEPT]), new);
+    let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let goes_on = Cost { told: 0, ..new };
+    assert_eq!(cost(&registry, &[ACCEPT, ("traceparent", parent)]), goes_on, "as it came");
+    let sampled = cost(&traces("a/b:1,sampling=100%"), &[ACCEPT]);
+    assert!(sampled.allocations > REQUESTS && sampled.told == REQUESTS as usize, "{sampled:?}");
 }

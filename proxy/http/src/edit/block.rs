@@ -3,7 +3,7 @@
 use leno_h2::{is_identity_field, is_mesh_field, remove_reserved};
 use leno_hpack::{Block, Token};
 
-use super::{Edits, HeaderLine};
+use super::{Edits, HeaderLine, TRACE_NAME};
 use crate::head::absolute;
 
 /// The header in which proxies of the mesh tell each other what HTTP/2 loses of an HTTP/1 head.
@@ -35,7 +35,8 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     if edits.is_empty() {
         return;
     }
-    if !edits.remove.is_empty() || !edits.set.is_empty() {
+    let has = |name: &[u8]| block.position(name).is_some();
+    if !edits.only_adds(has) {
         block.retain(|field| {
             let framing = matches!(field.token(), Token::CONTENT_LENGTH | Token::HOST);
             field.is_pseudo() || framing || !edits.removes(field.name())
@@ -46,6 +47,9 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     }
     for line in edits.set.iter().chain(edits.add) {
         add(block, line);
+    }
+    if let Some(line) = edits.trace {
+        block.push(TRACE_NAME, line.value());
     }
 }
 

@@ -103,6 +103,25 @@ fn the_callers_edits_keep_order_and_case_of_the_rest() {
 }
 
 #[test]
+fn a_trace_stands_in_place_of_what_was_received() {
+    let value = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let line = TraceLine::new(value);
+    let edits = Edits { trace: Some(&line), ..Edits::default() };
+    let told = format!("traceparent: {}\r\n", String::from_utf8_lossy(value));
+    assert_eq!(request(&with("A: b\r\n"), &edits), with(&format!("A: b\r\n{told}")));
+    assert_eq!(
+        request(&with("TraceParent: x\r\nA: b\r\n"), &edits),
+        with(&format!("A: b\r\n{told}"))
+    );
+    let mut block = leno_hpack::Block::new();
+    block.push(b":path", b"/");
+    block.push(b"traceparent", b"x");
+    edit_block(&mut block, &edits);
+    let fields: Vec<_> = block.iter().map(|field| (field.name(), field.value())).collect();
+    assert_eq!(fields, [(&b":path"[..], &b"/"[..]), (b"traceparent", value)]);
+}
+
+#[test]
 fn a_response_says_what_becomes_of_the_clients_connection() {
     use Version::{Http10, Http11};
     let cases = [

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use leno_balance::{Pick, Wanted};
-use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, tap_mark_line};
+use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, TraceLine, tap_mark_line};
 use leno_telemetry::BodyCopies;
 use leno_telemetry::tap::Mark;
 
@@ -28,11 +28,19 @@ pub(super) struct Sending<'a> {
     pub(super) applied: Option<&'a Applied>,
     pub(super) request_by: Option<Instant>,
     /// What tells the next hop of the trace.
-    pub(super) trace: &'a [HeaderLine],
+    pub(super) trace: Told<'a>,
     /// What the request is marked with for the server's proxy, if a tap gets it.
     pub(super) mark: Option<Mark>,
     /// Where the beginnings of the bodies are copied to, if a tap wants them.
     pub(super) copies: Option<BodyCopies>,
+}
+
+/// What tells the next hop of the trace that a request takes part in.
+#[derive(Clone, Copy)]
+pub(super) struct Told<'a> {
+    pub(super) parent: Option<&'a TraceLine>,
+    /// In other forms, in which the request came.
+    pub(super) lines: &'a [HeaderLine],
 }
 
 /// When a try must be over, and when its response must have begun.
@@ -83,13 +91,14 @@ impl Sending<'_> {
             order.request = applied.request(of_request);
             order.response = applied.response(of_response);
         }
+        order.request.trace = self.trace.parent;
         let set: Vec<HeaderLine>;
         let marked = self.mark.filter(|_| server.is_mesh);
         let mark = marked.and_then(|mark| tap_mark_line(mark.number));
-        if turn.is_some() || mark.is_some() || !self.trace.is_empty() {
+        if turn.is_some() || mark.is_some() || !self.trace.lines.is_empty() {
             let parent =
                 HeaderLine::all(marked.and_then(|mark| mark.parent()).into_iter().collect());
-            let own = self.trace.iter().cloned().chain(turn).chain(mark).chain(parent);
+            let own = self.trace.lines.iter().cloned().chain(turn).chain(mark).chain(parent);
             set = order.request.set.iter().cloned().chain(own).collect();
             order.request.set = &set;
         }

@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::access::AccessSettings;
-    use crate::{Direction, EdgeLabels, Outcome, Registry};
+    use crate::{Arrival, Direction, EdgeLabels, Outcome, Registry};
 
     fn records(settings: &str) -> Rc<Records> {
         let settings: AccessSettings = settings.parse().unwrap();
@@ -98,7 +98,8 @@ mod tests {
             mtls: true,
         });
         let headers = || ("cart", headers.iter().map(|(name, value)| (*name, value.as_bytes())));
-        let mut begun = registry.begin(("HTTP/2", "GET", target.as_bytes()), headers);
+        let mut begun =
+            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", target.as_bytes()), headers);
         begun.routed(|| "HTTPRoute shop/cart rule 0".into());
         registry.end(&edge, &begun, &Outcome { status: 503, ..Outcome::default() });
     }

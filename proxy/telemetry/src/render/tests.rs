@@ -3,7 +3,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::{CountedRule, Direction, MAX_EDGES, MAX_ROUTES, MAX_TLS_NAMES, Outcome, Registry};
+use crate::{
+    Arrival, CountedRule, Direction, MAX_EDGES, MAX_ROUTES, MAX_TLS_NAMES, Outcome, Registry,
+};
 
 fn labels(server: &str) -> EdgeLabels {
     EdgeLabels {
@@ -175,13 +177,15 @@ fn a_request_is_counted_with_the_rule_that_it_followed() {
     let edge = registry.edge(&labels("cart-0"));
     let route = registry.route(&rule("HTTPRoute shop/cart", "canary"));
     let _unused = registry.route(&rule("", ""));
-    let mut begun = registry.begin(("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    let mut begun = registry
+        .begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
     begun.counts_with(&route);
     begun.retried();
     begun.failed_there("authorization-denied");
     let outcome = Outcome { status: 403, grpc_status: Some(7), ..Outcome::default() };
     registry.end(&edge, &begun, &outcome);
-    let begun = registry.begin(("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    let begun = registry
+        .begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
     registry.end(&edge, &begun, &Outcome { status: 200, ..Outcome::default() });
 
     let mut sum = registry.snapshot();

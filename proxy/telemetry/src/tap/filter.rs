@@ -8,6 +8,7 @@ use crate::edge::{Direction, EdgeLabels};
 
 use super::follow::identifier;
 use super::{MAX_RATE, are_alike};
+use crate::observed::path;
 
 /// Most names of one side: the instances of a workload.
 const MAX_PARTIES: usize = 64;
@@ -166,34 +167,28 @@ impl Filter {
         Ok(())
     }
 
-    /// What is known before the request is sent on. `path` has no query. `followed`: by what it is followed already.
-    pub(crate) fn matches(
+    /// What is known when the request begins. `followed`: by what it is followed already.
+    pub(crate) fn may_match(
         &self,
-        (method, path, is_marked, followed): (&str, &[u8], bool, Option<NonZeroU64>),
-        edge: &EdgeLabels,
+        method: &str,
+        target: &[u8],
+        followed: Option<NonZeroU64>,
     ) -> bool {
+        self.method.as_deref().is_none_or(|wanted| wanted == method)
+            && self.path.as_deref().is_none_or(|wanted| path(target).starts_with(wanted.as_bytes()))
+            && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
+    }
+
+    /// What is known before the request is sent on.
+    pub(crate) fn matches_edge(&self, edge: &EdgeLabels) -> bool {
         let client = |party: &Party| party.is(&edge.client_namespace, &edge.client);
         let server = |party: &Party| {
             party.is(&edge.server_namespace, &edge.server)
                 || party.is(&edge.server_namespace, &edge.service)
         };
-        self.may_match(method, path, followed)
-            && self.direction.is_none_or(|wanted| wanted == edge.direction)
-            && (!self.is_marked || is_marked && edge.direction == Direction::Inbound)
+        self.direction.is_none_or(|wanted| wanted == edge.direction)
             && (self.from.is_empty() || self.from.iter().any(client))
             && (self.to.is_empty() || self.to.iter().any(server))
-    }
-
-    /// What is known before the request has been routed.
-    pub(crate) fn may_match(
-        &self,
-        method: &str,
-        path: &[u8],
-        followed: Option<NonZeroU64>,
-    ) -> bool {
-        self.method.as_deref().is_none_or(|wanted| wanted == method)
-            && self.path.as_deref().is_none_or(|wanted| path.starts_with(wanted.as_bytes()))
-            && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
     }
 
     /// What is known at the end.

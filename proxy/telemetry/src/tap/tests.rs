@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Direction, EdgeLabels, Outcome, Registry};
+use crate::{Arrival, Direction, EdgeLabels, Outcome, Registry};
 
 fn edge(direction: Direction) -> EdgeLabels {
     EdgeLabels {
@@ -32,7 +32,7 @@ fn request(taps: &Taps, target: &str, status: u16) {
     let registry = Registry::new().with_taps(taps.clone());
     let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
     let line = ("HTTP/1.1", "GET", target.as_bytes());
-    let begun = registry.begin(line, || ("cart.shop", headers.into_iter()));
+    let begun = registry.begin(Arrival::Outbound, line, || ("cart.shop", headers.into_iter()));
     let edge = registry.edge(&edge(Direction::Outbound));
     let outcome = Outcome { status, ..Outcome::default() };
     registry.end(&edge, &begun, &outcome);
@@ -127,6 +127,37 @@ fn what_exceeds_the_rate_or_the_queue_is_counted() {
 }
 
 #[test]
+fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
+    let taps = Taps::default();
+    taps.open("t", filter(&[("rate", "1"), ("to", "shop/cart"), ("status", "5xx")])).unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let cart = edge(Direction::Outbound);
+    let other = EdgeLabels { server: "db-0".into(), service: "db".into(), ..cart.clone() };
+    let end = |begun: &crate::Begun, edge: &EdgeLabels, status| {
+        let outcome = Outcome { status, ..Outcome::default() };
+        registry.end(&registry.edge(edge), begun, &outcome);
+    };
+    // All begin in one second, which the first one spends.
+    let begin =
+        || registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let first = begin();
+    end(&first, &cart, 503);
+    let rest = [begin(), begin(), begin()];
+    for (begun, (to, status)) in rest.iter().zip([(&cart, 503), (&cart, 200), (&other, 503)]) {
+        end(begun, to, status);
+    }
+    let (events, counted) = taps.poll("t").unwrap();
+    // The second may end between two of them.
+    assert!((1..=2).contains(&events.len()), "{events:?}");
+    assert_eq!(counted.queued + counted.sampled_out, 2, "{counted:?}");
+    // Of a tap that was replaced nothing is counted.
+    let old = begin();
+    taps.open("t", filter(&[("rate", "1")])).unwrap();
+    end(&old, &cart, 503);
+    assert_eq!(taps.poll("t").unwrap().1.sampled_out, 0);
+}
+
+#[test]
 fn taps_are_few_and_lapse() {
     let taps = Taps::default();
     for name in ["a", "b", "c", "d"] {
@@ -145,7 +176,8 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     let taps = Taps::default();
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     let registry = Registry::new().with_taps(taps.clone());
-    let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let begun =
+        registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
     let outbound = edge(Direction::Outbound);
     let first = begun.mark(&outbound, || None);
     assert!(first.is_some());
@@ -164,8 +196,9 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     // The server's proxy, tapped for what its clients have marked.
     taps.open("t", filter(&[("marked", "true")])).unwrap();
     for mark in [None, first] {
-        let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
-        begun.came_from(mark, || None);
+        let arrival = Arrival::Inbound { mark };
+        let begun = registry.begin(arrival, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+        begun.came_from(|| None);
         registry.end(&registry.edge(&edge(Direction::Inbound)), &begun, &outcome);
     }
     let (events, _) = taps.poll("t").unwrap();
@@ -184,7 +217,8 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     let state = [("tracestate", "vendor=1")].map(|(name, value)| (name, value.as_bytes()));
     let mut marks = Vec::new();
     for _ in 0..2 {
-        let mut begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", state.into_iter()));
+        let mut begun =
+            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", state.into_iter()));
         begun.routed(|| "HTTPRoute shop/cart rule 0".into());
         marks.push(begun.mark(&outbound, || Some("spiffe://a".into())));
         registry.end(&registry.edge(&outbound), &begun, &outcome);
@@ -203,7 +237,7 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     taps.open("t", filter(&[("followed", other)])).unwrap();
     for member in [format!("leno={id},vendor=1"), "vendor=1".to_owned(), "leno=0".to_owned()] {
         let headers = || [("Tracestate", member.as_bytes())].into_iter();
-        let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", headers()));
+        let begun = registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", headers()));
         let mark = begun.mark(&outbound, || None);
         assert!(mark.is_none_or(|mark| mark.state().is_none()), "it has the line already");
         registry.end(&registry.edge(&outbound), &begun, &outcome);
@@ -221,7 +255,7 @@ fn the_bodies_of_so_many_requests_are_copied_at_a_time() {
     let registry = Registry::new().with_taps(taps.clone());
     let begin = |method: &'static str| {
         let none = || ("", std::iter::empty::<(&str, &[u8])>());
-        registry.begin(("HTTP/1.1", method, b"/"), none)
+        registry.begin(Arrival::Outbound, ("HTTP/1.1", method, b"/"), none)
     };
     assert!(begin("GET").copies().is_none(), "the tap does not take it");
     let mut begun: Vec<_> = (0..MAX_COPIED).map(|_| begin("POST")).collect();

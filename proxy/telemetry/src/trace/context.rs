@@ -1,6 +1,19 @@
 //! The place of a request in its trace, as headers carry it: `traceparent` of W3C's Trace Context, and B3 in one header or in
 //! several.
 
+/// Trace Context without more fields: `00-`, 32 digits, `-`, 16 digits, `-`, 2 digits.
+const PARENT_BYTES: usize = 55;
+
+/// The headers of a request that are about traces, as they came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lines<'h> {
+    w3c: Option<&'h [u8]>,
+    is_repeated: bool,
+    has_state: bool,
+    b3: Option<&'h [u8]>,
+    parts: [Option<&'h [u8]>; PARTS.len()],
+}
+
 /// What the headers of a request say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -9,6 +22,12 @@ pub(crate) struct Received {
     /// What the sender has decided, if it has.
     pub(crate) sampled: Option<bool>,
     /// The forms that are to be passed on.
+    pub(crate) forms: Forms,
+}
+
+/// What the next hop is told beside `traceparent`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forms {
     pub(crate) b3: bool,
     pub(crate) b3_parts: bool,
     /// There is a `tracestate` that belongs to no trace.
@@ -23,49 +42,90 @@ pub(crate) struct Parent {
 
 const PARTS: [&str; 4] = ["x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
 
-/// Reads the headers of a request. `traceparent` is believed before B3; what cannot be read is as if it were not there.
-pub(crate) fn read<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Received {
-    let (mut w3c, mut b3) = (None, None);
-    let (mut trace_id, mut span_id, mut sampled) = (None, None, None);
-    let (mut repeated, mut state, mut parts) = (false, false, false);
-    for (name, value) in headers {
-        // Most names are told apart by their first letter.
-        if !matches!(name.as_bytes().first(), Some(b't' | b'T' | b'b' | b'B' | b'x' | b'X')) {
-            continue;
-        }
-        let Ok(value) = std::str::from_utf8(value) else { continue };
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("traceparent") {
-            repeated |= w3c.replace(value).is_some();
-        } else if name.eq_ignore_ascii_case("tracestate") {
-            state = true;
-        } else if name.eq_ignore_ascii_case("b3") {
-            b3 = Some(value);
-        } else if let Some(part) = PARTS.iter().position(|part| name.eq_ignore_ascii_case(part)) {
-            parts = true;
-            match part {
-                0 => trace_id = trace_id_of(value),
-                1 => span_id = span_id_of(value),
-                2 => sampled = sampled.or(decision(value)),
-                // Debug: sampled in any case.
-                _ => sampled = if value == "1" { Some(true) } else { sampled },
+impl<'h> Lines<'h> {
+    /// Finds them among the headers of a request.
+    pub(crate) fn of(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Self {
+        let mut lines = Self::default();
+        for (name, value) in headers {
+            // Most names are told apart by their first letter.
+            match name.as_bytes().first() {
+                Some(b't' | b'T') if name.eq_ignore_ascii_case("traceparent") => {
+                    lines.is_repeated |= lines.w3c.replace(value).is_some();
+                }
+                Some(b't' | b'T') => lines.has_state |= name.eq_ignore_ascii_case("tracestate"),
+                Some(b'b' | b'B') if name.eq_ignore_ascii_case("b3") => lines.b3 = Some(value),
+                Some(b'x' | b'X') => {
+                    let part = PARTS.iter().position(|part| name.eq_ignore_ascii_case(part));
+                    if let Some(part) = part.and_then(|part| lines.parts.get_mut(part)) {
+                        part.get_or_insert(value);
+                    }
+                }
+                _ => {}
             }
         }
+        lines
     }
-    let of_w3c = w3c.filter(|_| !repeated).and_then(traceparent);
-    let of_b3 = || match b3 {
-        Some(value) => b3_single(value),
-        None => {
-            let parent = trace_id.zip(span_id);
-            (parent.map(|(trace_id, span_id)| Parent { trace_id, span_id }), sampled)
+
+    /// Whether `traceparent` alone says that the trace is not sampled, in the form of which each byte has its place. Most
+    /// requests of a mesh with traces are such, so this reads no number.
+    pub(crate) fn is_plainly_unsampled(&self) -> bool {
+        let is_alone =
+            !self.is_repeated && self.b3.is_none() && self.parts.iter().all(Option::is_none);
+        is_alone && self.w3c.is_some_and(is_plainly_unsampled)
+    }
+
+    /// What they say. `traceparent` is believed before B3; what cannot be read is as if it were not there.
+    pub(crate) fn read(&self) -> Received {
+        let has_parts = self.parts.iter().any(Option::is_some);
+        if self.w3c.is_none() && self.b3.is_none() && !has_parts {
+            let forms = Forms { stray_state: self.has_state, ..Forms::default() };
+            return Received { forms, ..Received::default() };
         }
+        let of_w3c = self.w3c.filter(|_| !self.is_repeated).and_then(text).and_then(traceparent);
+        let (parent, sampled) = match (of_w3c, self.b3) {
+            (Some((parent, sampled)), _) => (Some(parent), Some(sampled)),
+            (None, Some(b3)) => text(b3).map_or((None, None), b3_single),
+            (None, None) => self.b3_in_parts(),
+        };
+        let forms = Forms {
+            b3: self.b3.is_some(),
+            b3_parts: has_parts,
+            stray_state: self.has_state && of_w3c.is_none(),
+        };
+        Received { parent, sampled, forms }
+    }
+
+    fn b3_in_parts(&self) -> (Option<Parent>, Option<bool>) {
+        let [trace_id, span_id, sampled, flags] = self.parts.map(|part| part.and_then(text));
+        let parent = trace_id.and_then(trace_id_of).zip(span_id.and_then(span_id_of));
+        let parent = parent.map(|(trace_id, span_id)| Parent { trace_id, span_id });
+        // Debug: sampled in any case.
+        let is_debug = flags == Some("1");
+        (parent, if is_debug { Some(true) } else { sampled.and_then(decision) })
+    }
+}
+
+/// Without white space around it.
+fn text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok().map(str::trim)
+}
+
+fn is_plainly_unsampled(value: &[u8]) -> bool {
+    let Ok(value) = <&[u8; PARENT_BYTES]>::try_from(value) else { return false };
+    let (trace_id, rest) = value.split_at(36);
+    let (span_id, flags) = rest.split_at(16);
+    let is_lower =
+        |digits: &[u8]| digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_zero = |digits: &[u8]| digits.iter().all(|byte| *byte == b'0');
+    let Some(trace_id) = trace_id.strip_prefix(b"00-").and_then(|rest| rest.strip_suffix(b"-"))
+    else {
+        return false;
     };
-    let (parent, sampled) = match of_w3c {
-        Some((parent, sampled)) => (Some(parent), Some(sampled)),
-        None => of_b3(),
-    };
-    let stray_state = state && of_w3c.is_none();
-    Received { parent, sampled, b3: b3.is_some(), b3_parts: parts, stray_state }
+    flags == b"-00"
+        && is_lower(trace_id)
+        && is_lower(span_id)
+        && !is_zero(trace_id)
+        && !is_zero(span_id)
 }
 
 /// `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`.
@@ -145,7 +205,12 @@ mod tests {
     const W3C: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn of(headers: &[(&str, &str)]) -> Received {
-        read(headers.iter().map(|(name, value)| (*name, value.as_bytes())))
+        Lines::of(headers.iter().map(|(name, value)| (*name, value.as_bytes()))).read()
+    }
+
+    fn plainly(headers: &[(&str, &str)]) -> bool {
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        Lines::of(headers).is_plainly_unsampled()
     }
 
     #[test]
@@ -170,8 +235,16 @@ mod tests {
             "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         ] {
             let read = of(&[("traceparent", wrong), ("tracestate", "a=b")]);
-            assert_eq!(read, Received { stray_state: true, ..Received::default() }, "{wrong}");
+            let forms = Forms { stray_state: true, ..Forms::default() };
+            assert_eq!(read, Received { forms, ..Received::default() }, "{wrong}");
+            assert!(!plainly(&[("traceparent", &wrong.replace("-01", "-00"))]), "{wrong}");
         }
+        assert!(plainly(&[("accept", "*/*"), ("TraceParent", &unsampled), ("tracestate", "a=b")]));
+        // These are read in full.
+        for others in [("traceparent", &*unsampled), ("b3", "1"), ("x-b3-flags", "1")] {
+            assert!(!plainly(&[("traceparent", &unsampled), others]), "{others:?}");
+        }
+        assert!(!plainly(&[("traceparent", W3C)]) && !plainly(&[("traceparent", &later)]));
         let twice = of(&[("traceparent", W3C), ("traceparent", W3C)]);
         assert_eq!(twice.parent, None);
     }
@@ -179,6 +252,7 @@ mod tests {
     #[test]
     fn b3_is_read_in_one_header_and_in_several() {
         let ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+        let b3 = Forms { b3: true, ..Forms::default() };
         for (value, sampled) in [
             (ids.to_owned(), None),
             (format!("{ids}-1"), Some(true)),
@@ -186,13 +260,12 @@ mod tests {
             (format!("{ids}-0-05e3ac9a4f6e3b90"), Some(false)),
         ] {
             let read = of(&[("b3", &value)]);
-            let wanted =
-                Received { parent: Some(PARENT), sampled, b3: true, ..Received::default() };
+            let wanted = Received { parent: Some(PARENT), sampled, forms: b3 };
             assert_eq!(read, wanted, "{value}");
         }
         assert_eq!(
             of(&[("b3", "0")]),
-            Received { sampled: Some(false), b3: true, ..Received::default() }
+            Received { sampled: Some(false), forms: b3, ..Received::default() }
         );
         let several = of(&[
             ("X-B3-TraceId", "8448eb211c80319c"),
@@ -201,12 +274,12 @@ mod tests {
         ]);
         let short = Parent { trace_id: 0x8448_eb21_1c80_319c, ..PARENT };
         assert_eq!(
-            (several.parent, several.sampled, several.b3_parts),
+            (several.parent, several.sampled, several.forms.b3_parts),
             (Some(short), Some(true), true)
         );
         assert_eq!(of(&[("x-b3-flags", "1")]).sampled, Some(true));
         // `traceparent` is believed first.
         let both = of(&[("b3", "0"), ("traceparent", W3C)]);
-        assert_eq!((both.parent, both.sampled, both.b3), (Some(PARENT), Some(true), true));
+        assert_eq!((both.parent, both.sampled, both.forms), (Some(PARENT), Some(true), b3));
     }
 }

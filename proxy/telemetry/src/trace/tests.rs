@@ -1,7 +1,7 @@
 use std::rc::Rc;
 
 use super::*;
-use crate::{Direction, EdgeLabels, Outcome, Registry};
+use crate::{Arrival, Direction, EdgeLabels, Outcome, Registry};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
 
@@ -30,11 +30,13 @@ fn request(
 ) -> Vec<(&'static str, String)> {
     let registry = Registry::new().with_traces(Some(Rc::clone(traces)));
     let headers = || ("cart", headers.iter().map(|(name, value)| (*name, value.as_bytes())));
-    let mut begun = registry.begin(("HTTP/1.1", "GET", b"/"), headers);
+    let mut begun = registry.begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), headers);
     begun.routed(|| "HTTPRoute shop/cart rule 0".into());
     let outcome = Outcome { status, ..Outcome::default() };
     registry.end(&registry.edge(&edge(Direction::Outbound)), &begun, &outcome);
-    begun.trace_lines()
+    let parent = begun.traceparent();
+    let parent = parent.map(|one| String::from_utf8(one.as_bytes().to_vec()).unwrap());
+    parent.map(|one| ("traceparent", one)).into_iter().chain(begun.trace_lines()).collect()
 }
 
 /// What is told under a name.
@@ -140,7 +142,8 @@ fn spans_beyond_the_queue_are_dropped_and_counted() {
     let labels = edge(Direction::Inbound);
     let edge = registry.edge(&labels);
     for _ in 0..MAX_SPANS + 3 {
-        let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+        let begun =
+            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
         registry.end(&edge, &begun, &Outcome { status: 200, ..Outcome::default() });
     }
     let page = crate::render(&registry.snapshot(), &[], false);

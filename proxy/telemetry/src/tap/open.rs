@@ -1,0 +1,137 @@
+//! A worker's first look at a request while taps are open: which of them may show it.
+
+use std::cell::RefCell;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Carried, IS_ON, Tap, Taps};
+use crate::edge::{Direction, EdgeLabels};
+use crate::registry::{Arrival, Outcome};
+
+/// The open taps, as a worker has read them last. It reads them again when they have changed.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTaps(RefCell<(u64, Vec<Arc<Tap>>)>);
+
+/// A request that begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arriving<'l> {
+    pub(crate) at: Instant,
+    pub(crate) arrival: Arrival,
+    pub(crate) method: &'l str,
+    pub(crate) target: &'l [u8],
+}
+
+/// The taps that may show a request, and what it carries for them.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) by: Vec<Arc<Tap>>,
+    pub(crate) carried: Carried,
+}
+
+/// The taps of one version that a request is beyond the rate of, if their filters match it: a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Beyond {
+    version: u64,
+    taps: u8,
+}
+
+impl OpenTaps {
+    /// Which taps may show the request. Nothing is allocated, and at most `tracestate` is read, unless there is one.
+    pub(crate) fn wanted<'h, H>(
+        &self,
+        taps: &Taps,
+        request: Arriving<'_>,
+        headers: impl FnOnce() -> H,
+    ) -> (Wanted, Beyond)
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+    {
+        let version = taps.version();
+        if version & IS_ON == 0 {
+            return Default::default();
+        }
+        let mut open = self.0.borrow_mut();
+        if open.0 != version {
+            match taps.try_read() {
+                Some(read) => *open = read,
+                None => return Default::default(),
+            }
+        }
+        let follows = |tap: &Arc<Tap>| tap.filter.follow.or(tap.filter.followed).is_some();
+        let mut wanted = Wanted::default();
+        if open.1.iter().any(follows) {
+            wanted.carried = Carried::read(headers());
+        }
+        let mut beyond = Beyond { version: open.0, taps: 0 };
+        for (nth, tap) in open.1.iter().enumerate() {
+            if !tap.may_show(request, wanted.carried.followed) {
+                continue;
+            }
+            match tap.is_beyond(request.at) {
+                true => beyond.taps |= bit(nth),
+                false => wanted.by.push(Arc::clone(tap)),
+            }
+        }
+        (wanted, beyond)
+    }
+
+    /// Counts a request that has ended for the taps that it was beyond the rate of.
+    pub(crate) fn count(
+        &self,
+        taps: &Taps,
+        beyond: Beyond,
+        (edge, outcome): (&EdgeLabels, &Outcome),
+    ) {
+        let open = self.0.borrow();
+        if open.0 != beyond.version {
+            return;
+        }
+        for (nth, tap) in open.1.iter().enumerate() {
+            let is_of_tap = beyond.taps & bit(nth) != 0;
+            if is_of_tap
+                && tap.filter.matches_edge(edge)
+                && tap.filter.matches_status(outcome.status)
+            {
+                taps.sampled_out(tap);
+            }
+        }
+    }
+}
+
+/// The bit of one of [`MAX_TAPS`](super::MAX_TAPS) taps.
+fn bit(nth: usize) -> u8 {
+    1_u8.wrapping_shl(nth as u32)
+}
+
+impl Beyond {
+    /// Whether it is beyond the rate of none.
+    pub(crate) fn is_none(self) -> bool {
+        self.taps == 0
+    }
+}
+
+impl Arrival {
+    /// The direction, and the mark of the client's proxy.
+    pub(crate) fn parts(self) -> (Direction, Option<NonZeroU64>) {
+        match self {
+            Self::Outbound => (Direction::Outbound, None),
+            Self::Inbound { mark } => (Direction::Inbound, mark),
+        }
+    }
+}
+
+impl Tap {
+    /// Whether it may show a request, by what is known when it begins.
+    fn may_show(&self, request: Arriving<'_>, followed: Option<NonZeroU64>) -> bool {
+        let (direction, mark) = request.arrival.parts();
+        self.filter.direction.is_none_or(|wanted| wanted == direction)
+            && (!self.filter.is_marked || mark.is_some())
+            && self.filter.may_match(request.method, request.target, followed)
+    }
+
+    /// Whether it takes no further request at this moment. Requests that are marked are not counted by it.
+    fn is_beyond(&self, now: Instant) -> bool {
+        !self.filter.is_marked && (self.is_spent(now) || !self.may_take())
+    }
+}

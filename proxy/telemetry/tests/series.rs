@@ -1,0 +1,66 @@
+//! 10,000 paths of 5,000 clients: as many series as before, bounded memory, and no request is missing in the sums.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use leno_telemetry::{Arrival, Direction, EdgeLabels, MAX_EDGES, Outcome, Registry, render};
+
+#[path = "../../../testkit/counting.rs"]
+mod counting;
+
+use counting::{ALLOCATIONS, BYTES};
+
+const CLIENTS: usize = 5_000;
+const PATHS: usize = 10_000;
+/// A page of as many edges as there may be has some 40 series for each.
+const MAX_SERIES: usize = 40 * (MAX_EDGES + 1) + 500;
+/// Edges with their rows and native histograms, about 10 kB each.
+const MAX_BYTES: i64 = 4 * 1024 * 1024;
+
+fn edge(client: usize) -> EdgeLabels {
+    EdgeLabels {
+        direction: Direction::Inbound,
+        client: format!("client-{client}").into(),
+        client_namespace: format!("team-{}", client % 50).into(),
+        client_trust_domain: "".into(),
+        server: "cart-0".into(),
+        server_namespace: "shop".into(),
+        service: "".into(),
+        mtls: true,
+    }
+}
+
+/// The sum of the samples of a family.
+fn sum(page: &str, family: &str) -> u64 {
+    let samples = page.lines().filter(|line| line.starts_with(family));
+    samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
+}
+
+#[test]
+fn paths_and_clients_fill_neither_the_page_nor_the_memory() {
+    let registry = Registry::new();
+    let before = BYTES.get();
+    for nth in 0..PATHS {
+        let counted = registry.edge(&edge(nth % CLIENTS));
+        let target = format!("/items/{nth}?id={nth}");
+        let line = ("HTTP/1.1", "GET", target.as_bytes());
+        let begun = registry.begin(Arrival::INBOUND, line, || ("", std::iter::empty()));
+        registry.end(&counted, &begun, &Outcome { status: 200, ..Outcome::default() });
+    }
+    let held = BYTES.get() - before;
+    assert!(held < MAX_BYTES, "{held} bytes, {} allocations", ALLOCATIONS.get());
+    let page = render(&registry.snapshot(), &[], false);
+    assert_eq!(sum(&page, "leno_requests_total{"), PATHS as u64);
+    assert_eq!(sum(&page, "leno_request_duration_seconds_count{"), PATHS as u64);
+    let series = page.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(series < MAX_SERIES, "{series} series");
+    assert!(!page.contains("/items"), "a path is a label");
+    assert!(
+        sum(&page, "leno_series_over_budget_total") >= (CLIENTS - MAX_EDGES) as u64,
+        "{series}"
+    );
+    // What comes later takes no more of either.
+    for client in CLIENTS..2 * CLIENTS {
+        registry.edge(&edge(client)).request(200, std::time::Duration::ZERO);
+    }
+    assert!(BYTES.get() - before < MAX_BYTES, "{} bytes", BYTES.get() - before);
+}
