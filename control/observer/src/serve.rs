@@ -4,14 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
-use leno_dashboard::front;
+use leno_dashboard::front::{self, Answers, serve_connection};
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
 use leno_dashboard::sight::Sight;
-use leno_program::{Answer, Shares, answer_pages, refuse_method, serve_stream};
+use leno_program::{Answer, Shares, answer_pages, refuse_method};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -47,16 +46,14 @@ impl Front {
         loop {
             tokio::select! {
                 (stream, client, share) = shares.accept(&listener) => {
-                    connections.push(share.hold(serve_stream(stream, client, async |request| {
-                        front::with_headers(self.answer(&request).await)
-                    })));
+                    connections.push(share.hold(serve_connection(stream, client, self)));
                 }
                 Some(_ended) = connections.next() => {}
             }
         }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+    async fn page<B>(&self, request: &Request<B>) -> Answer {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }
@@ -83,9 +80,15 @@ impl Front {
     }
 }
 
+impl Answers for Front {
+    async fn answer<B>(&self, request: &Request<B>) -> Answer {
+        front::with_headers(self.page(request).await)
+    }
+}
+
 impl Front {
     /// The answer for a reader. It takes long for a large mesh, and nothing else waits for it.
-    async fn compute(&self, sight: Sight, request: &Request<Incoming>) -> Answer {
+    async fn compute<B>(&self, sight: Sight, request: &Request<B>) -> Answer {
         let (hub, method, uri) =
             (self.hub.clone(), request.method().clone(), request.uri().clone());
         let computed = async {

@@ -12,7 +12,7 @@
 //! | `/api/v1/flows` | [`Flows`](crate::inventory::Flows) | |
 //!
 //! Each takes `namespaces`, a list with commas: only what of these may be seen is answered about. `leno dashboard` itself answers
-//! `/api/v1/checks` and `/api/v1/authority`, with the rights of its user.
+//! `/api/v1/checks`, `/api/v1/authority` and `/api/v1/document`, with the rights of its user. [`crate::grpc`] has the same, typed.
 //!
 //! Times are milliseconds since 1970, spans milliseconds. A name is `namespace/name`.
 

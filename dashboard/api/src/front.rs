@@ -9,14 +9,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use data_encoding::HEXLOWER;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
 use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer, refuse_method, respond};
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 
+use crate::grpc;
 use crate::serve::{ROOT, refuse};
 
 /// The page, built from `dashboard/web` by `scripts/web.sh`.
@@ -48,16 +50,16 @@ pub struct Front {
     token: Option<String>,
     /// Polls a tap, by the query of the request.
     taps: Option<Ask>,
-    /// Answers [`OWN`], by the path.
+    /// Answers [`OWN`], by the path with its query.
     own: Option<Ask>,
 }
 
-/// What the program answers itself, with the rights of its user: health checks, and what certificates are signed with.
-const OWN: [&str; 2] = ["/api/v1/checks", "/api/v1/authority"];
+/// What the program answers itself, with the rights of its user: health checks, what certificates are signed with, and documents.
+const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", "/api/v1/document"];
 /// Where a tap is polled.
 const TAP: &str = "/api/v1/tap";
 /// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
-const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
+pub(crate) const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
 
 /// The answer of an observer, or why there is none.
 pub type Asked = Pin<Box<dyn Future<Output = Result<Reply, String>>>>;
@@ -106,7 +108,7 @@ impl Front {
         Ok(Self { taps: Some(taps), token: Some(token), ..self })
     }
 
-    /// The same with health checks and the authority, which `own` looks at.
+    /// The same with health checks, the authority and documents, which `own` looks at.
     #[must_use]
     pub fn with_own(self, own: Ask) -> Self {
         Self { own: Some(own), ..self }
@@ -123,17 +125,19 @@ impl Front {
 
     /// Serves until the future is dropped.
     pub async fn serve(&self, listener: TcpListener) {
-        leno_program::serve(listener, |request, _| self.answer(request)).await;
+        let shares = leno_program::connections();
+        let mut connections = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                (stream, client, share) = shares.accept(&listener) => {
+                    connections.push(share.hold(serve_connection(stream, client, self)));
+                }
+                Some(_ended) = connections.next() => {}
+            }
+        }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        with_headers(match self.refusal(&request) {
-            Some(refused) => refused,
-            None => self.page(&request).await,
-        })
-    }
-
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
+    fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return Some(refused);
         }
@@ -158,22 +162,22 @@ impl Front {
         }
     }
 
-    async fn page(&self, request: &Request<Incoming>) -> Answer {
+    async fn page<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
         if path == TAP {
             return self.tap(request).await;
         }
+        let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
         if let Some(own) = self.own.as_ref().filter(|_| OWN.contains(&path)) {
-            return answer_of(own(path.to_owned()).await, "cannot look at the mesh");
+            return answer_of(own(target.to_owned()).await, "cannot look at the mesh");
         }
         if path.starts_with(ROOT) {
-            let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
             return self.relay(target).await;
         }
         file(path)
     }
 
-    async fn tap(&self, request: &Request<Incoming>) -> Answer {
+    async fn tap<B>(&self, request: &Request<B>) -> Answer {
         let Some(taps) = &self.taps else {
             return refuse(
                 StatusCode::NOT_FOUND,
@@ -200,6 +204,34 @@ impl Front {
             }
         };
         answer_of(asked.await, "the history of the mesh is away")
+    }
+}
+
+/// Answers the requests of a connection, of either version of HTTP.
+pub trait Answers {
+    /// The answer to one request: its path, its headers and no body.
+    fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = Answer>;
+}
+
+impl Answers for Front {
+    async fn answer<B>(&self, request: &Request<B>) -> Answer {
+        with_headers(match self.refusal(request) {
+            Some(refused) => refused,
+            None => self.page(request).await,
+        })
+    }
+}
+
+/// Serves a connection of a browser, or of a client of gRPC, until it ends.
+pub async fn serve_connection(stream: TcpStream, client: SocketAddr, answers: &impl Answers) {
+    if grpc::is_http2(&stream).await {
+        grpc::serve(stream, client, async |request: Request<()>| answers.answer(&request).await)
+            .await;
+    } else {
+        leno_program::serve_stream(stream, client, async |request: Request<Incoming>| {
+            answers.answer(&request).await
+        })
+        .await;
     }
 }
 

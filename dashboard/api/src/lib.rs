@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  proxies ─► Growth ─► Hub ─┬─► History: frames by time ─► Store, a file
-//!   (every 5 s, leno-observe) └─► serve: JSON ◄─ Front: page, Host, token ◄─ browser
+//!   (every 5 s, leno-observe) └─► serve: JSON ◄─ Front: page, Host, token ◄─ browser; grpc ◄─ other programs
 //!                                      ▲
 //!                                      └─ leno stat --since
 //! ```
@@ -20,6 +20,7 @@ mod fair;
 mod file;
 mod frame;
 pub mod front;
+pub mod grpc;
 pub mod history;
 pub mod hub;
 pub mod inventory;

@@ -55,7 +55,7 @@ pub fn answer(
             asked.only(&["at", "window"]).and_then(|()| policies((hub, sight), &asked))
         }
         Some("flows") => asked.only(&[]).map(|()| json(&hub.flows(sight))),
-        Some("checks" | "authority") => Err((
+        Some("checks" | "authority" | "document") => Err((
             StatusCode::NOT_FOUND,
             "leno dashboard shows this, with the rights of its own user".to_owned(),
         )),
@@ -160,7 +160,7 @@ pub fn refuse(status: StatusCode, why: &str) -> Answer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::api::{ControlPlane, Restart, State};
     use crate::history::{Mark, MarkKind};
@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// Two namespaces that call each other, and fail, in every way that is answered about.
-    fn two_namespaces() -> (tempfile::TempDir, Hub) {
+    pub(crate) fn two_namespaces() -> (tempfile::TempDir, Hub) {
         let directory = tempfile::tempdir().unwrap();
         let hub = Hub::open("default", directory.path().join("history")).unwrap();
         let moved = |mut one: EdgeGrowth, client: &str, server: &str| {

@@ -186,9 +186,17 @@ async function routes() {
   await page.keyboard.press("l");
   await row("pages").waitFor();
   await shot(page, "dashboard-routes");
+
+  // The route's own page has its document and what is found in it.
+  await row("pages").locator("a").click();
+  await page.locator("h1", { hasText: "HTTPRoute shop/web" }).waitFor();
+  await page.locator("pre", { hasText: "kind: HTTPRoute" }).waitFor();
+  assert.match(await page.locator("[aria-labelledby=conditions] tbody").innerText(), /Analyzed\s+True\s+NoMistakes/);
+  assert.ok((await page.locator("[aria-labelledby=routes] tbody tr").count()) >= 1);
+  await shot(page, "dashboard-route");
   assert.deepEqual(complaints, []);
   await page.context().close();
-  for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks("#/routes", { width, dark });
+  for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) for (const path of ["#/routes", "#/route/HTTPRoute/shop/web"]) await looks(path, { width, dark });
 }
 
 /** What no server answered: `front` gives up all it asks of `cart`, and `locked` denies what `customer` asks. */
@@ -336,6 +344,8 @@ async function ofThePresent(flows) {
   await page.locator("h1", { hasText: "AuthorizationPolicy shop/locked" }).waitFor();
   assert.match(await row("denied", "shop/customer").innerText(), /shop\/customer\s+shop\/locked\s+\d+/);
   await row("selected", "shop/locked").locator("a").waitFor();
+  await page.locator("pre", { hasText: "kind: AuthorizationPolicy" }).waitFor();
+  assert.match(await page.locator("[aria-labelledby=conditions] tbody").innerText(), /Analyzed\s+True\s+NoMistakes/);
   await shot(page, "dashboard-policy");
   await row("denied", "shop/customer").locator("a").click();
   await page.locator("h1", { hasText: "shop/customer → shop/locked" }).waitFor();
@@ -435,8 +445,55 @@ async function gone() {
   assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
 }
 
+/**
+ * Every page of a cluster's observer itself, with the token of a reader in the address. LENO_SEEN are the namespaces that the
+ * reader sees, LENO_HIDDEN what no page may show.
+ */
+async function cluster() {
+  const words = (name) => (process.env[name] ?? "").split(",").filter((word) => word !== "");
+  const [seen, hidden] = [words("LENO_SEEN"), words("LENO_HIDDEN")];
+  const [base] = address.split("#");
+  for (const [width, dark] of [[1280, false], [390, true]]) {
+    const { page, complaints } = await open({ width, dark, bypassCSP: true });
+    await page.goto(address);
+    await page.locator(".brand .mesh").filter({ hasText: /./ }).waitFor();
+    assert.equal(page.url(), base, "the token stays in the address");
+    for (const name of ["Mesh", "Routes", "Policies", "Certificates", "Proxies", "Connections", "Checks", "Changes"]) {
+      await page.locator("nav a", { hasText: name }).click();
+      await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
+      // The first answers of the page, also where there is nothing to show.
+      await page.waitForLoadState("networkidle");
+      await page.locator("main p, main td").first().waitFor();
+      const text = await page.locator("main").innerText();
+      for (const word of hidden) assert.ok(!text.includes(word), `${name} shows ${word}: ${text}`);
+      if (["Mesh", "Policies", "Proxies", "Connections"].includes(name)) {
+        for (const word of seen) await page.locator("main td", { hasText: `${word}/` }).first().waitFor();
+        if (seen.length === 0) assert.equal(await page.locator("main td", { hasText: "/" }).count(), 0, text);
+      }
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(wide <= 0, `${name} is ${wide} px wider than ${width} px`);
+      await page.addScriptTag({ path: axe });
+      const { violations } = await page.evaluate(() => globalThis.axe.run());
+      assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" | ")}`), [], name);
+    }
+    // Checks and certificates are shown by `leno dashboard` alone, which the browser itself tells of as 404.
+    assert.deepEqual(complaints.filter((line) => !line.includes("404")), []);
+    if (seen.length > 0) {
+      await page.locator("nav a", { hasText: "Mesh" }).click();
+      await page.locator("main td a", { hasText: `${seen[0]}/` }).first().click();
+      await page.locator("main h1", { hasText: `${seen[0]}/` }).waitFor();
+    }
+    await page.context().close();
+  }
+  // Without the token the page says what it wants.
+  const { page } = await open();
+  await page.goto(base);
+  await page.locator("[data-state=disconnected]", { hasText: "wants a token" }).waitFor();
+  await page.context().close();
+}
+
 try {
-  await { mesh, routes, live, unanswered, present, present_without_flows, away, gone }[stage]();
+  await { cluster, mesh, routes, live, unanswered, present, present_without_flows, away, gone }[stage]();
 } finally {
   await browser.close();
 }

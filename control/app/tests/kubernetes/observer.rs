@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 use crate::installed;
 
+mod browser;
+mod calls;
+
 /// The observer; killed when the test ends.
 struct Observer {
     child: Child,
@@ -293,8 +296,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
         "{:?}",
         seen.problems
     );
-    shows_the_present(&observer, &shop).await;
-    shows_no_bank(&observer, &shop).await;
+    shows_shop_alone(&observer, &shop).await;
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
     // The API server may know the bindings later than it has them, and its answers hold for half a minute.
@@ -306,6 +308,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     assert!(!observer.changes(&stranger).await.contains("web"));
     let seen = observer.topology(&stranger).await;
     assert!(seen.edges.is_empty() && seen.workloads.is_empty(), "{seen:?}");
+    shows_to_each_their_own(&observer, (&both, &stranger)).await;
     refuses_others(&bed, &observer).await;
 
     // A right that is withdrawn ends within half a minute.
@@ -331,6 +334,23 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
     is_documented(&get(&observer.addresses[1], "/metrics", "").1);
+}
+
+/// What a reader of the namespace `shop` is shown, as JSON, over gRPC and in a browser.
+async fn shows_shop_alone(observer: &Observer, token: &str) {
+    shows_the_present(observer, token).await;
+    shows_no_bank(observer, token).await;
+    let address = &observer.addresses[0];
+    calls::show_shop_alone(address, token).await;
+    browser::drives_the_pages(address, token, "shop", "bank,ledger,vault,teller").await;
+}
+
+/// The same of a reader of both namespaces, and of one of neither.
+async fn shows_to_each_their_own(observer: &Observer, (both, stranger): (&str, &str)) {
+    let address = &observer.addresses[0];
+    browser::drives_the_pages(address, both, "shop,bank", "").await;
+    calls::show_others_nothing(address, stranger).await;
+    browser::drives_the_pages(address, stranger, "", "shop,bank,ledger,vault,teller").await;
 }
 
 /// The proxy, the policy and the connections of the namespace `shop`.

@@ -1,0 +1,342 @@
+//! The interface over gRPC: the JSON of the interface as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
+//!
+//! ```text
+//!  HTTP/2 ─► call ─► GET of the interface, with the caller's headers ─► JSON ─► message ─► HTTP/2
+//!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, bounds
+//! ```
+//! A call is answered with what a browser gets, so that no right and no figure differs. The names of fields are those of the
+//! JSON, which `serde` therefore reads into the messages (`tests/grpc.rs` compares both).
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use leno_program::Answer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use crate::hub::TICK;
+
+mod methods;
+mod reflection;
+mod status;
+
+pub(crate) use methods::number_of;
+use methods::{Form, Method as Rpc};
+use status::{Code, Status};
+
+/// The messages.
+#[expect(missing_docs, reason = "generated; dashboard/api/proto has the comments")]
+pub mod proto {
+    include!("generated/leno.dashboard.v1.rs");
+}
+
+/// The bytes before a message: whether it is compressed, and its length.
+const FRAME: usize = 5;
+/// Calls of one connection at once.
+const MAX_CALLS: u32 = 16;
+/// Longest message of a caller: names and times.
+const MAX_REQUEST: usize = 64 * 1024;
+/// Longest wait for the preface of a connection, and for the message of a call.
+const REQUEST_WAIT: Duration = Duration::from_secs(3);
+/// Longest wait for a caller to read. The connection has a place that others may need.
+const READ_WAIT: Duration = Duration::from_secs(30);
+/// How long a connection without calls is kept.
+const IDLE: Duration = Duration::from_secs(60);
+/// Longest life of a connection, after which callers begin again.
+const LIFE: Duration = Duration::from_hours(1);
+/// The time between two polls of a tap, which lapses after five of them.
+const POLL: Duration = Duration::from_secs(1);
+/// The first bytes of HTTP/2 (RFC 9113 section 3.4), as far as no method of HTTP/1 begins so.
+const PREFACE: &[u8] = b"PRI ";
+
+/// Whether a client speaks HTTP/2. Its bytes stay to be read.
+pub async fn is_http2(stream: &TcpStream) -> bool {
+    let peeked = async {
+        let mut first = [0; PREFACE.len()];
+        loop {
+            let count = stream.peek(&mut first).await.unwrap_or_default();
+            let (got, wanted) = (&first[..count], &PREFACE[..count]);
+            if got != wanted || count == 0 || count == PREFACE.len() {
+                return count == PREFACE.len() && got == wanted;
+            }
+            // The rest comes in another packet, for which the kernel does not wake a second peek.
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(REQUEST_WAIT, peeked).await.unwrap_or_default()
+}
+
+/// Serves one connection of HTTP/2 until it ends, is idle or reaches its longest life. `answer` gets the requests that a
+/// browser would send, with the headers of the call that say who calls. The log names `client`.
+pub async fn serve<A, F>(io: impl AsyncRead + AsyncWrite + Unpin, client: impl Display, answer: A)
+where
+    A: Fn(Request<()>) -> F,
+    F: Future<Output = Answer>,
+{
+    let served = async {
+        let handshake = h2::server::Builder::new()
+            .max_concurrent_streams(MAX_CALLS)
+            .max_header_list_size(32 * 1024)
+            .handshake::<_, Bytes>(io);
+        let Ok(connection) = timeout(REQUEST_WAIT, handshake).await else { return Ok(()) };
+        let mut connection = connection?;
+        let mut calls = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                next = connection.accept() => match next {
+                    Some(next) => {
+                        let (request, respond) = next?;
+                        calls.push(call(request, respond, &answer));
+                    }
+                    None => return Ok::<_, h2::Error>(()),
+                },
+                Some(()) = calls.next() => {}
+                () = sleep(IDLE), if calls.is_empty() => return Ok(()),
+            }
+        }
+    };
+    match timeout(LIFE, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%client, %error, "a connection of gRPC ended"),
+        Err(_old) => {
+            tracing::debug!(%client, "a connection of gRPC was closed: it has lasted too long")
+        }
+    }
+}
+
+/// A caller, and how it is answered.
+struct Caller<'a, A> {
+    headers: HeaderMap,
+    answer: &'a A,
+}
+
+async fn call<A, F>(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, answer: &A)
+where
+    A: Fn(Request<()>) -> F,
+    F: Future<Output = Answer>,
+{
+    let (head, body) = request.into_parts();
+    let mut headers = HeaderMap::new();
+    let authority = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let host = authority.or_else(|| head.headers.get(HOST).cloned());
+    let token = head.headers.get(AUTHORIZATION).cloned();
+    headers.extend(
+        [(HOST, host), (AUTHORIZATION, token)]
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let caller = Caller { headers, answer };
+    let is_grpc = head
+        .headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|of| of.as_bytes().starts_with(b"application/grpc"));
+    if !is_grpc {
+        let path = head.uri.path_and_query().map_or("/", |whole| whole.as_str());
+        return caller.plain(&head.method, path, &mut respond).await;
+    }
+    let mut messages = Messages { body, buffer: Vec::new() };
+    let path = head.uri.path();
+    let done = match path.strip_prefix(methods::SERVICE).and_then(Rpc::named) {
+        Some(rpc) => caller.typed(rpc, &mut messages, &mut respond).await,
+        None if reflection::PATHS.contains(&path) => reflect(&mut messages, &mut respond).await,
+        None => Err(Status::new(Code::Unimplemented, format!("there is no method {path}"))),
+    };
+    if let Err(status) = done {
+        status.refuse(&mut respond);
+    }
+}
+
+impl<A, F> Caller<'_, A>
+where
+    A: Fn(Request<()>) -> F,
+    F: Future<Output = Answer>,
+{
+    /// The JSON of a path of the interface.
+    async fn get(&self, target: &str) -> Result<Bytes, Status> {
+        let answer = self.ask(&Method::GET, target).await?;
+        let status = answer.status();
+        let body =
+            answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        if status == StatusCode::OK { Ok(body) } else { Err(Status::of_answer(status, &body)) }
+    }
+
+    async fn ask(&self, method: &Method, target: &str) -> Result<Answer, Status> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(target)
+            .body(())
+            .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        request.headers_mut().clone_from(&self.headers);
+        // No page of a browser can call, so that a tap needs no other proof of that.
+        request.headers_mut().insert(crate::front::PAGE_HEADER, HeaderValue::from_static("1"));
+        Ok((self.answer)(request).await)
+    }
+
+    /// What HTTP/1 gets.
+    async fn plain(&self, method: &Method, target: &str, respond: &mut SendResponse<Bytes>) {
+        let Ok(answer) = self.ask(method, target).await else {
+            return respond.send_reset(Reason::PROTOCOL_ERROR);
+        };
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        if let Ok(mut stream) = respond.send_response(Response::from_parts(head, ()), false) {
+            // A caller that left is not told.
+            let _left = write(&mut stream, body, true).await;
+        }
+    }
+
+    async fn typed(
+        &self,
+        rpc: &Rpc,
+        messages: &mut Messages,
+        respond: &mut SendResponse<Bytes>,
+    ) -> Result<(), Status> {
+        let late = |_| {
+            Status::new(Code::DeadlineExceeded, "the message of the call did not come".to_owned())
+        };
+        let message = timeout(REQUEST_WAIT, messages.next()).await.map_err(late)??;
+        let query = (rpc.query)(message.as_deref().unwrap_or_default())?;
+        let (target, every) = match rpc.form {
+            Form::Once => (rpc.target(&query), None),
+            Form::Watch => (rpc.target(&query), Some(TICK)),
+            Form::Tap => (rpc.target(&format!("id={}&{query}", methods::tap_name())), Some(POLL)),
+        };
+        // What is refused has no other answer than that.
+        let mut framed = self.message(rpc, &target).await?;
+        let mut head = Response::new(());
+        head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
+        let Ok(mut stream) = respond.send_response(head, false) else { return Ok(()) };
+        let ended = loop {
+            if write(&mut stream, framed, false).await.is_err() {
+                break None;
+            }
+            let Some(every) = every else { break Some(Status::ok()) };
+            tokio::select! {
+                () = sleep(every) => {}
+                _reset = poll_fn(|cx| stream.poll_reset(cx)) => break None,
+            }
+            match self.message(rpc, &target).await {
+                Ok(next) => framed = next,
+                Err(status) => break Some(status),
+            }
+        };
+        if let Some(status) = ended {
+            let _left = stream.send_trailers(status.trailers());
+        }
+        if rpc.form == Form::Tap {
+            let _closed = self.get(&format!("{target}&close=true")).await;
+        }
+        Ok(())
+    }
+
+    async fn message(&self, rpc: &Rpc, target: &str) -> Result<Bytes, Status> {
+        let json = self.get(target).await?;
+        (rpc.answer)(&json).map(|message| framed(&message))
+    }
+}
+
+async fn reflect(messages: &mut Messages, respond: &mut SendResponse<Bytes>) -> Result<(), Status> {
+    let mut head = Response::new(());
+    head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
+    let Ok(mut stream) = respond.send_response(head, false) else { return Ok(()) };
+    let status = loop {
+        match timeout(IDLE, messages.next()).await {
+            Ok(Ok(Some(question))) => match reflection::answer(&question) {
+                Ok(answer) if write(&mut stream, framed(&answer), false).await.is_ok() => {}
+                Ok(_) => return Ok(()),
+                Err(status) => break status,
+            },
+            Ok(Ok(None)) | Err(_) => break Status::ok(),
+            Ok(Err(status)) => break status,
+        }
+    };
+    let _left = stream.send_trailers(status.trailers());
+    Ok(())
+}
+
+/// A message behind the five bytes that frame it.
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0], &length.to_be_bytes()[..], message].concat().into()
+}
+
+/// Writes as much as the caller has room for, until all is written.
+async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<(), ()> {
+    let written = async {
+        while !bytes.is_empty() {
+            stream.reserve_capacity(bytes.len());
+            let room = poll_fn(|cx| match stream.poll_capacity(cx) {
+                Poll::Ready(Some(Ok(0))) => Poll::Pending,
+                polled => polled,
+            });
+            let Some(Ok(room)) = room.await else { return Err(()) };
+            let part = bytes.split_to(room.min(bytes.len()));
+            let is_end = is_last && bytes.is_empty();
+            stream.send_data(part, is_end).map_err(drop)?;
+        }
+        Ok(())
+    };
+    timeout(READ_WAIT, written).await.unwrap_or_else(|_late| {
+        stream.send_reset(Reason::CANCEL);
+        Err(())
+    })
+}
+
+/// The messages of a caller.
+struct Messages {
+    body: RecvStream,
+    buffer: Vec<u8>,
+}
+
+impl Messages {
+    /// The next one; `None` if there is no other.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
+        loop {
+            if let Some((frame, rest)) = self.buffer.split_first_chunk::<FRAME>() {
+                let [compressed, length @ ..] = *frame;
+                let length = u32::from_be_bytes(length) as usize;
+                if compressed != 0 {
+                    return Err(Status::new(
+                        Code::Unimplemented,
+                        "send messages without compression".to_owned(),
+                    ));
+                }
+                if length > MAX_REQUEST {
+                    return Err(Status::new(
+                        Code::ResourceExhausted,
+                        format!("a message has at most {MAX_REQUEST} bytes"),
+                    ));
+                }
+                if let Some(message) = rest.get(..length) {
+                    let message = message.to_vec();
+                    self.buffer.drain(..FRAME + length);
+                    return Ok(Some(message));
+                }
+            }
+            let Some(part) = self.body.data().await else {
+                let is_whole = self.buffer.is_empty();
+                return if is_whole {
+                    Ok(None)
+                } else {
+                    Err(Status::new(Code::InvalidArgument, "the message was cut off".to_owned()))
+                };
+            };
+            let part = part.map_err(|error| Status::new(Code::Cancelled, error.to_string()))?;
+            self.buffer.extend_from_slice(&part);
+            let _closed = self.body.flow_control().release_capacity(part.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

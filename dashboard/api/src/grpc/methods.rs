@@ -1,0 +1,147 @@
+//! The methods: to which path of the interface each leads, and how its messages are read and written.
+
+use data_encoding::HEXLOWER;
+use prost::Message;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize as _, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::proto;
+use super::status::{Code, Status};
+use crate::serve::ROOT;
+
+/// The path of the service, before the name of a method.
+pub(super) const SERVICE: &str = "/leno.dashboard.v1.Dashboard/";
+
+/// How often a method answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Once,
+    /// At each observation.
+    Watch,
+    /// What a tap has taken, once a second.
+    Tap,
+}
+
+/// One method.
+#[derive(Debug)]
+pub(super) struct Method {
+    name: &'static str,
+    page: &'static str,
+    pub(super) form: Form,
+    /// The query of a message.
+    pub(super) query: fn(&[u8]) -> Result<String, Status>,
+    /// The message of an answer in JSON.
+    pub(super) answer: fn(&[u8]) -> Result<Vec<u8>, Status>,
+}
+
+impl Method {
+    const fn new<Q, R>(name: &'static str, page: &'static str, form: Form) -> Self
+    where
+        Q: Message + Default + Serialize,
+        R: Message + Default + DeserializeOwned,
+    {
+        Self { name, page, form, query: query::<Q>, answer: answer::<R> }
+    }
+
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        METHODS.iter().find(|one| one.name == name)
+    }
+
+    /// The path with its query.
+    pub(super) fn target(&self, query: &str) -> String {
+        format!("{ROOT}{}?{query}", self.page)
+    }
+}
+
+static METHODS: [Method; 13] = [
+    Method::new::<proto::OverviewRequest, proto::Overview>("GetOverview", "overview", Form::Once),
+    Method::new::<proto::WindowRequest, proto::Topology>("GetTopology", "topology", Form::Once),
+    Method::new::<proto::WindowRequest, proto::Routes>("GetRoutes", "routes", Form::Once),
+    Method::new::<proto::SeriesRequest, proto::Points>("GetSeries", "series", Form::Once),
+    Method::new::<proto::BudgetRequest, proto::Budget>("GetBudget", "budget", Form::Once),
+    Method::new::<proto::ChangesRequest, proto::Changes>("GetChanges", "changes", Form::Once),
+    Method::new::<proto::ProxiesRequest, proto::Proxies>("GetProxies", "proxies", Form::Once),
+    Method::new::<proto::WindowRequest, proto::Policies>("GetPolicies", "policies", Form::Once),
+    Method::new::<proto::FlowsRequest, proto::Flows>("GetFlows", "flows", Form::Once),
+    Method::new::<proto::DocumentRequest, proto::Document>("GetDocument", "document", Form::Once),
+    Method::new::<proto::OverviewRequest, proto::Overview>(
+        "WatchOverview",
+        "overview",
+        Form::Watch,
+    ),
+    Method::new::<proto::WindowRequest, proto::Topology>("WatchTopology", "topology", Form::Watch),
+    Method::new::<proto::TapRequest, proto::TappedRequests>("Tap", "tap", Form::Tap),
+];
+
+/// The fields of a message as parameters: lists with commas between, and none for what is not set.
+fn query<Q: Message + Default + Serialize>(message: &[u8]) -> Result<String, Status> {
+    let message = Q::decode(message)
+        .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    let fields = serde_json::to_value(message).unwrap_or_default();
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(all) if !all.is_empty() => {
+                let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                query.append_pair(name, &all.join(","));
+            }
+            Value::String(text) => {
+                query.append_pair(name, text);
+            }
+            Value::Number(number) => {
+                query.append_pair(name, &number.to_string());
+            }
+            _ => {}
+        }
+    }
+    Ok(query.finish())
+}
+
+fn answer<R: Message + Default + DeserializeOwned>(json: &[u8]) -> Result<Vec<u8>, Status> {
+    let read = serde_json::from_slice::<R>(json);
+    let message = read.map_err(|error| {
+        // The observer and this program are of different versions.
+        Status::new(Code::Internal, format!("the answer cannot be read: {error}"))
+    })?;
+    Ok(message.encode_to_vec())
+}
+
+/// A name for a tap that no other one has.
+pub(super) fn tap_name() -> String {
+    let mut bytes = [0; 8];
+    // Without random numbers two callers may share a tap, and each sees a part.
+    let _none = aws_lc_rs::rand::fill(&mut bytes);
+    format!("grpc{}", HEXLOWER.encode(&bytes))
+}
+
+/// A value of an enumeration by its name in JSON, `control_plane`, which is `MARK_KIND_CONTROL_PLANE` in proto.
+pub(crate) trait Named: Into<i32> + Sized {
+    /// The beginning of the names in proto.
+    const PREFIX: &'static str;
+    /// The value of a name in proto.
+    fn by_name(name: &str) -> Option<Self>;
+}
+
+macro_rules! named {
+    ($($of:ident $prefix:literal),*) => {$(
+        impl Named for proto::$of {
+            const PREFIX: &'static str = $prefix;
+            fn by_name(name: &str) -> Option<Self> {
+                Self::from_str_name(name)
+            }
+        }
+    )*};
+}
+
+named!(
+    ControlPlane "CONTROL_PLANE", SignKind "SIGN_KIND", Mtls "MTLS", Severity "SEVERITY", AboutKind "ABOUT_KIND",
+    MarkKind "MARK_KIND"
+);
+
+/// Reads a value of an enumeration.
+pub(crate) fn number_of<'de, D: Deserializer<'de>, E: Named>(from: D) -> Result<i32, D::Error> {
+    let name = String::deserialize(from)?;
+    let known = E::by_name(&format!("{}_{}", E::PREFIX, name.to_ascii_uppercase()));
+    known.map(Into::into).ok_or_else(|| D::Error::custom(format!("{name:?} is unknown")))
+}

@@ -1,0 +1,216 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use protox::prost_reflect::prost_types::FileDescriptorProto;
+use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
+use serde_json::Value;
+
+use super::*;
+use crate::hub::Hub;
+use crate::serve::tests::two_namespaces;
+use crate::sight::Sight;
+
+/// Checks that each name in the JSON is a field of the message, so that nothing of it is lost.
+fn check(file: &FileDescriptorProto, message: &str, json: &Value, seen: &RefCell<Vec<String>>) {
+    let descriptor = |name: &str| file.message_type.iter().find(|one| one.name() == name).unwrap();
+    let own = descriptor(message);
+    let flat = own.field.iter().find(|field| field.name() == "signals");
+    let fields = own.field.iter().chain(flat.iter().flat_map(|_| &descriptor("Signals").field));
+    let fields: Vec<_> = fields.collect();
+    // A name, which is a list in JSON.
+    if json.is_array() {
+        return;
+    }
+    for (name, value) in json.as_object().unwrap() {
+        let field = fields.iter().find(|field| field.name() == name);
+        let field = field.unwrap_or_else(|| panic!("{message} has no field {name}"));
+        seen.borrow_mut().push(format!("{message}.{name}"));
+        if field.r#type() != Type::Message || value.is_null() {
+            continue;
+        }
+        let of = field.type_name().rsplit('.').next().unwrap();
+        if of.ends_with("Entry") {
+            continue;
+        }
+        match value {
+            Value::Array(all) => all.iter().for_each(|one| check(file, of, one, seen)),
+            one => check(file, of, one, seen),
+        }
+    }
+}
+
+#[test]
+fn every_name_of_the_json_is_a_field_of_its_message() {
+    let (_directory, hub) = two_namespaces();
+    let file =
+        FileDescriptorProto::decode(&include_bytes!("../generated/dashboard.bin")[..]).unwrap();
+    let seen = RefCell::default();
+    for (rpc, target) in [
+        ("GetOverview", "overview"),
+        ("GetTopology", "topology?window=60000"),
+        ("GetRoutes", "routes?window=60000"),
+        ("GetSeries", "series?client=shop/front&server=shop/web"),
+        ("GetBudget", "budget?servers=shop/web&window=60000&bound=5"),
+        ("GetChanges", "changes?from=0"),
+        ("GetProxies", "proxies"),
+        ("GetPolicies", "policies?window=60000"),
+        ("GetFlows", "flows"),
+    ] {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = format!("/api/v1/{path}");
+        let answer = crate::serve::answer((&hub, &Sight::All), &Method::GET, &path, Some(query));
+        let body = futures_body(answer);
+        let json: Value = serde_json::from_slice(&body).unwrap();
+        let service = file.service.first().unwrap();
+        let method = service.method.iter().find(|one| one.name() == rpc).unwrap();
+        let message = method.output_type().rsplit('.').next().unwrap();
+        check(&file, message, &json, &seen);
+        let message = (Rpc::named(rpc).unwrap().answer)(&body).unwrap();
+        assert!(!message.is_empty(), "{rpc}");
+    }
+    for wanted in [
+        "Problem.about",
+        "Workload.success_rate",
+        "Policy.denied",
+        "ProxyState.connected",
+        "Flow.ends",
+    ] {
+        assert!(
+            seen.borrow().iter().any(|one| one == wanted),
+            "{wanted} is not in {:?}",
+            seen.borrow()
+        );
+    }
+    // What a proto file names and this program does not serve, or the other way round.
+    let served = file.service.iter().flat_map(|one| &one.method).map(|one| one.name());
+    assert!(served.clone().all(|name| Rpc::named(name).is_some()) && served.count() == 13);
+}
+
+fn futures_body(answer: Answer) -> Bytes {
+    let collected = answer.into_body().collect();
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(collected)
+        .unwrap()
+        .to_bytes()
+}
+
+/// One call over HTTP/2: its messages, or the first `most` of them, and its status.
+async fn called(
+    hub: &Hub,
+    sight: &Sight,
+    (path, message): (&str, &[u8]),
+    most: usize,
+) -> (Vec<Bytes>, HeaderMap) {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let answer = async |request: Request<()>| {
+        assert_eq!(request.headers().get(AUTHORIZATION).unwrap(), "Bearer x");
+        crate::serve::answer(
+            (hub, sight),
+            request.method(),
+            request.uri().path(),
+            request.uri().query(),
+        )
+    };
+    let client = async {
+        let (mut send, connection) = h2::client::handshake(near).await.unwrap();
+        let talk = async {
+            let request = Request::post(format!("http://localhost{path}"))
+                .header(CONTENT_TYPE, "application/grpc")
+                .header(AUTHORIZATION, "Bearer x")
+                .body(())
+                .unwrap();
+            let (response, mut stream) = send.send_request(request, false).unwrap();
+            stream.send_data(framed(message), true).unwrap();
+            let (head, mut body) = response.await.unwrap().into_parts();
+            let mut messages = Vec::new();
+            while messages.len() < most
+                && let Some(part) = body.data().await
+            {
+                // These are small: each comes in one frame.
+                messages.push(part.unwrap().slice(5..));
+            }
+            let trailers = match messages.len() < most {
+                true => body.trailers().await.unwrap(),
+                false => None,
+            };
+            (messages, trailers.unwrap_or(head.headers))
+        };
+        tokio::select! {
+            got = talk => got,
+            ended = connection => panic!("{ended:?}"),
+        }
+    };
+    tokio::select! {
+        got = client => got,
+        () = serve(far, "test", answer) => panic!("the connection has ended"),
+    }
+}
+
+#[tokio::test]
+async fn calls_are_answered_with_the_rights_of_the_json() {
+    let (_directory, hub) = two_namespaces();
+    let window =
+        proto::WindowRequest { window: Some(60_000), ..Default::default() }.encode_to_vec();
+    let path = "/leno.dashboard.v1.Dashboard/GetTopology";
+    let status =
+        |headers: &HeaderMap| headers.get("grpc-status").unwrap().to_str().unwrap().to_owned();
+    let (messages, ended) = called(&hub, &Sight::All, (path, &window), 9).await;
+    let all = proto::Topology::decode(messages[0].clone()).unwrap();
+    assert_eq!((all.edges.len(), status(&ended)), (4, "0".to_owned()));
+    let edge = all.edges.iter().find(|edge| edge.client == "front").unwrap();
+    let signals = edge.signals.as_ref().unwrap();
+    assert_eq!((edge.mtls, signals.requests), (proto::Mtls::All as i32, 80), "{edge:?}");
+    assert!(
+        all.problems.iter().any(|one| one.severity == proto::Severity::Bad as i32),
+        "{:?}",
+        all.problems
+    );
+
+    let shop = Sight::Namespaces([("shop".to_owned(), 0)].into());
+    let (messages, _) = called(&hub, &shop, (path, &window), 9).await;
+    let text = String::from_utf8_lossy(&messages[0]).into_owned();
+    assert!(text.contains("shop") && !text.contains("bank") && !text.contains("ledger"), "{text}");
+    let none = Sight::Namespaces(BTreeMap::new());
+    let (messages, _) = called(&hub, &none, (path, &window), 9).await;
+    assert!(proto::Topology::decode(messages[0].clone()).unwrap().workloads.is_empty());
+    // A reader of all asks for a part.
+    let part = proto::WindowRequest { namespaces: vec!["shop".to_owned()], ..Default::default() };
+    let (messages, _) = called(&hub, &Sight::All, (path, &part.encode_to_vec()), 9).await;
+    assert!(!String::from_utf8_lossy(&messages[0]).contains("ledger"));
+
+    for (path, message, code) in [
+        ("/leno.dashboard.v1.Dashboard/Get", &window[..], "12"),
+        ("/leno.dashboard.v1.Dashboard/GetSeries", &[], "3"),
+        ("/leno.dashboard.v1.Dashboard/GetDocument", &[], "5"),
+        ("/leno.dashboard.v1.Dashboard/GetTopology", b"\xff\xff", "3"),
+    ] {
+        let (messages, ended) = called(&hub, &Sight::All, (path, message), 9).await;
+        assert_eq!((messages.len(), &*status(&ended)), (0, code), "{path}: {ended:?}");
+        assert!(ended.contains_key("grpc-message"), "{ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_answers_again_and_again() {
+    let (_directory, hub) = two_namespaces();
+    let path = "/leno.dashboard.v1.Dashboard/WatchOverview";
+    let (messages, _) = called(&hub, &Sight::All, (path, &[]), 3).await;
+    let read = messages.into_iter().map(|one| proto::Overview::decode(one).unwrap());
+    assert!(read.into_iter().all(|one| one.mesh == "default" && one.restarted.len() == 1));
+}
+
+#[test]
+fn reflection_has_the_one_service() {
+    // `list_services` of no host, as grpcurl sends it.
+    let answered = reflection::answer(b"\x3a\x01*").unwrap();
+    let text = String::from_utf8_lossy(&answered).into_owned();
+    assert!(text.contains("leno.dashboard.v1.Dashboard"), "{text}");
+    let symbol = [b"\x22\x1b".as_slice(), b"leno.dashboard.v1.Dashboard"].concat();
+    let described = reflection::answer(&symbol).unwrap();
+    assert!(String::from_utf8_lossy(&described).contains("WindowRequest"));
+    let unknown = reflection::answer(b"\x22\x01x").unwrap();
+    assert!(String::from_utf8_lossy(&unknown).contains("is not known"));
+}
