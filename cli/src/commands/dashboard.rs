@@ -1,5 +1,6 @@
 //! `leno dashboard`.
 
+mod document;
 mod live;
 mod own;
 

@@ -185,6 +185,25 @@ export interface Policies {
   unavailable: string | null;
 }
 
+/** A condition of a route or a policy. */
+export interface Condition {
+  /** What it is attached to. */
+  of: string;
+  type: string;
+  status: string;
+  reason: string;
+  message: string;
+}
+
+export interface Document {
+  kind: string;
+  namespace: string;
+  name: string;
+  yaml: string;
+  status: Condition[];
+  no_status: string | null;
+}
+
 export interface Flow {
   namespace: string;
   workload: string;
@@ -348,6 +367,9 @@ export const proxies = (signal: AbortSignal) => get<Proxies>("proxies", {}, sign
 
 export const policies = (at: number | undefined, window: number, signal: AbortSignal) =>
   get<Policies>("policies", { at, window }, signal);
+
+export const document = (kind: string, namespace: string, name: string, signal: AbortSignal) =>
+  get<Document>("document", { kind, name: `${namespace}/${name}` }, signal);
 
 export const flows = (signal: AbortSignal) => get<Flows>("flows", {}, signal);
 

@@ -7,6 +7,7 @@ import { TICK, useLoaded } from "./load";
 import { CertificatesPage } from "./pages/certificates";
 import { ChangesPage } from "./pages/changes";
 import { ChecksPage } from "./pages/checks";
+import { RoutePage } from "./pages/document";
 import { EdgePage } from "./pages/edge";
 import { FlowsPage } from "./pages/flows";
 import { LivePage } from "./pages/live";
@@ -22,7 +23,7 @@ import { Timeline } from "./timeline";
 /** The path, the words and the first parts of the addresses of each page. */
 const PAGES: [string, string, ...string[]][] = [
   ["/", "Mesh", ""],
-  ["/routes", "Routes", "routes"],
+  ["/routes", "Routes", "routes", "route"],
   ["/policies", "Policies", "policies", "policy"],
   ["/certificates", "Certificates", "certificates"],
   ["/proxies", "Proxies", "proxies", "proxy"],
@@ -104,6 +105,8 @@ function Page(props: PageProps) {
       return <MeshPage {...props} />;
     case "routes":
       return <RoutesPage {...props} />;
+    case "route":
+      return <RoutePage {...props} kind={names[0] ?? ""} namespace={names[1] ?? ""} name={names[2] ?? ""} />;
     case "policies":
       return <PoliciesPage {...props} />;
     case "policy":

@@ -95,6 +95,12 @@ export const proxyPage = (namespace: string, instance: string) => `/proxy/${enco
 export const policyPage = (policy: { kind: string; namespace: string; name: string }) =>
   `/policy/${[policy.kind, policy.namespace, policy.name].map(encodeURIComponent).join("/")}`;
 
+/** The page of `HTTPRoute shop/cart`; null if that is no name of a route. */
+export function routePage(route: string): string | null {
+  const [, kind, namespace, name] = /^(\w+Route) ([^/ ]+)\/([^/ ]+)$/.exec(route) ?? [];
+  return kind && namespace && name ? `/route/${[kind, namespace, name].map(encodeURIComponent).join("/")}` : null;
+}
+
 export const edgePage = (edge: { client_namespace: string; client: string; server_namespace: string; server: string }) =>
   `/edge/${[edge.client_namespace, edge.client, edge.server_namespace, edge.server].map((part) => encodeURIComponent(part === "" ? "-" : part)).join("/")}`;
 

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 
 import type { Edge, Route, Signals, Workload } from "./api";
-import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, workloadPage, type Health } from "./format";
+import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, routePage, workloadPage, type Health } from "./format";
 import { href, type Place } from "./route";
 
 /** More rows help no reader; the search narrows them. */
@@ -106,14 +106,18 @@ export function WorkloadTable({ workloads, place }: { workloads: Workload[]; pla
   return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Not answered", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
 }
 
-export function RouteTable({ routes }: { routes: Route[] }) {
+export function RouteTable({ routes, place }: { routes: Route[]; place: Place }) {
+  const name = (route: string) => {
+    const page = routePage(route);
+    return page === null ? route : <a href={href(page, place)}>{route}</a>;
+  };
   const sorted = [...routes].sort(byHealth);
   const rows = sorted.slice(0, MAX_ROWS).map((one) => (
     <tr key={[one.namespace, one.service, one.route, one.rule].join(" ")}>
       <td>
         <Dot of={one} /> {full(one.namespace, one.service)}
       </td>
-      <td>{one.route === "" ? <span class="quiet">no rule matches</span> : one.route}</td>
+      <td>{one.route === "" ? <span class="quiet">no rule matches</span> : name(one.route)}</td>
       <td>{one.rule}</td>
       <Figures of={one} />
       <td class="number">{one.retries}</td>

@@ -1,5 +1,5 @@
 //! What the page shows by the rights of the user of `leno dashboard`, and not by those of the observer: what `leno check` and
-//! `leno identity` say.
+//! `leno identity` say, and documents.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +11,7 @@ use leno_observe::admin::Reply;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::document;
 use crate::commands::identity::Authority;
 use crate::commands::{AnyMesh, ChosenMesh, check};
 
@@ -36,8 +37,16 @@ impl OwnPages {
         Self { mesh, checks: Mutex::default(), authority: Mutex::default() }
     }
 
-    /// The page at a path. Requests that come while it is made wait for it, and have the same.
+    /// The page at a path with its query. Requests that come while it is made wait for it, and have the same.
     pub(super) async fn answer(&self, path: &str) -> Reply {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        if path.ends_with("/document") {
+            let read = tokio::time::timeout(BOUND, document::answer(&self.mesh, query)).await;
+            return read.unwrap_or_else(|_late| {
+                let error = format!("it takes longer than {} s", BOUND.as_secs());
+                Reply { status: 502, body: json!({"error": error}).to_string() }
+            });
+        }
         let is_checks = path.ends_with("/checks");
         let mut kept =
             if is_checks { self.checks.lock().await } else { self.authority.lock().await };

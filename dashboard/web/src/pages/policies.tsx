@@ -7,6 +7,7 @@ import { Beyond, Filters, Unavailable, fits } from "../lists";
 import { TICK, useLoaded } from "../load";
 import { href, type Place } from "../route";
 import { MAX_ROWS, Mark, Table } from "../tables";
+import { DocumentOf } from "./document";
 
 const usePolicies = ({ at, window }: Place) =>
   useLoaded(`policies ${at} ${window}`, at === undefined ? TICK : null, (signal) => api.policies(at, window, signal));
@@ -69,6 +70,7 @@ export function PolicyPage({ place, kind, namespace, name }: PageProps & { kind:
       {loaded.error !== null && <Unavailable>{loaded.error}</Unavailable>}
       {loaded.value && !policy && <p class="quiet">No policy of this name is there.</p>}
       {policy && <Detail policy={policy} place={place} />}
+      <DocumentOf kind={kind} namespace={namespace} name={name} place={place} />
     </article>
   );
 }

@@ -17,7 +17,7 @@ export function RoutesPage({ place }: PageProps) {
     <section class="routes">
       <h1 class="unseen">Routes</h1>
       {loaded.error !== null && <p class="state bad">The rules are not known: {loaded.error}.</p>}
-      {loaded.value && <RouteTable routes={loaded.value.routes.filter(fits)} />}
+      {loaded.value && <RouteTable routes={loaded.value.routes.filter(fits)} place={place} />}
       <p class="quiet">
         Services without an HTTPRoute or a GRPCRoute have no rules. The first figures of a rule come with its first request.
       </p>
