@@ -4,6 +4,7 @@ mod suggest;
 mod text;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -29,6 +30,7 @@ use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, explain, print, print_js
                   leno authz --context prod -n shop deploy/orders\n  \
                   leno authz -n shop orders --from web -- GET http://orders/admin -H 'x-role: guest'\n  \
                   leno authz orders --from spiffe://cluster.local/ns/bank/sa/teller -- http://orders/\n  \
+                  leno authz -n shop orders --certificate-age 17h\n  \
                   leno authz -n shop --with new-policy.yaml\n  \
                   sudo leno authz suggest -n shop\n  \
                   leno authz -f shop.yaml -n shop orders -o json"
@@ -69,6 +71,15 @@ pub(crate) struct Authz {
     #[arg(long, value_name = "NAME=VALUE", requires = "from", value_parser = claim)]
     claim: Vec<(String, String)>,
 
+    /// How long ago the certificates of clients began to hold, for conditions on it (from[].certificate). A certificate holds 5
+    /// minutes before it was issued [default: 5m, or what --certificate-left leaves of 24h]
+    #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
+    certificate_age: Option<Duration>,
+
+    /// How long the certificates of clients still hold [default: what --certificate-age leaves of 24h]
+    #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
+    certificate_left: Option<Duration>,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -88,6 +99,7 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
         return suggest::run(suggest);
     }
     let (mesh, notes) = mesh(authz)?;
+    let mesh = mesh.with_certificates(authz.certificate_age, authz.certificate_left);
     for note in notes {
         eprintln!("note: {note}");
     }

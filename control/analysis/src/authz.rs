@@ -4,11 +4,14 @@
 
 mod access;
 mod check;
+mod later;
 mod suggest;
 
 pub use access::{Access, AccessChange, ClientAccess, PolicySummary, access_changes};
 pub(crate) use check::AskedServer;
 pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
+pub use later::LaterAccess;
+pub(crate) use later::assumed;
 pub use suggest::{RecordedRequest, RecordedRequests, Suggestion};
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +23,7 @@ use leno_policy::authorization::{
     OtherAddresses, PolicyMatch,
 };
 use leno_resources::{Kind, Object, ObjectKey};
-use leno_types::authorization::{Action, AuthorizationPolicy, CertificateValidity};
+use leno_types::authorization::{Action, AuthorizationPolicy};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName, MtlsMode};
 
@@ -29,12 +32,6 @@ use crate::sender::Sender;
 
 /// Stands for every address that no document names (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-
-/// Stands for the certificate of every client: one that the mesh has just issued, with what is usual.
-const JUST_ISSUED: CertificateView = CertificateView {
-    validity: CertificateValidity { not_before_s: -300, not_after_s: 24 * 3600 },
-    now_s: 0,
-};
 
 /// Why a client without an identity reaches nothing.
 const STRICT: &str = "mTLS is strict, and the client has no identity";
@@ -59,11 +56,11 @@ impl ObservedClient {
         Self { identity, addresses: vec![address] }
     }
 
-    /// The client on a port, before policies.
-    fn view(&self, port: u16) -> ConnectionView<'_> {
+    /// The client on a port with this certificate, if it has an identity, before policies.
+    fn view(&self, port: u16, certificate: CertificateView) -> ConnectionView<'_> {
         let (address, others) = self.addresses.split_first().unwrap_or((&OUTSIDE, &[]));
         let (identity, others) = (self.identity.as_ref(), OtherAddresses::Known(others));
-        let certificate = identity.map(|_| JUST_ISSUED);
+        let certificate = identity.map(|_| certificate);
         ConnectionView { identity, certificate, address: *address, others, port }
     }
 }
@@ -189,6 +186,7 @@ impl Mesh {
             owners: self.owners.clone(),
             way_out: self.way_out,
             dns_of_leno_up: self.dns_of_leno_up,
+            certificate: self.certificate,
             ..mesh
         }
     }

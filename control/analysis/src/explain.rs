@@ -12,6 +12,7 @@ pub use answer::{
     MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
 };
 pub use policies::PolicyAnswer;
+pub(crate) use policies::time;
 pub use question::{Question, QuestionError};
 
 use leno_policy::{RouteTable, StreamTable};

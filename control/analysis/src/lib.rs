@@ -26,8 +26,8 @@ mod sender;
 
 pub use analyze::{Finding, Severity, analyze, analyze_stored};
 pub use authz::{
-    Access, AccessChange, AuthorizationAnswer, Check, CheckClient, ClientAccess, PolicySummary,
-    PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, access_changes,
+    Access, AccessChange, AuthorizationAnswer, Check, CheckClient, ClientAccess, LaterAccess,
+    PolicySummary, PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, access_changes,
 };
 pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,

@@ -1,11 +1,14 @@
 //! The objects of a mesh, indexed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use leno_index::{Change, Index, Settings};
+use leno_policy::authorization::CertificateView;
 use leno_resources::{Documents, Located, Object, ObjectKey, Workload, egress};
 use leno_types::{Egress, InstanceName, Owner};
 
+use crate::authz::assumed;
 use crate::sender::Sender;
 
 /// A mesh that answers questions.
@@ -22,6 +25,8 @@ pub struct Mesh {
     pub(crate) way_out: WayOut,
     /// Whether names outside of the mesh that stand for services resolve to the services' addresses.
     pub(crate) dns_of_leno_up: bool,
+    /// Stands for the certificate of each client with an identity.
+    pub(crate) certificate: CertificateView,
 }
 
 /// Whether instances can reach addresses outside of the mesh, policies aside.
@@ -50,8 +55,16 @@ impl Mesh {
         index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
         let way_out = WayOut::default();
         let (places, owners) = (HashMap::new(), HashMap::new());
-        let dns_of_leno_up = false;
-        Self { index, objects, places, owners, settings, way_out, dns_of_leno_up }
+        let (dns_of_leno_up, certificate) = (false, assumed(None, None));
+        Self { index, objects, places, owners, settings, way_out, dns_of_leno_up, certificate }
+    }
+
+    /// Sets how old certificates of clients are, as policies count it, and how long they still hold. What is not given follows
+    /// from a certificate that is issued for 24 hours; without both it was just issued.
+    #[must_use]
+    pub fn with_certificates(mut self, age: Option<Duration>, left: Option<Duration>) -> Self {
+        self.certificate = assumed(age, left);
+        self
     }
 
     /// Sets the owners of instances, so that questions can name a client by its owner.

@@ -385,3 +385,50 @@ fn headers_that_policies_set_are_not_believed_of_clients() {
         assert!(!permits(&format!("{admins}{owns}"), name), "{name}");
     }
 }
+
+const YOUNG: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: young, namespace: shop}
+spec:
+  selector: {matchLabels: {app: orders}}
+  rules: [{from: [{serviceAccounts: [web], certificate: {maxAge: 1h}}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: ending, namespace: shop}
+spec:
+  selector: {matchLabels: {app: orders}}
+  rules: [{from: [{serviceAccounts: [cart], certificate: {maxLeft: 2h}}]}]
+";
+
+/// `leno authz` took each certificate for one that was just issued, and did not say so.
+#[test]
+fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
+    let hours = |hours| Some(std::time::Duration::from_hours(hours));
+    let of = |client: &str, age, left| {
+        let mesh = mesh(YOUNG).with_certificates(age, left);
+        let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
+        let line = access.clients.into_iter().find(|one| one.client == client).unwrap();
+        let later: Vec<String> = line.later.iter().map(ToString::to_string).collect();
+        let asked = CheckClient::Named(client.to_owned());
+        let check = mesh.check(None, "orders", &asked, (&question("http://orders/"), &[])).unwrap();
+        // A single request is decided on alike.
+        assert_eq!(check.answer.permitted, line.access == "permitted");
+        assert_eq!(check.answer.later, line.later);
+        (line.access, later.join("|"))
+    };
+    let denied = "Allow policies are for the port, and none matches";
+    let permits = |name: &str| format!("AuthorizationPolicy shop/{name} permits it");
+    let never = String::new();
+    let web = ("permitted", format!("denied once the certificate is 1h1s old: {denied}"));
+    assert_eq!(of("shop/web", None, None), web);
+    assert_eq!(of("shop/web", hours(2), None), ("denied", never.clone()));
+    assert_eq!(of("shop/web", hours(1), hours(1)), ("permitted", web.1));
+    let cart = format!("permitted once the certificate is 22h5m old: {}", permits("ending"));
+    assert_eq!(of("shop/cart", None, None), ("denied", cart));
+    assert_eq!(of("shop/cart", hours(23), None), ("permitted", never.clone()));
+    assert_eq!(of("shop/cart", None, hours(2)), ("permitted", never.clone()));
+    assert_eq!(of("shop/plain", None, None), ("denied", never), "it has no certificate");
+}

@@ -42,6 +42,9 @@ fn workload(one: &Access) -> String {
     for line in &one.clients {
         let (client, access, reason) = (&line.client, line.access, &line.reason);
         let _ = writeln!(text, "{client:<clients$}{:<7}{access:<11}{reason}", port(line));
+        for later in &line.later {
+            let _ = writeln!(text, "{:<clients$}{:<7}{:<11}later: {later}", "", "", "");
+        }
     }
     text
 }
@@ -59,7 +62,10 @@ pub(super) fn changes(all: &[AccessChange]) -> String {
     for change in all {
         let Some(line) = change.after.as_ref().or(change.before.as_ref()) else { continue };
         let state = |line: Option<&ClientAccess>| match line {
-            Some(line) => format!("{}: {}", line.access, line.reason),
+            Some(line) => {
+                let later = line.later.iter().map(|later| format!("; {later}"));
+                format!("{}: {}{}", line.access, line.reason, later.collect::<String>())
+            }
             None => "not there".to_owned(),
         };
         let (before, after) = (state(change.before.as_ref()), state(change.after.as_ref()));

@@ -141,6 +141,9 @@ pub(in crate::commands) fn authorization(lines: &mut Lines, answers: &[Authoriza
             [one, more @ ..] => format!(" ({one} and {} more)", more.len()),
         };
         lines.add("permitted", &format!("{verb}: {}{at}", answer.reason));
+        for later in &answer.later {
+            lines.add("later", &later.to_string());
+        }
         for policy in &answer.policies {
             let mark = if policy.matches { "=>" } else { "no" };
             let place = policy.place.as_ref().map(|place| format!(" ({place})"));

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, Denial, PolicyMatch,
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, Denial, PolicyMatch,
 };
 use leno_types::authorization::Action;
 use serde::Serialize;
 
-use super::{Enforced, OUTSIDE, ObservedClient, STRICT, action};
+use super::{Enforced, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later};
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
 
@@ -62,6 +62,9 @@ pub struct ClientAccess {
     pub policies_of_requests: Vec<String>,
     /// Why.
     pub reason: String,
+    /// What is different once the client's certificate is older.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub later: Vec<LaterAccess>,
 }
 
 /// What becomes different for a client.
@@ -158,7 +161,7 @@ impl Mesh {
             let seen = self.seen(&sender, enforced.policy.mtls);
             let client = format!("{}/{}", sender.namespace, sender.workload);
             for port in &ports {
-                let access = access(enforced, &client, &seen, *port);
+                let access = self.access_of(enforced, &client, &seen, *port);
                 let alike = by_client.entry((client.clone(), *port)).or_default();
                 alike.entry(access).or_default().push(instance.to_string());
             }
@@ -178,13 +181,39 @@ impl Mesh {
             }
         }
         let outside = ObservedClient::outside(None, OUTSIDE);
-        all.extend(ports.iter().map(|port| access(enforced, ANYTHING, &outside, *port)));
+        all.extend(ports.iter().map(|port| self.access_of(enforced, ANYTHING, &outside, *port)));
         all
+    }
+
+    /// What one client may do on one port, now and once its certificate is older.
+    fn access_of(
+        &self,
+        enforced: &Enforced,
+        client: &str,
+        seen: &ObservedClient,
+        port: u16,
+    ) -> ClientAccess {
+        let (now, then) = later::decisions(
+            &enforced.table,
+            seen.view(port, self.certificate),
+            |view| access(enforced, (client, seen), view),
+            |one, other| one == other,
+        );
+        let later = then.into_iter().map(|(certificate_age_s, then)| {
+            let ClientAccess { access, policy, reason, .. } = then;
+            LaterAccess { certificate_age_s, access, policy, reason }
+        });
+        ClientAccess { later: later.collect(), ..now }
     }
 }
 
 /// What one client may do on one port.
-fn access(enforced: &Enforced, client: &str, seen: &ObservedClient, port: u16) -> ClientAccess {
+fn access(
+    enforced: &Enforced,
+    (client, seen): (&str, &ObservedClient),
+    view: &ConnectionView<'_>,
+) -> ClientAccess {
+    let port = view.port;
     let mut answer = ClientAccess {
         client: client.to_owned(),
         identity: seen.identity.as_ref().map(ToString::to_string),
@@ -193,11 +222,12 @@ fn access(enforced: &Enforced, client: &str, seen: &ObservedClient, port: u16) -
         policy: None,
         policies_of_requests: Vec::new(),
         reason: STRICT.to_owned(),
+        later: Vec::new(),
     };
     if enforced.refuses(seen) {
         return answer;
     }
-    let examined = enforced.table.examine::<NoRequest>(&seen.view(port), None);
+    let examined = enforced.table.examine::<NoRequest>(view, None);
     let all = enforced.policy.authorization.policies.iter().zip(&examined.policies);
     let of_requests = |wanted: Action| -> Vec<String> {
         let some = all.clone().filter(|(policy, found)| {

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, PolicyIndex, PolicyMatch, ServerNameView,
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyIndex, PolicyMatch,
+    ServerNameView,
 };
 use leno_resources::Object;
 use leno_types::mesh::{Endpoint, declared};
@@ -11,7 +12,7 @@ use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
 
-use super::{Enforced, OUTSIDE, ObservedClient, STRICT, action, words};
+use super::{Enforced, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later, words};
 use crate::explain::{BackendAnswer, Client, Explanation, HeaderEdits, Outcome, Question};
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
@@ -57,6 +58,9 @@ pub struct AuthorizationAnswer {
     pub reason: String,
     /// Every policy of the workload.
     pub policies: Vec<PolicyVerdict>,
+    /// What is different once the client's certificate is older.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub later: Vec<LaterAccess>,
 }
 
 /// What a policy has to do with a request.
@@ -291,14 +295,35 @@ impl Mesh {
         answer.authorization = all;
     }
 
+    /// What is decided on a request, now and once the client's certificate is older.
     fn decide(
         &self,
         enforced: &Enforced,
         (seen, port): (&ObservedClient, u16),
+        sent: (&Arriving<'_>, &Question, bool),
+    ) -> AuthorizationAnswer {
+        let is_same = |one: &AuthorizationAnswer, other: &AuthorizationAnswer| {
+            (one.permitted, &one.policy, &one.reason)
+                == (other.permitted, &other.policy, &other.reason)
+        };
+        let view = seen.view(port, self.certificate);
+        let decide = |view: &ConnectionView<'_>| self.decide_now(enforced, (seen, view), sent);
+        let (now, then) = later::decisions(&enforced.table, view, decide, is_same);
+        let later = then.into_iter().map(|(certificate_age_s, then)| {
+            let AuthorizationAnswer { permitted, policy, reason, .. } = then;
+            let access = if permitted { "permitted" } else { "denied" };
+            LaterAccess { certificate_age_s, access, policy, reason }
+        });
+        AuthorizationAnswer { later: later.collect(), ..now }
+    }
+
+    fn decide_now(
+        &self,
+        enforced: &Enforced,
+        (seen, view): (&ObservedClient, &ConnectionView<'_>),
         (arriving, question, is_http): (&Arriving<'_>, &Question, bool),
     ) -> AuthorizationAnswer {
-        let view = seen.view(port);
-        let rules = enforced.table.connection(&view);
+        let rules = enforced.table.connection(view);
         let is_http = is_http && question.is_http();
         let decision: AuthorizationDecision = match is_http {
             true => enforced.table.decide(&rules, arriving, |_| ()),
@@ -308,7 +333,7 @@ impl Mesh {
                 enforced.table.decide_opaque(&rules, name, |_| ())
             }
         };
-        let examined = enforced.table.examine(&view, is_http.then_some(arriving));
+        let examined = enforced.table.examine(view, is_http.then_some(arriving));
         let asked = enforced.asked(&examined.policies, PolicyMatch::Matches);
         let policies = &enforced.policy.authorization.policies;
         let verdicts =
@@ -327,7 +352,7 @@ impl Mesh {
             reason = format!("{reason}, if {asked} does too, which is asked");
         }
         let (servers, policies) = (Vec::new(), verdicts.collect());
-        AuthorizationAnswer { servers, permitted, policy, reason, policies }
+        AuthorizationAnswer { servers, permitted, policy, reason, policies, later: Vec::new() }
     }
 }
 
@@ -339,6 +364,7 @@ impl AuthorizationAnswer {
             policy: None,
             reason: "the workload has no proxy, which would enforce policies".to_owned(),
             policies: Vec::new(),
+            later: Vec::new(),
         }
     }
 }
@@ -349,6 +375,7 @@ fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, serve
         one.policies == decided.policies
             && one.reason == decided.reason
             && one.permitted == decided.permitted
+            && one.later == decided.later
     };
     match all.iter_mut().find(alike) {
         Some(known) => known.servers.push(server),

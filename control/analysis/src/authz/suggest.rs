@@ -242,7 +242,7 @@ impl Mesh {
             let identity = request.client.parse().ok();
             let seen =
                 ObservedClient { identity, addresses: vec![request.address.unwrap_or(OUTSIDE)] };
-            let view = seen.view(request.port);
+            let view = seen.view(request.port, self.certificate);
             let rules = enforced.table.connection(&view);
             let decision = match request.method.as_str() {
                 "" => enforced.table.decide_opaque(&rules, ServerNameView::Unknown, |_| ()),

@@ -297,6 +297,6 @@ fn balancing(policy: &Traffic) -> String {
 }
 
 /// A duration in the notation of documents.
-fn time(time: Duration) -> String {
+pub(crate) fn time(time: Duration) -> String {
     leno_resources::Duration(time).to_string()
 }
