@@ -5,7 +5,9 @@ use leno_types::ports::{ADMIN, PROXY_UID};
 use crate::probes::{Probes, VARIABLE};
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
-use crate::{CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME};
+use crate::{
+    CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME, workload_api,
+};
 
 /// The audience of the token.
 const AUDIENCE: &str = "leno";
@@ -13,7 +15,6 @@ const AUDIENCE: &str = "leno";
 const TOKEN_LIFETIME_S: u32 = 3600;
 const TOKEN_PATH: &str = "/var/run/leno/token";
 const ROOTS_PATH: &str = "/var/run/leno/roots";
-const WORKLOAD_API_PATH: &str = "/run/leno/workload-api";
 const IDENTITY_PATH: &str = "/var/run/leno/identity";
 /// The files in it: the key with its certificate, and the mesh's roots.
 const CREDENTIALS: &str = "credentials.pem";
@@ -48,7 +49,10 @@ pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
     container.set("terminationMessagePolicy", "FallbackToLogsOnError");
     let mut mounts = vec![mount(TOKEN_VOLUME, TOKEN_PATH), mount(ROOTS, ROOTS_PATH)];
     if settings.workload_api.is_some() {
-        mounts.push(mount(WORKLOAD_API_VOLUME, WORKLOAD_API_PATH));
+        mounts.push(mount(WORKLOAD_API_VOLUME, workload_api::FOLDER));
+    }
+    if settings.serves_workload_api {
+        mounts.push(workload_api::proxy_mount());
     }
     if settings.requests_by_kubelet() {
         mounts.push(mount(IDENTITY_VOLUME, IDENTITY_PATH));
@@ -73,6 +77,9 @@ pub(crate) fn volumes(settings: &Settings) -> Vec<Value> {
     ];
     if let Some(api) = &settings.workload_api {
         all.push([("name", WORKLOAD_API_VOLUME.into()), api.value()].into());
+    }
+    if settings.serves_workload_api {
+        all.push(workload_api::volume());
     }
     if settings.requests_by_kubelet() {
         all.push(identity(settings.pod_certificates));
@@ -121,8 +128,12 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
         said("LENO_AWAIT_CAPTURE", "true"),
     ];
     if let Some(api) = &settings.workload_api {
-        let address = format!("unix://{WORKLOAD_API_PATH}/{}", api.socket());
+        let address = format!("unix://{}/{}", workload_api::FOLDER, api.socket());
         all.push(said("SPIFFE_ENDPOINT_SOCKET", &address));
+    }
+    if settings.serves_workload_api {
+        let path = format!("{}/{}", workload_api::FOLDER, workload_api::SOCKET);
+        all.push(said("LENO_WORKLOAD_API", &path));
     }
     if settings.requests_by_kubelet() {
         all.push(said("LENO_CERTIFICATE", &format!("{IDENTITY_PATH}/{CREDENTIALS}")));

@@ -15,6 +15,7 @@ use crate::settings::{Settings, Shape};
 use crate::value::Value;
 use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop,
+    workload_api,
 };
 
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
@@ -89,7 +90,7 @@ pub enum InjectError {
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
     )]
     Volume(&'static str),
-    /// One of its containers mounts the folder of the node that has the Workload API, and could write there.
+    /// One of its containers mounts the folder of the Workload API, and could write there.
     #[error(
         "its container {0} mounts {WORKLOAD_API_VOLUME}, which is a volume of the proxy's, to write: add readOnly: true"
     )]
@@ -177,6 +178,7 @@ pub fn inject(
         // Where its namespace has it, the injector would give it a proxy all the same; the agent reads its setting.
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
+            false if settings.serves_workload_api => Err(served_by_none()),
             false => Ok(Outcome::Skipped(SkipReason::NodeMode)),
         };
     }
@@ -191,6 +193,9 @@ pub fn inject(
     let mut made = Vec::new();
     let first = default_container(spec);
     made.extend(pre_stop::add(spec, &settings));
+    if settings.serves_workload_api {
+        made.extend(workload_api::add(spec));
+    }
     let proxy = container(&settings, &probes);
     let (list, new) = match settings.shape {
         Shape::Sidecar => spec.list_in("initContainers"),
@@ -364,6 +369,12 @@ fn check(pod: &Value) -> Result<(), InjectError> {
         }
     }
     Ok(())
+}
+
+/// Why a pod in node mode has no Workload API.
+fn served_by_none() -> InjectError {
+    let reason = "needs a proxy in the pod, whose containers alone reach its socket: set leno.dev/mode: sidecar, or remove it";
+    InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason: reason.to_owned() }
 }
 
 /// Whether nothing of a pod that is captured would pass for what it is not, as far as it says so.

@@ -33,6 +33,7 @@ mod stream;
 mod uninject;
 mod value;
 mod workload;
+mod workload_api;
 
 pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
@@ -53,7 +54,8 @@ pub use workload::{InjectionOutcome, Report, inject_document, uninject_document}
 pub const CONTAINER: &str = "leno-proxy";
 /// The volume with the token that the proxy shows the control plane.
 pub const TOKEN_VOLUME: &str = "leno-token";
-/// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates.
+/// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates, or that the proxy serves to the
+/// containers of its pod.
 pub const WORKLOAD_API_VOLUME: &str = "leno-workload-api";
 /// The volume with the certificate that the kubelet requests for the pod.
 pub const IDENTITY_VOLUME: &str = "leno-identity";

@@ -12,6 +12,7 @@ use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::{InjectError, said};
 use crate::value::Value;
+use crate::workload_api;
 
 /// Where the control plane is in a cluster.
 pub const DEFAULT_CONTROL: &str = "https://leno-controller.leno-system.svc:15010";
@@ -78,6 +79,8 @@ pub struct Settings {
     pub tls_profile: Option<String>,
     /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
     pub workload_api: Option<WorkloadApiVolume>,
+    /// Whether it serves the SPIFFE Workload API to the containers of its pod, which a pod says.
+    pub serves_workload_api: bool,
     /// The longest life of the certificates that kubelets request for pods, in seconds; without it, they request none.
     pub pod_certificates: Option<u32>,
     /// The name of the workload that has made the pod, where that is known.
@@ -212,6 +215,7 @@ impl Default for Settings {
             scrape_from: None,
             tls_profile: None,
             workload_api: None,
+            serves_workload_api: false,
             pod_certificates: None,
             workload: None,
             shape: Shape::default(),
@@ -239,6 +243,17 @@ impl Settings {
                 return Err(InjectError::Annotation { name, reason });
             }
             settings.workload_api = None;
+        }
+        if let Some((name, value)) =
+            annotations.iter().find(|(name, _)| name == workload_api::ANNOTATION)
+        {
+            let wrong = |reason| InjectError::Annotation { name: name.clone(), reason };
+            settings.serves_workload_api = workload_api::is_enabled(value).map_err(wrong)?;
+            if settings.serves_workload_api && settings.workload_api.is_some() {
+                let reason = "cannot be enabled where identity.workloadApi names the Workload API that issues the proxy's \
+                              certificates: have that one serve the application too";
+                return Err(wrong(reason.to_owned()));
+            }
         }
         if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
             settings.pre_stop_sleep = pre_stop_sleep(value)?;

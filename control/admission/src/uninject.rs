@@ -7,7 +7,9 @@ use crate::inject::{
 };
 use crate::probes::{Probes, VARIABLE};
 use crate::value::Value;
-use crate::{CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop};
+use crate::{
+    CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop, workload_api,
+};
 
 /// Why a proxy cannot be taken out. The pod is unchanged then.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,7 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
         Ok(())
     });
     pre_stop::remove(spec, made);
+    workload_api::remove(spec, made);
 
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {

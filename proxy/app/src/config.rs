@@ -15,12 +15,18 @@ use leno_types::{WorkloadApiAddress, ports};
 use crate::admin::probe::Probes;
 use crate::hook::Hook;
 
+/// The version, and whether it was built with the FIPS module.
+const VERSION: &str = match cfg!(feature = "fips") {
+    true => concat!(env!("CARGO_PKG_VERSION"), "+fips"),
+    false => env!("CARGO_PKG_VERSION"),
+};
+
 /// The data-plane proxy of the Leno service mesh.
 ///
 /// It needs no capability. With a control plane it gets its identity, services and policy from it;
 /// with `--static FILE` it takes them from YAML documents and runs alone.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "leno-proxy", version, max_term_width = 100)]
+#[command(name = "leno-proxy", version = VERSION, max_term_width = 100)]
 pub(crate) struct Flags {
     /// Runs without a control plane, from YAML documents: one Proxy and its Services,
     /// EndpointSlices and so on ("-" reads standard input)
@@ -66,6 +72,17 @@ pub(crate) struct Flags {
     /// --node
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
+
+    /// Unix socket on which the application gets certificates of its own for the same identity by the SPIFFE Workload API, with
+    /// a key that is not the proxy's; in a volume that only containers of the pod have, since each caller is served. Not with
+    /// --static, --node and --spiffe-endpoint-socket
+    #[arg(
+        long,
+        env = "LENO_WORKLOAD_API",
+        value_name = "PATH",
+        conflicts_with_all = ["static_file", "node", "broker", "spiffe_endpoint_socket"]
+    )]
+    pub(crate) workload_api: Option<PathBuf>,
 
     /// Which cryptography TLS uses: default, or fips for what FIPS 140-3 approves, of aws-lc's FIPS module, which takes a
     /// program of `make release FIPS=1`

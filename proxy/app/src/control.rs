@@ -34,7 +34,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
     let name = flags.name.as_deref().with_context(|| given("name"))?;
     let instance = InstanceName::new(&flags.namespace, name)?;
     let trust_domain = TrustDomain::new(&flags.trust_domain)?;
-    let (client, directory) = Client::new(Settings {
+    let (mut client, directory) = Client::new(Settings {
         control: flags.control.clone().with_context(|| given("control"))?,
         roots: flags.roots.clone().with_context(|| given("roots"))?,
         certificates: certificates(flags, &trust_domain)?,
@@ -42,6 +42,10 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         pod_uid,
         trust_domain,
     });
+    let application_identity = match flags.workload_api {
+        Some(_) => Some(client.application().context("--workload-api takes a --token")?),
+        None => None,
+    };
     let keyring = Keyring::new();
     let identity = watch::Sender::new(IdentityState::default());
     let identity_seen = identity.subscribe();
@@ -74,6 +78,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: identity_seen,
+        application_identity,
         probes: flags.probes.clone(),
         kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),

@@ -86,6 +86,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         names: Names::new(Resolvers::of_machine()),
         keyring,
         identity: watch::Sender::new(identity).subscribe(),
+        application_identity: None,
         probes: flags.probes.clone(),
         kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),

@@ -12,7 +12,7 @@ use leno_types::ports;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::admin::{server, socket};
 use crate::config::Flags;
@@ -43,7 +43,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let files = read_again(flags);
         // A confined process makes no file.
         let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
+        let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
         confine(&files)?;
+        if let Some((application, listener)) = setup.application_identity.clone().zip(workload_api)
+        {
+            spawn_local(async move { match application.serve(listener).await {} });
+        }
         serve(setup, flags.await_capture, socket, Ends::Signals(Signals::new()?)).await
     })
 }
@@ -73,6 +78,7 @@ pub(crate) async fn serve(
         names: setup.names.clone(),
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
+        application_identity: setup.application_identity.clone(),
         has_application: setup.application.is_some(),
         shown: setup.handed.borrow().as_ref().map(|handed| handed.namespace.shown()),
         awaits_capture: await_capture,

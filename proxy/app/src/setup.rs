@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use leno_discovery::Directory;
+use leno_discovery::{ApplicationIdentity, Directory};
 use leno_http::Limits;
 use leno_inbound::LimitTable;
 use leno_names::Names;
@@ -71,6 +71,8 @@ pub(crate) struct Setup {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) keyring: Keyring,
     pub(crate) identity: watch::Receiver<IdentityState>,
+    /// Where the application gets certificates of its own.
+    pub(crate) application_identity: Option<ApplicationIdentity>,
     pub(crate) probes: Probes,
     /// The addresses from which a kubelet sends probes to the workload itself; none for a sidecar.
     pub(crate) kubelet: Vec<IpAddr>,

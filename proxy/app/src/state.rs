@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leno_crypto::TlsProfile;
-use leno_discovery::{Directory, Status};
+use leno_discovery::{ApplicationCounts, ApplicationIdentity, Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::tap::Taps;
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
+    /// Where the application gets certificates of its own.
+    pub(crate) application_identity: Option<ApplicationIdentity>,
     /// Whether it is configured where the application listens.
     pub(crate) has_application: bool,
     /// What applications see of their clients, where the workload's network namespace is not the process' own.
@@ -167,6 +169,8 @@ impl State {
         measured.extend(names(&self.names.counts()));
         measured.extend(probes(self.probes.counts()));
         measured.extend(taps(&self.taps));
+        let identity = self.application_identity.as_ref();
+        measured.extend(workload_api(identity.map(|own| own.counts()).unwrap_or_default()));
         measured.extend([
             stalls(self.stalls),
             gauge(
@@ -458,6 +462,32 @@ fn names(counts: &Counts) -> Vec<Measured> {
         resolved(r#"result="none""#, counts.absent),
         resolved(r#"result="failed""#, counts.failed),
         resolved(r#"result="refused""#, counts.refused),
+    ]
+}
+
+/// The Workload API, as the application uses it.
+fn workload_api(counts: ApplicationCounts) -> [Measured; 3] {
+    let ApplicationCounts { connections, refused, svids } = counts;
+    let count = |name, help, value: u64| Measured {
+        kind: Kind::Counter,
+        ..gauge(name, help, value as f64)
+    };
+    [
+        gauge(
+            "leno_workload_api_connections",
+            "Open connections of the SPIFFE Workload API.",
+            connections as f64,
+        ),
+        count(
+            "leno_workload_api_connections_refused",
+            "Connections of the SPIFFE Workload API closed because the limit on their number was reached.",
+            refused,
+        ),
+        count(
+            "leno_workload_api_svids",
+            "Certificates of the application that the SPIFFE Workload API has sent.",
+            svids,
+        ),
     ]
 }
 

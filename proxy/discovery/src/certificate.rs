@@ -63,6 +63,16 @@ impl Certificate {
         is_of_another || self.is_revoked(&bundle.revoked)
     }
 
+    /// The SPIFFE ID in it.
+    pub(crate) fn id(&self) -> Option<String> {
+        let (_, leaf) = parse_x509_certificate(self.chain_der.first()?).ok()?;
+        let names = leaf.subject_alternative_name().ok()??;
+        names.value.general_names.iter().find_map(|name| match name {
+            GeneralName::URI(uri) => Some((*uri).to_owned()),
+            _ => None,
+        })
+    }
+
     /// Whether it is one of these.
     pub(crate) fn is_revoked(&self, revoked: &Revocations) -> bool {
         if revoked.is_empty() {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::application::ApplicationIdentity;
 use crate::backoff::Backoff;
 use crate::certificate::Certificate;
 use crate::connection;
 use crate::directory::{Directory, Live};
 use crate::identity::IdentityClient;
 use crate::leases::{self, Leases, Questions};
-use crate::settings::Settings;
+use crate::settings::{CertificateSource, Settings};
 use crate::stream;
 
 /// First wait after the stream was lost. A control plane that restarts is back within a second.
@@ -29,6 +30,7 @@ pub struct Client {
     settings: Arc<Settings>,
     live: Arc<Live>,
     identity: IdentityClient,
+    application: Option<ApplicationIdentity>,
     questions: Questions,
 }
 
@@ -40,7 +42,7 @@ impl Client {
         let (leases, questions) = Leases::new();
         let (directory, live) = Directory::live(settings.instance.clone(), leases);
         let identity = IdentityClient::new(Arc::clone(&settings));
-        (Self { settings, live, identity, questions }, directory)
+        (Self { settings, live, identity, application: None, questions }, directory)
     }
 
     /// The certificate in use. `None` until the first was issued.
@@ -49,16 +51,36 @@ impl Client {
         self.identity.certificates()
     }
 
+    /// Certificates of the application's own, for the same identity, which this client gets from the first call on. `None` where
+    /// the proxy has no token by which the control plane issues them.
+    pub fn application(&mut self) -> Option<ApplicationIdentity> {
+        let token = self.settings.certificates.token()?.clone();
+        let certificates = CertificateSource::Token(token);
+        let settings = Arc::new(Settings { certificates, ..Settings::clone(&self.settings) });
+        let application = ApplicationIdentity::new(IdentityClient::new(settings));
+        self.application = Some(application.clone());
+        Some(application)
+    }
+
     /// Gets a certificate and renews it, and keeps the directory up to date. This is the work of
     /// the proxy's control thread. It never ends by itself. Dropping the future ends it; the
     /// directory keeps its state.
     pub async fn run(self) -> Infallible {
-        let Self { settings, live, identity, questions } = self;
+        let Self { settings, live, identity, application, questions } = self;
         let certificates = identity.certificates();
+        let of_application = async {
+            match &application {
+                Some(application) => application.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        let identities = application.iter().map(ApplicationIdentity::identity).chain([&identity]);
+        let identities: Vec<_> = identities.collect();
         tokio::select! {
             never = identity.clone().run() => never,
+            never = of_application => never,
             never = discover(&settings, &live, &identity) => never,
-            never = trust(&live, &identity) => never,
+            never = trust(&live, &identities) => never,
             never = leases::run(&settings, questions, certificates) => never,
         }
     }
@@ -66,14 +88,14 @@ impl Client {
 
 /// Puts every trust bundle that is sent into use. Of a bundle and the roots that came with a certificate, those that
 /// came last hold: a control plane that cannot be reached for discovery may still issue.
-async fn trust(live: &Live, identity: &IdentityClient) -> Infallible {
+async fn trust(live: &Live, identities: &[&IdentityClient]) -> Infallible {
     let mut bundles = live.trust();
     loop {
         // The sender lives as long as `live`.
         let _ended = bundles.changed().await;
         let bundle = bundles.borrow_and_update().clone();
         if let Some(bundle) = bundle {
-            identity.trust(&bundle);
+            identities.iter().for_each(|identity| identity.trust(&bundle));
         }
     }
 }

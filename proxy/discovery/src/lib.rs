@@ -12,6 +12,8 @@
 //! stream, and reconnects with backoff after any failure. Meanwhile the last good state stays in
 //! use, for as long as it takes.
 //!
+//! An [`ApplicationIdentity`] serves the application of the workload certificates of its own.
+//!
 //! The crate does not deal with policy, routes, or connections between proxies. Read first:
 //! [`Directory`], then [`Client`].
 
@@ -25,6 +27,7 @@
     )
 )]
 
+mod application;
 #[expect(clippy::arithmetic_side_effects, reason = "durations up to a bound of minutes")]
 mod backoff;
 mod certificate;
@@ -48,6 +51,7 @@ mod tls;
 mod watches;
 mod workload_api;
 
+pub use application::{ApplicationCounts, ApplicationIdentity};
 pub use certificate::Certificate;
 pub use certificate_files::CertificateFiles;
 pub use client::Client;

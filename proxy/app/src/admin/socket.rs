@@ -1,8 +1,8 @@
-//! The Unix socket on which the proxy is told to drain.
+//! The Unix sockets of the proxy: the one on which it is told to drain, and that of the Workload API.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -19,11 +19,16 @@ pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
         fs::remove_file(path).with_context(|| format!("removing the old {}", path.display()))?;
     }
     UnixListener::bind(path).with_context(|| {
-        format!(
-            "listening on {}: give --admin-socket a path that this user can write",
-            path.display()
-        )
+        format!("listening on {}: give a path that this user can write", path.display())
     })
+}
+
+/// The same for processes of all users, as those of the pod are.
+pub(crate) fn bind_for_all(path: &Path) -> anyhow::Result<UnixListener> {
+    let listener = bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o666))
+        .with_context(|| format!("permitting all users to connect to {}", path.display()))?;
+    Ok(listener)
 }
 
 /// Whether it is a socket on which no process listens.

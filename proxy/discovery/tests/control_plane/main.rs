@@ -1,6 +1,7 @@
 //! The client against the real control plane over loopback: files, index, discovery, identity.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod application;
 mod leases;
 mod look_alike;
 mod plane;

@@ -49,7 +49,7 @@ fn is_current(plane: &Plane) -> bool {
     proxies.len() == 1 && proxies[0].connected && proxies[0].in_use == plane.state().wanted_trust()
 }
 
-fn begin(plane: &Plane) -> AuthorityState {
+pub(crate) fn begin(plane: &Plane) -> AuthorityState {
     let next = Authority::new_root(&TrustDomain::default()).unwrap();
     plane.authority().trust().state().begin(next, 0).unwrap()
 }

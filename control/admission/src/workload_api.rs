@@ -1,0 +1,97 @@
+//! The SPIFFE Workload API of a pod, which its proxy serves to the other containers.
+
+use crate::WORKLOAD_API_VOLUME;
+use crate::inject::each_container;
+use crate::value::Value;
+
+/// Whether the proxy of a pod serves it: `enabled` or `disabled`.
+pub(crate) const ANNOTATION: &str = "leno.dev/workload-api";
+/// Where all containers have the folder of the socket.
+pub(crate) const FOLDER: &str = "/run/leno/workload-api";
+/// The socket in it.
+pub(crate) const SOCKET: &str = "api.sock";
+/// What clients of SPIFFE read.
+const VARIABLE: &str = "SPIFFE_ENDPOINT_SOCKET";
+
+/// In the record of an injection, before the name of a container that has the folder from it.
+const MOUNTED: &str = "workload-api=";
+/// The same for one that has the variable.
+const TOLD: &str = "workload-api-socket=";
+/// The same for one whose list was made for it.
+const LISTS: [(&str, &str); 2] =
+    [("volumeMounts", "workload-api-mounts="), ("env", "workload-api-env=")];
+
+/// Whether the annotation of a pod says that its proxy serves it.
+///
+/// # Errors
+/// What the value is, where it is none of both.
+pub(crate) fn is_enabled(value: &Value) -> Result<bool, String> {
+    match value.text() {
+        Some("enabled") => Ok(true),
+        Some("disabled") => Ok(false),
+        _ => Err(format!("{} is none of enabled, disabled", crate::inject::said(value))),
+    }
+}
+
+/// The volume of the socket. It has no disk: a socket takes none.
+pub(crate) fn volume() -> Value {
+    let source = Value::from([("medium", "Memory".into())]);
+    [("name", WORKLOAD_API_VOLUME.into()), ("emptyDir", source)].into()
+}
+
+/// What has the proxy make the socket in that volume.
+pub(crate) fn proxy_mount() -> Value {
+    [("name", WORKLOAD_API_VOLUME.into()), ("mountPath", FOLDER.into())].into()
+}
+
+/// Gives the folder and the variable to each container that has neither, and returns what uninjection has to know. A container
+/// with that mount or that variable has them as it says.
+pub(crate) fn add(spec: &mut Value) -> Vec<String> {
+    let mut recorded = Vec::new();
+    let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
+        let name = container.name().unwrap_or_default().to_owned();
+        let mount: Value = [
+            ("name", WORKLOAD_API_VOLUME.into()),
+            ("mountPath", FOLDER.into()),
+            ("readOnly", true.into()),
+        ]
+        .into();
+        let address = format!("unix://{FOLDER}/{SOCKET}");
+        let variable: Value = [("name", VARIABLE.into()), ("value", address.into())].into();
+        let additions = [(mount, WORKLOAD_API_VOLUME, MOUNTED), (variable, VARIABLE, TOLD)];
+        for ((list, made), (added, of_name, what)) in LISTS.into_iter().zip(additions) {
+            if container.list(list).iter().any(|one| one.name() == Some(of_name)) {
+                continue;
+            }
+            let (items, new) = container.list_in(list);
+            items.push(added);
+            recorded.push(what.to_owned() + &name);
+            if new {
+                recorded.push(made.to_owned() + &name);
+            }
+        }
+        Ok(())
+    });
+    recorded
+}
+
+/// Takes from the containers what injection has given them, as its record says.
+pub(crate) fn remove(spec: &mut Value, made: impl Fn(&str) -> bool) {
+    let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
+        let name = container.name().unwrap_or_default().to_owned();
+        for ((list, new), (of_name, what)) in
+            LISTS.into_iter().zip([(WORKLOAD_API_VOLUME, MOUNTED), (VARIABLE, TOLD)])
+        {
+            if !made(&(what.to_owned() + &name)) {
+                continue;
+            }
+            if let Some(Value::List(items)) = container.get_mut(list) {
+                items.retain(|one| one.name() != Some(of_name));
+                if items.is_empty() && made(&(new.to_owned() + &name)) {
+                    container.remove(list);
+                }
+            }
+        }
+        Ok(())
+    });
+}

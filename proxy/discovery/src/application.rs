@@ -1,0 +1,317 @@
+//! Certificates of the application itself, which its proxy serves by the SPIFFE Workload API.
+//!
+//! ```text
+//!  application ── Unix socket in a volume of the pod ──► serve ──► ApplicationIdentity ── token ──► control plane
+//!                                                          ▲              (a key of its own)
+//!                       certificate, key, trust bundles ───┘ again whenever one of them is replaced
+//! ```
+//! The socket is in a volume of the pod, so that each caller is a process of that pod, and is given the identity of the pod's
+//! service account without a look at the process.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use leno_wire::spiffe::spiffe_workload_api_server::{SpiffeWorkloadApi, SpiffeWorkloadApiServer};
+use leno_wire::spiffe::{
+    JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse, SECURITY_HEADER,
+    ValidateJwtsvidRequest, ValidateJwtsvidResponse, X509BundlesRequest, X509BundlesResponse,
+    X509svid, X509svidRequest, X509svidResponse,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::Service as _;
+use tonic::{Request, Response, Status};
+
+use crate::certificate::Certificate;
+use crate::identity::IdentityClient;
+
+/// Most connections: an application has one or two, and the processes of a pod are few.
+const MAX_CONNECTIONS: usize = 16;
+/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
+const MAX_CALLS: u32 = 4;
+/// Answers that wait for the client to take them.
+const OUTSTANDING: usize = 1;
+/// Bytes of requests that are read ahead: requests are empty.
+const WINDOW: u32 = 16 << 10;
+/// Bytes of the fields of a request.
+const MAX_HEAD: u32 = 16 << 10;
+/// Bytes of answers that wait in a connection.
+const MAX_SENT: usize = 256 << 10;
+/// Between two PINGs, and the longest wait for the answer to one: a client that was stopped holds no connection.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for the first certificate: after that a client learns that there is none, and repeats its call.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+
+/// The identity of a workload with a key that is the application's own. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ApplicationIdentity {
+    identity: IdentityClient,
+    /// Whether a call was ever made: no certificate is requested before.
+    is_wanted: watch::Sender<bool>,
+    counts: Arc<Counts>,
+}
+
+/// What was served.
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicU64,
+    refused: AtomicU64,
+    svids: AtomicU64,
+}
+
+/// What was served, as numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplicationCounts {
+    /// Open connections.
+    pub connections: u64,
+    /// Connections closed at once, because there were [`MAX_CONNECTIONS`](self).
+    pub refused: u64,
+    /// Certificates sent.
+    pub svids: u64,
+}
+
+impl ApplicationIdentity {
+    pub(crate) fn new(identity: IdentityClient) -> Self {
+        Self { identity, is_wanted: watch::Sender::new(false), counts: Arc::default() }
+    }
+
+    /// The client that gets the certificates.
+    pub(crate) fn identity(&self) -> &IdentityClient {
+        &self.identity
+    }
+
+    /// Gets certificates and renews them from the first call on, for as long as the future is polled.
+    pub(crate) async fn run(&self) -> Infallible {
+        let mut is_wanted = self.is_wanted.subscribe();
+        // The sender lives as long as `self`. What is returned holds the lock of the value.
+        drop(is_wanted.wait_for(|is_wanted| *is_wanted).await);
+        self.identity.clone().run().await
+    }
+
+    /// What was served so far.
+    #[must_use]
+    pub fn counts(&self) -> ApplicationCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { connections, refused, svids } = &*self.counts;
+        ApplicationCounts { connections: of(connections), refused: of(refused), svids: of(svids) }
+    }
+
+    /// Serves the Workload API on a socket that only processes of the workload reach, for as long as the future is polled.
+    pub async fn serve(self, listener: UnixListener) -> Infallible {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let stream = accept(&listener).await;
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            let own = self.clone();
+            tokio::spawn(async move {
+                own.counts.connections.fetch_add(1, Ordering::Relaxed);
+                let counted = Counted(Arc::clone(&own.counts));
+                own.serve_connection(stream).await;
+                drop((place, counted));
+            });
+        }
+    }
+
+    async fn serve_connection(self, stream: UnixStream) {
+        let api = SpiffeWorkloadApiServer::new(self);
+        // It is always ready.
+        let service = service_fn(move |request| api.clone().call(request));
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_CALLS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_header_list_size(MAX_HEAD)
+            .max_send_buf_size(MAX_SENT)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+            tracing::debug!(%error, "a connection of the Workload API ended");
+        }
+    }
+
+    /// The certificates for one more call.
+    fn certificates<T>(
+        &self,
+        request: &Request<T>,
+    ) -> Result<watch::Receiver<Option<Arc<Certificate>>>, Status> {
+        let header = request.metadata().get(SECURITY_HEADER);
+        if header.is_none_or(|value| value != "true") {
+            let reason = format!("the header {SECURITY_HEADER}: true is missing");
+            return Err(Status::invalid_argument(reason));
+        }
+        self.is_wanted.send_if_modified(|is_wanted| !std::mem::replace(is_wanted, true));
+        Ok(self.identity.certificates())
+    }
+
+    /// Answers a call now, and whenever the answer has changed.
+    fn follow<T: Clone + PartialEq + Send + 'static>(
+        &self,
+        certificates: watch::Receiver<Option<Arc<Certificate>>>,
+        answer: impl Fn(&Self, &Certificate) -> Result<T, Status> + Send + 'static,
+    ) -> Response<Answers<T>> {
+        let (responses, answers) = mpsc::channel(OUTSTANDING);
+        let own = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = own.answer(certificates, &responses, answer) => {}
+                () = responses.closed() => {}
+            }
+        });
+        Response::new(ReceiverStream::new(answers))
+    }
+
+    async fn answer<T: Clone + PartialEq>(
+        &self,
+        mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
+        responses: &mpsc::Sender<Result<T, Status>>,
+        answer: impl Fn(&Self, &Certificate) -> Result<T, Status>,
+    ) {
+        let is_issued = timeout(FIRST_WAIT, certificates.wait_for(Option::is_some)).await.is_ok();
+        if !is_issued {
+            let reason =
+                "the control plane has issued no certificate yet: see the log of the pod's proxy";
+            // A client that has gone needs none.
+            let _gone = responses.send(Err(Status::unavailable(reason))).await;
+            return;
+        }
+        let mut last = None;
+        loop {
+            let certificate = certificates.borrow_and_update().clone();
+            let Some(certificate) = certificate else { return };
+            let next = match answer(self, &certificate) {
+                Ok(next) => next,
+                Err(status) => {
+                    let _gone = responses.send(Err(status)).await;
+                    return;
+                }
+            };
+            if last.as_ref() != Some(&next) {
+                if responses.send(Ok(next.clone())).await.is_err() {
+                    return;
+                }
+                last = Some(next);
+            }
+            if certificates.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn svid(&self, certificate: &Certificate) -> Result<X509svidResponse, Status> {
+        let id =
+            certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
+        self.counts.svids.fetch_add(1, Ordering::Relaxed);
+        let svid = X509svid {
+            spiffe_id: id,
+            x509_svid: certificate.chain_der.concat().into(),
+            x509_svid_key: certificate.key_der.clone().into(),
+            bundle: certificate.roots_der().concat().into(),
+            hint: String::new(),
+        };
+        let federated_bundles = federated(certificate).collect();
+        Ok(X509svidResponse { svids: vec![svid], crl: Vec::new(), federated_bundles })
+    }
+}
+
+/// One more connection, until it is dropped.
+struct Counted(Arc<Counts>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn accept(listener: &UnixListener) -> UnixStream {
+    let next =
+        leno_program::accept("connection of the Workload API", async || listener.accept().await);
+    next.await.0
+}
+
+/// The bundles of other trust domains, by the SPIFFE ID of each.
+fn federated(certificate: &Certificate) -> impl Iterator<Item = (String, leno_wire::Bytes)> {
+    certificate
+        .federated
+        .iter()
+        .map(|(domain, roots)| (domain_id(domain.as_str()), roots.concat().into()))
+}
+
+fn domain_id(domain: &str) -> String {
+    format!("spiffe://{domain}")
+}
+
+/// The bundles of all trust domains: the certificate's own first.
+fn bundles(
+    _: &ApplicationIdentity,
+    certificate: &Certificate,
+) -> Result<X509BundlesResponse, Status> {
+    let id =
+        certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
+    let domain = id.strip_prefix("spiffe://").and_then(|rest| rest.split('/').next());
+    let own = (domain_id(domain.unwrap_or_default()), certificate.roots_der().concat().into());
+    let bundles = federated(certificate).chain([own]).collect();
+    Ok(X509BundlesResponse { crl: Vec::new(), bundles })
+}
+
+type Answers<T> = ReceiverStream<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl SpiffeWorkloadApi for ApplicationIdentity {
+    type FetchX509SVIDStream = Answers<X509svidResponse>;
+    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
+    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
+
+    async fn fetch_x509svid(
+        &self,
+        request: Request<X509svidRequest>,
+    ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
+        let certificates = self.certificates(&request)?;
+        Ok(self.follow(certificates, Self::svid))
+    }
+
+    async fn fetch_x509_bundles(
+        &self,
+        request: Request<X509BundlesRequest>,
+    ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
+        let certificates = self.certificates(&request)?;
+        Ok(self.follow(certificates, bundles))
+    }
+
+    async fn fetch_jwtsvid(
+        &self,
+        _: Request<JwtsvidRequest>,
+    ) -> Result<Response<JwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn fetch_jwt_bundles(
+        &self,
+        _: Request<JwtBundlesRequest>,
+    ) -> Result<Response<Self::FetchJWTBundlesStream>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn validate_jwtsvid(
+        &self,
+        _: Request<ValidateJwtsvidRequest>,
+    ) -> Result<Response<ValidateJwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+}
+
+fn without_tokens() -> Status {
+    Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
+}
