@@ -1,17 +1,19 @@
 # The images of Leno for those who have Docker (with BuildKit, as it has been since 23) or Podman:
 #   docker build --target leno-proxy -t leno-proxy .
 #   docker buildx build --platform linux/amd64,linux/arm64 --target leno-proxy -t R/leno-proxy:T --push .
+# With --build-arg FIPS=1 leno-proxy and leno-controller have aws-lc's FIPS module; give such images tags that end in -fips.
 # `make images` makes the same without it.
 
 # Programs for another architecture are compiled by this one; only the packages of the last stages are unpacked by
 # their own architecture, in an emulator.
 FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
 ARG TARGETARCH
+ARG FIPS
 RUN apt-get update && apt-get install -y --no-install-recommends \
-      clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev
+      clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev ${FIPS:+golang perl}
 WORKDIR /leno
 COPY . .
-RUN programs=$(scripts/programs.sh "linux/$TARGETARCH") \
+RUN programs=$(FIPS=$FIPS scripts/programs.sh "linux/$TARGETARCH") \
  && mkdir /out && cd "$programs" && cp leno-proxy leno-controller leno-cni leno-agent leno-bench /out/
 
 FROM scratch AS leno-proxy

@@ -72,8 +72,8 @@ fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for
 	@scripts/deps.sh build fuzz
 	@scripts/fuzz.sh
 
-images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
-	@scripts/deps.sh images
+images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64; FIPS=1: tags end in -fips)
+	@$(if $(FIPS),scripts/deps.sh fips images &&) scripts/deps.sh images
 	@scripts/images.sh
 
 images-test: ## what is in those images, and that their programs run, those of another architecture in qemu (needs root)
@@ -88,8 +88,8 @@ conformance: ## the Gateway API's suite for meshes, as it is, on such a cluster;
 test-kernels: ## Debian's kernels from 5.10 on in qemu: every kernel program, captures, flows; writes docs/kernels.md (needs root; 20 minutes)
 	@scripts/kernels.sh
 
-dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh; and their test
-	@scripts/deps.sh build dist
+dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh (FIPS=1: +fips); and their test
+	@scripts/deps.sh $(if $(FIPS),fips,build) dist
 	@scripts/dist.sh
 	@scripts/dist-test.sh
 

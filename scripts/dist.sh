@@ -8,6 +8,7 @@
 #
 #   scripts/dist.sh                     optimised programs that load no library
 #   scripts/dist.sh --debug             what `cargo build` makes, to test this script
+#   FIPS=1 scripts/dist.sh              leno, leno-proxy and leno-controller with aws-lc's FIPS module; VERSION ends in +fips
 #
 # For this machine's architecture, or for those in PLATFORMS (linux/amd64,linux/arm64), this machine's among them: its
 # `leno` writes the manual pages. TAG is the version; without it Cargo.toml's. Archives of the same commit have the same
@@ -16,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 version=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
-version=${version#v}
+version=${version#v}${FIPS:++fips}
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 export CARGO_TARGET_DIR=$target
 # The time in archives: that of the commit.
@@ -81,7 +82,7 @@ Installed-Size: $(du --apparent-size -ks "$root/usr" | cut -f1)
 Suggests: nftables, iptables
 Section: net
 Priority: optional
-Description: service mesh for one machine or many
+Description: service mesh for one machine or many${FIPS:+ (FIPS module)}
  Leno encrypts, authenticates, balances and measures the traffic between
  services without changing them. Processes run as workloads, each in its own
  network namespace, from the same documents that Kubernetes takes.

@@ -5,7 +5,8 @@
 #   scripts/images.sh             optimised; programs that load no library are linked so
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
 #
-# REGISTRY and TAG name them: [REGISTRY/]leno-proxy:TAG; without TAG, Leno's version. They are for this machine's
+# REGISTRY and TAG name them: [REGISTRY/]leno-proxy:TAG; without TAG, Leno's version. With FIPS=1 leno-proxy and leno-controller
+# have aws-lc's FIPS module, and the tags of all images end in -fips, so that one value of the chart names them. They are for this machine's
 # architecture, or for those in PLATFORMS, in one image: PLATFORMS=linux/amd64,linux/arm64. For another architecture
 # Debian's packages of it are unpacked below <target> (apt-get; no root, nothing is installed), and rustup adds its
 # standard library. The programs are built once for each, one after the other.
@@ -13,6 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tag=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
+tag=$tag${FIPS:+-fips}
 prefix=${REGISTRY:+$REGISTRY/}
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 export CARGO_TARGET_DIR=$target

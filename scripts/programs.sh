@@ -3,7 +3,6 @@
 #
 #   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
-# PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds leno, leno-proxy and leno-controller with aws-lc's FIPS module.
 # PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
 #
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of

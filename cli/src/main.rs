@@ -15,10 +15,16 @@ use commands::{
     uninstall, up, upgrade, why,
 };
 
+/// The version, and whether it was built with the FIPS module.
+const VERSION: &str = match cfg!(feature = "fips") {
+    true => concat!(env!("CARGO_PKG_VERSION"), "+fips"),
+    false => env!("CARGO_PKG_VERSION"),
+};
+
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
 /// traffic between services without changing them
 #[derive(Debug, Parser)]
-#[command(name = "leno", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "leno", version = VERSION, max_term_width = 100, arg_required_else_help = true)]
 #[command(
     after_help = "First steps:\n  sudo leno demo\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml"
 )]
@@ -121,9 +127,7 @@ fn main() -> ExitCode {
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
         Command::Completion(completion) => completion::run(&completion),
         Command::Man(man) => man::run(&man, Cli::command()),
-        Command::Version => {
-            commands::print(&format!("leno {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)
-        }
+        Command::Version => commands::print(&format!("leno {VERSION}\n")).map(|()| true),
     };
     leno_console::ended("leno", &done)
 }

@@ -18,12 +18,18 @@ use crate::observe::Observe;
 /// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
 const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
+/// The version, and whether it was built with the FIPS module.
+const VERSION: &str = match cfg!(feature = "fips") {
+    true => concat!(env!("CARGO_PKG_VERSION"), "+fips"),
+    false => env!("CARGO_PKG_VERSION"),
+};
+
 /// The control plane of the Leno service mesh.
 ///
 /// It reads YAML documents, or the objects of a Kubernetes cluster, follows their edits, gives proxies
 /// certificates against tokens, and tells each proxy what it asks for.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "leno-controller", version, max_term_width = 100, subcommand_negates_reqs = true)]
+#[command(name = "leno-controller", version = VERSION, max_term_width = 100, subcommand_negates_reqs = true)]
 pub(crate) struct Flags {
     #[command(subcommand)]
     pub(crate) task: Option<Task>,
