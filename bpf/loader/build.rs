@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         ("../progs/capture.bpf.c", "capture.bpf.o", None),
         ("../progs/flows.bpf.c", "flows.bpf.o", None),
         ("../progs/flows.bpf.c", "flows_plain.bpf.o", Some("LENO_PLAIN")),
+        ("../progs/sources.bpf.c", "sources.bpf.o", None),
         ("../tests/decisions.bpf.c", "decisions.bpf.o", None),
     ] {
         if let Err(reason) = compile(Path::new(source), &out.join(object), define) {

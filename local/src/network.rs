@@ -6,7 +6,8 @@
 //! Instances share no link. The bridge forwards no frame from one port to another (they are isolated), learns no
 //! hardware address, and floods no unicast; an instance has its addresses alone, without the rest of their range, and
 //! its packets to all others pass the gateway, which routes them by entries that leno has made: an instance can
-//! neither answer for the address of another nor send a frame to it (docs/decisions/189-isolated-ports.md).
+//! neither answer for the address of another nor send a frame to it (docs/decisions/189-isolated-ports.md). What it
+//! sends from another address than its own is dropped at its port (docs/decisions/197-sources.md).
 //!
 //! ```text
 //!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
@@ -16,6 +17,8 @@
 //!  │ routes between ports  │        │ all by 10.89.0.1     │
 //!  └───────────────────────┘        └──────────────────────┘
 //! ```
+
+mod sources;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,6 +41,8 @@ use crate::addresses::{Addresses, Subnet};
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
+use sources::Sources;
+
 /// The bridge's name in its namespace.
 pub(crate) const BRIDGE: &str = "leno0";
 /// An instance's interface in its namespace.
@@ -53,6 +58,7 @@ pub struct Switch {
     subnet: Subnet,
     netlink: Handle,
     bridge: u32,
+    sources: Sources,
     /// Drives the netlink socket; ends when the switch is dropped.
     connection: tokio::task::JoinHandle<()>,
 }
@@ -91,7 +97,13 @@ impl Switch {
             let what = || "cannot add the route for addresses that no instance has".to_owned();
             netlink.route().add(route).execute().await.attempt(what)?;
         }
-        Ok(Self { netns, subnet, netlink, bridge, connection })
+        Ok(Self { netns, subnet, netlink, bridge, sources: Sources::new(), connection })
+    }
+
+    /// What the operator should know of it, if anything.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.sources.refused.as_deref()
     }
 
     /// The namespace of the bridge.
@@ -133,7 +145,7 @@ impl Switch {
         let connection = tokio::spawn(connection);
         let hardware = hardware_address(subnet.number_of(addresses));
         let linked = async {
-            let interface = self.link(instance, &netlink, &port, &hardware).await?;
+            let interface = self.link(instance, &netlink, (&port, addresses), &hardware).await?;
             self.lead_to(addresses, &hardware).await?;
             configure(&netlink, interface, addresses, &subnet.gateway()).await
         };
@@ -150,12 +162,14 @@ impl Switch {
     pub async fn disconnect(&self, addresses: &Addresses) -> Result<()> {
         let port = port_name(&self.subnet, addresses);
         let message = LinkUnspec::new_with_name(&port).build();
-        match self.netlink.link().del_with_message(message).execute().await {
+        let removed = match self.netlink.link().del_with_message(message).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
                 Ok(())
             }
             other => other.attempt(|| format!("cannot remove link {port}")),
-        }
+        };
+        self.sources.forget(&port);
+        removed
     }
 
     /// Makes the veth pair with one end in each namespace, both up.
@@ -163,7 +177,7 @@ impl Switch {
         &self,
         instance: &Netns,
         netlink: &Handle,
-        port: &str,
+        (port, addresses): (&str, &Addresses),
         hardware: &[u8],
     ) -> Result<u32> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()
@@ -177,12 +191,12 @@ impl Switch {
             .build();
         let what = || format!("cannot link {} to the bridge", instance.name());
         netlink.link().add(pair).execute().await.attempt(what)?;
-        self.isolate(port, hardware).await?;
+        self.isolate((port, addresses), hardware).await?;
         link_index(netlink, INTERFACE).await
     }
 
     /// Makes a port of the bridge that exchanges frames with the bridge alone, then sets it up.
-    async fn isolate(&self, port: &str, hardware: &[u8]) -> Result<()> {
+    async fn isolate(&self, (port, addresses): (&str, &Addresses), hardware: &[u8]) -> Result<()> {
         let what = || format!("cannot make {port} an isolated port of the bridge");
         let index = link_index(&self.netlink, port).await?;
         let member = LinkUnspec::new_with_index(index).controller(self.bridge).build();
@@ -195,6 +209,7 @@ impl Switch {
         // What `bridge fdb add ADDRESS dev PORT master static` adds.
         let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
         entry.replace().execute().await.attempt(what)?;
+        self.sources.check(&self.netns, port, addresses)?;
         // Only now: until then the port passes no frame.
         let up = LinkUnspec::new_with_index(index).up().build();
         self.netlink.link().set(up).execute().await.attempt(what)

@@ -14,6 +14,8 @@
 //! [`flows::Flows`] is one load of the flow programs, for all workloads of a mesh or a node, pinned in the
 //! same way.
 //!
+//! A [`SourceCheck`] drops what a workload sends from an address that is not its own.
+//!
 //! This crate does not know what a mesh is, who chooses the backend, or why a workload is captured:
 //! `leno-capture` does. Read first: [`Instance`], [`Target`], [`Options`].
 
@@ -30,6 +32,7 @@ mod netns;
 mod object;
 mod pins;
 mod run_time;
+mod sources;
 
 pub use error::Error;
 pub use features::{has_atomic_fetch, has_netns_cookies, kernel_is_before};
@@ -40,6 +43,7 @@ pub use netns::within;
 pub use object::probe;
 pub use pins::PinRoot;
 pub use run_time::{Counting, RunTime, run_time, run_times};
+pub use sources::SourceCheck;
 
 /// The compiled kernel programs that capture.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));

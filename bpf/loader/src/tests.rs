@@ -1,6 +1,7 @@
 //! Compares layouts and names with BTF, and runs the decisions with `BPF_PROG_TEST_RUN`.
 
 use std::ffi::OsStr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 
 use leno_bpf_abi::flow::{self, FLOW_LAYOUTS, FLOW_SETTINGS, FLOW_TOTALS};
@@ -154,7 +155,9 @@ fn the_verifier_follows_few_instructions_of_each_program() {
     }
     let flows = object::verify(crate::flows::open_programs(true, 0).unwrap()).unwrap();
     let capture = object::load(object::WIDEST, None).unwrap();
-    for program in flows.progs().chain(capture.progs()).filter(|one| one.autoload()) {
+    let sources = crate::sources::load(Ipv4Addr::LOCALHOST, None).unwrap();
+    let all = flows.progs().chain(capture.progs()).chain(sources.progs());
+    for program in all.filter(|one| one.autoload()) {
         let id = Program::id_from_fd(program.as_fd()).unwrap();
         let followed = crate::hooks::verified_instructions(id);
         eprintln!("{}: {followed}", program.name().to_string_lossy());
@@ -250,5 +253,56 @@ fn outbound_decisions() {
         ("169.254.169.254:80", STEER),
     ] {
         assert_eq!(decide(&program, to, to), verdict, "{to}");
+    }
+}
+
+#[test]
+fn only_frames_from_an_own_address_pass() {
+    if !has_root() {
+        return;
+    }
+    let (own4, own6) = (Ipv4Addr::new(10, 89, 0, 2), "fd89::2".parse::<Ipv6Addr>().unwrap());
+    let frame = |kind: u16, before: usize, from: &[u8]| {
+        let mut frame = vec![2; 12];
+        frame.extend(kind.to_be_bytes());
+        frame.extend(vec![0; before]);
+        frame.extend(from);
+        frame.extend([7; 40]);
+        frame
+    };
+    let v4 = |text: &str| frame(0x0800, 12, &text.parse::<Ipv4Addr>().unwrap().octets());
+    let arp = |text: &str| frame(0x0806, 14, &text.parse::<Ipv4Addr>().unwrap().octets());
+    let v6 = |text: &str| frame(0x86dd, 8, &text.parse::<Ipv6Addr>().unwrap().octets());
+    let cases = [
+        (v4("10.89.0.2"), true),
+        (v4("10.89.0.3"), false),
+        (v4("10.89.0.1"), false),
+        (v4("0.0.0.0"), false),
+        (arp("10.89.0.2"), true),
+        (arp("10.89.0.3"), false),
+        (v6("fd89::2"), true),
+        (v6("fd89::3"), false),
+        (v6("fd89::"), false),
+        (v6("::1"), false),
+        (v6("::ffff:10.89.0.2"), false),
+        (v6("fe80::3"), true),
+        (v6("fec0::3"), false),
+        (v6("::"), true),
+        // One that is none of IP, and one that ends within an address. The kernel runs no program with half of an IP header.
+        (frame(0x88b5, 12, &[10, 89, 0, 3]), true),
+        (arp("10.89.0.2")[..31].to_vec(), false),
+    ];
+    const NEXT: u32 = u32::MAX;
+    const DROPPED: u32 = 2;
+    for (own6, has_ipv6) in [(Some(own6), true), (None, false)] {
+        let object = crate::sources::load(own4, own6).unwrap();
+        let program = object.progs_mut().next().unwrap();
+        for (frame, passes) in &cases {
+            let input = ProgramInput { data_in: Some(frame), ..ProgramInput::default() };
+            let verdict = program.test_run(input).unwrap().return_value;
+            let is_own6 = frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(22) == Some(&0xfd);
+            let expected = if *passes && (has_ipv6 || !is_own6) { NEXT } else { DROPPED };
+            assert_eq!(verdict, expected, "{has_ipv6} {frame:02x?}");
+        }
     }
 }

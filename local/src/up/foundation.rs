@@ -72,6 +72,7 @@ pub(super) async fn lay(
     let name = layout.switch_netns();
     record.add(MeshResource::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, subnet).await?;
+    notes.extend(switch.note().map(str::to_owned));
     let mut upstreams = match &*options.resolvers {
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),

@@ -18,6 +18,8 @@ use crate::{netns, pins};
 /// Where Leno's filters are among those of a direction. What tc and libbpf choose by themselves is 49,152 and below it, and 1
 /// is usual too.
 const PRIORITY: u32 = 19_534;
+/// The place of the filter of sources, before them.
+const SOURCE_PRIORITY: u32 = PRIORITY - 1;
 const HANDLE: u32 = 1;
 const NOTE: &str = "filters_port";
 /// What the names of the programs begin with, by which a filter is known as Leno's.
@@ -118,6 +120,13 @@ impl Filters {
 pub(super) fn put_here(index: u32, at: Direction, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut hook = hook(program, index, at);
     hook.replace(ours(program, index, at).is_some());
+    hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
+}
+
+/// Attaches the program that drops forged sources to a new interface of this thread's namespace. It goes with the interface.
+pub(crate) fn put_source_filter(program: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut hook = hook(program, index, Direction::Ingress);
+    hook.priority(SOURCE_PRIORITY);
     hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
 }
 

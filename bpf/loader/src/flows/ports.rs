@@ -192,7 +192,7 @@ fn link_path(directory: &Path, index: u32, name: &str) -> PathBuf {
     pins::link_path(directory, &format!("port{index}_{name}"))
 }
 
-fn index_of(interface: &str) -> io::Result<u32> {
+pub(crate) fn index_of(interface: &str) -> io::Result<u32> {
     let name = CString::new(interface)?;
     // SAFETY: `name` is a C string that lives through the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -202,7 +202,8 @@ fn index_of(interface: &str) -> io::Result<u32> {
 }
 
 /// A link that has no wrapper: libbpf-rs makes links of programs that it has loaded itself.
-struct RawLink(OwnedFd);
+#[derive(Debug)]
+pub(crate) struct RawLink(OwnedFd);
 
 impl RawLink {
     fn pin(&self, path: &Path) -> io::Result<()> {
@@ -212,6 +213,11 @@ impl RawLink {
         let result = unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) };
         if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-result)) }
     }
+}
+
+/// Links a program to what the workload of an interface sends.
+pub(crate) fn link_to_sent(program: BorrowedFd<'_>, interface: u32) -> io::Result<RawLink> {
+    link_at(program, interface, Direction::Ingress)
 }
 
 fn link_at(program: BorrowedFd<'_>, interface: u32, at: Direction) -> io::Result<RawLink> {

@@ -1,4 +1,5 @@
-//! What an instance that may send raw frames can do to the others of its mesh: it shares no link with them.
+//! What an instance that may send raw frames can do to the others of its mesh: it shares no link with them, and has no address of
+//! theirs.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
@@ -180,10 +181,10 @@ def arp(operation, address, target):
             + b'\0' * 7 + MARK)
 
 
-def advertisement(address, target, mark=MARK):
+def advertisement(address, target):
     # Solicited and override, with the hardware address and an option that is not known, which carries the mark.
     body = struct.pack('!I', 0x60000000) + address + b'\x02\x01' + own
-    body += b'\xfd\x02' + mark + b'\0' * (14 - len(mark))
+    body += b'\xfd\x02' + MARK + b'\0' * (14 - len(MARK))
     length = len(body) + 4
     pseudo = address + target + struct.pack('!II', length, 58)
     body = struct.pack('!BBH', 136, 0, sum16(pseudo + b'\x88\0\0\0' + body)) + body
@@ -193,6 +194,13 @@ def advertisement(address, target, mark=MARK):
 def datagram(source, target):
     body = struct.pack('!HHHH', 9, 9, 8 + len(MARK), 0) + MARK
     head = struct.pack('!BBHHHBBH', 0x45, 0, 20 + len(body), 0, 0, 64, 17, 0) + source + target
+    return head[:10] + struct.pack('!H', sum16(head)) + head[12:] + body
+
+
+def echo(source, target):
+    body = struct.pack('!HH', 7, 7) + MARK + b'\0'
+    body = struct.pack('!BBH', 8, 0, sum16(b'\x08\0\0\0' + body)) + body
+    head = struct.pack('!BBHHHBBH', 0x45, 0, 20 + len(body), 0, 0, 64, 1, 0) + source + target
     return head[:10] + struct.pack('!H', sum16(head)) + head[12:] + body
 
 
@@ -210,21 +218,27 @@ for address in (other4, gateway4, victim4):
             send(target, 0x0806, arp(operation, address, victim4))
 for address in (other6, gateway6, victim6):
     for target in to + [all_nodes]:
-        # The gateway routes it as any packet, after which it counts for nothing (RFC 4861 section 7.1.2: hop limit).
-        mark = b'routed' if target == hardware(gateway4) else MARK
-        send(target, 0x86dd, advertisement(address, victim6, mark))
+        send(target, 0x86dd, advertisement(address, victim6))
         send(target, 0x86dd, advertisement(address, bytes.fromhex('ff02' + '0' * 27 + '1')))
 # Frames to the hardware address of another, from each that one could claim to have.
 for target in to + [everyone, all_nodes]:
     for source in [own] + to:
         send(target, 0x88b5, MARK * 6, source)
-        if target != hardware(gateway4):
-            send(target, 0x0800, datagram(other4, victim4), source)
+        for forged in (other4, victim4):
+            send(target, 0x0800, datagram(forged, victim4), source)
+            send(target, 0x0800, echo(forged, victim4), source)
+        send(target, 0x86dd, datagram6(other6, victim6), source)
 # By the gateway, from its own address, from outside, and from an address that no instance has.
 for source in (gateway4, packet('192.0.2.1'), victim4[:2] + bytes([250, 250])):
     send(hardware(gateway4), 0x0800, datagram(source, victim4))
-for source in (gateway6, packet('2001:db8::1'), packet('fe80::1'), packet('::1')):
+for source in (gateway6, victim6, packet('2001:db8::1'), packet('fe80::1'), packet('::1')):
     send(hardware(gateway4), 0x86dd, datagram6(source, victim6))
+# By the way that the kernel knows, as a program without packet sockets would; and in a frame with a tag.
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+for forged in (other4, gateway4):
+    for made in (datagram(forged, victim4), echo(forged, victim4)):
+        raw.sendto(made, (str(ipaddress.ip_address(victim4)), 0))
+        send(hardware(gateway4), 0x8100, struct.pack('!HH', 0, 0x0800) + made)
 link = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 try:
     link.sendto(MARK, socket.getaddrinfo(link_local, 9)[0][4])
