@@ -33,6 +33,7 @@ mod trust_bundle;
 #[path = "../../../serve/tests/serve/client.rs"]
 #[expect(dead_code, reason = "the tests of leno-serve use all of it")]
 mod wire;
+mod workload_api;
 mod xmesh;
 
 use std::collections::BTreeSet;
