@@ -26,7 +26,7 @@ const ROUNDS: u8 = 50;
 /// How often the first bytes are sent in each round, from each address: 10,000 times in all.
 const TIMES: usize = 20;
 /// How long all strangers together take to connect, for figures on a machine without other work: 10. The time between
-/// two of them is what they leave the processors to others.
+/// two of them is what they leave the processors to others. With it they knock at another proxy first, for comparison.
 const SECONDS: &str = "LENO_STRANGERS_SECONDS";
 const SECONDS_OF_A_TEST: u64 = 4;
 /// Between two requests of the mesh.
@@ -67,29 +67,63 @@ fn besiege(mtls: &str) -> Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let application = Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| Act::Good)?;
     let tunnel = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
-    let seconds = env::var(SECONDS).ok().map_or(Ok(SECONDS_OF_A_TEST), |text| text.parse())?;
-    let time = Duration::from_secs(seconds);
+    let time = Duration::from_secs(seconds_given()?.unwrap_or(SECONDS_OF_A_TEST));
     let started = Instant::now();
     let mut before = times(&tunnel, |_| started.elapsed() > time / 2)
         .context("a client of the mesh before there are strangers")?;
-    let (mut among, strangers) = thread::scope(|scope| {
-        let knocking = scope.spawn(|| knock_for(time, &tunnel));
-        let among = times(&tunnel, |asked| knocking.is_finished() && asked >= usize::from(ROUNDS));
-        let strangers =
-            knocking.join().map_err(|_| anyhow!("the strangers' thread panicked"))??;
-        anyhow::Ok((among.context("a client of the mesh among strangers")?, strangers))
-    })?;
+    let before = p99(&mut before);
+    // Strangers and the proxy that serves them take processor time from the other processes of the machine in any case.
+    let elsewhere = match seconds_given()? {
+        Some(_) => {
+            let neighbour = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
+            Some(times_among(time, &tunnel, &neighbour)?.0)
+        }
+        None => None,
+    };
+    let (among, strangers) = times_among(time, &tunnel, &tunnel)?;
     println!(
-        "a new connection and a request of a proven client under {mtls}: p99 {:?} before, {:?} among {} strangers",
-        p99(&mut before),
-        p99(&mut among),
-        strangers.len()
+        "a new connection and a request of a proven client under {mtls}: p99 {before:?} before, {among:?} among {} strangers{}",
+        strangers.len(),
+        compared(before, among, elsewhere)
     );
     let refused = "leno_connections_refused_total{direction=\"inbound\",reason=\"silent\"}";
     ensure!(metric(&tunnel, refused)? > 0.0, "no stranger made room for another");
     let open = metric(&tunnel, "leno_connections_open")?;
     ensure!(open <= MOST, "{open} connections are open");
     Ok(())
+}
+
+fn seconds_given() -> Result<Option<u64>> {
+    Ok(env::var(SECONDS).ok().map(|text| text.parse()).transpose()?)
+}
+
+/// The p99 of a proven client of `tunnel` while strangers knock at `besieged`, and these.
+fn times_among(
+    time: Duration,
+    tunnel: &Tunnel,
+    besieged: &Tunnel,
+) -> Result<(Duration, Vec<TcpStream>)> {
+    thread::scope(|scope| {
+        let knocking = scope.spawn(|| knock_for(time, besieged));
+        let among = times(tunnel, |asked| knocking.is_finished() && asked >= usize::from(ROUNDS));
+        let strangers =
+            knocking.join().map_err(|_| anyhow!("the strangers' thread panicked"))??;
+        let mut among = among.context("a client of the mesh among strangers")?;
+        Ok((p99(&mut among), strangers))
+    })
+}
+
+/// How many times as long a proven client takes, and what of that is not this proxy's.
+fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> String {
+    let times = |time: Duration| time.as_secs_f64() / before.as_secs_f64();
+    let Some(elsewhere) = elsewhere else { return String::new() };
+    format!(
+        ": {:.2} x; the machine's own share is {:.2} x ({elsewhere:?} while as many knock at another proxy), and this proxy's \
+         {:.2} x",
+        times(among),
+        times(elsewhere),
+        times(among) / times(elsewhere)
+    )
 }
 
 /// Connects all strangers within this time, evenly. The workload itself has a request after each round.
