@@ -230,6 +230,23 @@ impl Settings {
         self.pod_certificates.is_some() && self.workload_api.is_none()
     }
 
+    /// Whether the proxy of a pod with these annotations serves it the Workload API.
+    fn is_to_serve_workload_api(
+        &self,
+        annotations: &[(String, Value)],
+    ) -> Result<bool, InjectError> {
+        let asked = annotations.iter().find(|(name, _)| name == workload_api::ANNOTATION);
+        let Some((name, value)) = asked else { return Ok(false) };
+        let wrong = |reason| InjectError::Annotation { name: name.clone(), reason };
+        let is_enabled = workload_api::is_enabled(value).map_err(wrong)?;
+        if is_enabled && self.workload_api.is_some() {
+            let reason = "cannot be enabled where identity.workloadApi names the Workload API that issues the proxy's \
+                          certificates: have that one serve the application too";
+            return Err(wrong(reason.to_owned()));
+        }
+        Ok(is_enabled)
+    }
+
     /// The same with what a pod says in its annotations.
     pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
@@ -244,17 +261,7 @@ impl Settings {
             }
             settings.workload_api = None;
         }
-        if let Some((name, value)) =
-            annotations.iter().find(|(name, _)| name == workload_api::ANNOTATION)
-        {
-            let wrong = |reason| InjectError::Annotation { name: name.clone(), reason };
-            settings.serves_workload_api = workload_api::is_enabled(value).map_err(wrong)?;
-            if settings.serves_workload_api && settings.workload_api.is_some() {
-                let reason = "cannot be enabled where identity.workloadApi names the Workload API that issues the proxy's \
-                              certificates: have that one serve the application too";
-                return Err(wrong(reason.to_owned()));
-            }
-        }
+        settings.serves_workload_api = settings.is_to_serve_workload_api(annotations)?;
         if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
             settings.pre_stop_sleep = pre_stop_sleep(value)?;
         }
