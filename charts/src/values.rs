@@ -256,6 +256,9 @@ pub struct Node {
     pub promote_above_percent: u32,
     /// Most new connections a second of a pod, and of each client address of a pod; 0: as many as come.
     pub connection_rate: u32,
+    /// Whether what pods of one process send to each other goes from one to the other in memory, once they have a connection
+    /// of mTLS over the network.
+    pub one_pass: bool,
     /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }

@@ -51,6 +51,8 @@ pub struct Settings {
     pub response_wait: Duration,
     /// Most new connections a second of an instance in node mode, and of each client of it; 0: as many as come.
     pub connection_rate: u32,
+    /// Whether instances of one process in node mode talk to each other in memory.
+    pub one_pass: bool,
 }
 
 impl Settings {
@@ -97,7 +99,12 @@ impl Settings {
         let budget = budget.as_deref().map(|bytes| ("LENO_MEMORY_BUDGET", bytes));
         let connection_rate = self.connection_rate.to_string();
         let tokens = tokens.to_string_lossy();
-        let own = [("LENO_TOKEN", &*tokens), ("LENO_CONNECTION_RATE", &*connection_rate)];
+        let one_pass = self.one_pass.to_string();
+        let own = [
+            ("LENO_TOKEN", &*tokens),
+            ("LENO_CONNECTION_RATE", &*connection_rate),
+            ("LENO_ONE_PASS", &*one_pass),
+        ];
         let own: Vec<_> = own.into_iter().chain(budget).collect();
         let environment = self.environment(&own);
         let command = vec![program.path().into(), "--node".into()];

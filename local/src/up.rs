@@ -55,6 +55,8 @@ pub struct Options {
     pub promotion: PromotionRules,
     /// In node mode, most new connections a second of an instance, and of each client of it; 0: as many as come.
     pub connection_rate: u32,
+    /// In node mode, whether instances of one process talk to each other in memory.
+    pub one_pass: bool,
     /// How traffic is captured.
     pub capture: Choice,
     /// How flows are accounted for.

@@ -79,6 +79,9 @@ pub struct Options {
     pub promote: Option<(&'static str, &'static str)>,
     /// In node mode, most new connections a second of an instance; `None` for the default of `leno up`.
     pub connection_rate: Option<&'static str>,
+    /// In node mode, whether instances of one process talk to each other in memory, which `LENO_LAB_ONE_PASS=false` has all
+    /// meshes not do.
+    pub one_pass: bool,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
     /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
@@ -109,6 +112,7 @@ impl Options {
             share: std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty()),
             promote: None,
             connection_rate: None,
+            one_pass: std::env::var("LENO_LAB_ONE_PASS").map_or(true, |value| value != "false"),
             machine: None,
             uplink: false,
             resolver: None,
@@ -465,6 +469,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(rate) = options.connection_rate {
         command.args(["--connection-rate", rate]);
+    }
+    if !options.one_pass {
+        command.args(["--one-pass", "false"]);
     }
     if let Some((after, above)) = options.promote {
         command.args(["--promote-after", after, "--promote-above", above]);

@@ -90,6 +90,11 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     connection_rate: u32,
 
+    /// In node mode, whether what instances of one process send to each other goes from one to the other in memory, once they
+    /// have a connection of mTLS over the network, and not over that connection
+    #[arg(long, value_name = "BOOLEAN", default_value_t = true, action = clap::ArgAction::Set)]
+    one_pass: bool,
+
     /// What workloads do with plaintext: strict, permissive or disabled
     #[arg(long, default_value = "permissive", value_name = "MODE")]
     mtls: MtlsMode,
@@ -258,6 +263,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         mode: up.mode,
         share: up.share,
         connection_rate: up.connection_rate,
+        one_pass: up.one_pass,
         promotion: PromotionRules { after: up.promote_after.0, above_percent: up.promote_above },
         mtls: up.mtls,
         egress: up.egress,

@@ -112,6 +112,7 @@ pub(super) async fn lay(
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
         connection_rate: options.connection_rate,
+        one_pass: options.one_pass,
     };
     let environment = Environment::of_shell(&options.env_files)?
         .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());

@@ -123,6 +123,12 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 0)]
     pub(crate) connection_rate: u32,
 
+    /// With --node, whether what workloads of the process send to each other goes from one to the other in memory, once
+    /// they have a connection of mTLS over the network, and not over that connection
+    #[arg(long, env = "LENO_ONE_PASS", value_name = "BOOLEAN", default_value_t = true,
+          action = clap::ArgAction::Set)]
+    pub(crate) one_pass: bool,
+
     /// Where applications' connections are taken; repeat for several addresses
     #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_outbound())]

@@ -102,6 +102,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let roots = flags.roots.as_deref().context("--roots is missing")?;
     // No thread has been started yet. Tokens are put into the folder later.
     confine(&[roots, &token.join("token")])?;
+    if !flags.one_pass {
+        leno_transport::serve_over_the_network();
+    }
     let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let bytes = budget(flags).bytes();
     let memory = (bytes, Pool::new(bytes - bytes / OWN));

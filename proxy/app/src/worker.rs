@@ -231,6 +231,8 @@ struct Planes {
     exporters: Vec<Rc<Exporter>>,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
+    /// Connections of this thread that went on in memory and are counted in the registry, outbound and inbound.
+    in_process: Cell<[u64; 2]>,
     /// Answers of this thread that were not read and are counted in the registry.
     unread_answers: Cell<u64>,
     /// Announcements of destroyed sockets that this thread has lost and are counted in the registry.
@@ -417,6 +419,7 @@ impl Planes {
             open: watch::Sender::new(None),
             exporters,
             panics: Cell::new(0),
+            in_process: Cell::default(),
             unread_answers: Cell::new(0),
             lost_announcements: Cell::new(0),
         }
@@ -452,6 +455,7 @@ impl Planes {
                 let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
                 let counted = self.panics.replace(panics());
                 self.registry.count_many(Counter::Panics, panics().saturating_sub(counted));
+                self.count_in_process();
                 let unread = leno_http::unread_answers();
                 let counted = self.unread_answers.replace(unread);
                 self.registry.count_many(Counter::AnswersUnread, unread.saturating_sub(counted));
@@ -481,6 +485,16 @@ impl Planes {
                     let _ending = answer.send(());
                 });
             }
+        }
+    }
+
+    /// Counts the connections that went on in memory since the last call.
+    fn count_in_process(&self) {
+        let now = leno_tls::in_process_counts();
+        let before = self.in_process.replace(now);
+        let counters = [Counter::OutboundInProcess, Counter::InboundInProcess];
+        for (counter, (now, before)) in counters.into_iter().zip(now.into_iter().zip(before)) {
+            self.registry.count_many(counter, now.saturating_sub(before));
         }
     }
 

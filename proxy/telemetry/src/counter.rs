@@ -114,6 +114,10 @@ counters! {
     OutboundHandshake = "leno_tls_handshakes" r#"direction="outbound""#,
     /// TLS handshakes between proxies that succeeded.
     InboundHandshake = "leno_tls_handshakes" r#"direction="inbound""#,
+    /// Connections between workloads of one process that went on in memory after the handshake; node mode only.
+    OutboundInProcess = "leno_connections_in_process" r#"direction="outbound""#,
+    /// Connections between workloads of one process that went on in memory after the handshake; node mode only.
+    InboundInProcess = "leno_connections_in_process" r#"direction="inbound""#,
     /// Connections between proxies that were closed because the certificate of the other side was revoked.
     Revoked = "leno_tls_revoked" "",
     /// Connections between proxies that were closed because the certificate of the other side had ended and was not renewed.

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_transport::Peeked;
+use leno_transport::{Peeked, is_served_here};
 use leno_types::Identity;
 use rustls::CommonState;
 use rustls::client::UnbufferedClientConnection;
@@ -33,6 +33,9 @@ pub(crate) type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 pub struct Connector {
     current: Current,
     clients: RefCell<ClientConfigs>,
+    /// Takes every server for one of this process.
+    #[cfg(test)]
+    pub(crate) offers_all: bool,
 }
 
 /// Accepts mTLS connections from other proxies. Each worker has its own clone.
@@ -56,7 +59,12 @@ impl Connector {
     /// Uses the credentials that `current` holds at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
-        Self { current, clients: RefCell::default() }
+        Self {
+            current,
+            clients: RefCell::default(),
+            #[cfg(test)]
+            offers_all: false,
+        }
     }
 
     /// Makes `tcp` an mTLS connection to `expected` and to no other identity. It carries the
@@ -78,7 +86,13 @@ impl Connector {
         let server = ServerName::IpAddress(address.ip().into());
         let alpns = offered.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
-        let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
+        let mut tls = Tls::new(tcp, Session::Client(session));
+        tls.passage.offers = is_served_here(address.ip());
+        #[cfg(test)]
+        {
+            tls.passage.offers |= self.offers_all;
+        }
+        let tls = in_time(tls).await?;
         let session = tls.common();
         let alpn = agreed(session, offered).ok_or(HandshakeError::NoProtocol)?;
         let svid = proven(session, &self.current)?;
@@ -150,7 +164,7 @@ impl Acceptor {
             ClientIdentity::Optional => current.open_server(),
         };
         let session = UnbufferedServerConnection::new(config)?;
-        let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
+        let mut tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
         let session = tls.common();
         let alpn = agreed(session, &Alpn::ALL).ok_or(HandshakeError::NoProtocol)?;
         let svid = match client {
@@ -167,6 +181,9 @@ impl Acceptor {
             }
         };
         let identity = svid.as_ref().map(|svid| svid.identity.clone()).map_err(|reason| *reason);
+        if identity.is_ok() {
+            tls.take_pipe();
+        }
         let stream = TlsStream::new(tls, identity, alpn);
         Ok(match svid {
             Ok(svid) => stream.bounded(&svid, None),

@@ -15,6 +15,7 @@ use leno_types::{Identity, Revocations};
 use tokio::net::TcpStream;
 
 use crate::binding::Binding;
+use crate::pipe::PipeCutter;
 use crate::renewal::{MAX_BINDINGS, RenewalDue};
 use crate::verify::Svid;
 
@@ -31,6 +32,8 @@ struct Proven {
     number: u64,
     svid: Svid,
     binding: Option<Binding>,
+    /// Cuts what the connection has in memory.
+    pipe: PipeCutter,
     /// `None` at the server's end. Clients renew for both.
     dialled: Option<Dialled>,
 }
@@ -74,13 +77,13 @@ impl LiveConnection {
     pub(crate) fn new(
         socket: &TcpStream,
         svid: &Svid,
-        binding: Option<Binding>,
+        (binding, pipe): (Option<Binding>, PipeCutter),
         dialled: Option<Dialled>,
     ) -> Self {
         let descriptor = socket.as_raw_fd();
         let number = LAST.get().wrapping_add(1);
         LAST.set(number);
-        let proven = Proven { number, svid: svid.clone(), binding, dialled };
+        let proven = Proven { number, svid: svid.clone(), binding, pipe, dialled };
         LIVE.with_borrow_mut(|live| live.insert(descriptor, proven));
         Self(ShownCertificate { socket: descriptor, number })
     }
@@ -119,6 +122,9 @@ fn end(is_over: impl Fn(&Svid) -> bool) -> u64 {
             // One that the peer has ended already fails, and is about to be dropped.
             if is_over && shut_down(*socket) {
                 ended = ended.saturating_add(1);
+            }
+            if is_over {
+                proven.pipe.cut();
             }
             !is_over
         });

@@ -6,6 +6,7 @@ mod certificates;
 mod clients;
 mod federated;
 mod first;
+mod in_process;
 mod liar;
 mod memory;
 mod optional;

@@ -21,24 +21,29 @@ use tokio::net::TcpStream;
 use crate::TlsStream;
 use crate::binding::{self, Binding};
 use crate::cut;
+use crate::passage::Passage;
+#[cfg(test)]
+use crate::pipe::PipeEnd;
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, during and after its handshake.
 #[derive(Debug)]
 pub(crate) struct Tls {
+    /// Dropped before the socket.
+    pub(crate) passage: Passage,
     tcp: TcpStream,
-    session: Session,
-    incoming: Incoming,
-    held: Option<Buffer>,
+    pub(crate) session: Session,
+    pub(crate) incoming: Incoming,
+    pub(crate) held: Option<Buffer>,
     outgoing: Outgoing,
     /// rustls has decrypted more than the reader had room for.
-    more: bool,
-    peer_closed: bool,
-    closed: bool,
+    pub(crate) more: bool,
+    pub(crate) peer_closed: bool,
+    pub(crate) closed: bool,
     /// `None` before the handshake, and for servers outside of the mesh.
     binding: Option<Binding>,
     /// What the server's proxy has reported before it cut the connection.
-    report: Option<u8>,
+    pub(crate) report: Option<u8>,
 }
 
 impl Tls {
@@ -46,6 +51,7 @@ impl Tls {
     pub(crate) fn new(tcp: impl Into<Peeked<TcpStream>>, session: Session) -> Box<Self> {
         let (read, tcp) = tcp.into().into_parts();
         Box::new(Self {
+            passage: Passage::default(),
             tcp,
             session,
             incoming: Incoming::parked(read),
@@ -75,12 +81,21 @@ impl Tls {
     /// Whether it holds no bytes, and no memory for bytes.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.incoming.is_empty() && self.outgoing.is_empty() && self.held.is_none()
+        self.passage.pipe.as_ref().is_none_or(PipeEnd::is_empty)
+            && self.incoming.is_empty()
+            && self.outgoing.is_empty()
+            && self.held.is_none()
     }
 
     /// Ready when a read may return something.
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.more || self.held.is_some() || self.peer_closed {
+            return Poll::Ready(Ok(()));
+        }
+        if self.reads_pipe(cx)
+            && let Some(pipe) = &mut self.passage.pipe
+            && pipe.poll_readable(cx).is_ready()
+        {
             return Poll::Ready(Ok(()));
         }
         self.poll_socket(cx)
@@ -102,6 +117,7 @@ impl Tls {
             binding::take();
             let step = self.step(None, 0, cx)?;
             self.binding = binding::take().or(self.binding);
+            self.offer_pipe();
             ready!(self.poll_send(cx))?;
             if !self.common().is_handshaking() {
                 self.more = step == Step::Full || !self.incoming.is_empty();
@@ -114,7 +130,7 @@ impl Tls {
     }
 
     /// Runs one step of the session. After an error, tries to send the alert.
-    fn step(
+    pub(crate) fn step(
         &mut self,
         out: Option<&mut ReadBuf<'_>>,
         before: usize,
@@ -140,6 +156,10 @@ impl Tls {
 
     /// Sends `report` as the last record. Whether the kernel has taken it.
     fn report(&mut self, report: u8) -> bool {
+        if let Some(pipe) = self.passage.pipe.as_mut().filter(|_| self.passage.writes) {
+            pipe.report(report);
+            return true;
+        }
         let Some(binding) = self.binding else { return false };
         let cx = &mut Context::from_waker(Waker::noop());
         matches!(self.poll_open(cx), Poll::Ready(Ok(())))
@@ -148,7 +168,7 @@ impl Tls {
     }
 
     /// Reads what the socket has. 0 is the end; without an alert before it the connection was cut.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // Wait first, so that no buffer is allocated for a read that must wait.
         ready!(self.poll_socket(cx))?;
         let Some(buffer) = self.incoming.room() else {
@@ -171,7 +191,7 @@ impl Tls {
     }
 
     /// Sends the bytes that are encrypted.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(bytes) = self.outgoing.next() {
             let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, bytes) else {
                 if budget::is_short() {
@@ -207,7 +227,7 @@ impl Tls {
         }
     }
 
-    fn poll_decrypted(
+    pub(crate) fn poll_decrypted(
         &mut self,
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
@@ -249,6 +269,7 @@ impl Tls {
         let mut buffer = Buffer::take();
         self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;
         self.outgoing.put(buffer);
+        self.passage.written += bytes.len() as u64;
         match self.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(bytes.len())),
@@ -263,7 +284,7 @@ impl AsyncRead for TlsStream {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self.get_mut().tls;
-        let read = this.poll_decrypted(cx, out);
+        let read = this.poll_bytes(cx, out);
         if budget::is_short() {
             // The reader may not return for the rest for a long time.
             this.incoming.park();
@@ -282,6 +303,9 @@ impl AsyncWrite for TlsStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self.get_mut().tls;
+        if ready!(this.poll_writes_pipe(cx))? {
+            return this.poll_write_pipe(cx, &[IoSlice::new(bytes)]);
+        }
         ready!(this.poll_open(cx))?;
         let n = bytes.len().min(MAX_PLAINTEXT);
         this.encrypt(cx, &bytes[..n])
@@ -293,6 +317,9 @@ impl AsyncWrite for TlsStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self.get_mut().tls;
+        if ready!(this.poll_writes_pipe(cx))? {
+            return this.poll_write_pipe(cx, slices);
+        }
         ready!(this.poll_open(cx))?;
         let mut filled = slices.iter().filter(|slice| !slice.is_empty());
         let first = filled.next().map_or(&[][..], |slice| slice);
@@ -319,6 +346,11 @@ impl AsyncWrite for TlsStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self.get_mut().tls;
+        if ready!(this.poll_writes_pipe(cx))? {
+            // The socket stays open for the other direction, and as the witness.
+            this.close_pipe();
+            return Poll::Ready(Ok(()));
+        }
         if !this.closed {
             ready!(this.poll_open(cx))?;
             let mut buffer = Buffer::take();
@@ -338,6 +370,13 @@ impl Io for TlsStream {
 
     fn socket(&self) -> Option<&TcpStream> {
         Some(&self.tls.tcp)
+    }
+
+    fn reset_on_drop(&mut self) {
+        if let Some(pipe) = &mut self.tls.passage.pipe {
+            pipe.reset_on_drop();
+        }
+        self.tls.tcp.reset_on_drop();
     }
 
     /// A peer that has proven an identity is a proxy, which reads the report.

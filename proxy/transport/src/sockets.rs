@@ -7,11 +7,13 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, TcpStream as StdStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use leno_handover::{AsyncChannel, Channel, Offer, Want};
 use nix::libc;
@@ -32,6 +34,12 @@ const LOW: usize = STOCK / 2;
 thread_local! {
     static NAMESPACE: RefCell<Option<Rc<Namespace>>> = const { RefCell::new(None) };
 }
+
+/// How many threads of this process serve the workload of an address: as many entries as it serves workloads, and few addresses each.
+static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, usize>>> = LazyLock::new(Mutex::default);
+
+/// Whether addresses are never taken for those of workloads of this process.
+static OVER_THE_NETWORK: AtomicBool = AtomicBool::new(false);
 
 /// Another namespace's sockets, as its broker has handed them over. Takes effect once a thread
 /// [`enter`](Self::enter)s it.
@@ -115,6 +123,7 @@ impl HandedNamespace {
         });
         namespace.replenish(false);
         namespace.replenish(true);
+        serve_here(&namespace.addresses);
         NAMESPACE.set(Some(Rc::clone(&namespace)));
         // Ends with the broker, or with the runtime.
         spawn_local(async move {
@@ -122,6 +131,46 @@ impl HandedNamespace {
             drop(alive);
         });
         Ok(())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        serve_here_no_more(&self.addresses);
+    }
+}
+
+/// Whether a thread of this process serves the workload with this address, in a namespace that a broker has handed over.
+/// Another process may serve it too: while a workload goes from one to the other.
+#[must_use]
+pub fn is_served_here(address: IpAddr) -> bool {
+    let served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+    !OVER_THE_NETWORK.load(Ordering::Relaxed) && served.contains_key(&address.to_canonical())
+}
+
+/// Has [`is_served_here`] be `false` for all addresses, for a process whose workloads are to use the network between them.
+pub fn serve_over_the_network() {
+    OVER_THE_NETWORK.store(true, Ordering::Relaxed);
+}
+
+fn serve_here(addresses: &[IpAddr]) {
+    let mut served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Each namespace has the same addresses of loopback.
+    for address in addresses.iter().filter(|address| !address.is_loopback()) {
+        let threads = served.entry(address.to_canonical()).or_default();
+        *threads = threads.saturating_add(1);
+    }
+}
+
+fn serve_here_no_more(addresses: &[IpAddr]) {
+    let mut served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+    for address in addresses.iter().map(IpAddr::to_canonical) {
+        if let Some(threads) = served.get_mut(&address) {
+            *threads = threads.saturating_sub(1);
+            if *threads == 0 {
+                served.remove(&address);
+            }
+        }
     }
 }
 
@@ -321,6 +370,19 @@ mod tests {
                 NAMESPACE.set(None);
             })
             .await;
+    }
+
+    #[test]
+    fn a_workload_is_served_here_until_the_last_of_its_threads_has_ended() {
+        let mapped: IpAddr = "::ffff:192.0.2.77".parse().unwrap();
+        let [own, loopback] = ["192.0.2.77", "127.0.0.1"].map(|address| address.parse().unwrap());
+        let addresses = [own, loopback];
+        serve_here(&addresses);
+        serve_here(&addresses);
+        serve_here_no_more(&addresses);
+        assert!(is_served_here(own) && is_served_here(mapped) && !is_served_here(loopback));
+        serve_here_no_more(&addresses);
+        assert!(!is_served_here(own));
     }
 
     #[tokio::test]

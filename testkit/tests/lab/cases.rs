@@ -30,6 +30,7 @@ mod identity;
 mod life;
 mod neighbours;
 mod node;
+mod one_pass;
 mod pairs;
 mod programs;
 mod readings;
@@ -165,7 +166,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
-        ("node", [node::cases(), fairness::cases()].into_iter().flatten().collect()),
+        (
+            "node",
+            [node::cases(), one_pass::cases(), fairness::cases()].into_iter().flatten().collect(),
+        ),
         ("soak", soak::cases()),
     ]
 }

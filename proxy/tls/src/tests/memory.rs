@@ -25,7 +25,7 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
 
 /// A connection whose records the test forwards: the client, the socket behind it, the socket
 /// before the server, and the server.
-async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, TlsStream) {
+pub(super) async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, TlsStream) {
     let (near, mut tap) = pair().await;
     let (mut other_tap, far) = pair().await;
     let cart = identity(CART);

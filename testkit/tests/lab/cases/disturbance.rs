@@ -342,7 +342,7 @@ fn none_hung(lines: &str, service: &str) -> Result<()> {
 }
 
 /// Takes down the bridge's end of an instance's link.
-fn pull_cable(lab: &Lab, instance: &str) -> Result<()> {
+pub(super) fn pull_cable(lab: &Lab, instance: &str) -> Result<()> {
     let ip = |arguments: &'static [&'static str], extra: &str| -> Result<String> {
         let mut command = Command::new("ip");
         command.args(arguments);
