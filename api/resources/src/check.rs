@@ -19,8 +19,8 @@ use leno_types::{check_label, check_subdomain};
 use crate::flow_settings::{cpu_share, flow_size};
 use crate::metadata::{
     FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
-    KEYS_FROM_ANNOTATION, PATHS_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, allowed_values,
-    keys_from, spiffe_socket,
+    KEYS_FROM_ANNOTATION, PATHS_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, USE_WAYPOINT_LABEL,
+    USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL, allowed_values, keys_from, spiffe_socket,
 };
 use crate::object::Object;
 use crate::problem::{Position, Problem};
@@ -28,6 +28,8 @@ use crate::tree::{Node, Value};
 
 /// The prefix of Leno's own annotations and labels.
 const OWN_PREFIX: &str = "leno.dev/";
+/// Settings with the name of an object.
+const NAMES: [&str; 3] = [USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL];
 
 /// Checks one object; `node` is the document that it was decoded from. If parts of the document
 /// were rejected, it is not `whole`, and only values that are present are checked: a field that
@@ -217,6 +219,10 @@ impl Check<'_> {
                 if let Err(error) = value.parse::<PathReading>() {
                     self.fail(&at, error.to_string());
                 }
+                continue;
+            }
+            if NAMES.contains(&key.as_str()) {
+                self.label(&at, "name", value);
                 continue;
             }
             if key == SPIFFE_SOCKET_ANNOTATION {

@@ -39,6 +39,7 @@ mod proxy;
 mod ratelimit;
 mod traffic;
 mod tree;
+mod waypoint;
 mod workload;
 
 pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
@@ -62,7 +63,8 @@ pub use metadata::{
     FLOW_RING_SIZE_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION, KINDS_CONDITION,
     MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, PATHS_ANNOTATION,
     REDIRECTION_ANNOTATION, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL,
-    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, TUNNEL_ANNOTATION, ZONE_LABEL,
+    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, TUNNEL_ANNOTATION, USE_WAYPOINT_LABEL,
+    USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_FROM_LABEL, WAYPOINT_LABEL, ZONE_LABEL,
     default_authorization, egress, keys_from, mtls_mode, path_reading, place, removal,
     spiffe_socket, wire_form,
 };
@@ -89,6 +91,7 @@ pub use traffic::{
     HashSpec, HedgingSpec, LimitsSpec, PolicyTarget, RetriesSpec, RetryTrigger, SuccessRateSpec,
     TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
+pub use waypoint::{WaypointInstance, WaypointUse, waypoint_instance, waypoint_use};
 pub use workload::{
     InstanceStatus, MAX_PORTS, MAX_REPLICAS, PodHost, PublishedPort, Workload, WorkloadPort,
     WorkloadSpec, WorkloadStatus,

@@ -22,6 +22,15 @@ pub const SHARE_ANNOTATION: &str = "leno.dev/share";
 /// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
 /// the workload's value wins.
 pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
+/// The waypoint that clients of a service are sent through, or `none`. On a Service or its namespace; the service's value
+/// wins. On a workload: the waypoint that alone may connect to it.
+pub const USE_WAYPOINT_LABEL: &str = "leno.dev/use-waypoint";
+/// The namespace of that waypoint, if it is another one.
+pub const USE_WAYPOINT_NAMESPACE_LABEL: &str = "leno.dev/use-waypoint-namespace";
+/// The waypoint that a workload is an instance of.
+pub const WAYPOINT_LABEL: &str = "leno.dev/waypoint";
+/// Whose services may use a waypoint: `same` for those of its own namespace, `all`. On the workload of the waypoint.
+pub const WAYPOINT_FROM_LABEL: &str = "leno.dev/waypoint-from";
 /// `enabled` on pods that Istio's CNI plugin has given to a ztunnel (Istio's own).
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
@@ -176,12 +185,16 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 15] = [
+pub(crate) const SETTINGS: [&str; 19] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
     SHARE_ANNOTATION,
     TUNNEL_ANNOTATION,
+    USE_WAYPOINT_LABEL,
+    USE_WAYPOINT_NAMESPACE_LABEL,
+    WAYPOINT_LABEL,
+    WAYPOINT_FROM_LABEL,
     CAPTURE_ANNOTATION,
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
@@ -202,6 +215,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         SHARE_ANNOTATION => Some(&["workload", "service-account", "namespace", "node"]),
         TUNNEL_ANNOTATION => Some(&["hbone", "none"]),
+        WAYPOINT_FROM_LABEL => Some(&["same", "all"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),

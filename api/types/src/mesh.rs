@@ -42,6 +42,9 @@ pub struct Service {
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
+    /// What the receiving proxy enforces for the service as its waypoint, with the service's own ports; `None` for every
+    /// other proxy, which serves no client of the service.
+    pub waypoint: Option<Arc<ServerPolicy>>,
 }
 
 /// What a proxy subscribes to.
@@ -153,6 +156,8 @@ pub enum WireForm {
     Leno,
     /// HBONE: by a CONNECT of HTTP/2 for each connection, on [`HBONE`](crate::ports::HBONE), as ztunnel does.
     Hbone,
+    /// The endpoint is a waypoint of the service: HBONE, with a CONNECT for an address and port of the service.
+    Waypoint,
 }
 
 /// Where an instance runs; a part is empty if unknown.

@@ -193,7 +193,9 @@ impl TryFrom<proto::Service> for Service {
         let routes = routes::routes(message.routes)?;
         let traffic = traffic::traffic(message.traffic)?;
         let distribution = distribution(message.distribution);
-        Ok(Self { vips: ips(&message.vips)?, name, ports, distribution, routes, traffic })
+        let waypoint =
+            message.waypoint.map(|policy| policy.try_into().map(Arc::new)).transpose()?;
+        Ok(Self { vips: ips(&message.vips)?, name, ports, distribution, routes, traffic, waypoint })
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod authorization;
 mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
+mod waypoint;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,7 +39,11 @@ pub(crate) fn service(facts: &Facts, name: &ServiceName) -> Option<BuiltService>
     let (routes, consumers) = routes::routes(facts, name, row);
     let traffic = policies::traffic(facts, name, row, &routes);
     let (vips, distribution) = (row.vips.clone(), row.distribution);
-    let service = Service { name: name.clone(), vips, ports, distribution, routes, traffic };
+    let service =
+        Service { name: name.clone(), vips, ports, distribution, routes, traffic, waypoint: None };
+    if let Some(said) = facts.waypoint_use(name) {
+        return Some(waypoint::behind(facts, said, (row, service)));
+    }
     let own = |(of, routes): (_, routes::Routes)| {
         let traffic = policies::traffic(facts, name, row, &routes);
         (of, Service { routes, traffic, ..service.clone() })

@@ -6,14 +6,15 @@ mod exemptions;
 mod external;
 mod policies;
 mod routes;
+mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
-    ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, default_authorization, egress,
-    mtls_mode, path_reading, removal, wire_form,
+    ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, WaypointUse,
+    default_authorization, egress, mtls_mode, path_reading, removal, waypoint_use, wire_form,
 };
 use leno_types::authorization::{DefaultAuthorization, PathReading};
 use leno_types::mesh::WireForm;
@@ -34,6 +35,7 @@ use exemptions::Exemptions;
 use external::Authorities;
 use policies::Attached;
 use routes::RouteFacts;
+use waypoints::NamedWaypoints;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -60,10 +62,11 @@ pub(crate) struct Facts {
     authorities: Authorities,
     addresses: Addresses,
     exemptions: Exemptions,
+    named_waypoints: NamedWaypoints,
 }
 
 /// What a namespace sets for its workloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NamespaceRow {
     mtls: Option<MtlsMode>,
     egress: Option<Egress>,
@@ -71,6 +74,7 @@ struct NamespaceRow {
     paths: Option<PathReading>,
     mode: NamespaceMode,
     wire: Option<WireForm>,
+    waypoint: Option<Box<WaypointUse>>,
 }
 
 impl NamespaceRow {
@@ -83,6 +87,9 @@ impl NamespaceRow {
             paths: annotations.and_then(path_reading),
             mode: NamespaceMode::new(metadata.labels.as_ref(), annotations),
             wire: wire_form(metadata.labels.as_ref(), annotations),
+            waypoint: metadata.name.as_deref().and_then(|name| {
+                waypoint_use(metadata.labels.as_ref(), annotations, name).map(Box::new)
+            }),
         }
     }
 }
@@ -118,6 +125,7 @@ impl Facts {
             authorities: Authorities::default(),
             addresses: Addresses::default(),
             exemptions: Exemptions::default(),
+            named_waypoints: NamedWaypoints::default(),
         }
     }
 
@@ -130,6 +138,7 @@ impl Facts {
                 let annotations = namespace.metadata.annotations.as_ref();
                 let row = NamespaceRow::new(&namespace.metadata);
                 if row != NamespaceRow::default() {
+                    self.note_namespace_waypoint(&key.name, &row, true, touched);
                     self.namespaces.insert(key.name.clone(), row);
                     self.touch_namespace(&key.name, touched);
                 }
@@ -140,6 +149,7 @@ impl Facts {
             }
             Object::Service(service) => match rows::service(service) {
                 Some((name, row)) => {
+                    self.named_waypoints.note(row.waypoint.as_deref(), true);
                     self.services.insert(name.clone(), row);
                     self.claim_service(&name, true, touched);
                     self.touch_service(&name, touched);
@@ -236,14 +246,16 @@ impl Facts {
         use leno_resources::Kind;
         match key.kind {
             Kind::Namespace => {
-                if self.namespaces.remove(&key.name).is_some() {
+                if let Some(row) = self.namespaces.remove(&key.name) {
+                    self.note_namespace_waypoint(&key.name, &row, false, touched);
                     self.touch_namespace(&key.name, touched);
                 }
             }
             Kind::Service => {
                 if let Ok(name) = ServiceName::new(&key.namespace, &key.name) {
                     self.claim_service(&name, false, touched);
-                    if self.services.remove(&name).is_some() {
+                    if let Some(row) = self.services.remove(&name) {
+                        self.named_waypoints.note(row.waypoint.as_deref(), false);
                         self.touch_service(&name, touched);
                     }
                 }
@@ -420,8 +432,12 @@ impl Facts {
     /// How the application of an instance reads paths.
     pub(crate) fn path_reading(&self, name: &InstanceName) -> PathReading {
         let own = self.instance(name).and_then(|row| row.paths);
-        let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.paths);
-        own.or_else(of_namespace).unwrap_or_default()
+        own.unwrap_or_else(|| self.namespace_path_reading(&name.namespace))
+    }
+
+    /// How the applications of a namespace read paths, if they do not say it themselves.
+    pub(crate) fn namespace_path_reading(&self, namespace: &str) -> PathReading {
+        self.namespaces.get(namespace).and_then(|row| row.paths).unwrap_or_default()
     }
 
     /// The trust domain of all identities.
@@ -603,6 +619,9 @@ impl Facts {
                 TargetRow::Service(name, _) => {
                     let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
                     touched.served.extend(endpoints.filter_map(|one| one.instance.clone()));
+                    if self.waypoint_use(name).is_some() {
+                        touched.services.insert(name.clone());
+                    }
                 }
                 TargetRow::Object(workload, _) => {
                     touched.served.extend(self.owned.get(workload).into_iter().flatten().cloned());
@@ -623,7 +642,22 @@ impl Facts {
         }
     }
 
+    /// A namespace sets, or no longer sets, a waypoint for its services.
+    fn note_namespace_waypoint(
+        &mut self,
+        namespace: &str,
+        row: &NamespaceRow,
+        added: bool,
+        touched: &mut AffectedNames,
+    ) {
+        let Some(said) = row.waypoint.as_deref() else { return };
+        self.named_waypoints.note(Some(said), added);
+        let services = self.services.keys().filter(|name| *name.namespace == *namespace);
+        touched.services.extend(services.cloned());
+    }
+
     fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {
+        self.touch_waypointed(Some(namespace), touched);
         touched.instances.extend(self.instances_in(namespace).cloned());
     }
 

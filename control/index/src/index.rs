@@ -105,8 +105,18 @@ impl Index {
         self.tables.address(ip.to_canonical())
     }
 
-    /// The answer to a proxy in the namespace `client` that subscribes to a subject; never pending.
-    /// A service comes with the routes that apply to that namespace.
+    /// What [`resolve`](Self::resolve) is to be called with for an instance: the waypoint that it is one of
+    /// (`namespace/name`), or its namespace.
+    #[must_use]
+    pub fn client_of(&self, instance: &InstanceName) -> Arc<str> {
+        match self.facts.waypoint_of(instance) {
+            Some(waypoint) => waypoint.to_string().into(),
+            None => Arc::clone(&instance.namespace),
+        }
+    }
+
+    /// The answer to a proxy in the namespace `client`, or of the waypoint `client`, that subscribes to a subject; never
+    /// pending. A service comes with the routes that apply to that namespace.
     #[must_use]
     pub fn resolve(&self, subject: &Subject, client: &str) -> Resolution {
         let name = match subject {
@@ -236,6 +246,8 @@ impl Index {
             services.extend(self.facts.services_naming(instance).cloned());
         }
         served.extend(instances);
+        // What clients of a service are sent through may be behind a service that has changed.
+        services.extend(self.facts.waypoint_dependents(&services));
         self.build(services, served)
     }
 

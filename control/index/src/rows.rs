@@ -16,8 +16,8 @@ use k8s_openapi::api::discovery::v1::Endpoint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{
-    EndpointSlice, PodMode, REDIRECTION_ANNOTATION, SERVICE_NAME_LABEL, Service, Workload, egress,
-    mtls_mode, path_reading, place, wire_form,
+    EndpointSlice, PodMode, REDIRECTION_ANNOTATION, SERVICE_NAME_LABEL, Service, WaypointUse,
+    Workload, egress, mtls_mode, path_reading, place, waypoint_use, wire_form,
 };
 use leno_types::authorization::PathReading;
 use leno_types::mesh::{Distribution, Topology, WireForm};
@@ -36,6 +36,8 @@ pub(crate) struct ServiceRow {
     pub(crate) distribution: Distribution,
     /// Whether a client keeps its endpoint (`sessionAffinity: ClientIP`).
     pub(crate) keeps_clients: bool,
+    /// The waypoint that clients are sent through, if the service sets it itself.
+    pub(crate) waypoint: Option<Box<WaypointUse>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -168,7 +170,10 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
         _ => Distribution::Any,
     };
     let keeps_clients = spec.session_affinity.as_deref() == Some("ClientIP");
-    Some((name, ServiceRow { vips, ports, external_name, distribution, keeps_clients }))
+    let (labels, annotations) =
+        (object.metadata.labels.as_ref(), object.metadata.annotations.as_ref());
+    let waypoint = waypoint_use(labels, annotations, namespace).map(Box::new);
+    Some((name, ServiceRow { vips, ports, external_name, distribution, keeps_clients, waypoint }))
 }
 
 /// The row of a slice, and the service that it belongs to.

@@ -24,7 +24,8 @@ pub enum Address {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
-    /// Services as clients see them whose namespace has routes of its own for the service.
+    /// Services as clients see them whose namespace has routes of its own for the service, and, under `namespace/name`, as
+    /// their waypoint sees them.
     consumers: BTreeMap<ServiceName, BTreeMap<Arc<str>, Arc<Service>>>,
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
@@ -141,7 +142,9 @@ impl Tables {
 
     /// A service as a client in a namespace sees it.
     pub(crate) fn service_for(&self, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
-        let own = self.consumers.get(name).and_then(|consumers| consumers.get(client));
+        let consumers = self.consumers.get(name);
+        let of = |client: &str| consumers.and_then(|consumers| consumers.get(client));
+        let own = of(client).or_else(|| of(client.split_once('/')?.0));
         own.or_else(|| self.services.get(name)).cloned()
     }
 

@@ -102,12 +102,19 @@ impl Encodings {
 
     /// Drops the encodings of a resource that no stream needs now.
     pub(crate) fn forget(&self, name: &str) {
-        if self.shard(name).remove(name).is_some() {
-            self.metrics.cached_resources.decrement();
+        for name in [name, &of_waypoint(name)] {
+            if self.shard(name).remove(name).is_some() {
+                self.metrics.cached_resources.decrement();
+            }
         }
     }
 
     fn versions(&self, name: &Arc<str>, value: &Value) -> Arc<Mutex<Versions>> {
+        let name = match value {
+            // It has other endpoints than what clients receive. In one log of endpoints each would be a change of the other.
+            Value::Service(service) if service.waypoint.is_some() => &of_waypoint(name).into(),
+            _ => name,
+        };
         let mut shard = self.shard(name);
         if let Some(versions) = shard.get(name) {
             return Arc::clone(versions);
@@ -209,6 +216,11 @@ fn denying(policy: &ServerPolicy) -> ServerPolicy {
         unusable: None,
     };
     ServerPolicy { authorization: authorization.into(), ..policy.clone() }
+}
+
+/// Under which name what a waypoint receives of a service is kept; no resource has it.
+fn of_waypoint(name: &str) -> String {
+    format!("{name} of its waypoint")
 }
 
 /// The same for the same content on every control plane.

@@ -168,7 +168,7 @@ impl State {
         self.version.subscribe()
     }
 
-    /// What a proxy in the namespace `client` is told of each subject, all as of one moment.
+    /// What a proxy in the namespace `client`, or of the waypoint `client`, is told of each subject, all as of one moment.
     pub(crate) fn resolve(
         &self,
         subjects: impl Iterator<Item = Subject>,

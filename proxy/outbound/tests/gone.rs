@@ -31,6 +31,7 @@ fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
         name: ServiceName::new("shop", "db").unwrap(),
         vips: Vec::new(),
         distribution: Distribution::Any,
+        waypoint: None,
         ports: vec![port],
         routes: routes.into(),
         traffic: [].into(),

@@ -160,6 +160,7 @@ impl Client {
             name: ServiceName::new("shop", "cart").unwrap(),
             vips: Vec::new(),
             distribution: Distribution::Any,
+            waypoint: None,
             ports: vec![ServicePort {
                 port: PORT,
                 name: "".into(),

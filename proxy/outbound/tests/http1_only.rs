@@ -144,6 +144,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) ->
         name: ServiceName::new("shop", "cart").unwrap(),
         vips: Vec::new(),
         distribution: Distribution::Any,
+        waypoint: None,
         ports: vec![ServicePort {
             port: PORT,
             name: "".into(),

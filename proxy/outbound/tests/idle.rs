@@ -76,6 +76,7 @@ fn outbound(server: SocketAddr, protocol: Protocol) -> Outbound {
         name: ServiceName::new("shop", "web").unwrap(),
         vips: Vec::new(),
         distribution: Distribution::Any,
+        waypoint: None,
         ports: vec![ServicePort {
             port: PORT,
             name: "".into(),

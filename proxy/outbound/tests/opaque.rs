@@ -36,6 +36,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         name: ServiceName::new("shop", "db").unwrap(),
         vips: Vec::new(),
         distribution: Distribution::Any,
+        waypoint: None,
         ports: vec![ServicePort {
             port: PORT,
             name: "".into(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_types::mesh::{Endpoint, Service, Topology};
+use leno_types::mesh::{Endpoint, Service, Topology, WireForm};
 use leno_types::{Identity, InstanceName, ServiceName};
 
 use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port, wire};
@@ -180,7 +180,7 @@ impl SharedTexts {
             port: port(message.port)?,
             identity,
             place: Topology { zone: self.place(message.zone)?, node: self.place(message.node)? },
-            wire: wire(message.hbone),
+            wire: if message.waypoint { WireForm::Waypoint } else { wire(message.hbone) },
         })
     }
 

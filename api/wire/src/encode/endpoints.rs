@@ -198,6 +198,7 @@ impl SharedTexts {
             node: self.place(&endpoint.place.node),
             like: 0,
             hbone: endpoint.wire == WireForm::Hbone,
+            waypoint: endpoint.wire == WireForm::Waypoint,
         }
     }
 

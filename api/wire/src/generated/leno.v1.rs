@@ -1192,6 +1192,9 @@ pub struct Service {
     pub traffic: ::prost::alloc::vec::Vec<Traffic>,
     #[prost(enumeration = "Distribution", tag = "7")]
     pub distribution: i32,
+    /// What the receiving proxy enforces for the service as its waypoint. Its workload is the service's name.
+    #[prost(message, optional, tag = "9")]
+    pub waypoint: ::core::option::Option<ServerPolicy>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServicePort {
@@ -1285,12 +1288,16 @@ pub struct Endpoint {
     #[prost(uint32, tag = "6")]
     pub node: u32,
     /// In a Splice: the position, from 1, of an endpoint in the list before the step that has the same
-    /// port, identity, zone, node and hbone. Those five fields are omitted then.
+    /// port, identity, zone, node, hbone and waypoint. Those six fields are omitted then.
     #[prost(uint32, tag = "7")]
     pub like: u32,
     /// Its proxy is spoken to by HBONE. A proxy that does not know the field fails to connect.
     #[prost(bool, tag = "8")]
     pub hbone: bool,
+    /// It is a waypoint of the service, which is spoken to by HBONE for an address of the service. A proxy that does not
+    /// know the field fails to connect.
+    #[prost(bool, tag = "9")]
+    pub waypoint: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Workload {

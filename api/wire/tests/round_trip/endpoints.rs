@@ -23,6 +23,7 @@ fn service(lists: &[Vec<Endpoint>]) -> Service {
         vips: vec![[10, 96, 0, 1].into()],
         ports: lists.iter().enumerate().map(port).collect(),
         distribution: Distribution::Any,
+        waypoint: None,
         routes: [].into(),
         traffic: [].into(),
     }

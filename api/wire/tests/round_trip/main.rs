@@ -45,7 +45,7 @@ fn place() -> impl Strategy<Value = Topology> {
 }
 
 fn wire() -> impl Strategy<Value = WireForm> {
-    prop::sample::select(vec![WireForm::Leno, WireForm::Hbone])
+    prop::sample::select(vec![WireForm::Leno, WireForm::Hbone, WireForm::Waypoint])
 }
 
 prop_compose! {
@@ -80,7 +80,7 @@ prop_compose! {
         };
         let ports = ports.into_iter().map(port).collect();
         let name = ServiceName::new(&namespace, &name).unwrap();
-        Service { name, vips, ports, distribution, routes, traffic }
+        Service { name, vips, ports, distribution, routes, traffic, waypoint: None }
     }
 }
 

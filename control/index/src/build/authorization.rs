@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use leno_types::InstanceName;
-use leno_types::Removal;
-use leno_types::authorization::{Authorization, AuthorizationPolicy, MAX_POLICIES};
+use leno_resources::WaypointUse;
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, ClientMatch, MAX_POLICIES, Rule,
+};
 use leno_types::authorizer::ExternalAuthorizer;
+use leno_types::traffic::Source;
+use leno_types::{InstanceName, Removal, ServiceName};
 
 use super::policies::numbers;
 use crate::facts::Facts;
@@ -64,17 +67,49 @@ pub(crate) fn authorization(
         facts.services_of(name).any(|service| *service == authorizer.service)
     };
     selected.retain(|_, (policy, _)| !policy.external.as_deref().is_some_and(is_own));
-    let unusable = too_many(&selected);
-    let policies = selected.into_values().map(|(policy, _)| policy).collect();
+    let unusable = too_many(selected.values().map(|(_, bytes)| *bytes));
+    let mut policies: Vec<AuthorizationPolicy> =
+        selected.into_values().map(|(policy, _)| policy).collect();
+    if let Some(waypoint) = facts.waypoint_before(name) {
+        only_through(&waypoint, &mut policies);
+    }
+    let policies = policies.into();
     let default = facts.default_authorization(&name.namespace);
     let paths = facts.path_reading(name);
     Arc::new(Authorization { policies, default, paths, trust_domain, unusable })
 }
 
+/// Permits the waypoint alone, in place of what allow policies permit: these name clients, which the waypoint compares with
+/// them. A label that names no waypoint permits no client.
+fn only_through(waypoint: &WaypointUse, policies: &mut Vec<AuthorizationPolicy>) {
+    policies.retain(|policy| policy.action != Action::Allow);
+    let (source, rules) = match waypoint {
+        WaypointUse::Through(ServiceName { namespace, name }) => {
+            let account = (Arc::clone(namespace), Arc::clone(name));
+            let client = ClientMatch { service_accounts: vec![account], ..ClientMatch::default() };
+            let rule = Rule { from: vec![client], ..Rule::default() };
+            (format!("waypoint:{name}"), vec![rule])
+        }
+        _ => ("waypoint:".to_owned(), Vec::new()),
+    };
+    let namespace = match waypoint {
+        WaypointUse::Through(waypoint) => Arc::clone(&waypoint.namespace),
+        _ => "".into(),
+    };
+    policies.push(AuthorizationPolicy {
+        source: Source { created: 0, namespace, name: source.into() },
+        action: Action::Allow,
+        ports: None,
+        rules: rules.into(),
+        tokens: [].into(),
+        external: None,
+    });
+}
+
 /// Why so many policies are not applied: part of them would permit what the others deny.
-fn too_many(selected: &Selected) -> Option<Arc<str>> {
-    let number = selected.len();
-    let bytes: usize = selected.values().map(|(_, bytes)| bytes).sum();
+pub(super) fn too_many(bytes: impl ExactSizeIterator<Item = usize>) -> Option<Arc<str>> {
+    let number = bytes.len();
+    let bytes: usize = bytes.sum();
     if number > MAX_POLICIES {
         Some(
             format!("{number} policies select it, and a proxy applies at most {MAX_POLICIES}")

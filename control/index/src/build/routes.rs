@@ -73,7 +73,8 @@ fn attached(
     Some(route)
 }
 
-fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
+/// Applies `resolve` to the targets of mirrors.
+pub(super) fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
     for filter in filters {
         if let Filter::Mirror(mirror) = filter {
             resolve(&mut mirror.target);

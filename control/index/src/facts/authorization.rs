@@ -109,9 +109,11 @@ impl Facts {
     ) {
         if row.of_mesh && self.is_of_mesh(&key.namespace) {
             touched.served.extend(self.instances.keys().cloned());
+            self.touch_waypointed(None, touched);
         } else if row.selector.is_some() {
             let names = self.instances_in(&key.namespace);
             touched.served.extend(names.cloned());
+            self.touch_waypointed(Some(&key.namespace), touched);
         }
         self.touch_limited(&row.targets, touched);
     }

@@ -10,4 +10,5 @@ mod routes;
 mod services;
 mod support;
 mod tenants;
+mod waypoints;
 mod workloads;

@@ -18,6 +18,8 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(super) struct Addresses {
     /// The first request of the type has been taken.
     begun: bool,
+    /// What the answers so far were made for.
+    client: Option<Arc<str>>,
     /// What a reconnected proxy holds is to be compared with what it asks for.
     resumed: bool,
     asked: HashMap<Subject, Subscription>,
@@ -146,10 +148,14 @@ impl Addresses {
 
     /// Finds out what is to be sent.
     pub(super) fn compare(&mut self, stream: &StreamKey) {
+        let client = stream.state.look(|index| index.client_of(&stream.instance));
+        if self.client.replace(Arc::clone(&client)).is_some_and(|before| before != client) {
+            // The instance is known only now, or is a waypoint no longer.
+            self.due.extend(self.asked.keys().cloned());
+        }
         let due = std::mem::take(&mut self.due);
         if !due.is_empty() {
-            let namespace = &stream.instance.namespace;
-            for (subject, resolution) in stream.state.resolve(due.into_iter(), namespace) {
+            for (subject, resolution) in stream.state.resolve(due.into_iter(), &client) {
                 self.answer(&subject, resolution, stream);
             }
         }

@@ -184,6 +184,7 @@ fn first_service(response: &Response) -> Service {
         vips: Vec::new(),
         ports: Vec::new(),
         distribution: Distribution::Any,
+        waypoint: None,
         routes: [].into(),
         traffic: [].into(),
     };

@@ -28,6 +28,7 @@ fn service(name: &str, vips: &[&str]) -> (String, Resource) {
         name: name.parse().unwrap(),
         vips: vips.clone(),
         distribution: Distribution::Any,
+        waypoint: None,
         ports: Vec::new(),
         routes: [].into(),
         traffic: [].into(),

@@ -32,6 +32,7 @@ fn service(name: &str, vip: &str) -> proto::Any {
         name: name.parse().unwrap(),
         vips: vec![vip.parse().unwrap()],
         distribution: Distribution::Any,
+        waypoint: None,
         ports: Vec::new(),
         routes: [].into(),
         traffic: [].into(),
@@ -60,6 +61,7 @@ fn served(last: u8) -> Service {
         vips: vec![[10, 96, 0, 1].into()],
         ports: vec![port],
         distribution: Distribution::Any,
+        waypoint: None,
         routes: [].into(),
         traffic: [].into(),
     }

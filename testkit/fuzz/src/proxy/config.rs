@@ -136,6 +136,7 @@ impl Config {
             name: name(number),
             vips: Vec::new(),
             distribution: Distribution::Any,
+            waypoint: None,
             ports: vec![ServicePort {
                 port: PORT,
                 name: "".into(),

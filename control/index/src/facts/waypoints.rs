@@ -1,0 +1,135 @@
+//! Which services clients reach through a waypoint, and which instances are waypoints.
+//!
+//! A waypoint `ns/name` is the Service of that name, with the instances behind it that have the label
+//! [`leno_resources::WAYPOINT_LABEL`] and run as the service account of the same name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_resources::{WaypointUse, waypoint_instance, waypoint_use};
+use leno_types::{InstanceName, Removal, ServiceName};
+
+use super::{AffectedNames, Facts};
+use crate::rows::{EndpointRow, InstanceRow};
+
+/// The waypoints that services and namespaces name, with the number of those that do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NamedWaypoints(BTreeMap<ServiceName, usize>);
+
+impl NamedWaypoints {
+    pub(super) fn note(&mut self, of: Option<&WaypointUse>, added: bool) {
+        let Some(WaypointUse::Through(waypoint)) = of else { return };
+        if added {
+            *self.0.entry(waypoint.clone()).or_default() += 1;
+        } else if let Some(count) = self.0.get_mut(waypoint) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(waypoint);
+            }
+        }
+    }
+}
+
+impl Facts {
+    /// What a service or else its namespace sets. A service without an address of its own is reached by the addresses of its
+    /// workloads, and a waypoint by none other.
+    pub(crate) fn waypoint_use(&self, name: &ServiceName) -> Option<&WaypointUse> {
+        let row = self.services.get(name)?;
+        let of_namespace = || self.namespaces.get(&*name.namespace)?.waypoint.as_deref();
+        let said = row.waypoint.as_deref().or_else(of_namespace)?;
+        let is_direct = *said == WaypointUse::Direct
+            || row.vips.is_empty()
+            || self.removal >= Removal::Plaintext
+            || self.leads_to_waypoint(name);
+        (!is_direct).then_some(said)
+    }
+
+    /// Whether a waypoint is behind a service: clients of the waypoint itself go to it.
+    fn leads_to_waypoint(&self, name: &ServiceName) -> bool {
+        let mut endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
+        endpoints.any(|endpoint| {
+            let instance = endpoint.instance.as_ref();
+            instance.is_some_and(|instance| self.waypoint_of(instance).is_some())
+        })
+    }
+
+    /// The waypoint that an instance is one of.
+    pub(crate) fn waypoint_of(&self, name: &InstanceName) -> Option<ServiceName> {
+        let row = self.instance(name)?;
+        self.waypoint_of_row(name, row).map(|(waypoint, _)| waypoint)
+    }
+
+    /// The same, and whether services of other namespaces may use it.
+    fn waypoint_of_row(
+        &self,
+        name: &InstanceName,
+        row: &InstanceRow,
+    ) -> Option<(ServiceName, bool)> {
+        let instance = waypoint_instance(&row.labels, &name.namespace)?;
+        let is_own = row.identity.service_account() == &*instance.waypoint.name
+            && row.identity.namespace() == &*instance.waypoint.namespace;
+        (is_own && !row.shares_node).then_some((instance.waypoint, instance.from_all))
+    }
+
+    /// The endpoints of a waypoint that serve a service of `namespace`, with their rows, ready or not.
+    pub(crate) fn waypoint_endpoints<'a>(
+        &'a self,
+        waypoint: &'a ServiceName,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a InstanceName, &'a InstanceRow, &'a EndpointRow)> {
+        let endpoints = self.slices(waypoint).flat_map(|slice| &slice.endpoints);
+        let accepted = endpoints.filter(|endpoint| self.accept(waypoint, endpoint).is_ok());
+        accepted.filter_map(move |endpoint| {
+            let (name, row) = self.instances_entry(endpoint.instance.as_ref()?)?;
+            let (of, from_all) = self.waypoint_of_row(name, row)?;
+            let is_open = from_all || *namespace == *waypoint.namespace;
+            (of == *waypoint && is_open).then_some((name, row, endpoint))
+        })
+    }
+
+    fn instances_entry(&self, name: &InstanceName) -> Option<(&InstanceName, &InstanceRow)> {
+        let (name, _) = self.instances.get_key_value(name)?;
+        Some((name, self.instance(name)?))
+    }
+
+    /// The services that depend on any of these: those that have one of them as their waypoint, and those with a route to
+    /// one behind a waypoint, whose policies decide whether the route may lead there.
+    pub(crate) fn waypoint_dependents(&self, of: &BTreeSet<ServiceName>) -> BTreeSet<ServiceName> {
+        let mut touched = AffectedNames::default();
+        if self.named_waypoints.0.is_empty() {
+            return touched.services;
+        }
+        if of.iter().any(|one| self.is_named_waypoint(one)) {
+            let uses = |name: &&ServiceName| {
+                let said = self.waypoint_use(name);
+                matches!(said, Some(WaypointUse::Through(waypoint)) if of.contains(waypoint))
+            };
+            touched.services.extend(self.services.keys().filter(uses).cloned());
+        }
+        for name in of.iter().filter(|name| self.waypoint_use(name).is_some()) {
+            self.routes.touch_referring(name, &mut touched);
+        }
+        touched.services
+    }
+
+    fn is_named_waypoint(&self, name: &ServiceName) -> bool {
+        self.named_waypoints.0.contains_key(name)
+    }
+
+    /// Touches the services of a namespace, of all without one, whose waypoint enforces their policies.
+    pub(super) fn touch_waypointed(&self, namespace: Option<&str>, touched: &mut AffectedNames) {
+        if self.named_waypoints.0.is_empty() {
+            return;
+        }
+        let is_in = |name: &&ServiceName| namespace.is_none_or(|of| *name.namespace == *of);
+        let through = self.services.keys().filter(is_in);
+        touched.services.extend(through.filter(|name| self.waypoint_use(name).is_some()).cloned());
+    }
+
+    /// The waypoint that alone may connect to an instance.
+    pub(crate) fn waypoint_before(&self, name: &InstanceName) -> Option<WaypointUse> {
+        let row = self.instance(name)?;
+        let said = waypoint_use(Some(&row.labels), None, &name.namespace)?;
+        let is_exempt = said == WaypointUse::Direct || self.waypoint_of(name).is_some();
+        (!is_exempt).then_some(said)
+    }
+}
