@@ -74,13 +74,15 @@ impl Settings {
             Some(address) => ("SPIFFE_ENDPOINT_SOCKET", address.as_str()),
             None => ("LENO_TOKEN", &*token),
         };
-        let own: [(&str, &str); 6] = [
+        let waypoint = instance.launch.waypoint.to_string();
+        let own: [(&str, &str); 7] = [
             ("LENO_NAME", &name.name),
             ("LENO_WORKLOAD", &instance.workload),
             ("LENO_NAMESPACE", &name.namespace),
             ("LENO_SERVICE_ACCOUNT", &instance.launch.service_account),
             certificates,
             ("LENO_WORKERS", "1"),
+            ("LENO_WAYPOINT", &waypoint),
         ];
         confined(vec![program.path().into()], self.environment(&own), isolation, None)
     }

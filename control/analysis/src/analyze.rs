@@ -11,6 +11,7 @@ mod policies;
 mod ports;
 mod routes;
 mod services;
+mod waypoints;
 
 use std::sync::Arc;
 
@@ -62,6 +63,7 @@ fn found(mesh: &Mesh, documents: &Documents, local: bool) -> Vec<Finding> {
     routes::references(mesh, &mut findings);
     routes::tables(mesh, &mut findings);
     services::services(mesh, &mut findings);
+    waypoints::waypoints(mesh, &mut findings);
     grants::grants(mesh, &mut findings);
     policies::policies(mesh, &mut findings);
     authorization::authorization(mesh, &mut findings);

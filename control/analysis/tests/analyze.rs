@@ -374,6 +374,31 @@ fn objects_without_effect_are_found() {
 }
 
 #[test]
+fn a_service_that_names_no_waypoint_of_its_own_is_found() {
+    let service = |labels: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: x, namespace: shop, labels: {{{labels}}}}}\nspec: {{clusterIP: \
+             10.96.0.9, ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let waypoint = |namespace: &str, account: &str| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: edge, namespace: {namespace}, labels: \
+             {{leno.dev/waypoint: edge}}}}\nspec: {{serviceAccount: {account}, command: [x]}}\n"
+        )
+    };
+    let own = service("leno.dev/use-waypoint: edge");
+    let found = shown(&own);
+    assert!(found.len() == 1 && found[0].contains("there is no waypoint shop/edge"), "{found:?}");
+    let found = shown(&[&*own, &waypoint("shop", "other")].concat());
+    assert!(found.len() == 1 && found[0].contains("service account edge"), "{found:?}");
+    assert_eq!(shown(&[&*own, &waypoint("shop", "edge")].concat()), [""; 0]);
+    let far = service("leno.dev/use-waypoint: edge, leno.dev/use-waypoint-namespace: far");
+    let found = shown(&[&*far, &waypoint("far", "edge")].concat());
+    assert!(found.len() == 1 && found[0].contains("its own namespace alone"), "{found:?}");
+}
+
+#[test]
 fn a_finding_is_one_line_with_its_place() {
     let text = route(
         PARENT,

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::tz::TimeZone;
 use leno_capture::Choice;
 use leno_resources::{
     Condition, Cron, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
-    TcpSocket, Workload,
+    TcpSocket, WAYPOINT_LABEL, Workload,
 };
 use leno_types::WorkloadApiAddress;
 use nix::sys::signal::Signal;
@@ -38,6 +38,8 @@ pub struct Launch {
     pub service_account: String,
     /// Whether it gets a proxy.
     pub meshed: bool,
+    /// Whether its proxy serves clients of services, as their waypoint.
+    pub waypoint: bool,
     /// The group whose node proxy serves it; `None`: it has a proxy of its own, or none.
     pub group: Option<String>,
     /// Where its proxy gets certificates.
@@ -221,6 +223,7 @@ impl Draft<'_> {
             root,
             service_account: spec.service_account.clone(),
             meshed: settings.meshed,
+            waypoint: workload.metadata.labels.contains_key(WAYPOINT_LABEL),
             group: None,
             certificates: settings.certificates.clone(),
             capture: settings.capture,

@@ -104,7 +104,8 @@ impl Draft<'_> {
         self.plan.workloads.push(resolved);
 
         let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
-        let share = settings.share.filter(|_| settings.meshed);
+        // A waypoint has a proxy of its own.
+        let share = settings.share.filter(|_| settings.meshed && !launch.waypoint);
         let group = |name: &InstanceName| Some(share?.group(name, &launch.service_account));
         let mut instances = Vec::new();
         for index in 0..workload.spec.replicas {

@@ -148,6 +148,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_parser = scrapers)]
     pub(crate) scrape_from: Vec<Scrapers>,
 
+    /// Serves clients of the services whose waypoint this proxy is, as the control plane says, by HBONE. A waypoint that
+    /// is not captured listens on port 15008 itself (--inbound). Not with --node and --static
+    #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node", "broker"])]
+    pub(crate) waypoint: bool,
+
     /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
     /// SIGTERM drains too
     #[arg(long, env = "LENO_ADMIN_SOCKET", value_name = "PATH")]

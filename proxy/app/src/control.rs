@@ -84,6 +84,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         drain_timeout: drain_timeout(flags),
         handover_timeout: handover_timeout(flags),
         response_wait: response_wait(flags),
+        is_waypoint: flags.waypoint,
         access_log: access_log(flags)?,
         taps: Taps::default(),
         budget: budget(flags),

@@ -92,6 +92,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         drain_timeout: drain_timeout(flags),
         handover_timeout: handover_timeout(flags),
         response_wait: response_wait(flags),
+        is_waypoint: false,
         access_log: access_log(flags)?,
         taps: Taps::default(),
         budget: budget(flags),

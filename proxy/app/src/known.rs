@@ -33,6 +33,10 @@ fn endpoint(endpoint: &Endpoint) -> Value {
         "port": endpoint.port,
         "identity": endpoint.identity.as_ref().map(ToString::to_string),
         "zone": &*endpoint.place.zone,
-        "wire": if endpoint.wire == WireForm::Hbone { "hbone" } else { "leno" },
+        "wire": match endpoint.wire {
+            WireForm::Leno => "leno",
+            WireForm::Hbone => "hbone",
+            WireForm::Waypoint => "waypoint",
+        },
     })
 }

@@ -64,6 +64,8 @@ pub(crate) struct Setup {
     pub(crate) stalls: u64,
     /// The descriptors of this process are divided by it.
     pub(crate) sharing: u16,
+    /// It serves clients of services, as far as discovery says that it is their waypoint.
+    pub(crate) is_waypoint: bool,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) directory: Directory,
@@ -161,6 +163,7 @@ impl Setup {
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
             own_ports: listened.map(|address| address.port()).collect(),
+            is_waypoint: self.is_waypoint,
             handed: self.handed.take(),
             kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
             fixed: self.fixed.clone(),

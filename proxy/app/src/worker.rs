@@ -23,8 +23,8 @@ use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
-    Activity, Admission, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces, panics,
-    spawn_contained, test_panic,
+    Activity, Admission, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces, Passage,
+    panics, spawn_contained, test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -64,6 +64,8 @@ pub(crate) struct Plan {
     pub(crate) inbound: Vec<SocketAddr>,
     /// Where the proxy listens, the admin server too.
     pub(crate) own_ports: Vec<u16>,
+    /// It serves clients of services, as far as discovery says that it is their waypoint.
+    pub(crate) is_waypoint: bool,
     /// The sockets of another network namespace, in place of listeners of this one.
     pub(crate) handed: Option<Handed>,
     /// What a kubelet asks the workload itself.
@@ -256,6 +258,15 @@ async fn serve(
             return;
         }
     };
+    let passage = match plan.is_waypoint.then(Passage::open).transpose() {
+        Ok(passage) => passage,
+        Err(error) => {
+            let error = anyhow::Error::from(error).context("listening for the own connections");
+            // As above.
+            let _ending = listening.send(Err(error));
+            return;
+        }
+    };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
     let mut renewed = plan.acceptor.renewed();
@@ -270,6 +281,9 @@ async fn serve(
     }
     for listener in inbound {
         planes.accept(listener, Planes::serve_inbound);
+    }
+    if let Some((passage, listener)) = passage {
+        planes.serve_services(passage, listener);
     }
     // As above.
     let _ending = listening.send(Ok(addresses));
@@ -522,6 +536,41 @@ impl Planes {
             }
         });
         self.accepting.borrow_mut().push(task);
+    }
+
+    /// Serves clients of the services that this proxy is the waypoint of. The listener is open to the end: what was
+    /// accepted before a drain goes on to it.
+    fn serve_services(self: &Rc<Self>, passage: Rc<Passage>, listener: Listener) {
+        self.inbound.serve_services(Rc::clone(&passage));
+        let planes = Rc::clone(self);
+        // Ends with the worker.
+        spawn_local(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, client)) => {
+                        planes.serve_passage(stream, passage.destination(client))
+                    }
+                    Err(error) => tracing::error!(%error, "accepting of the own connections"),
+                }
+            }
+        });
+    }
+
+    /// Serves a connection from the inbound side, where its client was admitted.
+    fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
+        let Some(to) = to else {
+            tracing::debug!(
+                "refused: another program has connected to where this proxy connects to itself"
+            );
+            stream.reset_on_drop();
+            return;
+        };
+        let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
+        let planes = Rc::clone(self);
+        spawn_contained(async move {
+            let _open = charge;
+            planes.outbound.serve_waypoint(stream, to).await;
+        });
     }
 
     fn sweep(&self) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use leno_pool::{CONN_IDLE, Lent, Pool, PoolError};
 use leno_transport::{
-    CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, connect, own_addresses,
+    CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, Passage, connect, own_addresses,
 };
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -14,10 +14,20 @@ use tokio::time::{Instant, timeout_at};
 /// The application as one client reaches it.
 #[derive(Debug)]
 pub(crate) struct Application {
-    /// The client to show the application; `None` where it is configured where it listens: no agent has
-    /// prepared the network namespace then, and it sees the kernel's choice.
-    client: Option<(SocketAddr, Rc<ClientAddress>)>,
+    path: Path,
     pub(crate) server: Rc<Server>,
+}
+
+/// How the application is connected to.
+#[derive(Clone, Debug)]
+enum Path {
+    /// It is configured where it listens: no agent has prepared the network namespace, and it sees the kernel's choice of
+    /// an address.
+    Configured,
+    /// It is shown this client.
+    For(SocketAddr, Rc<ClientAddress>),
+    /// It is a service, which the outbound side of this proxy connects to.
+    Service(Rc<Passage>),
 }
 
 /// Where the application listens for one original destination, with idle connections to it that show
@@ -70,7 +80,13 @@ impl Server {
 
 impl Application {
     pub(crate) fn new(client: Option<(SocketAddr, Rc<ClientAddress>)>, server: Rc<Server>) -> Self {
-        Self { client, server }
+        let path = client.map_or(Path::Configured, |(client, shown)| Path::For(client, shown));
+        Self { path, server }
+    }
+
+    /// The address that was dialled as one of a service that this proxy is the waypoint of.
+    pub(crate) fn service(passage: Rc<Passage>, server: Rc<Server>) -> Self {
+        Self { path: Path::Service(passage), server }
     }
 
     /// The address the client dialled, or the one that is configured.
@@ -92,7 +108,8 @@ impl Application {
     /// knowledge.
     pub(crate) async fn stream(&self, deadline: Option<Instant>) -> Result<Lent<()>, NoStream> {
         let connect = || {
-            let application = Self::new(self.client.clone(), Rc::clone(&self.server));
+            let (path, server) = (self.path.clone(), Rc::clone(&self.server));
+            let application = Self { path, server };
             async move { application.connect().await.map(|stream| (stream, ())) }
         };
         let lent = self.server.pool.stream(connect);
@@ -110,6 +127,9 @@ impl Application {
     /// be there, on loopback of either family, for an application that is bound to that only.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let server = &*self.server;
+        if let Path::Service(passage) = &self.path {
+            return passage.connect(server.dialled).await;
+        }
         let last = server.answers.get();
         let refused = match self.connect_to(last).await {
             Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
@@ -128,11 +148,12 @@ impl Application {
     }
 
     async fn connect_to(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
-        match &self.client {
-            Some((client, shown)) => {
+        match &self.path {
+            Path::For(client, shown) => {
                 shown.connect(address, (*client, self.server.dialled.ip())).await
             }
-            None => connect(address, CONNECT_TIMEOUT).await,
+            Path::Configured => connect(address, CONNECT_TIMEOUT).await,
+            Path::Service(passage) => passage.connect(address).await,
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  client's proxy ══ mTLS, HTTP/2, port 15008 ══╦═ CONNECT own address:8080 ─► 200 ─► as a connection to 8080
+//!                                               ╠═ CONNECT a service of this waypoint:80 ─► 200 ─► to the service (`waypoint`)
 //!                                               ╠═ CONNECT another address  ─► 403
 //!                                               ╚═ another method           ─► 405
 //! ```
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 
 use crate::accept::{Plain, tunnelled};
 use crate::authorize::Access;
+use crate::waypoint::{Front, NoFront};
 use crate::{Applications, Caller, Client, http, opaque};
 
 /// Most bytes of an authority in the log.
@@ -34,6 +36,8 @@ const LOGGED_BYTES: usize = 256;
 /// Where the CONNECT leads that a policy of this proxy has nothing to do with: another address, or a port of the proxy.
 const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
 const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
+const NOT_OF_SERVICE: (u16, &str) = (403, "waypoint-not-of-this-service");
+const UNRESOLVED: (u16, &str) = (503, "waypoint-not-resolved");
 const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
 const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 
@@ -96,9 +100,12 @@ impl Tunnels {
     async fn serve_stream(&self, request: Request) {
         let shared = &self.applications.shared;
         let registry = &shared.parts.registry;
-        let to = port(&request.head, self.own, &shared.parts.own_ports);
-        let port = match to {
-            Ok(port) => port,
+        let to = match target(&request.head) {
+            Ok(address) => self.end(address).await,
+            Err(refusal) => Err(refusal),
+        };
+        let end = match to {
+            Ok(end) => end,
             Err(refusal) => {
                 registry.count(Counter::InboundTunnelRefused);
                 return self.refuse(request, refusal);
@@ -117,7 +124,7 @@ impl Tunnels {
         }
         drop((head, request.head));
         registry.count(Counter::InboundTunnelOpened);
-        let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), port))).await;
+        let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), end))).await;
         if served.is_none() {
             // Another client needed the place more. The stream was reset.
             registry.count(Counter::InboundTunnelEvicted);
@@ -134,11 +141,33 @@ impl Tunnels {
         Call::new(request).respond(&Answer::error(status, cause));
     }
 
-    /// As a connection of the client to this port.
-    async fn relay(&self, tunnel: Tunnel, port: u16) {
+    /// Where a tunnel to this address leads.
+    async fn end(&self, address: SocketAddr) -> Result<End, (u16, &'static str)> {
         let shared = &self.applications.shared;
-        let destination = SocketAddr::new(self.own, port);
-        let application = self.applications.at(destination, self.client.address);
+        let not_here = match port(address, self.own, &shared.parts.own_ports) {
+            Ok(port) => return Ok(End::Workload(SocketAddr::new(self.own, port))),
+            Err(refusal) => refusal,
+        };
+        let Some(waypoint) = shared.waypoint.get() else { return Err(not_here) };
+        if address.ip() == self.own {
+            return Err(not_here);
+        }
+        match waypoint.front(&shared.parts, address).await {
+            Ok(front) => Ok(End::Service(front, address)),
+            Err(NoFront::NotOfService) => Err(NOT_OF_SERVICE),
+            Err(NoFront::Unresolved) => Err(UNRESOLVED),
+        }
+    }
+
+    /// As a connection of the client to this end.
+    async fn relay(&self, tunnel: Tunnel, end: End) {
+        let (applications, destination) = match &end {
+            End::Workload(destination) => (&self.applications, *destination),
+            End::Service(front, destination) => (front.applications(), *destination),
+        };
+        let shared = &applications.shared;
+        let port = destination.port();
+        let application = applications.at(destination, self.client.address);
         let access = Access::new(&self.client, port);
         let declared = shared.rules_for(port).declared;
         let accepted = tunnelled(shared, &application, tunnel.into(), &access, declared).await;
@@ -166,14 +195,25 @@ impl Tunnels {
     }
 }
 
-/// The port of this workload that a request is for.
-fn port(head: &Head, own: IpAddr, own_ports: &[u16]) -> Result<u16, (u16, &'static str)> {
+/// The end of a tunnel.
+enum End {
+    /// A port of this workload.
+    Workload(SocketAddr),
+    /// A service that this proxy is the waypoint of.
+    Service(Rc<Front>, SocketAddr),
+}
+
+/// The address that a request is for.
+fn target(head: &Head) -> Result<SocketAddr, (u16, &'static str)> {
     if head.get(b":method") != Some(b"CONNECT") {
         return Err(NOT_CONNECT);
     }
     let text = std::str::from_utf8(authority(head)).map_err(|_| NO_ADDRESS)?;
-    let address: SocketAddr = text.parse().map_err(|_| NO_ADDRESS)?;
-    let address = canonical(address);
+    text.parse().map(canonical).map_err(|_| NO_ADDRESS)
+}
+
+/// The port of this workload that is at an address.
+fn port(address: SocketAddr, own: IpAddr, own_ports: &[u16]) -> Result<u16, (u16, &'static str)> {
     let port = address.port();
     let is_own = port == 0 || OWN_PORTS.contains(&port) || own_ports.contains(&port);
     if address.ip() == own && !is_own { Ok(port) } else { Err(NOT_HERE) }
@@ -191,7 +231,8 @@ mod tests {
         let mut head = Head::new();
         head.push(b":method", method.as_bytes());
         head.push(b":authority", authority.as_bytes());
-        port(&head, own.parse().unwrap(), &[4140]).map_err(|(status, _)| status)
+        let port = target(&head).and_then(|to| port(to, own.parse().unwrap(), &[4140]));
+        port.map_err(|(status, _)| status)
     }
 
     #[test]

@@ -134,6 +134,8 @@ impl<'n> Permitted<'_, 'n> {
         });
         self.grants.apply(self.removed, &mut order);
         order.request.trace = self.trace.as_ref();
+        // What a waypoint serves is its own outbound side, which removes what servers say in headers of the mesh.
+        order.response.keep_mesh = self.shared.is_of_service();
         order.copies = self.begun.copies().cloned();
         order
     }

@@ -45,6 +45,7 @@ mod probe;
 mod race;
 mod servers;
 mod standing;
+mod waypoint;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
@@ -58,7 +59,7 @@ use leno_program::Shares;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::{Acceptor, ShownCertificate, TlsStream};
 use leno_transport::{
-    Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
+    Activity, Admitted, ClientAddress, Io, OwnTls, Passage, Peeked, Refusal, Shown, Verdict, Waits,
     original_destination, spawn_contained,
 };
 use leno_types::authorization::Authorization;
@@ -75,6 +76,7 @@ use hbone::Tunnels;
 use limit::{Key, RateLimits};
 use peer::{Instance, Peer};
 use servers::Servers;
+use waypoint::Waypoint;
 
 pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
@@ -166,6 +168,10 @@ pub(crate) struct Shared {
     pub(crate) held: Shares<IpAddr>,
     /// Answers a kubelet that calls the workload itself.
     pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
+    /// The services that this proxy is the waypoint of.
+    pub(crate) waypoint: OnceCell<Waypoint>,
+    /// How the service is reached whose clients are served, if this is the part of a waypoint for one service.
+    passage: OnceCell<Rc<Passage>>,
 }
 
 /// What the requests of a connection are counted by, and whether they are permitted.
@@ -233,6 +239,8 @@ impl Inbound {
             asked: Cell::new(0),
             held: external::held(),
             probes: OnceCell::new(),
+            waypoint: OnceCell::new(),
+            passage: OnceCell::new(),
         };
         let shared = Rc::new(shared);
         let (client_address, servers) = (Rc::default(), Rc::default());
@@ -244,6 +252,13 @@ impl Inbound {
     pub fn answer_probes(&self, answers: Rc<dyn ProbeAnswers>) {
         // Those that came first stay.
         let _set = self.shared.probes.set(answers);
+    }
+
+    /// Has clients of the services served that this proxy is the waypoint of, by HBONE; their connections go on through
+    /// `passage`. Before the first connection.
+    pub fn serve_services(&self, passage: Rc<Passage>) {
+        // Those that came first stay.
+        let _set = self.shared.waypoint.set(Waypoint::new(passage));
     }
 
     /// Serves one accepted connection to its end, as far as it is `admitted` once the client has
@@ -286,7 +301,12 @@ impl Inbound {
                 return None;
             }
         };
-        let rules = self.shared.rules_for(destination.port());
+        let mut rules = self.shared.rules_for(destination.port());
+        let is_alone = self.is_of_waypoint_alone(listener);
+        if is_alone {
+            // Nothing is here that a client without a proxy could be served by.
+            rules.mtls = MtlsMode::Strict;
+        }
         let address = canonical(address);
         let instance = Instance::of(parts.registry.logs(), &parts.directory, address.ip());
         let client = Client { identity: None, certificate: None, address, instance };
@@ -295,6 +315,12 @@ impl Inbound {
         let accepted = accept::accept(&self.shared, &application, stream, &access, rules).await?;
         if let Err(refusal) = admit(admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
+            accepted.reset();
+            return None;
+        }
+        if is_alone && !matches!(accepted, Accepted::Hbone { .. }) {
+            parts.registry.count(Counter::InboundTunnelRefused);
+            tracing::info!(client = %client.address, "refused: a waypoint serves clients of HBONE alone");
             accepted.reset();
             return None;
         }
@@ -440,11 +466,20 @@ impl Inbound {
         self.shared.limits().sweep();
         self.shared.policies().sweep();
         self.applications.servers.sweep();
+        if let Some(waypoint) = self.shared.waypoint.get() {
+            waypoint.sweep();
+        }
+    }
+
+    /// Whether a connection was dialled at the listener of a waypoint itself, behind which no workload is.
+    fn is_of_waypoint_alone(&self, listener: SocketAddr) -> bool {
+        self.shared.waypoint.get().is_some() && listener.port() == ports::HBONE
     }
 
     fn destination(&self, stream: &TcpStream, listener: SocketAddr) -> std::io::Result<SocketAddr> {
         match self.shared.parts.application {
             Some(application) => Ok(application),
+            None if self.is_of_waypoint_alone(listener) => stream.local_addr().map(canonical),
             None => original_destination(stream, listener.port())
                 .map(|OrigDst(original)| canonical(original)),
         }
@@ -456,6 +491,12 @@ impl Applications {
     pub(crate) fn at(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
         if self.shared.parts.application.is_some() {
             return Rc::new(Application::new(None, self.server(destination, None)));
+        }
+        if let Some(passage) = self.shared.passage.get() {
+            return Rc::new(Application::service(
+                Rc::clone(passage),
+                self.server(destination, None),
+            ));
         }
         // A connection that shows the application one client carries no requests of another.
         let apart = (self.client_address.shown() == Shown::Client).then(|| client.ip());
@@ -481,6 +522,11 @@ fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(),
 }
 
 impl Shared {
+    /// Whether it is the part of a waypoint for one service.
+    pub(crate) fn is_of_service(&self) -> bool {
+        self.passage.get().is_some()
+    }
+
     /// Counts a client for whose connection there is no room.
     fn refuse(&self, client: &Client, refusal: Refusal) {
         self.parts.registry.count(match refusal {
@@ -511,7 +557,9 @@ impl Shared {
             declared => declared,
         };
         let is_named = || policy.ports.iter().any(|named| named.port == port);
-        PortRules { mtls: policy.mtls, declared, hbone: port == ports::HBONE && !is_named() }
+        // The Service of a waypoint names the port of HBONE.
+        let is_hbone = port == ports::HBONE && (self.waypoint.get().is_some() || !is_named());
+        PortRules { mtls: policy.mtls, declared, hbone: is_hbone }
     }
 
     /// Which clients and requests the policy permits now. Costs one comparison while nothing changes.

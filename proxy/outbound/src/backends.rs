@@ -55,6 +55,8 @@ pub(crate) struct Backends {
     unresolved: Cell<Option<&'static str>>,
     /// Why TLS with an endpoint outside of the mesh failed lately; none since it was begun with one.
     failure: Cell<Option<&'static str>>,
+    /// The address of the service itself, for its waypoints.
+    own: Cell<Option<SocketAddr>>,
     /// The last endpoint whose application was not reached.
     unreached: RefCell<Option<UnreachedEndpoint>>,
     /// Counts what failed before an endpoint was chosen.
@@ -98,6 +100,8 @@ pub(crate) struct Remote {
     pub(crate) connections: Rc<Gate>,
     /// How TLS is begun with it, where it is outside of the mesh.
     pub(crate) outside: Option<Rc<Outside>>,
+    /// The address of the service, if the endpoint is a waypoint of it.
+    pub(crate) behind: Option<SocketAddr>,
     edge: OnceCell<Rc<Edge>>,
     labels: EdgeLabels,
 }
@@ -109,7 +113,8 @@ impl PartialEq for Remote {
             (Some(own), Some(other)) => Rc::ptr_eq(own, other),
             (own, other) => own.is_none() && other.is_none(),
         };
-        self.address == other.address && self.endpoint == other.endpoint && same_tls
+        let same_end = self.address == other.address && self.behind == other.behind;
+        same_end && self.endpoint == other.endpoint && same_tls
     }
 }
 
@@ -160,6 +165,7 @@ impl Backends {
             outside: RefCell::new(None),
             unresolved: Cell::new(None),
             failure: Cell::new(None),
+            own: Cell::new(None),
             unreached: RefCell::new(None),
             nobody: OnceCell::new(),
         }
@@ -177,6 +183,11 @@ impl Backends {
         if !known {
             self.outside.replace(how.map(Outside::new));
         }
+    }
+
+    /// Takes the address of the service, before the endpoints are updated.
+    pub(crate) fn update_own(&self, own: Option<SocketAddr>) {
+        self.own.set(own);
     }
 
     /// Whether TLS is begun with endpoints that have no identity.
@@ -416,6 +427,7 @@ impl Backends {
             pool: Pool::new(Rc::clone(limits), shared_idle),
             connections: Rc::clone(&self.connections),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
+            behind: self.own.get().filter(|_| endpoint.wire == WireForm::Waypoint),
             endpoint,
             edge: OnceCell::new(),
             labels,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel, HandshakeError, OriginationError};
 use leno_transport::{CONNECT_TIMEOUT, ConnectError, own_addresses};
+use leno_types::Identity;
 use leno_types::mesh::{Endpoint, WireForm};
 use tokio::net::TcpStream;
 
@@ -45,6 +46,8 @@ pub(crate) enum OpenError {
     Loop(SocketAddr),
     #[error("HBONE with {0}")]
     Tunnel(SocketAddr, #[source] TunnelError),
+    #[error("the waypoint {0} cannot be asked for a service without an address")]
+    Waypoint(SocketAddr),
 }
 
 impl OpenError {
@@ -62,6 +65,7 @@ impl OpenError {
             Self::Full => "connections-in-use",
             Self::Loop(_) => LOOP,
             Self::Tunnel(_, error) => error.cause(),
+            Self::Waypoint(_) => CONNECT_FAILED,
         }
     }
 }
@@ -110,8 +114,8 @@ pub(crate) async fn open(
     {
         return Err(OpenError::Origination(error.clone()));
     }
-    if let Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } = &remote.endpoint {
-        let opened = shared.tunnels.open(remote.address, identity).await;
+    if let Some((to, identity)) = tunnel(remote)? {
+        let opened = shared.tunnels.open(to, (remote.address.ip(), identity)).await;
         let failed = |error| OpenError::Tunnel(remote.address, error);
         return Ok(opened.map_err(failed)?.guarded(place));
     }
@@ -131,6 +135,26 @@ pub(crate) async fn open(
         Err(error) => {
             shared.registry.count(Counter::OutboundHandshakeFailed);
             Err(OpenError::Handshake(remote.address, error))
+        }
+    }
+}
+
+/// Where a tunnel to an endpoint leads, and who its proxy is; `None` if none is needed.
+fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, OpenError> {
+    let address = remote.address;
+    match &remote.endpoint {
+        Endpoint { wire: WireForm::Leno, .. } => Ok(None),
+        // A waypoint without an identity, as while the mesh is being removed, is no endpoint.
+        Endpoint { identity: None, wire: WireForm::Waypoint, .. } => {
+            Err(OpenError::Waypoint(address))
+        }
+        Endpoint { identity: None, .. } => Ok(None),
+        Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } => {
+            Ok(Some((address, identity)))
+        }
+        Endpoint { identity: Some(identity), wire: WireForm::Waypoint, .. } => {
+            let to = remote.behind.ok_or(OpenError::Waypoint(address))?;
+            Ok(Some((to, identity)))
         }
     }
 }

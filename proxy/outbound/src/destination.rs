@@ -302,6 +302,7 @@ impl Destination {
             Some(Route::Backends(backends)) if backends.labels() == &labels => backends,
             _ => Rc::new(Backends::new(Rc::clone(&self.shared), labels, self.original)),
         };
+        backends.update_own(self.address_of(now));
         backends.update_external(external.as_deref(), self.resolved.borrow().nothing());
         backends.update(protocol, distribution, &endpoints);
         if let Resolution::Service(service) = now {
@@ -311,6 +312,23 @@ impl Destination {
             }
         }
         Route::Backends(backends)
+    }
+
+    /// The address of a service, which its waypoint is asked for: the one that was dialled, or one of the service where a
+    /// route or the configuration names it.
+    fn address_of(&self, now: &Resolution) -> Option<SocketAddr> {
+        let Resolution::Service(service) = now else { return None };
+        if !self.is_fixed() {
+            return Some(self.original);
+        }
+        service.vips.first().map(|ip| SocketAddr::new(*ip, self.original.port()))
+    }
+
+    /// Whether this proxy is the waypoint of the service here.
+    pub(crate) fn is_of_waypoint(&self) -> bool {
+        let resolution = self.resolution.borrow();
+        let now = resolution.borrow();
+        matches!(&*now, Resolution::Service(service) if service.waypoint.is_some())
     }
 
     /// A destination given by configuration stands for no address.

@@ -367,7 +367,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         };
         self.backends.opened(None);
         let policy = (self.policy, &*self.shared.registry);
-        let (plan, is_mesh) = (&mut self.plan, server.is_mesh);
+        let (plan, is_mesh) = (&mut self.plan, server.is_believed);
         let mut denied = false;
         let judge = |response: ResponseView<'_>, replayable: bool| {
             denied = is_mesh && is_denial(response);

@@ -5,6 +5,8 @@
 //!  connection ─► CONNECT 10.1.0.7:8080 ═╦═ mTLS, HTTP/2 ═► 10.1.0.7:15008, with the identity of the endpoint
 //!  connection ─► CONNECT 10.1.0.7:9000 ═╝
 //! ```
+//!
+//! A waypoint is such a proxy for the addresses of services.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,8 +27,9 @@ use crate::server::{Refused, STREAMS_IN_USE};
 /// As a proxy of the mesh says that a policy denies a request.
 const AUTHORIZATION_DENIED: &str = "authorization-denied";
 
-/// What a proxy of Leno says where discovery has given the address of another workload.
-const NOT_THIS_WORKLOAD: &[u8] = b"hbone-not-this-workload";
+/// What a proxy of Leno says where discovery has given the address of another workload, or a waypoint that the service no
+/// longer has or not yet.
+const ELSEWHERE: [&[u8]; 2] = [b"hbone-not-this-workload", b"waypoint-not-of-this-service"];
 
 /// Most proxies whose connections are kept. Connections to one more end with their last tunnel.
 const MAX_PROXIES: usize = 4096;
@@ -40,7 +43,7 @@ pub(crate) enum TunnelError {
     Connect(Rc<OpenError>),
     #[error("the server's proxy refuses the tunnel with status {0}")]
     Status(u16),
-    #[error("another workload is at this address, says the proxy there")]
+    #[error("the proxy there serves neither this workload nor this service")]
     Elsewhere,
     #[error("the server's proxy refuses this one's certificate")]
     Certificate,
@@ -119,13 +122,13 @@ impl Tunnels {
         Self { pools: RefCell::default(), tls: Rc::new(tls), registry, limits }
     }
 
-    /// A connection to `address`, through the proxy there, which must prove `identity`.
+    /// A connection to `address`, through the proxy at `proxy`, which must prove `identity`.
     pub(crate) async fn open(
         &self,
         address: SocketAddr,
-        identity: &Identity,
+        (proxy, identity): (IpAddr, &Identity),
     ) -> Result<Channel, TunnelError> {
-        let opened = self.open_stream(address, identity).await;
+        let opened = self.open_stream(address, (proxy, identity)).await;
         self.registry.count(match &opened {
             Ok(_) => Counter::OutboundTunnelOpened,
             Err(TunnelError::Status(_) | TunnelError::Elsewhere) => Counter::OutboundTunnelRefused,
@@ -137,16 +140,16 @@ impl Tunnels {
     async fn open_stream(
         &self,
         address: SocketAddr,
-        identity: &Identity,
+        (proxy, identity): (IpAddr, &Identity),
     ) -> Result<Stream, TunnelError> {
-        let pool = self.pool(address.ip(), identity);
+        let pool = self.pool(proxy, identity);
         let mut head = Head::new();
         head.push(b":method", b"CONNECT");
         head.push(b":authority", address.to_string().as_bytes());
         let mut tries = 0_usize;
         loop {
             tries = tries.saturating_add(1);
-            let lent = pool.stream(|| self.connect(address.ip(), identity)).await?;
+            let lent = pool.stream(|| self.connect(proxy, identity)).await?;
             if lent.reused && lent.tag.is_outdated() {
                 // Its tunnels go on. Each turn retires one of a bounded number.
                 lent.retire();
@@ -238,7 +241,8 @@ async fn answer(stream: &mut Stream) -> Result<(u16, bool), Reset> {
     loop {
         let head = stream.head().await?;
         if !head.is_interim() {
-            let is_elsewhere = head.get(b"leno-error") == Some(NOT_THIS_WORKLOAD);
+            let cause = head.get(b"leno-error");
+            let is_elsewhere = cause.is_some_and(|cause| ELSEWHERE.contains(&cause));
             return Ok((head.status().unwrap_or_default(), is_elsewhere));
         }
     }

@@ -276,6 +276,22 @@ impl Outbound {
         self.serve_by(route, &destination, client).await;
     }
 
+    /// Serves a connection that this proxy itself has opened for a client of a service that it is the waypoint of.
+    pub async fn serve_waypoint(&self, stream: TcpStream, service: SocketAddr) {
+        let destination = self.destinations.get(canonical(service));
+        let mut client = Peeked::from(stream);
+        match unless_gone(destination.route(), |cx| client.poll_gone(cx)).await {
+            Ok(route @ Route::Backends(_)) if destination.is_of_waypoint() => {
+                self.serve_by(route, &destination, client).await;
+            }
+            Ok(_) => {
+                tracing::info!(%service, "refused: this proxy is not the service's waypoint, or no longer");
+                client.reset();
+            }
+            Err(error) => opaque::left(&self.shared, destination.original(), client, &error),
+        }
+    }
+
     /// Connections of HTTP are mostly idle, so the rest, which needs more memory, is in boxes.
     async fn serve_by(&self, route: Route, to: &Rc<Destination>, client: Peeked<TcpStream>) {
         match route {

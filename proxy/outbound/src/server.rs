@@ -30,6 +30,9 @@ pub(crate) struct Server {
     pub(crate) reused: bool,
     /// Another proxy is on the other side.
     pub(crate) is_mesh: bool,
+    /// What it says in headers of the mesh is believed: it is such a proxy, or a waypoint, which removes what servers behind
+    /// it say there.
+    pub(crate) is_believed: bool,
     connection: Pooled<Channel, Refused>,
     /// What the shared connection had received before this request.
     heard: u64,
@@ -117,12 +120,13 @@ pub(crate) async fn get<R: Request>(
     deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
     let is_mesh = connect::is_mesh(shared, remote);
+    let is_believed = is_mesh || remote.behind.is_some();
     let carrier = carrier(is_mesh, request, remote);
     if let Some(connection) = remote.pool.at_once(carrier) {
         if carrier == Carrier::Either && matches!(connection, Pooled::Http2(_)) {
             remote.pool.prepare(|| ahead(Rc::clone(shared), Rc::clone(remote)));
         }
-        return Ok(Server::over(connection, is_mesh, shared));
+        return Ok(Server::over(connection, (is_mesh, is_believed), shared));
     }
     let deadline = [request.deadline(), deadline].into_iter().flatten().min();
     let connected = connect(shared, remote, carrier);
@@ -137,7 +141,7 @@ pub(crate) async fn get<R: Request>(
         }
     };
     let connection = unless_gone(connected, over).await.unwrap_or_else(Err)?;
-    Ok(Server::over(connection, is_mesh, shared))
+    Ok(Server::over(connection, (is_mesh, is_believed), shared))
 }
 
 /// What a request goes over.
@@ -202,7 +206,11 @@ fn count_outlived(shared: &Shared, request: &Weak<()>) {
 
 impl Server {
     /// Counts how the connection was got.
-    fn over(connection: Pooled<Channel, Refused>, is_mesh: bool, shared: &Shared) -> Self {
+    fn over(
+        connection: Pooled<Channel, Refused>,
+        (is_mesh, is_believed): (bool, bool),
+        shared: &Shared,
+    ) -> Self {
         let (reused, heard) = match &connection {
             Pooled::Http1 { reused, .. } => (*reused, 0),
             Pooled::Http2(lent) => {
@@ -215,7 +223,7 @@ impl Server {
         let counter =
             if reused { Counter::OutboundPoolReused } else { Counter::OutboundPoolOpened };
         shared.registry.count(counter);
-        Self { reused, is_mesh, connection, heard }
+        Self { reused, is_mesh, is_believed, connection, heard }
     }
 
     /// Relays a request and its response.

@@ -50,6 +50,7 @@ mod tokens;
 mod traces;
 mod traffic;
 mod uplink;
+mod waypoint;
 mod workload_api;
 mod zones;
 
@@ -150,7 +151,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ),
         (
             "encryption",
-            [encryption::cases(), hbone::cases(), neighbours::cases()]
+            [encryption::cases(), hbone::cases(), waypoint::cases(), neighbours::cases()]
                 .into_iter()
                 .flatten()
                 .collect(),

@@ -212,7 +212,7 @@ impl<'a> Race<'a> {
                     Err(error) => return Ended::NotConnected(error),
                 };
             connected.set(true);
-            let is_mesh = server.is_mesh;
+            let is_mesh = server.is_believed;
             let judge = |response: ResponseView<'_>, is_replayable: bool| {
                 self.judge(response, (is_replayable, is_mesh), &own)
             };

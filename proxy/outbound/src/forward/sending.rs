@@ -109,7 +109,7 @@ impl Sending<'_> {
             order.request.add = &with_state;
         }
         // The server has proven that it is a proxy of the mesh: its word is the mesh's.
-        order.response.keep_mesh = server.is_mesh;
+        order.response.keep_mesh = server.is_believed;
         let added: Vec<HeaderLine>;
         if let Some(line) = line {
             added = order.response.add.iter().cloned().chain([line]).collect();

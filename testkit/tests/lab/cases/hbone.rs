@@ -129,7 +129,7 @@ fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> R
 }
 
 /// Writes the certificate of `who`, which it gets over the Workload API.
-fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> {
+pub(super) fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> {
     let peer = lab.directory().join("spiffe-peer");
     let peer = peer.to_str().context("a path")?;
     let files: Value = serde_json::from_str(&lab.text(who, &[peer, "svid"])?)?;
@@ -144,7 +144,12 @@ fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> {
 }
 
 /// What `plain` gets for these CONNECTs over one connection to the proxy of `server`.
-fn asked(lab: &Lab, directory: &str, server: &str, connects: &[String]) -> Result<Vec<Value>> {
+pub(super) fn asked(
+    lab: &Lab,
+    directory: &str,
+    server: &str,
+    connects: &[String],
+) -> Result<Vec<Value>> {
     let peer = leno_testkit::binaries::ours("leno-peer")?.with_file_name("examples/hbone-peer");
     let peer = peer.to_str().context("a path")?.to_owned();
     let proxy = format!("{}:15008", lab.status()?.address(server, false)?);

@@ -1,0 +1,120 @@
+//! Connections of a proxy to itself, from its inbound side to its outbound side, over loopback.
+//!
+//! ```text
+//!  inbound: connect(10.96.0.7:80) ─► bind 127.x.y.z:p, note it ─► 127.0.0.1:listener ─► outbound: destination(127.x.y.z:p)
+//! ```
+//! Only the proxy that has noted the address of the client's end knows the destination, so that no other program can use
+//! the listener.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
+use crate::listen::Listener;
+
+/// Most connections that are made at a time: as many as the queue of the listener takes.
+const MAX_UNDER_WAY: usize = 4096;
+/// How many addresses of loopback connections come from in turn. Each has some 28,000 ports, of which a closed connection
+/// keeps one for a minute.
+const SOURCES: u8 = 200;
+
+/// The way of one worker to itself.
+#[derive(Debug)]
+pub struct Passage {
+    listener: SocketAddr,
+    /// The destination of each connection that is not accepted yet, by the address of its client's end.
+    under_way: RefCell<HashMap<SocketAddr, SocketAddr>>,
+    last: Cell<u8>,
+}
+
+/// Forgets a connection that was not made.
+struct UnderWay<'a>(&'a Passage, Option<SocketAddr>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(client) = self.1 {
+            self.0.under_way.borrow_mut().remove(&client);
+        }
+    }
+}
+
+impl Passage {
+    /// The passage, and the listener whose connections are to be asked for their [`destination`](Self::destination).
+    ///
+    /// # Errors
+    /// When loopback cannot be listened on.
+    pub fn open() -> io::Result<(Rc<Self>, Listener)> {
+        let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let (under_way, last) = (RefCell::default(), Cell::new(0));
+        let passage = Self { listener: listener.address(), under_way, last };
+        Ok((Rc::new(passage), listener))
+    }
+
+    /// Connects to the own listener, as `destination`.
+    ///
+    /// # Errors
+    /// [`ConnectError`], about `destination`.
+    pub async fn connect(&self, destination: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let (socket, mut noted) =
+            self.bind(destination).map_err(|error| ConnectError::Other(destination, error))?;
+        let connecting = socket.connect(self.listener);
+        let connected = within(self.listener, CONNECT_TIMEOUT, connecting).await;
+        if connected.is_ok() {
+            noted.1 = None;
+        }
+        connected
+    }
+
+    fn bind(&self, destination: SocketAddr) -> io::Result<(TcpSocket, UnderWay<'_>)> {
+        if self.under_way.borrow().len() >= MAX_UNDER_WAY {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{MAX_UNDER_WAY} connections of the waypoint to itself are being made"),
+            ));
+        }
+        let socket = TcpSocket::new_v4()?;
+        let source = self.last.get().wrapping_add(1).checked_rem(SOURCES).unwrap_or_default();
+        self.last.set(source);
+        socket.bind(SocketAddr::from(([127, 15, source, 1], 0)))?;
+        let client = socket.local_addr()?;
+        self.under_way.borrow_mut().insert(client, destination);
+        Ok((socket, UnderWay(self, Some(client))))
+    }
+
+    /// Where an accepted connection is to go, by the address of its client. `None`: this proxy has not made it.
+    pub fn destination(&self, client: SocketAddr) -> Option<SocketAddr> {
+        self.under_way.borrow_mut().remove(&client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_has_its_destination_once_and_a_stranger_has_none() {
+        let (passage, listener) = Passage::open().unwrap();
+        let to = SocketAddr::from(([10, 96, 0, 7], 80));
+        let (connected, accepted) = tokio::join!(passage.connect(to), listener.accept());
+        let (own, (_stream, client)) = (connected.unwrap(), accepted.unwrap());
+        assert_eq!(own.local_addr().unwrap(), client);
+        assert_eq!(passage.destination(client), Some(to));
+        assert_eq!(passage.destination(client), None);
+        let stranger = TcpStream::connect(listener.address()).await.unwrap();
+        assert_eq!(passage.destination(stranger.local_addr().unwrap()), None);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_not_made_is_forgotten() {
+        let (passage, listener) = Passage::open().unwrap();
+        drop(listener);
+        let to = SocketAddr::from(([10, 96, 0, 7], 80));
+        passage.connect(to).await.unwrap_err();
+        assert!(passage.under_way.borrow().is_empty());
+    }
+}
