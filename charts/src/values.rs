@@ -36,6 +36,17 @@ pub struct Values {
     pub proxy: Proxy,
     /// The webhooks by which the API server calls the control plane.
     pub webhook: Webhook,
+    /// Gateways that become waypoints.
+    pub waypoints: Waypoints,
+}
+
+/// Gateways that become waypoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Waypoints {
+    /// Whether they do, for which the control plane needs the right to keep Deployments, Services and service accounts.
+    pub enabled: bool,
 }
 
 /// Which cryptography TLS uses.

@@ -352,6 +352,7 @@ fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
     values.identity.cluster_trust_bundle = true;
     values.identity.pod_certificates = true;
+    values.waypoints.enabled = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
         // Only the name of the binding counts here.

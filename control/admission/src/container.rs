@@ -1,6 +1,6 @@
 //! The proxy's container, and what it mounts.
 
-use leno_types::ports::{ADMIN, PROXY_UID};
+use leno_types::ports::{ADMIN, HBONE, PROXY_UID};
 
 use crate::probes::{Probes, VARIABLE};
 use crate::settings::{Settings, Shape};
@@ -9,6 +9,8 @@ use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME, workload_api,
 };
 
+/// The container of a waypoint's pod.
+const WAYPOINT_CONTAINER: &str = "waypoint";
 /// The audience of the token.
 const AUDIENCE: &str = "leno";
 /// How long a token holds, in seconds; the kubelet replaces it at 80 %.
@@ -59,6 +61,37 @@ pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
     }
     container.set("volumeMounts", Value::List(mounts));
     container
+}
+
+/// The spec of the pods of a waypoint, without their service account: the proxy alone, which nothing captures.
+#[must_use]
+pub fn waypoint_pod(settings: &Settings) -> Value {
+    let of_sidecar = ["LENO_AWAIT_CAPTURE"];
+    let mut proxy = container(settings, &Probes::default());
+    for field in ["restartPolicy", "lifecycle", "startupProbe"] {
+        let _unset = proxy.remove(field);
+    }
+    // A container of the name of a sidecar's would make it a workload with a sidecar.
+    proxy.set("name", WAYPOINT_CONTAINER);
+    let (variables, _) = proxy.list_in("env");
+    variables.retain(|one| !one.name().is_some_and(|name| of_sidecar.contains(&name)));
+    let listen = format!("0.0.0.0:{HBONE},[::]:{HBONE}");
+    for (name, value) in [("LENO_WAYPOINT", "true"), ("LENO_INBOUND", &listen)] {
+        variables.push([("name", name.into()), ("value", value.into())].into());
+    }
+    let (ports, _) = proxy.list_in("ports");
+    ports.push([("name", "hbone".into()), ("containerPort", u32::from(HBONE).into())].into());
+    proxy.set("startupProbe", ready());
+    let get = Value::from([("path", "/ready".into()), ("port", admin())]);
+    proxy.set("readinessProbe", Value::from([("httpGet", get)]));
+    let mut pod =
+        Value::from([("containers", [proxy].into()), ("volumes", Value::List(volumes(settings)))]);
+    if !settings.pull_secrets.is_empty() {
+        let secret = |name: &String| Value::from([("name", name.as_str().into())]);
+        let secrets = settings.pull_secrets.iter().map(secret).collect();
+        pod.set("imagePullSecrets", Value::List(secrets));
+    }
+    pod
 }
 
 /// The volumes that it mounts.
@@ -209,4 +242,27 @@ fn mount(volume: &str, path: &str) -> Value {
 
 fn admin() -> Value {
     u32::from(ADMIN).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waypoint_is_a_proxy_that_listens_for_hbone_and_waits_for_no_capture() {
+        let settings = Settings { pull_secrets: vec!["of-us".to_owned()], ..Settings::default() };
+        let pod = waypoint_pod(&settings);
+        let [proxy] = pod.list("containers") else { panic!("{pod:?}") };
+        let variable = |name: &str| {
+            let found = proxy.list("env").iter().find(|one| one.name() == Some(name));
+            found.and_then(|one| one.get("value")?.text().map(str::to_owned))
+        };
+        assert_eq!(variable("LENO_WAYPOINT").as_deref(), Some("true"));
+        assert_eq!(variable("LENO_INBOUND").as_deref(), Some("0.0.0.0:15008,[::]:15008"));
+        assert_eq!(variable("LENO_AWAIT_CAPTURE"), None);
+        assert_ne!(proxy.name(), Some(CONTAINER), "it is no workload with a sidecar");
+        assert!(proxy.get("restartPolicy").is_none() && proxy.get("readinessProbe").is_some());
+        assert_eq!(pod.list("imagePullSecrets")[0].name(), Some("of-us"));
+        assert_eq!(pod.list("volumes").len(), volumes(&settings).len());
+    }
 }

@@ -35,6 +35,7 @@ mod value;
 mod workload;
 mod workload_api;
 
+pub use container::waypoint_pod;
 pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
 pub use mode::ModeOfNamespace;

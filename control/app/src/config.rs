@@ -146,6 +146,12 @@ pub(crate) struct Flags {
           action = clap::ArgAction::SetTrue, conflicts_with = "proxy_workload_api")]
     pub(crate) pod_certificates: bool,
 
+    /// Keeps a Deployment of proxies for each Gateway of the class leno-waypoint, with its Service and service account; only
+    /// with --kubernetes
+    #[arg(long, env = "LENO_WAYPOINTS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) waypoints: bool,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -332,6 +338,8 @@ pub(crate) struct Cluster {
     pub(crate) trust_bundle: bool,
     /// Whether certificates are signed that kubelets request for pods.
     pub(crate) pod_certificates: bool,
+    /// Whether Gateways become waypoints.
+    pub(crate) waypoints: bool,
     /// How long a phase of a rotation of the root lasts at least.
     pub(crate) phase_hold: Duration,
     /// What proxies in pods are like.
@@ -366,6 +374,7 @@ impl Config {
                 webhook: flags.webhook,
                 trust_bundle: flags.cluster_trust_bundle || flags.pod_certificates,
                 pod_certificates: flags.pod_certificates,
+                waypoints: flags.waypoints,
                 phase_hold: flags.phase_hold,
                 proxies: Box::new(proxies),
             })

@@ -12,6 +12,7 @@
 //!  ClusterTrustBundle <- trust_bundle  the mesh's roots, for pods that mount them, by it
 //!  PodCertificateRequests <- pod_certificates  certificates that kubelets request for pods, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
+//!  Deployments, Services, ServiceAccounts, Gateways  <- waypoints  the pods of waypoints, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
 //!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
 //!  a removal    <- removal     taken back, step by step, if the mesh was installed again, by it
@@ -46,6 +47,7 @@ mod statuses;
 mod tokens;
 mod trust_bundle;
 mod unenforced;
+mod waypoints;
 mod webhooks;
 mod xmesh;
 
@@ -66,5 +68,6 @@ pub use trust_bundle::{TRUST_BUNDLE, TrustBundleReconciler};
 pub use unenforced::{
     POLICIES_CONDITION, UNENFORCED_ANNOTATION, policies_enforced, unenforced_annotation,
 };
+pub use waypoints::{WAYPOINT_CLASS, WaypointReconciler};
 pub use webhooks::{INJECTOR, VALIDATOR, WebhookReconciler};
 pub use xmesh::{FEATURES, MESH, XMeshReconciler};

@@ -9,8 +9,8 @@ use leno_cluster::{
     AuthorityStore, FailingKind, KeptReconciler, KeySecrets, PodCertificateSigner,
     RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas, Reports, RootsReconciler,
     StatusReconciler, TRUST_ANNOTATION, TokenReviewer, TrustBundleReconciler,
-    UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
-    policies_enforced, unenforced_annotation,
+    UNENFORCED_ANNOTATION, WaypointReconciler, WebhookReconciler, XMeshReconciler, authority,
+    kinds_followed, policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
 use leno_keys::{KeySets, Store, WebAuthorities};
@@ -71,11 +71,12 @@ pub(super) async fn open(
     let published = published(&client, cluster, &authority);
     let parts = (store, published.clone(), leads.clone());
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
+    let has_pod_certificates = has_pod_certificates(&client, cluster).await;
     let mut led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
+    led.extend(waypoints(&client, cluster, has_pod_certificates, leads.clone())?);
     led.push(pod_certificates(&client, (cluster, config), &authority, leads.clone()));
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
-    let has_pod_certificates = has_pod_certificates(&client, cluster).await;
     let hook = hook((kubernetes, has_pod_certificates), &authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
 
@@ -110,6 +111,27 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// Starts what makes waypoints of Gateways, if that is switched on.
+fn waypoints(
+    client: &Client,
+    cluster: &Cluster,
+    has_pod_certificates: bool,
+    leads: watch::Receiver<bool>,
+) -> anyhow::Result<Option<Render>> {
+    if !cluster.waypoints {
+        return Ok(None);
+    }
+    let mut proxies = (*cluster.proxies).clone();
+    if !has_pod_certificates {
+        proxies.pod_certificates = None;
+    }
+    let pod = serde_json::to_value(leno_admission::waypoint_pod(&proxies));
+    let pod = pod.context("making the pods of waypoints")?;
+    let reconciler = Arc::new(WaypointReconciler::new(client.clone(), pod));
+    let run = |part: Arc<WaypointReconciler>| async move { part.run(leads).await };
+    Ok(Some(start(reconciler, run, WaypointReconciler::render)))
 }
 
 /// Starts what signs the certificates that kubelets request for pods.

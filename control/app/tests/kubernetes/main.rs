@@ -30,6 +30,7 @@ mod scale;
 mod skew;
 mod tenants;
 mod trust_bundle;
+mod waypoints;
 #[path = "../../../serve/tests/serve/client.rs"]
 #[expect(dead_code, reason = "the tests of leno-serve use all of it")]
 mod wire;

@@ -67,6 +67,13 @@ impl Proxy {
         self.sees_that(service, "roots", |now| roots_of(now).is_some_and(&like)).await;
     }
 
+    /// Waits until it is told what it enforces for a service of the shop as its waypoint.
+    pub(crate) async fn is_waypoint_of(&self, service: &str) {
+        let enforces =
+            |now: &Resolution| matches!(now, Resolution::Service(of) if of.waypoint.is_some());
+        self.sees_that(service, "what a waypoint enforces", enforces).await;
+    }
+
     async fn sees_that(&self, service: &str, what: &str, is: impl Fn(&Resolution) -> bool) {
         let name = ServiceName::new("shop", service).unwrap();
         let mut watch = self.directory.watch_service(&name);

@@ -1,0 +1,413 @@
+//! Waypoints: for each Gateway of the class `leno-waypoint` a Deployment of proxies with a Service and a service account, kept
+//! while this replica leads.
+//!
+//! ```text
+//!  Gateway shop/edge ──► ServiceAccount, Deployment, Service shop/edge, owned by it ──► its status
+//! ```
+//! The objects have the Gateway as their owner, so that they go with it. What another client has made under the same name
+//! is left alone: a Gateway called as a service account would have its identity otherwise.
+
+mod objects;
+mod status;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use leno_kube::{
+    Api, Client, Event, Reflection, Report, Resource, Selection, WatchError, apply, is_status,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
+
+use objects::{Plan, plan};
+use status::{State, status};
+
+/// The class of Gateways that are waypoints.
+pub const WAYPOINT_CLASS: &str = "leno-waypoint";
+/// The label of the objects of a Gateway with its class.
+const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
+/// Whose the written fields are, for the API server.
+const FIELD_MANAGER: &str = "leno-controller";
+/// Longest wait for all answers about one Gateway.
+const ANSWERS: Duration = Duration::from_secs(10);
+/// The wait after objects of a Gateway could not be written, as where this control plane has no right to.
+const RETRY: Duration = Duration::from_secs(15);
+/// Most Gateways that are kept. Those beyond it have no waypoint.
+const MOST: usize = 1_000;
+/// Gateways written at once.
+const AT_ONCE: usize = 4;
+
+/// Keeps the objects and the status of each Gateway of the class. If the kind is not installed there is nothing to do.
+pub struct WaypointReconciler {
+    client: Client,
+    /// The spec of a waypoint's pods, without its service account.
+    pod: Value,
+    hashes: RandomState,
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl WaypointReconciler {
+    /// `pod`: the spec of a waypoint's pods, without its service account.
+    #[must_use]
+    pub fn new(client: Client, pod: Value) -> Self {
+        let [written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { client, pod, hashes: RandomState::new(), written, failed }
+    }
+
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed::new(self)).await;
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let help =
+            "Times that the objects or the status of a waypoint's Gateway were written, by result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("waypoint_writes_total", help), &results);
+    }
+
+    /// Writes the objects of a Gateway.
+    async fn write(&self, (namespace, name): &Key, plan: &Plan) -> Result<Written, String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        put(&accounts, (name, &plan.uid), ("ServiceAccount", &plan.account)).await?;
+        let service = put(&services, (name, &plan.uid), ("Service", &plan.service)).await?;
+        let deployment =
+            put(&deployments, (name, &plan.uid), ("Deployment", &plan.deployment)).await?;
+        self.written.fetch_add(1, Ordering::Relaxed);
+        Ok(Written {
+            generation: deployment.metadata.generation,
+            version: service.metadata.resource_version,
+        })
+    }
+
+    async fn write_in_time(&self, key: &Key, plan: &Plan) -> Result<Written, String> {
+        let written = timeout(ANSWERS, self.write(key, plan)).await;
+        let written = written.unwrap_or_else(|_| Err("no answer of the API server".to_owned()));
+        if let Err(failure) = &written {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            let (namespace, name) = key;
+            tracing::warn!(namespace, name, failure, "a waypoint cannot be kept; trying again");
+        }
+        written
+    }
+
+    /// Writes a status, only in the version that was read; the stored object.
+    async fn write_status(
+        &self,
+        key: &Key,
+        gateway: &DynamicObject,
+        status: Value,
+    ) -> Option<DynamicObject> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.0, &resource());
+        let version = &gateway.metadata.resource_version;
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let failure = match timeout(ANSWERS, api.patch_status(&key.1, &parameters, &patch)).await {
+            Ok(Ok(stored)) => {
+                self.written.fetch_add(1, Ordering::Relaxed);
+                return Some(stored);
+            }
+            // The watch is about to report another version, or the end.
+            Ok(Err(error)) if is_status(&error, 409) || is_status(&error, 404) => return None,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => "no answer of the API server".to_owned(),
+        };
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let (namespace, name) = key;
+        tracing::warn!(
+            namespace,
+            name,
+            failure,
+            "the status of a waypoint cannot be written; trying again"
+        );
+        None
+    }
+}
+
+/// Applies an object unless one of this name is there that is not of the Gateway.
+async fn put<K>(
+    api: &Api<K>,
+    (name, uid): (&str, &str),
+    (kind, document): (&str, &Value),
+) -> Result<K, String>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let failed = |error: leno_kube::Error| format!("{kind} {name}: {error}");
+    if let Some(there) = api.get_opt(name).await.map_err(failed)? {
+        let owners = there.meta().owner_references.iter().flatten();
+        if !owners.into_iter().any(|owner| owner.uid == uid) {
+            return Err(format!(
+                "there is a {kind} {name} that does not belong to this Gateway: rename one of them, or delete it"
+            ));
+        }
+    }
+    apply(api, FIELD_MANAGER, name, document).await.map_err(failed)
+}
+
+fn resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "Gateway");
+    ApiResource::from_gvk_with_plural(&kind, "gateways")
+}
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// What was stored.
+#[derive(Clone, Debug, PartialEq)]
+struct Written {
+    /// Of the Deployment's spec.
+    generation: Option<i64>,
+    /// Of the Service.
+    version: Option<String>,
+}
+
+/// What became of the objects of a Gateway.
+struct Outcome {
+    /// The hash of what was written.
+    plan: u64,
+    written: Result<Written, String>,
+    at: Instant,
+}
+
+/// What is kept of a Deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DeploymentState {
+    generation: Option<i64>,
+    available: i32,
+}
+
+/// What is kept of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ServiceState {
+    version: Option<String>,
+    addresses: Vec<String>,
+}
+
+/// The Gateways of the class and their objects, by namespace and name.
+struct Observed<'a> {
+    own: &'a WaypointReconciler,
+    gateways: Reflection<Key, DynamicObject>,
+    deployments: Reflection<Key, DeploymentState>,
+    services: Reflection<Key, ServiceState>,
+    outcomes: BTreeMap<Key, Outcome>,
+}
+
+/// A report of one of the watches.
+enum Observation {
+    Gateway(Report<DynamicObject>),
+    Deployment(Report<Deployment>),
+    Service(Report<Service>),
+}
+
+impl<'a> Observed<'a> {
+    fn new(own: &'a WaypointReconciler) -> Self {
+        let (gateways, deployments) = (Reflection::default(), Reflection::default());
+        let (services, outcomes) = (Reflection::default(), BTreeMap::new());
+        Self { own, gateways, deployments, services, outcomes }
+    }
+
+    fn is_complete(&self) -> bool {
+        let objects = self.deployments.is_complete() && self.services.is_complete();
+        self.gateways.is_complete() && objects
+    }
+
+    /// The Gateways whose objects are to be written, and since when they may be.
+    fn due(&self) -> Vec<(Key, Plan, u64, Option<Instant>)> {
+        if !self.is_complete() {
+            return Vec::new();
+        }
+        let due = |(key, gateway): (&Key, &DynamicObject)| {
+            let plan = plan(gateway, &self.own.pod).ok()?;
+            let hash = self.own.hashes.hash_one(plan.text());
+            let wait = match self.outcomes.get(key).filter(|outcome| outcome.plan == hash) {
+                None => None,
+                Some(Outcome { written: Err(_), at, .. }) => Some(*at + RETRY),
+                Some(Outcome { written: Ok(written), .. }) => {
+                    let there = Written {
+                        generation: self
+                            .deployments
+                            .values()
+                            .get(key)
+                            .and_then(|one| one.generation),
+                        version: self
+                            .services
+                            .values()
+                            .get(key)
+                            .and_then(|one| one.version.clone()),
+                    };
+                    if there == *written {
+                        return None;
+                    }
+                    None
+                }
+            };
+            Some((key.clone(), plan, hash, wait))
+        };
+        self.gateways.values().iter().filter_map(due).collect()
+    }
+
+    /// The statuses to be written.
+    fn statuses(&self) -> Vec<(Key, Value)> {
+        if !self.is_complete() {
+            return Vec::new();
+        }
+        let now = Timestamp::now().to_string();
+        let due = |(key, gateway): (&Key, &DynamicObject)| {
+            let state = match (plan(gateway, &self.own.pod), self.outcomes.get(key)) {
+                (Err(refusal), _) => State::Refused(refusal),
+                (Ok(_), None) => State::Pending,
+                (Ok(_), Some(Outcome { written: Err(failure), .. })) => {
+                    State::Failed(failure.clone())
+                }
+                (Ok(_), Some(_)) => {
+                    let available =
+                        self.deployments.values().get(key).map_or(0, |one| one.available);
+                    let service = self.services.values().get(key);
+                    let addresses = service.map(|one| one.addresses.clone()).unwrap_or_default();
+                    State::Running { available, addresses }
+                }
+            };
+            Some((key.clone(), status(gateway, &state, &now)?))
+        };
+        self.gateways.values().iter().filter_map(due).collect()
+    }
+
+    fn observe_gateway(&mut self, event: Event<DynamicObject>) {
+        if let Event::InitApply(gateway) | Event::Apply(gateway) = &event {
+            let is_known = self.gateways.values().contains_key(&key(gateway));
+            if !is_known && self.gateways.values().len() >= MOST {
+                let (namespace, name) = key(gateway);
+                tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
+                return;
+            }
+        }
+        self.gateways.take(event, |gateway| {
+            let key = key(&gateway);
+            let is_ours = gateway.data["spec"]["gatewayClassName"] == WAYPOINT_CLASS
+                && gateway.metadata.deletion_timestamp.is_none();
+            (key, is_ours.then_some(gateway))
+        });
+        let Self { gateways, outcomes, .. } = self;
+        outcomes.retain(|key, _| gateways.values().contains_key(key));
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Observation;
+
+    fn watches(&self) -> BoxStream<'static, Observation> {
+        let client = || self.own.client.clone();
+        let gateways: Api<DynamicObject> = Api::all_with(client(), &resource());
+        let ours = || Selection::labelled(CLASS_LABEL, WAYPOINT_CLASS);
+        let gateways = leno_kube::watch(gateways, Selection::default()).map(Observation::Gateway);
+        let deployments = leno_kube::watch(Api::all(client()), ours()).map(Observation::Deployment);
+        let services = leno_kube::watch(Api::all(client()), ours()).map(Observation::Service);
+        stream::select(gateways, stream::select(deployments, services)).boxed()
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        let error = match observation {
+            Observation::Gateway(Report::Event(event)) => return self.observe_gateway(event),
+            Observation::Deployment(Report::Event(event)) => {
+                return self.deployments.take(event, |one| {
+                    let available =
+                        one.status.as_ref().and_then(|status| status.available_replicas);
+                    let generation = one.metadata.generation;
+                    let state = DeploymentState { generation, available: available.unwrap_or(0) };
+                    (key(&one), Some(state))
+                });
+            }
+            Observation::Service(Report::Event(event)) => {
+                return self.services.take(event, |one| {
+                    let spec = one.spec.as_ref();
+                    let addresses = spec.and_then(|spec| spec.cluster_ips.clone());
+                    let version = one.metadata.resource_version.clone();
+                    let addresses = addresses.unwrap_or_default();
+                    (key(&one), Some(ServiceState { version, addresses }))
+                });
+            }
+            // The kind is not installed.
+            Observation::Gateway(Report::Failed(
+                WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
+            )) if is_status(&error, 404) => return,
+            Observation::Gateway(Report::Failed(error))
+            | Observation::Deployment(Report::Failed(error))
+            | Observation::Service(Report::Failed(error)) => error,
+            Observation::Gateway(Report::Resumed)
+            | Observation::Deployment(Report::Resumed)
+            | Observation::Service(Report::Resumed) => return,
+        };
+        let error: &dyn std::error::Error = &error;
+        tracing::warn!(error, "waypoints cannot be followed; trying again");
+    }
+
+    fn is_due(&self) -> bool {
+        !self.due().is_empty() || !self.statuses().is_empty()
+    }
+
+    fn not_before(&self) -> Option<Instant> {
+        if !self.statuses().is_empty() {
+            return None;
+        }
+        // All of them have failed lately, or one of them need not wait.
+        let waits: Option<Vec<Instant>> = self.due().into_iter().map(|(.., wait)| wait).collect();
+        waits?.into_iter().min()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let (own, now) = (self.own, Instant::now());
+        let due = self.due().into_iter().filter(|(.., wait)| wait.is_none_or(|wait| wait <= now));
+        let writes = due.map(|(key, plan, hash, _)| async move {
+            let written = own.write_in_time(&key, &plan).await;
+            (key, hash, written)
+        });
+        let outcomes: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+        for (key, plan, written) in outcomes {
+            if let Ok(written) = &written {
+                // The watches report the same later.
+                let before = self.deployments.values().get(&key).copied().unwrap_or_default();
+                let state = DeploymentState { generation: written.generation, ..before };
+                self.deployments.insert(key.clone(), state);
+                let before = self.services.values().get(&key).cloned().unwrap_or_default();
+                let state = ServiceState { version: written.version.clone(), ..before };
+                self.services.insert(key.clone(), state);
+            }
+            self.outcomes.insert(key, Outcome { plan, written, at: Instant::now() });
+        }
+        let mut all = true;
+        for (key, status) in self.statuses() {
+            let Some(gateway) = self.gateways.values().get(&key) else { continue };
+            match own.write_status(&key, gateway, status).await {
+                Some(stored) => self.gateways.insert(key, stored),
+                None => all = false,
+            }
+        }
+        all
+    }
+}
+
+fn key<K: Resource>(object: &K) -> Key {
+    let metadata = object.meta();
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    (text(&metadata.namespace), text(&metadata.name))
+}

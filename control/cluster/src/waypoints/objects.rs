@@ -1,0 +1,197 @@
+//! The objects that a Gateway of a waypoint becomes; pure.
+
+use std::collections::BTreeMap;
+
+use leno_kube::api::DynamicObject;
+use leno_types::{check_label, ports};
+use serde_json::{Value, json};
+
+use super::{CLASS_LABEL, WAYPOINT_CLASS};
+
+/// The label of the objects of a Gateway with its name (GEP-1762).
+const NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+/// How long a waypoint may take to end, in seconds: longer than its proxy waits for connections.
+const GRACE_S: u32 = 45;
+
+/// The objects of one Gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan {
+    pub(super) uid: String,
+    pub(super) account: Value,
+    pub(super) service: Value,
+    pub(super) deployment: Value,
+}
+
+impl Plan {
+    /// All of it, to be compared.
+    pub(super) fn text(&self) -> String {
+        format!("{}{}{}{}", self.uid, self.account, self.service, self.deployment)
+    }
+}
+
+/// Why a Gateway becomes no waypoint: the reason of its condition `Accepted`, and a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+fn refused(reason: &'static str, message: impl Into<String>) -> Refusal {
+    Refusal { reason, message: message.into() }
+}
+
+/// What a Gateway asks for. `pod`: the spec of its pods, without the service account.
+pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<Plan, Refusal> {
+    let spec = &gateway.data["spec"];
+    let name = gateway.metadata.name.clone().unwrap_or_default();
+    if let Err(error) = check_label("name", &name) {
+        let message = format!("its name is that of a Service: {error}");
+        return Err(refused("Invalid", message));
+    }
+    if spec["addresses"].as_array().is_some_and(|addresses| !addresses.is_empty()) {
+        let message = "a waypoint has the addresses of its Service: remove spec.addresses";
+        return Err(refused("UnsupportedAddress", message));
+    }
+    if !spec["infrastructure"]["parametersRef"].is_null() {
+        let message = "a waypoint takes no parameters: remove spec.infrastructure.parametersRef";
+        return Err(refused("InvalidParameters", message));
+    }
+    let from = from(spec)?;
+    let infrastructure = |field: &str| texts(&spec["infrastructure"][field]);
+    let mut labels = infrastructure("labels");
+    let own = [(NAME_LABEL, name.as_str()), (CLASS_LABEL, WAYPOINT_CLASS)];
+    labels.extend(own.map(|(label, value)| (label.to_owned(), value.to_owned())));
+    let annotations = infrastructure("annotations");
+    let uid = gateway.metadata.uid.clone().unwrap_or_default();
+    let owner = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": name, "uid": uid,
+        "controller": true, "blockOwnerDeletion": false,
+    });
+    let metadata = json!({
+        "name": name, "namespace": gateway.metadata.namespace, "labels": labels,
+        "annotations": annotations, "ownerReferences": [owner],
+    });
+    let selector = json!({NAME_LABEL: name, "leno.dev/waypoint": name});
+    let mut of_pods = labels;
+    // They are proxies themselves, which nothing is to capture.
+    let own = [
+        ("leno.dev/waypoint", &*name),
+        ("leno.dev/waypoint-from", from),
+        ("leno.dev/inject", "disabled"),
+    ];
+    of_pods.extend(own.map(|(label, value)| (label.to_owned(), value.to_owned())));
+    let mut pod = pod.clone();
+    pod["serviceAccountName"] = json!(name);
+    pod["automountServiceAccountToken"] = json!(false);
+    pod["terminationGracePeriodSeconds"] = json!(GRACE_S);
+    let template =
+        json!({"metadata": {"labels": of_pods, "annotations": annotations}, "spec": pod});
+    let port = json!({"name": "hbone", "port": ports::HBONE, "protocol": "TCP"});
+    let service = json!({"selector": selector, "ports": [port]});
+    // Without replicas, which other clients scale.
+    let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
+    let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+    let with = |mut object: Value, spec: Value| {
+        object["spec"] = spec;
+        object
+    };
+    Ok(Plan {
+        uid,
+        account: object("v1", "ServiceAccount"),
+        service: with(object("v1", "Service"), service),
+        deployment: with(object("apps/v1", "Deployment"), deployment),
+    })
+}
+
+/// Whether a listener is that of a waypoint.
+pub(super) fn is_of_waypoint(listener: &Value) -> bool {
+    listener["port"] == ports::HBONE && listener["protocol"] == "HBONE"
+}
+
+/// Whose services may use the waypoint, as the label of its pods has it.
+fn from(spec: &Value) -> Result<&'static str, Refusal> {
+    let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let [listener] = listeners else {
+        let message = "a waypoint has one listener, of protocol HBONE on port 15008";
+        return Err(refused("ListenersNotValid", message));
+    };
+    if !is_of_waypoint(listener) {
+        let message = "the listener of a waypoint has protocol HBONE and port 15008";
+        return Err(refused("ListenersNotValid", message));
+    }
+    match listener["allowedRoutes"]["namespaces"]["from"].as_str() {
+        None | Some("Same") => Ok("same"),
+        Some("All") => Ok("all"),
+        Some(_) => {
+            let message = "services of its own namespace (Same) or of every namespace (All) may use a waypoint: \
+                           allowedRoutes.namespaces.from is another value";
+            Err(refused("ListenersNotValid", message))
+        }
+    }
+}
+
+fn texts(map: &Value) -> BTreeMap<String, String> {
+    let entries = map.as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(spec: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "edge", "namespace": "shop", "uid": "u-1"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn listener(from: Value) -> Value {
+        json!({"name": "mesh", "port": 15008, "protocol": "HBONE",
+            "allowedRoutes": {"namespaces": {"from": from}}})
+    }
+
+    #[test]
+    fn what_the_infrastructure_says_is_passed_on_and_changes_no_label_of_ours() {
+        let spec = json!({
+            "listeners": [listener(json!("All"))],
+            "infrastructure": {
+                "labels": {"team": "a", "leno.dev/waypoint": "other", "leno.dev/inject": "enabled"},
+                "annotations": {"note": "b"},
+            },
+        });
+        let plan = plan(&gateway(spec), &json!({"containers": []})).unwrap();
+        let template = &plan.deployment["spec"]["template"];
+        let labels = &template["metadata"]["labels"];
+        assert_eq!((&labels["team"], &labels["leno.dev/waypoint"]), (&json!("a"), &json!("edge")));
+        assert_eq!(labels["leno.dev/inject"], "disabled");
+        assert_eq!(labels["leno.dev/waypoint-from"], "all");
+        assert_eq!(template["metadata"]["annotations"]["note"], "b");
+        assert_eq!(template["spec"]["serviceAccountName"], "edge");
+        assert_eq!(plan.deployment["spec"]["replicas"], Value::Null);
+        for object in [&plan.account, &plan.service, &plan.deployment] {
+            assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "u-1");
+            assert_eq!(object["metadata"]["labels"]["team"], "a");
+        }
+    }
+
+    #[test]
+    fn what_a_waypoint_cannot_be_is_refused_with_the_remedy() {
+        let reason = |spec: Value| plan(&gateway(spec), &json!({})).unwrap_err().reason;
+        assert_eq!(reason(json!({"listeners": []})), "ListenersNotValid");
+        let http = json!({"name": "http", "port": 80, "protocol": "HTTP"});
+        assert_eq!(reason(json!({"listeners": [http]})), "ListenersNotValid");
+        assert_eq!(
+            reason(json!({"listeners": [listener(json!("Selector"))]})),
+            "ListenersNotValid"
+        );
+        let mut spec = json!({"listeners": [listener(Value::Null)]});
+        assert!(plan(&gateway(spec.clone()), &json!({})).is_ok());
+        spec["addresses"] = json!([{"value": "192.0.2.1"}]);
+        assert_eq!(reason(spec.clone()), "UnsupportedAddress");
+        spec["addresses"] = Value::Null;
+        spec["infrastructure"] = json!({"parametersRef": {"name": "x"}});
+        assert_eq!(reason(spec), "InvalidParameters");
+    }
+}
