@@ -194,7 +194,7 @@ impl TryFrom<proto::Service> for Service {
         let traffic = traffic::traffic(message.traffic)?;
         let distribution = distribution(message.distribution);
         let waypoint =
-            message.waypoint.map(|policy| policy.try_into().map(Arc::new)).transpose()?;
+            message.waypoint.map(|policy| (*policy).try_into().map(Arc::new)).transpose()?;
         Ok(Self { vips: ips(&message.vips)?, name, ports, distribution, routes, traffic, waypoint })
     }
 }

@@ -35,7 +35,7 @@ impl From<&Service> for proto::Service {
                 Distribution::SameNode => proto::Distribution::SameNode,
             }
             .into(),
-            waypoint: service.waypoint.as_deref().map(Into::into),
+            waypoint: service.waypoint.as_deref().map(|policy| Box::new(policy.into())),
         }
     }
 }

@@ -214,9 +214,21 @@ struct Observed<'a> {
 
 /// A report of one of the watches.
 enum Observation {
-    Gateway(Report<DynamicObject>),
-    Deployment(Report<Deployment>),
-    Service(Report<Service>),
+    Gateway(Report<Box<DynamicObject>>),
+    Deployment(Report<(Key, DeploymentState)>),
+    Service(Report<(Key, ServiceState)>),
+}
+
+fn reduced_deployment(one: Deployment) -> (Key, DeploymentState) {
+    let available = one.status.as_ref().and_then(|status| status.available_replicas);
+    let generation = one.metadata.generation;
+    (key(&one), DeploymentState { generation, available: available.unwrap_or(0) })
+}
+
+fn reduced_service(one: Service) -> (Key, ServiceState) {
+    let key = key(&one);
+    let addresses = one.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
+    (key, ServiceState { version: one.metadata.resource_version, addresses })
 }
 
 impl<'a> Observed<'a> {
@@ -292,20 +304,20 @@ impl<'a> Observed<'a> {
         self.gateways.values().iter().filter_map(due).collect()
     }
 
-    fn observe_gateway(&mut self, event: Event<DynamicObject>) {
+    fn observe_gateway(&mut self, event: Event<Box<DynamicObject>>) {
         if let Event::InitApply(gateway) | Event::Apply(gateway) = &event {
-            let is_known = self.gateways.values().contains_key(&key(gateway));
+            let is_known = self.gateways.values().contains_key(&key(&**gateway));
             if !is_known && self.gateways.values().len() >= MOST {
-                let (namespace, name) = key(gateway);
+                let (namespace, name) = key(&**gateway);
                 tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
                 return;
             }
         }
         self.gateways.take(event, |gateway| {
-            let key = key(&gateway);
+            let key = key(&*gateway);
             let is_ours = gateway.data["spec"]["gatewayClassName"] == WAYPOINT_CLASS
                 && gateway.metadata.deletion_timestamp.is_none();
-            (key, is_ours.then_some(gateway))
+            (key, is_ours.then_some(*gateway))
         });
         let Self { gateways, outcomes, .. } = self;
         outcomes.retain(|key, _| gateways.values().contains_key(key));
@@ -319,9 +331,13 @@ impl Reconciler for Observed<'_> {
         let client = || self.own.client.clone();
         let gateways: Api<DynamicObject> = Api::all_with(client(), &resource());
         let ours = || Selection::labelled(CLASS_LABEL, WAYPOINT_CLASS);
-        let gateways = leno_kube::watch(gateways, Selection::default()).map(Observation::Gateway);
-        let deployments = leno_kube::watch(Api::all(client()), ours()).map(Observation::Deployment);
-        let services = leno_kube::watch(Api::all(client()), ours()).map(Observation::Service);
+        let gateways = leno_kube::watch(gateways, Selection::default());
+        let gateways = gateways.map(|report| Observation::Gateway(report.map(Box::new)));
+        let deployments = leno_kube::watch(Api::all(client()), ours());
+        let deployments =
+            deployments.map(|report| Observation::Deployment(report.map(reduced_deployment)));
+        let services = leno_kube::watch(Api::all(client()), ours());
+        let services = services.map(|report| Observation::Service(report.map(reduced_service)));
         stream::select(gateways, stream::select(deployments, services)).boxed()
     }
 
@@ -329,22 +345,10 @@ impl Reconciler for Observed<'_> {
         let error = match observation {
             Observation::Gateway(Report::Event(event)) => return self.observe_gateway(event),
             Observation::Deployment(Report::Event(event)) => {
-                return self.deployments.take(event, |one| {
-                    let available =
-                        one.status.as_ref().and_then(|status| status.available_replicas);
-                    let generation = one.metadata.generation;
-                    let state = DeploymentState { generation, available: available.unwrap_or(0) };
-                    (key(&one), Some(state))
-                });
+                return self.deployments.take(event, |(key, state)| (key, Some(state)));
             }
             Observation::Service(Report::Event(event)) => {
-                return self.services.take(event, |one| {
-                    let spec = one.spec.as_ref();
-                    let addresses = spec.and_then(|spec| spec.cluster_ips.clone());
-                    let version = one.metadata.resource_version.clone();
-                    let addresses = addresses.unwrap_or_default();
-                    (key(&one), Some(ServiceState { version, addresses }))
-                });
+                return self.services.take(event, |(key, state)| (key, Some(state)));
             }
             // The kind is not installed.
             Observation::Gateway(Report::Failed(

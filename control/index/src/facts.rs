@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
-    ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, WaypointUse,
+    ExemptSetting, Namespace, NamespaceMode, Object, ObjectKey, PodExemption, WaypointUse,
     default_authorization, egress, mtls_mode, path_reading, removal, waypoint_use, wire_form,
 };
 use leno_types::authorization::{DefaultAuthorization, PathReading};
@@ -134,19 +134,7 @@ impl Facts {
         let key = object.key();
         self.remove(&key, touched);
         let taken = match object {
-            Object::Namespace(namespace) => {
-                let annotations = namespace.metadata.annotations.as_ref();
-                let row = NamespaceRow::new(&namespace.metadata);
-                if row != NamespaceRow::default() {
-                    self.note_namespace_waypoint(&key.name, &row, true, touched);
-                    self.namespaces.insert(key.name.clone(), row);
-                    self.touch_namespace(&key.name, touched);
-                }
-                if self.is_own(&key.name) {
-                    self.set_removal(annotations.map(removal).unwrap_or_default(), touched);
-                }
-                true
-            }
+            Object::Namespace(namespace) => self.put_namespace(&key, namespace, touched),
             Object::Service(service) => match rows::service(service) {
                 Some((name, row)) => {
                     self.named_waypoints.note(row.waypoint.as_deref(), true);
@@ -204,6 +192,26 @@ impl Facts {
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
         }
+    }
+
+    /// Inserts a namespace, which the mesh always uses.
+    fn put_namespace(
+        &mut self,
+        key: &ObjectKey,
+        namespace: &Namespace,
+        touched: &mut AffectedNames,
+    ) -> bool {
+        let annotations = namespace.metadata.annotations.as_ref();
+        let row = NamespaceRow::new(&namespace.metadata);
+        if row != NamespaceRow::default() {
+            self.note_namespace_waypoint(&key.name, &row, true, touched);
+            self.namespaces.insert(key.name.clone(), row);
+            self.touch_namespace(&key.name, touched);
+        }
+        if self.is_own(&key.name) {
+            self.set_removal(annotations.map(removal).unwrap_or_default(), touched);
+        }
+        true
     }
 
     /// Inserts an exemption, which the mesh always uses.

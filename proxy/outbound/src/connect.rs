@@ -114,7 +114,7 @@ pub(crate) async fn open(
     {
         return Err(OpenError::Origination(error.clone()));
     }
-    if let Some((to, identity)) = tunnel(remote)? {
+    if let Some((to, identity)) = tunnel(remote).map_err(OpenError::Waypoint)? {
         let opened = shared.tunnels.open(to, (remote.address.ip(), identity)).await;
         let failed = |error| OpenError::Tunnel(remote.address, error);
         return Ok(opened.map_err(failed)?.guarded(place));
@@ -139,21 +139,20 @@ pub(crate) async fn open(
     }
 }
 
-/// Where a tunnel to an endpoint leads, and who its proxy is; `None` if none is needed.
-fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, OpenError> {
+/// Where a tunnel to an endpoint leads, and who its proxy is; `None` if none is needed. The error is the address of a
+/// waypoint that cannot be asked for the service.
+fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr> {
     let address = remote.address;
     match &remote.endpoint {
         Endpoint { wire: WireForm::Leno, .. } => Ok(None),
         // A waypoint without an identity, as while the mesh is being removed, is no endpoint.
-        Endpoint { identity: None, wire: WireForm::Waypoint, .. } => {
-            Err(OpenError::Waypoint(address))
-        }
+        Endpoint { identity: None, wire: WireForm::Waypoint, .. } => Err(address),
         Endpoint { identity: None, .. } => Ok(None),
         Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } => {
             Ok(Some((address, identity)))
         }
         Endpoint { identity: Some(identity), wire: WireForm::Waypoint, .. } => {
-            let to = remote.behind.ok_or(OpenError::Waypoint(address))?;
+            let to = remote.behind.ok_or(address)?;
             Ok(Some((to, identity)))
         }
     }

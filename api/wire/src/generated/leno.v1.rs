@@ -1193,8 +1193,8 @@ pub struct Service {
     #[prost(enumeration = "Distribution", tag = "7")]
     pub distribution: i32,
     /// What the receiving proxy enforces for the service as its waypoint. Its workload is the service's name.
-    #[prost(message, optional, tag = "9")]
-    pub waypoint: ::core::option::Option<ServerPolicy>,
+    #[prost(message, optional, boxed, tag = "9")]
+    pub waypoint: ::core::option::Option<::prost::alloc::boxed::Box<ServerPolicy>>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServicePort {

@@ -45,6 +45,11 @@ fn place() -> impl Strategy<Value = Topology> {
 }
 
 fn wire() -> impl Strategy<Value = WireForm> {
+    prop::sample::select(vec![WireForm::Leno, WireForm::Hbone])
+}
+
+/// Waypoints are endpoints alone.
+fn wire_of_endpoint() -> impl Strategy<Value = WireForm> {
     prop::sample::select(vec![WireForm::Leno, WireForm::Hbone, WireForm::Waypoint])
 }
 
@@ -55,7 +60,7 @@ prop_compose! {
         port in 1_u16..,
         identity in prop::option::of(identity()),
         place in place(),
-        wire in wire(),
+        wire in wire_of_endpoint(),
     ) -> Endpoint {
         let workload = workload.map(|(ns, name)| InstanceName::new(&ns, &name).unwrap());
         Endpoint { workload, addresses, port, identity, place, wire }

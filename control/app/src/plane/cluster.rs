@@ -73,8 +73,7 @@ pub(super) async fn open(
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
     let has_pod_certificates = has_pod_certificates(&client, cluster).await;
     let mut led = led(&client, cluster, (published, &kept), (state, &statuses), &leads);
-    led.extend(waypoints(&client, cluster, has_pod_certificates, leads.clone())?);
-    led.push(pod_certificates(&client, (cluster, config), &authority, leads.clone()));
+    led.extend(of_pods(&client, (cluster, config), (&authority, has_pod_certificates), &leads)?);
     let stored = Arc::new(AdmissionObjects::default());
     let kubernetes = minor_version(&client).await.context("reading the version of Kubernetes")?;
     let hook = hook((kubernetes, has_pod_certificates), &authority, (cluster, config), &stored)?;
@@ -111,6 +110,18 @@ pub(super) async fn open(
         rotation: Some(rotation),
         bundles: Store::shared(kept.bundles()),
     })
+}
+
+/// Starts what signs certificates of pods, and what makes pods.
+fn of_pods(
+    client: &Client,
+    of: (&Cluster, &Config),
+    (authority, has_pod_certificates): (&Arc<Authority>, bool),
+    leads: &watch::Receiver<bool>,
+) -> anyhow::Result<Vec<Render>> {
+    let signer = pod_certificates(client, of, authority, leads.clone());
+    let waypoints = waypoints(client, of.0, has_pod_certificates, leads.clone())?;
+    Ok(std::iter::once(signer).chain(waypoints).collect())
 }
 
 /// Starts what makes waypoints of Gateways, if that is switched on.
