@@ -8,9 +8,9 @@
 # their own architecture, in an emulator.
 FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
 ARG TARGETARCH
-ARG FIPS
+ARG FIPS=0
 RUN apt-get update && apt-get install -y --no-install-recommends \
-      clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev ${FIPS:+golang perl}
+      clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev $([ "$FIPS" != 1 ] || echo golang perl)
 WORKDIR /leno
 COPY . .
 RUN programs=$(FIPS=$FIPS scripts/programs.sh "linux/$TARGETARCH") \

@@ -38,13 +38,14 @@ build: ## all binaries, debug
 	$(CARGO) build --workspace
 
 # FIPS=1: with aws-lc's FIPS module, for --tls-profile fips. Its sources come with the crate, and not from the machine.
-FIPS_FEATURES := $(if $(FIPS),--features leno/fips --features leno-proxy/fips --features leno-controller/fips)
-ifdef FIPS
+$(if $(filter-out 0 1,$(FIPS)),$(error FIPS=$(FIPS) is not known: 1 for the FIPS module, 0 or nothing for none))
+FIPS_FEATURES := $(if $(filter 1,$(FIPS)),--features leno/fips --features leno-proxy/fips --features leno-controller/fips)
+ifeq ($(FIPS),1)
 export AWS_LC_FIPS_SYS_USE_SYSTEM := 0
 endif
 
 release: ## the binaries that people run and those of the benches, optimised, in target/release (FIPS=1: with the FIPS module)
-	@scripts/deps.sh $(if $(FIPS),fips,build) release
+	@scripts/deps.sh $(if $(filter 1,$(FIPS)),fips,build) release
 	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench $(FIPS_FEATURES)
 
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
@@ -73,7 +74,7 @@ fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for
 	@scripts/fuzz.sh
 
 images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64; FIPS=1: tags end in -fips)
-	@$(if $(FIPS),scripts/deps.sh fips images &&) scripts/deps.sh images
+	@$(if $(filter 1,$(FIPS)),scripts/deps.sh fips images &&) scripts/deps.sh images
 	@scripts/images.sh
 
 images-test: ## what is in those images, and that their programs run, those of another architecture in qemu (needs root)
@@ -89,7 +90,7 @@ test-kernels: ## Debian's kernels from 5.10 on in qemu: every kernel program, ca
 	@scripts/kernels.sh
 
 dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh (FIPS=1: +fips); and their test
-	@scripts/deps.sh $(if $(FIPS),fips,build) dist
+	@scripts/deps.sh $(if $(filter 1,$(FIPS)),fips,build) dist
 	@scripts/dist.sh
 	@scripts/dist-test.sh
 

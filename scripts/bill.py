@@ -37,7 +37,7 @@ def cargo(*arguments):
 
 def fips(*programs):
     """With FIPS=1 these programs have aws-lc's FIPS module (scripts/programs.sh)."""
-    having = [one for one in programs if one in ("leno", "leno-proxy", "leno-controller")] if os.environ.get("FIPS") else []
+    having = [one for one in programs if one in ("leno", "leno-proxy", "leno-controller")] if os.environ.get("FIPS") == "1" else []
     return [argument for program in having for argument in ("--features", f"{program}/fips")]
 
 

@@ -16,6 +16,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case ${FIPS-} in
+  1) ;;
+  '' | 0) unset FIPS ;;
+  *) echo "FIPS=$FIPS is not known: 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
+esac
 version=${TAG:-$(awk -F'"' '/^version = / {print $2; exit}' Cargo.toml)}
 version=${version#v}${FIPS:++fips}
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)

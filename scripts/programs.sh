@@ -10,6 +10,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case ${FIPS-} in
+  1) ;;
+  '' | 0) unset FIPS ;;
+  *) echo "FIPS=$FIPS is not known: 1 for the FIPS module, 0 or nothing for none" >&2; exit 1 ;;
+esac
 platform=$1 profile=release flags=(--release)
 [ "${2-}" != --debug ] || profile=debug flags=()
 case $platform in
