@@ -169,6 +169,9 @@ pub fn inject(
         if left == SkipReason::Meshed {
             check_captured(pod)?;
         }
+        if settings.serves_workload_api && !has_workload_api(pod, left) {
+            return Err(without_proxy(left));
+        }
         return Ok(Outcome::Skipped(left));
     }
     check(pod)?;
@@ -375,6 +378,32 @@ fn check(pod: &Value) -> Result<(), InjectError> {
 fn served_by_none() -> InjectError {
     let reason = "needs a proxy in the pod, whose containers alone reach its socket: set leno.dev/mode: sidecar, or remove it";
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason: reason.to_owned() }
+}
+
+/// Whether a pod that is left as it is has no use for a refusal: its proxy serves the Workload API, or it runs already.
+fn has_workload_api(pod: &Value, left: SkipReason) -> bool {
+    let mut containers = pod.get("spec").into_iter().flat_map(Value::containers);
+    let serves = |proxy: &Value| {
+        proxy.list("volumeMounts").iter().any(|mount| mount.name() == Some(WORKLOAD_API_VOLUME))
+    };
+    match left {
+        SkipReason::Meshed => containers.any(|one| one.name() == Some(CONTAINER) && serves(one)),
+        SkipReason::Mirror => true,
+        _ => false,
+    }
+}
+
+/// Why a pod that gets no proxy has no Workload API: its application would wait for a socket that never comes.
+fn without_proxy(left: SkipReason) -> InjectError {
+    let reason = match left {
+        SkipReason::Meshed => {
+            "needs a proxy that serves it, and the pod has come with one that does not: take it out with leno uninject and \
+             inject the pod again, or remove the annotation"
+                .to_owned()
+        }
+        left => format!("needs a proxy in the pod, which gets none: {left}; change that, or remove the annotation"),
+    };
+    InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason }
 }
 
 /// Whether nothing of a pod that is captured would pass for what it is not, as far as it says so.
