@@ -12,7 +12,7 @@ use leno_types::ports;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet};
 
 use crate::admin::{server, socket};
 use crate::config::Flags;
@@ -45,11 +45,19 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
         let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
         confine(&files)?;
-        if let Some((application, listener)) = setup.application_identity.clone().zip(workload_api)
-        {
-            spawn_local(async move { match application.serve(listener).await {} });
+        let served = setup.application_identity.clone().zip(workload_api);
+        // Not a task of its own, which could end without a word.
+        let of_application = async {
+            match served {
+                Some((application, listener)) => application.serve(listener).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ends = Ends::Signals(Signals::new()?);
+        tokio::select! {
+            ended = serve(setup, flags.await_capture, socket, ends) => ended,
+            never = of_application => match never {},
         }
-        serve(setup, flags.await_capture, socket, Ends::Signals(Signals::new()?)).await
     })
 }
 

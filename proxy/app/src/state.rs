@@ -466,8 +466,8 @@ fn names(counts: &Counts) -> Vec<Measured> {
 }
 
 /// The Workload API, as the application uses it.
-fn workload_api(counts: ApplicationCounts) -> [Measured; 3] {
-    let ApplicationCounts { connections, refused, svids } = counts;
+fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
+    let ApplicationCounts { connections, refused, silent, svids } = counts;
     let count = |name, help, value: u64| Measured {
         kind: Kind::Counter,
         ..gauge(name, help, value as f64)
@@ -482,6 +482,11 @@ fn workload_api(counts: ApplicationCounts) -> [Measured; 3] {
             "leno_workload_api_connections_refused",
             "Connections of the SPIFFE Workload API closed because the limit on their number was reached.",
             refused,
+        ),
+        count(
+            "leno_workload_api_connections_silent",
+            "Connections of the SPIFFE Workload API closed because no call came within 10 s.",
+            silent,
         ),
         count(
             "leno_workload_api_svids",

@@ -11,7 +11,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ use leno_wire::spiffe::{
     X509svid, X509svidRequest, X509svidResponse,
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::Service as _;
@@ -47,6 +47,8 @@ const MAX_SENT: usize = 256 << 10;
 /// Between two PINGs, and the longest wait for the answer to one: a client that was stopped holds no connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for the first call of a connection: PINGs begin with the protocol, which a client may never speak.
+const FIRST_CALL: Duration = Duration::from_secs(10);
 /// Longest wait for the first certificate: after that a client learns that there is none, and repeats its call.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
@@ -64,6 +66,7 @@ pub struct ApplicationIdentity {
 struct Counts {
     connections: AtomicU64,
     refused: AtomicU64,
+    silent: AtomicU64,
     svids: AtomicU64,
 }
 
@@ -74,6 +77,8 @@ pub struct ApplicationCounts {
     pub connections: u64,
     /// Connections closed at once, because there were [`MAX_CONNECTIONS`](self).
     pub refused: u64,
+    /// Connections closed because they made no call in time.
+    pub silent: u64,
     /// Certificates sent.
     pub svids: u64,
 }
@@ -100,8 +105,13 @@ impl ApplicationIdentity {
     #[must_use]
     pub fn counts(&self) -> ApplicationCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { connections, refused, svids } = &*self.counts;
-        ApplicationCounts { connections: of(connections), refused: of(refused), svids: of(svids) }
+        let Counts { connections, refused, silent, svids } = &*self.counts;
+        ApplicationCounts {
+            connections: of(connections),
+            refused: of(refused),
+            silent: of(silent),
+            svids: of(svids),
+        }
     }
 
     /// Serves the Workload API on a socket that only processes of the workload reach, for as long as the future is polled.
@@ -124,9 +134,14 @@ impl ApplicationIdentity {
     }
 
     async fn serve_connection(self, stream: UnixStream) {
+        let (counts, called) = (Arc::clone(&self.counts), Arc::new(Notify::new()));
+        let first = Arc::clone(&called);
         let api = SpiffeWorkloadApiServer::new(self);
-        // It is always ready.
-        let service = service_fn(move |request| api.clone().call(request));
+        let service = service_fn(move |request| {
+            called.notify_one();
+            // It is always ready.
+            api.clone().call(request)
+        });
         let mut server = http2::Builder::new(TokioExecutor::new());
         server
             .timer(TokioTimer::new())
@@ -137,8 +152,20 @@ impl ApplicationIdentity {
             .max_send_buf_size(MAX_SENT)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
-        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-            tracing::debug!(%error, "a connection of the Workload API ended");
+        let silent = async {
+            if timeout(FIRST_CALL, first.notified()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            ended = server.serve_connection(TokioIo::new(stream), service) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection of the Workload API ended");
+                }
+            }
+            () = silent => {
+                counts.silent.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -160,13 +187,13 @@ impl ApplicationIdentity {
     fn follow<T: Clone + PartialEq + Send + 'static>(
         &self,
         certificates: watch::Receiver<Option<Arc<Certificate>>>,
-        answer: impl Fn(&Self, &Certificate) -> Result<T, Status> + Send + 'static,
+        call: Call<T>,
     ) -> Response<Answers<T>> {
         let (responses, answers) = mpsc::channel(OUTSTANDING);
         let own = self.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = own.answer(certificates, &responses, answer) => {}
+                () = own.answer(certificates, &responses, call) => {}
                 () = responses.closed() => {}
             }
         });
@@ -177,12 +204,12 @@ impl ApplicationIdentity {
         &self,
         mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
         responses: &mpsc::Sender<Result<T, Status>>,
-        answer: impl Fn(&Self, &Certificate) -> Result<T, Status>,
+        call: Call<T>,
     ) {
-        let is_issued = timeout(FIRST_WAIT, certificates.wait_for(Option::is_some)).await.is_ok();
-        if !is_issued {
-            let reason =
-                "the control plane has issued no certificate yet: see the log of the pod's proxy";
+        let fits = |one: &Option<Arc<Certificate>>| one.as_deref().is_some_and(call.fits);
+        let is_there = timeout(FIRST_WAIT, certificates.wait_for(fits)).await.is_ok();
+        if !is_there {
+            let reason = "the control plane has issued no certificate that holds: see the log of the pod's proxy";
             // A client that has gone needs none.
             let _gone = responses.send(Err(Status::unavailable(reason))).await;
             return;
@@ -190,40 +217,64 @@ impl ApplicationIdentity {
         let mut last = None;
         loop {
             let certificate = certificates.borrow_and_update().clone();
-            let Some(certificate) = certificate else { return };
-            let next = match answer(self, &certificate) {
-                Ok(next) => next,
-                Err(status) => {
-                    let _gone = responses.send(Err(status)).await;
-                    return;
+            // What fits no longer is not sent again, either: the next one is on its way.
+            if let Some(certificate) = certificate.filter(|one| (call.fits)(one)) {
+                let next = match (call.answer)(&certificate) {
+                    Ok(next) => next,
+                    Err(status) => {
+                        let _gone = responses.send(Err(status)).await;
+                        return;
+                    }
+                };
+                if last.as_ref() != Some(&next) {
+                    if responses.send(Ok(next.clone())).await.is_err() {
+                        return;
+                    }
+                    (call.sent)(&self.counts);
+                    last = Some(next);
                 }
-            };
-            if last.as_ref() != Some(&next) {
-                if responses.send(Ok(next.clone())).await.is_err() {
-                    return;
-                }
-                last = Some(next);
             }
             if certificates.changed().await.is_err() {
                 return;
             }
         }
     }
+}
 
-    fn svid(&self, certificate: &Certificate) -> Result<X509svidResponse, Status> {
-        let id =
-            certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
-        self.counts.svids.fetch_add(1, Ordering::Relaxed);
-        let svid = X509svid {
-            spiffe_id: id,
-            x509_svid: certificate.chain_der.concat().into(),
-            x509_svid_key: certificate.key_der.clone().into(),
-            bundle: certificate.roots_der().concat().into(),
-            hint: String::new(),
-        };
-        let federated_bundles = federated(certificate).collect();
-        Ok(X509svidResponse { svids: vec![svid], crl: Vec::new(), federated_bundles })
-    }
+/// What a call is answered with.
+struct Call<T> {
+    /// Whether it can be answered by this certificate.
+    fits: fn(&Certificate) -> bool,
+    answer: fn(&Certificate) -> Result<T, Status>,
+    /// Counts an answer.
+    sent: fn(&Counts),
+}
+
+const SVIDS: Call<X509svidResponse> = Call {
+    // It stays until its successor has been issued. Peers refuse it by then.
+    fits: |one| one.not_after > SystemTime::now() && !one.is_revoked(&one.revoked),
+    answer: svid,
+    sent: |counts| {
+        counts.svids.fetch_add(1, Ordering::Relaxed);
+    },
+};
+
+/// Roots hold whatever became of the certificate that they came with.
+const BUNDLES: Call<X509BundlesResponse> =
+    Call { fits: |_| true, answer: bundles, sent: |_counts| () };
+
+fn svid(certificate: &Certificate) -> Result<X509svidResponse, Status> {
+    let id =
+        certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
+    let svid = X509svid {
+        spiffe_id: id,
+        x509_svid: certificate.chain_der.concat().into(),
+        x509_svid_key: certificate.key_der.clone().into(),
+        bundle: certificate.roots_der().concat().into(),
+        hint: String::new(),
+    };
+    let federated_bundles = federated(certificate).collect();
+    Ok(X509svidResponse { svids: vec![svid], crl: Vec::new(), federated_bundles })
 }
 
 /// One more connection, until it is dropped.
@@ -254,10 +305,7 @@ fn domain_id(domain: &str) -> String {
 }
 
 /// The bundles of all trust domains: the certificate's own first.
-fn bundles(
-    _: &ApplicationIdentity,
-    certificate: &Certificate,
-) -> Result<X509BundlesResponse, Status> {
+fn bundles(certificate: &Certificate) -> Result<X509BundlesResponse, Status> {
     let id =
         certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
     let domain = id.strip_prefix("spiffe://").and_then(|rest| rest.split('/').next());
@@ -279,7 +327,7 @@ impl SpiffeWorkloadApi for ApplicationIdentity {
         request: Request<X509svidRequest>,
     ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
         let certificates = self.certificates(&request)?;
-        Ok(self.follow(certificates, Self::svid))
+        Ok(self.follow(certificates, SVIDS))
     }
 
     async fn fetch_x509_bundles(
@@ -287,7 +335,7 @@ impl SpiffeWorkloadApi for ApplicationIdentity {
         request: Request<X509BundlesRequest>,
     ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
         let certificates = self.certificates(&request)?;
-        Ok(self.follow(certificates, bundles))
+        Ok(self.follow(certificates, BUNDLES))
     }
 
     async fn fetch_jwtsvid(

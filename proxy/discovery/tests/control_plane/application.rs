@@ -1,10 +1,11 @@
 //! Certificates of the application, over the Workload API of its proxy.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leno_discovery::{ApplicationIdentity, CertificateSource};
+use leno_identity::MIN_LIFETIME;
 use leno_spiffe::{Bundles, Svid, Svids, WorkloadApiError};
-use leno_types::WorkloadApiAddress;
+use leno_types::{Identity, TrustDomain, WorkloadApiAddress};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
@@ -110,9 +111,63 @@ async fn connections_of_the_workload_api_have_a_bound() {
     let refused = Svids::open(&served.socket()).await;
     assert!(refused.is_err(), "{refused:?}");
     assert!(served.application.counts().refused >= 1);
-    idle.clear();
+    // They stay open, and say nothing.
     eventually("the places are free", || served.application.counts().connections == 0).await;
-    Served::next(&mut Svids::open(&served.socket()).await.unwrap()).await;
+    assert_eq!(served.application.counts().silent, 16);
+    let mut svids = Svids::open(&served.socket()).await.unwrap();
+    Served::next(&mut svids).await;
+    // One that has called waits for what is next as long as it likes.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let counts = served.application.counts();
+    assert_eq!((counts.connections, counts.silent, counts.svids), (1, 16, 1));
+}
+
+/// What a new caller is answered, after the wait for a certificate.
+async fn refused(socket: &WorkloadApiAddress) {
+    let answer = Svids::open(socket).await.unwrap().next().await;
+    let Err(WorkloadApiError::Refused(_, status)) = &answer else { panic!("{answer:?}") };
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_ended_is_given_to_no_new_caller() {
+    let mut plane = Plane::start_with(&mesh(&["10.89.0.7"]), MIN_LIFETIME).await;
+    let served = Served::start(&plane);
+    let socket = served.socket();
+    let mut svids = Svids::open(&socket).await.unwrap();
+    let first = Served::next(&mut svids).await;
+    plane.stop().await;
+    tokio::time::sleep(MIN_LIFETIME + Duration::from_secs(1)).await;
+    refused(&socket).await;
+    // Roots do not end with it.
+    let of_all = Bundles::open(&socket).await.unwrap().next().await.unwrap();
+    assert_eq!(of_all.values().next().unwrap().as_ref().unwrap(), &first.roots_der);
+    let sent = served.application.counts().svids;
+    plane.restart().await;
+    Served::next(&mut Svids::open(&socket).await.unwrap()).await;
+    eventually("it is counted", || served.application.counts().svids > sent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_was_revoked_is_given_to_no_new_caller() {
+    let plane = Plane::start(&mesh(&["10.89.0.7"])).await;
+    let served = Served::start(&plane);
+    let socket = served.socket();
+    let mut svids = Svids::open(&socket).await.unwrap();
+    Served::next(&mut svids).await;
+    // Without its token it gets no other one.
+    plane.revoke("shop/web-0");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let identity = Identity::new(TrustDomain::default(), "shop", "web").unwrap();
+    let state = plane.authority().trust().state().revoke(&identity, now, now).unwrap();
+    plane.apply(&state);
+    let is_refused = async {
+        while Svids::open(&socket).await.unwrap().next().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_refused).await.expect("it is in use no more");
+    refused(&socket).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
