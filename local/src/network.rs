@@ -97,7 +97,8 @@ impl Switch {
             let what = || "cannot add the route for addresses that no instance has".to_owned();
             netlink.route().add(route).execute().await.attempt(what)?;
         }
-        Ok(Self { netns, subnet, netlink, bridge, sources: Sources::new(), connection })
+        let sources = Sources::new(&netns)?;
+        Ok(Self { netns, subnet, netlink, bridge, sources, connection })
     }
 
     /// What the operator should know of it, if anything.

@@ -50,7 +50,7 @@ pub use clock::{monotonic, thread_time};
 pub(crate) use drops::Tracepoint;
 pub use drops::drop_reasons;
 pub use events::Follower;
-pub(crate) use filters::put_source_filter;
+pub(crate) use filters::{put_source_filter, remove_source_filter};
 pub use locals::Locals;
 pub use pin_lock::PinLock;
 pub use ports::Port;

@@ -3,13 +3,14 @@
 //! It is at the outer end of the workload's interface, which the workload cannot reach. Its link is not pinned: who has made the
 //! interface holds it.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use libbpf_rs::Object;
 
 use crate::error::Error;
-use crate::flows::{RawLink, index_of, link_to_sent, put_source_filter};
+use crate::flows::{RawLink, index_of, link_to_sent, put_source_filter, remove_source_filter};
 use crate::{features, object};
 
 /// The compiled program.
@@ -32,20 +33,31 @@ impl SourceCheck {
         let object = load(v4, v6)?;
         let program = object.progs().next().expect("the object has one program");
         let index = index_of(interface).map_err(Error::io(ACTION))?;
-        if features::has_tcx() {
-            let link = link_to_sent(program.as_fd(), index).map_err(Error::io(ACTION))?;
-            return Ok(Self { _link: Some(link) });
-        }
-        put_source_filter(program.as_fd(), index).map_err(Error::io(ACTION))?;
-        Ok(Self { _link: None })
+        let link = put(program.as_fd(), index).map_err(Error::io(ACTION))?;
+        Ok(Self { _link: link })
     }
 
-    /// Whether the kernel takes the program.
+    /// Whether the kernel takes the program, and has it at an interface: for a moment at the loopback interface of this thread's
+    /// network namespace, whose own packets pass. A kernel may take it and lack what it is attached by.
     ///
     /// # Errors
     /// Why it does not.
     pub fn try_it() -> Result<(), Error> {
-        load(Ipv4Addr::UNSPECIFIED, None).map(drop)
+        let object = load(Ipv4Addr::LOCALHOST, Some(Ipv6Addr::LOCALHOST))?;
+        let program = object.progs().next().expect("the object has one program");
+        let tried = index_of("lo").and_then(|index| match put(program.as_fd(), index)? {
+            Some(_link) => Ok(()),
+            None => remove_source_filter(program.as_fd(), index),
+        });
+        tried.map_err(Error::io(ACTION))
+    }
+}
+
+/// Attaches the program by a link, or by a filter where the kernel has none.
+fn put(program: BorrowedFd<'_>, interface: u32) -> io::Result<Option<RawLink>> {
+    match features::has_tcx() {
+        true => link_to_sent(program, interface).map(Some),
+        false => put_source_filter(program, interface).map(|()| None),
     }
 }
 

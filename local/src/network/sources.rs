@@ -19,14 +19,16 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn new() -> Self {
-        let refused = SourceCheck::try_it().err().map(|error| {
+    /// Of the namespace of the bridge.
+    pub(super) fn new(bridge: &Netns) -> Result<Self> {
+        let refused = bridge.within(|| Ok(SourceCheck::try_it().err()))?;
+        let refused = refused.map(|error| {
             format!(
                 "an instance can send packets from the address of another one, since the kernel refuses to check sources: {}",
                 leno_program::chain(&error)
             )
         });
-        Self { checked: Mutex::default(), refused }
+        Ok(Self { checked: Mutex::default(), refused })
     }
 
     /// Begins to check a new port, of the namespace of the bridge.
@@ -48,5 +50,39 @@ impl Sources {
     /// Ends the check of a port that goes.
     pub(super) fn forget(&self, port: &str) {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::netns;
+
+    /// More programs than an interface takes: 64 by links, and one by this filter.
+    const MANY: usize = 128;
+
+    /// An interface that is full takes no program, as one of a kernel without what programs are attached by.
+    #[test]
+    fn a_kernel_that_attaches_no_program_is_noted_and_ports_are_made_all_the_same() {
+        if !nix::unistd::geteuid().is_root() {
+            let require = std::env::var("LENO_REQUIRE").unwrap_or_default();
+            assert!(!require.contains("root"), "needs root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let name = format!("leno-sources-{}", std::process::id());
+        let bridge = Netns::create(&name).unwrap();
+        let attach = || bridge.within(|| Ok(SourceCheck::attach("lo", Ipv4Addr::LOCALHOST, None)));
+        assert_eq!(Sources::new(&bridge).unwrap().refused, None);
+        let full: Vec<_> = (0..MANY).map_while(|_| attach().unwrap().ok()).collect();
+        let of_full = Sources::new(&bridge).unwrap();
+        let addresses = Addresses { v4: Ipv4Addr::new(10, 89, 0, 2), v6: None };
+        let checked = of_full.check(&bridge, "lo", &addresses);
+        netns::remove(&name).unwrap();
+        checked.unwrap();
+        assert!((1..MANY).contains(&full.len()), "{}", full.len());
+        assert!(of_full.refused.unwrap().contains("the kernel refuses to check sources"));
     }
 }

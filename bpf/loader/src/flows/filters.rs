@@ -125,9 +125,19 @@ pub(super) fn put_here(index: u32, at: Direction, program: BorrowedFd<'_>) -> io
 
 /// Attaches the program that drops forged sources to a new interface of this thread's namespace. It goes with the interface.
 pub(crate) fn put_source_filter(program: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut hook = source_hook(program, index);
+    hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
+}
+
+/// Detaches what [`put_source_filter`] has attached.
+pub(crate) fn remove_source_filter(any: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    source_hook(any, index).detach().map_err(io::Error::other)
+}
+
+fn source_hook(program: BorrowedFd<'_>, index: u32) -> TcHook {
     let mut hook = hook(program, index, Direction::Ingress);
     hook.priority(SOURCE_PRIORITY);
-    hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
+    hook
 }
 
 /// The number of Leno's program on an interface of this thread's namespace; `any` is any descriptor.
