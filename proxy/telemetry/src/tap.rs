@@ -49,6 +49,8 @@ struct Shared {
     /// Changes with the open taps. Its lowest bit is set while there is one: all that requests look at while there is none.
     version: AtomicU64,
     open: RwLock<Vec<Arc<Tap>>>,
+    /// How many were opened.
+    opened: AtomicU32,
     /// Whether a task looks for taps that are not polled any more.
     is_watched: AtomicBool,
     /// The events of all taps, those that were closed too.
@@ -92,6 +94,8 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Tap {
     name: Box<str>,
+    /// Its number among all that were opened, from 1.
+    number: u32,
     pub(crate) filter: Filter,
     /// Requests that it has taken, if it takes only so many.
     taken: AtomicU32,
@@ -154,7 +158,8 @@ impl Taps {
         if open.len() >= MAX_TAPS {
             return Err(TooManyTaps);
         }
-        open.push(Arc::new(Tap::new(name, filter)));
+        let number = self.0.opened.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        open.push(Arc::new(Tap::new(name, number, filter)));
         self.changed(&open);
         Ok(())
     }
@@ -199,8 +204,11 @@ impl Taps {
         let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
         let (over, left) = open.drain(..).partition(|tap| is_over(tap));
         *open = left;
-        self.changed(&open);
         let over: Vec<Arc<Tap>> = over;
+        // Workers read the others again only where one is gone.
+        if !over.is_empty() {
+            self.changed(&open);
+        }
         // Workers hold a tap until their next request.
         over.iter().for_each(|tap| *lock(&tap.queue) = VecDeque::new());
         over.iter().map(|tap| (tap.name.clone(), tap.counts.read())).collect()
@@ -278,10 +286,11 @@ impl Taps {
 }
 
 impl Tap {
-    fn new(name: &str, filter: Filter) -> Self {
+    fn new(name: &str, number: u32, filter: Filter) -> Self {
         let now = Instant::now();
         Self {
             name: name.into(),
+            number,
             filter,
             taken: AtomicU32::new(0),
             spent: AtomicU64::new(0),

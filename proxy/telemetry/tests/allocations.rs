@@ -103,7 +103,7 @@ fn a_request_costs_nothing_while_no_tap_is_open() {
     taps.close("t").unwrap();
     let held = BYTES.get();
     assert_eq!(cost(&registry, &[ACCEPT]), Cost::default(), "after the last tap");
-    assert_eq!(BYTES.get(), held);
+    assert!(BYTES.get() <= held, "what the worker kept of the closed tap is given back");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Carried, IS_ON, Tap, Taps};
+use super::{Carried, IS_ON, MAX_TAPS, Tap, Taps};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::{Arrival, Outcome};
 
@@ -29,12 +29,10 @@ pub(crate) struct Wanted {
     pub(crate) carried: Carried,
 }
 
-/// The taps of one version that a request is beyond the rate of, if their filters match it: a bit each.
+/// The taps that a request is beyond the rate of, if their filters match it: their numbers, which others never have. Zeros are
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beyond {
-    version: u64,
-    taps: u8,
-}
+pub(crate) struct Beyond([u32; MAX_TAPS]);
 
 impl OpenTaps {
     /// Which taps may show the request. Nothing is allocated, and at most `tracestate` is read, unless there is one.
@@ -48,10 +46,14 @@ impl OpenTaps {
         H: Iterator<Item = (&'h str, &'h [u8])>,
     {
         let version = taps.version();
+        let mut open = self.0.borrow_mut();
         if version & IS_ON == 0 {
+            // Taps that were closed are kept by no worker.
+            if !open.1.is_empty() {
+                *open = Default::default();
+            }
             return Default::default();
         }
-        let mut open = self.0.borrow_mut();
         if open.0 != version {
             match taps.try_read() {
                 Some(read) => *open = read,
@@ -63,33 +65,28 @@ impl OpenTaps {
         if open.1.iter().any(follows) {
             wanted.carried = Carried::read(headers());
         }
-        let mut beyond = Beyond { version: open.0, taps: 0 };
-        for (nth, tap) in open.1.iter().enumerate() {
+        let mut beyond = Beyond::default();
+        for (tap, place) in open.1.iter().zip(&mut beyond.0) {
             if !tap.may_show(request, wanted.carried.followed) {
                 continue;
             }
             match tap.is_beyond(request.at) {
-                true => beyond.taps |= bit(nth),
+                true => *place = tap.number,
                 false => wanted.by.push(Arc::clone(tap)),
             }
         }
         (wanted, beyond)
     }
 
-    /// Counts a request that has ended for the taps that it was beyond the rate of.
+    /// Counts a request that has ended for the taps that it was beyond the rate of and that are open yet.
     pub(crate) fn count(
         &self,
         taps: &Taps,
         beyond: Beyond,
         (edge, outcome): (&EdgeLabels, &Outcome),
     ) {
-        let open = self.0.borrow();
-        if open.0 != beyond.version {
-            return;
-        }
-        for (nth, tap) in open.1.iter().enumerate() {
-            let is_of_tap = beyond.taps & bit(nth) != 0;
-            if is_of_tap
+        for tap in &self.0.borrow().1 {
+            if beyond.0.contains(&tap.number)
                 && tap.filter.matches_edge(edge)
                 && tap.filter.matches_status(outcome.status)
             {
@@ -99,15 +96,10 @@ impl OpenTaps {
     }
 }
 
-/// The bit of one of [`MAX_TAPS`](super::MAX_TAPS) taps.
-fn bit(nth: usize) -> u8 {
-    1_u8.wrapping_shl(nth as u32)
-}
-
 impl Beyond {
     /// Whether it is beyond the rate of none.
     pub(crate) fn is_none(self) -> bool {
-        self.taps == 0
+        self == Self::default()
     }
 }
 

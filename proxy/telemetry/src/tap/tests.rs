@@ -112,7 +112,7 @@ fn headers_are_shown_on_demand_and_without_secrets() {
 #[test]
 fn what_exceeds_the_rate_or_the_queue_is_counted() {
     let taps = Taps::default();
-    let tap = Tap::new("u", filter(&[("rate", "2")]));
+    let tap = Tap::new("u", 1, filter(&[("rate", "2")]));
     let at = |ms| tap.opened + Duration::from_millis(ms);
     let spent: Vec<bool> = [0, 10, 20, 999, 1000, 1001, 1002].map(|ms| tap.spend(at(ms))).into();
     assert_eq!(spent, [true, true, false, false, true, true, false]);
@@ -155,6 +155,52 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     end(&old, &cart, 503);
     assert_eq!(taps.poll("t").unwrap().1.sampled_out, 0);
+}
+
+#[test]
+fn a_request_beyond_the_rate_is_counted_whatever_becomes_of_other_taps_meanwhile() {
+    let taps = Taps::default();
+    taps.open("other", filter(&[("direction", "inbound")])).unwrap();
+    taps.open("t", filter(&[("rate", "1")])).unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let labels = registry.edge(&edge(Direction::Outbound));
+    let begin =
+        || registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let end = |begun: &crate::Begun| registry.end(&labels, begun, &Outcome::default());
+    let version = taps.version();
+    let begun: Vec<_> = (0..5).map(|_| begin()).collect();
+    assert!(taps.close_lapsed(Instant::now()).is_empty());
+    assert_eq!(taps.version(), version, "nothing has changed");
+    let mut begun = begun.iter();
+    begun.by_ref().take(2).for_each(end);
+    // A request that begins has the worker read the taps again.
+    taps.open("third", filter(&[("direction", "inbound")])).unwrap();
+    end(&begin());
+    begun.by_ref().take(1).for_each(end);
+    taps.close("other").unwrap();
+    end(&begin());
+    begun.for_each(end);
+    let (_, counted) = taps.poll("t").unwrap();
+    // Each second shows one.
+    assert_eq!(counted.queued + counted.sampled_out, 7, "{counted:?}");
+    assert!(counted.sampled_out >= 1, "{counted:?}");
+}
+
+#[test]
+fn a_worker_keeps_no_tap_that_was_closed_once_another_request_begins() {
+    let taps = Taps::default();
+    taps.open("t", Filter::default()).unwrap();
+    let tap = taps.read().first().cloned().unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let begin = || {
+        let none = || ("", std::iter::empty::<(&str, &[u8])>());
+        drop(registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), none));
+    };
+    begin();
+    taps.close("t").unwrap();
+    assert!(Arc::strong_count(&tap) > 1, "the worker has it");
+    begin();
+    assert_eq!(Arc::strong_count(&tap), 1);
 }
 
 #[test]
