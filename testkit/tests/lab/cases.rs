@@ -118,13 +118,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ),
         ("conformance", conformance::cases()),
         ("explain", [explain::cases(), pairs::cases()].into_iter().flatten().collect()),
-        (
-            "traffic",
-            [traffic::cases(), shared_limits::cases(), zones::cases()]
-                .into_iter()
-                .flatten()
-                .collect(),
-        ),
+        ("traffic", joined([traffic::cases(), shared_limits::cases(), zones::cases()])),
         (
             "egress",
             [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
@@ -167,10 +161,12 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
-        (
-            "node",
-            [node::cases(), one_pass::cases(), fairness::cases()].into_iter().flatten().collect(),
-        ),
+        ("node", joined([node::cases(), one_pass::cases(), fairness::cases()])),
         ("soak", soak::cases()),
     ]
+}
+
+/// The cases of several modules, in one group.
+fn joined<const N: usize>(cases: [Vec<Case>; N]) -> Vec<Case> {
+    cases.into_iter().flatten().collect()
 }
