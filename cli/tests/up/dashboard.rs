@@ -318,18 +318,17 @@ fn the_dashboard_answers_a_client_of_grpc() {
     assert_eq!((&cart["client"], &cart["mtls"]), (&"front".into(), &"MTLS_ALL".into()), "{cart}");
     assert!(cart["signals"]["successRate"].is_number(), "{cart}");
     assert_eq!(get("{}", "GetProxies")["proxies"].as_array().unwrap().len(), 3);
-    // It ends at the time that it gives the call, after the first requests.
+    // It is ended when it shows the first request.
     let mut grpcurl = Command::new(tools.join("grpcurl"));
-    grpcurl.args(["-plaintext", "-max-time", "6", "-H", &format!("authorization: Bearer {token}")]);
-    grpcurl.args([
-        "-d",
-        r#"{"workload": "shop/front"}"#,
-        address,
-        "leno.dashboard.v1.Dashboard/Tap",
-    ]);
-    let tapped = grpcurl.output().unwrap();
-    let shown = out(&tapped);
-    assert!(shown.contains(r#""client": "shop/front-0""#), "{tapped:?}");
+    grpcurl.args(["-plaintext", "-max-time", "600"]);
+    grpcurl.args(["-H", &format!("authorization: Bearer {token}")]);
+    let message = r#"{"workload": "shop/front"}"#;
+    grpcurl.args(["-d", message, address, "leno.dashboard.v1.Dashboard/Tap"]);
+    let mut tapping = Served(grpcurl.stdout(Stdio::piped()).spawn().unwrap(), String::new());
+    let lines = BufReader::new(tapping.0.stdout.take().unwrap()).lines();
+    let shown = lines.map_while(Result::ok).any(|one| one.contains(r#""client": "shop/front-0""#));
+    assert!(shown, "the call ended without a request");
+    drop(tapping);
     let refused = call("x", "{}", "GetOverview");
     assert!(
         !refused.status.success()

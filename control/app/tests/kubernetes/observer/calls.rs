@@ -1,7 +1,8 @@
 //! The observer over gRPC, called by grpcurl, which learns the methods by reflection.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use leno_testkit::tools;
 use serde_json::Value;
@@ -20,25 +21,50 @@ impl<'a> Caller<'a> {
         Some(Self { grpcurl: folder.join("grpcurl"), address, token })
     }
 
-    /// A call that ends after so many seconds at the latest.
-    async fn call(&self, seconds: u32, method: &str, message: &str) -> Output {
+    fn command(&self, method: &str, message: &str) -> Command {
         let mut command = Command::new(&self.grpcurl);
-        command.args(["-plaintext", "-max-time", &seconds.to_string(), "-d", message]);
+        command.args(["-plaintext", "-max-time", "600", "-d", message]);
         if let Some(token) = self.token {
             command.args(["-H", &format!("authorization: Bearer {token}")]);
         }
         command.args([self.address, &format!("leno.dashboard.v1.Dashboard/{method}")]);
+        command
+    }
+
+    async fn call(&self, method: &str, message: &str) -> Output {
+        let mut command = self.command(method, message);
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
+    /// What a stream says until a text was there so often, when it is ended.
+    async fn watch(&self, method: &str, message: &str, (wanted, often): (&str, usize)) -> String {
+        let mut command = self.command(method, message);
+        let wanted = wanted.to_owned();
+        let watched = move || {
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut text = String::new();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            for line in lines.map_while(Result::ok) {
+                text += &line;
+                if text.matches(&wanted).count() >= often {
+                    break;
+                }
+            }
+            let _ended = child.kill();
+            child.wait().unwrap();
+            text
+        };
+        tokio::task::spawn_blocking(watched).await.unwrap()
+    }
+
     async fn get(&self, method: &str, message: &str) -> Value {
-        let answered = self.call(60, method, message).await;
+        let answered = self.call(method, message).await;
         assert!(answered.status.success(), "{method}: {answered:?}");
         serde_json::from_slice(&answered.stdout).unwrap()
     }
 
     async fn refused(&self, method: &str, message: &str, code: &str) {
-        let answered = self.call(60, method, message).await;
+        let answered = self.call(method, message).await;
         let why = String::from_utf8_lossy(&answered.stderr).into_owned();
         assert!(!answered.status.success() && why.contains(code), "{method}: {answered:?}");
     }
@@ -65,9 +91,9 @@ pub(super) async fn show_shop_alone(address: &str, token: &str) {
         text += &caller.get(method, message).await.to_string();
     }
     // It never ends by itself: an answer at each observation.
-    let watched = caller.call(12, "WatchTopology", MINUTE).await;
-    let watched = String::from_utf8(watched.stdout).unwrap();
-    assert!(watched.matches(r#""observedS""#).count() >= 2, "{watched}");
+    let observed = r#""observedS""#;
+    let watched = caller.watch("WatchTopology", MINUTE, (observed, 2)).await;
+    assert!(watched.matches(observed).count() >= 2, "{watched}");
     text += &watched;
     for hidden in ["bank", "ledger", "vault", "teller"] {
         assert!(!text.contains(hidden), "{hidden}: {text}");
