@@ -22,8 +22,9 @@ use own::OwnPages;
 /// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
 ///
 /// It changes nothing. A mesh of `leno up` needs root; every user of this machine can read it on loopback then, without
-/// --tap. Of a cluster it shows the namespaces in which you may open a port-forward, to every browser with the token that
-/// is part of the printed address. With another --listen a browser always needs that token. Runs until Ctrl-C.
+/// --tap, but for the YAML of routes and policies: that needs the token that is part of the printed address. Of a cluster it
+/// shows the namespaces in which you may open a port-forward, to every browser with that token. With another --listen a
+/// browser always needs it. Runs until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno dashboard\n  sudo leno dashboard --tap --listen 127.0.0.1:0\n  \
@@ -73,7 +74,7 @@ async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
             // A mesh that ends while the page is open is shown there.
             Status::read(&layout)?;
             let front = Front::new(layout.observer(), dashboard.listen.ip())?;
-            let front = front.with_own(own);
+            let front = front.with_own(own)?;
             let front = if dashboard.tap { front.with_taps(taps(dashboard))? } else { front };
             Ok((front, name))
         }
@@ -86,7 +87,7 @@ async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
                 let history = history.clone();
                 Box::pin(async move { history.ask(&path).await.map_err(|error| error.said()) })
             });
-            let front = Front::far(ask)?.with_own(own).with_taps(taps(dashboard))?;
+            let front = Front::far(ask)?.with_own(own)?.with_taps(taps(dashboard))?;
             Ok((front, target.name()))
         }
     }

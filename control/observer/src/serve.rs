@@ -7,6 +7,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
 use leno_dashboard::front::{self, Answers, serve_connection};
+use leno_dashboard::grpc::Places;
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
 use leno_dashboard::sight::Sight;
@@ -19,8 +20,11 @@ use crate::objects::Edits;
 use crate::pods::Pods;
 use crate::readers::{Readers, Refusal};
 
-/// Connections of readers at once. They all come from loopback, by port-forwards, and one that sends nothing for 3 s ends.
+/// Connections of readers at once. They all come from loopback, by port-forwards. One of HTTP/1 that sends nothing for 3 s
+/// ends, and so does one of HTTP/2 whose calls are all refused, after 10 s.
 const MAX_CONNECTIONS: usize = 128;
+/// How many of them may be of HTTP/2, which last for up to an hour.
+const MAX_HTTP2: usize = 32;
 /// Answers that are computed at once, each by a thread of its own.
 const MAX_COMPUTED: usize = 4;
 
@@ -31,11 +35,14 @@ pub(crate) struct Front {
     readers: Readers,
     /// Places for answers that are computed.
     computed: Arc<Semaphore>,
+    /// What calls of gRPC share.
+    places: Places,
 }
 
 impl Front {
     pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
-        Self { hub, pods, readers, computed: Arc::new(Semaphore::new(MAX_COMPUTED)) }
+        let computed = Arc::new(Semaphore::new(MAX_COMPUTED));
+        Self { hub, pods, readers, computed, places: Places::new(MAX_HTTP2) }
     }
 
     /// Serves until the future is dropped.
@@ -83,6 +90,10 @@ impl Front {
 impl Answers for Front {
     async fn answer<B>(&self, request: &Request<B>) -> Answer {
         front::with_headers(self.page(request).await)
+    }
+
+    fn places(&self) -> &Places {
+        &self.places
     }
 }
 

@@ -1,7 +1,8 @@
 //! The dashboard for a browser: the page, and the interface of an observer behind it, on this machine or in a cluster.
 //!
 //! A page of another site must not read it. Without a token it answers only where `Host` is this machine,
-//! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin.
+//! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin. Documents, in which
+//! administrators write what only they are to know, are for who has the token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer, refuse_method, respond};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-use crate::grpc;
+use crate::grpc::{self, Places};
 use crate::serve::{ROOT, refuse};
 
 /// The page, built from `dashboard/web` by `scripts/web.sh`.
@@ -48,6 +49,10 @@ const HEADERS: [(&str, &str); 6] = [
 pub struct Front {
     observer: Observer,
     token: Option<String>,
+    /// Whether all but documents is shown on this machine without the token.
+    is_open: bool,
+    /// What calls of gRPC share.
+    places: Rc<Places>,
     /// Polls a tap, by the query of the request.
     taps: Option<Ask>,
     /// Answers [`OWN`], by the path with its query.
@@ -55,7 +60,11 @@ pub struct Front {
 }
 
 /// What the program answers itself, with the rights of its user: health checks, what certificates are signed with, and documents.
-const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", "/api/v1/document"];
+const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", DOCUMENT];
+/// Where documents are.
+const DOCUMENT: &str = "/api/v1/document";
+/// Connections of HTTP/2 at once: half of those that an address may have. The others are for browsers.
+const MAX_HTTP2: usize = 8;
 /// Where a tap is polled.
 const TAP: &str = "/api/v1/tap";
 /// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
@@ -83,8 +92,11 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
-        let token = (!listen.is_loopback()).then(random).transpose()?;
-        Ok(Self { observer: Observer::Socket(observer), token, taps: None, own: None })
+        let is_open = listen.is_loopback();
+        let token = (!is_open).then(random).transpose()?;
+        let places = Rc::new(Places::new(MAX_HTTP2));
+        let observer = Observer::Socket(observer);
+        Ok(Self { observer, token, is_open, places, taps: None, own: None })
     }
 
     /// The dashboard of an observer that `ask` asks with the rights of the user of this program. Other users of this
@@ -93,7 +105,9 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn far(ask: Ask) -> Result<Self, NoRandomness> {
-        Ok(Self { observer: Observer::Far(ask), token: Some(random()?), taps: None, own: None })
+        let (token, places) = (Some(random()?), Rc::new(Places::new(MAX_HTTP2)));
+        let observer = Observer::Far(ask);
+        Ok(Self { observer, token, is_open: false, places, taps: None, own: None })
     }
 
     /// The same with live requests: `taps` polls a tap. Browsers have to show a token on loopback, too.
@@ -101,17 +115,18 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn with_taps(self, taps: Ask) -> Result<Self, NoRandomness> {
-        let token = match self.token {
-            Some(token) => token,
-            None => random()?,
-        };
-        Ok(Self { taps: Some(taps), token: Some(token), ..self })
+        let token = Some(self.token.map_or_else(random, Ok)?);
+        Ok(Self { taps: Some(taps), token, is_open: false, ..self })
     }
 
-    /// The same with health checks, the authority and documents, which `own` looks at.
-    #[must_use]
-    pub fn with_own(self, own: Ask) -> Self {
-        Self { own: Some(own), ..self }
+    /// The same with health checks, the authority and documents, which `own` looks at. For documents browsers have to
+    /// show a token on loopback, too.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn with_own(self, own: Ask) -> Result<Self, NoRandomness> {
+        let token = Some(self.token.map_or_else(random, Ok)?);
+        Ok(Self { own: Some(own), token, ..self })
     }
 
     /// Where a browser finds it, with the token in the part of the address that is never sent.
@@ -142,24 +157,24 @@ impl Front {
             return Some(refused);
         }
         let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
-        match &self.token {
-            None => (!header(HOST).is_some_and(is_this_machine)).then(|| {
-                let why = "call the dashboard by the address that leno has printed\n";
-                respond(StatusCode::MISDIRECTED_REQUEST, TEXT, why)
-            }),
-            Some(_) if !request.uri().path().starts_with("/api/") => None,
-            Some(token) => {
-                let shown = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-                let same = |shown: &str| {
-                    let (shown, token) = (shown.as_bytes(), token.as_bytes());
-                    aws_lc_rs::constant_time::verify_slices_are_equal(shown, token).is_ok()
-                };
-                (!shown.is_some_and(same)).then(|| {
-                    let why = "open the whole address that leno has printed: it has the token";
-                    refuse(StatusCode::UNAUTHORIZED, why)
-                })
-            }
+        if self.is_open && !header(HOST).is_some_and(is_this_machine) {
+            let why = "call the dashboard by the address that leno has printed\n";
+            return Some(respond(StatusCode::MISDIRECTED_REQUEST, TEXT, why));
         }
+        let path = request.uri().path();
+        if !path.starts_with("/api/") || (self.is_open && path != DOCUMENT) {
+            return None;
+        }
+        let token = self.token.as_ref()?;
+        let shown = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let same = |shown: &str| {
+            let (shown, token) = (shown.as_bytes(), token.as_bytes());
+            aws_lc_rs::constant_time::verify_slices_are_equal(shown, token).is_ok()
+        };
+        (!shown.is_some_and(same)).then(|| {
+            let why = "open the whole address that leno has printed: it has the token";
+            refuse(StatusCode::UNAUTHORIZED, why)
+        })
     }
 
     async fn page<B>(&self, request: &Request<B>) -> Answer {
@@ -211,6 +226,9 @@ impl Front {
 pub trait Answers {
     /// The answer to one request: its path, its headers and no body.
     fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = Answer>;
+
+    /// What calls of gRPC share.
+    fn places(&self) -> &Places;
 }
 
 impl Answers for Front {
@@ -220,13 +238,17 @@ impl Answers for Front {
             None => self.page(request).await,
         })
     }
+
+    fn places(&self) -> &Places {
+        &self.places
+    }
 }
 
 /// Serves a connection of a browser, or of a client of gRPC, until it ends.
 pub async fn serve_connection(stream: TcpStream, client: SocketAddr, answers: &impl Answers) {
     if grpc::is_http2(&stream).await {
-        grpc::serve(stream, client, async |request: Request<()>| answers.answer(&request).await)
-            .await;
+        let answer = async |request: Request<()>| answers.answer(&request).await;
+        grpc::serve(stream, client, answers.places(), answer).await;
     } else {
         leno_program::serve_stream(stream, client, async |request: Request<Incoming>| {
             answers.answer(&request).await
@@ -434,11 +456,45 @@ mod tests {
             get(front.clone(), &format!("GET {path}"), "Host: localhost\r\n").await
         };
         assert!(get(&front, "/api/v1/checks").await.ends_with("{}"), "the observer answers");
-        let front = front.with_own(own);
+        let front = front.with_own(own).unwrap();
         assert!(get(&front, "/api/v1/checks").await.ends_with("[\"checked\"]"));
         let refused = get(&front, "/api/v1/authority").await;
         assert!(refused.starts_with("HTTP/1.1 502 ") && refused.contains("forbidden"), "{refused}");
         assert!(get(&front, "/api/v1/overview").await.ends_with("{}"));
+    }
+
+    #[tokio::test]
+    async fn documents_are_for_who_has_the_token_on_loopback_too() {
+        let (_directory, front) = front("127.0.0.1");
+        let own: Ask =
+            Rc::new(|path| Box::pin(async move { Ok(Reply { status: 200, body: path }) }));
+        let front = front.with_own(own).unwrap();
+        let token = front.token.clone().unwrap();
+        let shown = front.address("127.0.0.1:7788".parse().unwrap());
+        assert_eq!(shown, format!("http://127.0.0.1:7788/#token={token}"));
+        let get = async |path: &str, headers: &str| {
+            get(front.clone(), &format!("GET {path}"), headers).await
+        };
+        let (right, wrong) =
+            (format!("Authorization: Bearer {token}\r\n"), "Authorization: Bearer 00\r\n");
+        let document = "/api/v1/document?kind=HTTPRoute&name=shop/web";
+        for (path, headers, status) in [
+            (document, "Host: localhost\r\n".to_owned(), "401"),
+            (document, format!("Host: localhost\r\n{wrong}"), "401"),
+            (document, format!("Host: localhost\r\n{right}"), "200"),
+            (document, format!("Host: evil.example\r\n{right}"), "421"),
+            ("/api/v1/document/", "Host: localhost\r\n".to_owned(), "200"),
+            ("/api/v1/checks", "Host: localhost\r\n".to_owned(), "200"),
+            ("/api/v1/overview", "Host: localhost\r\n".to_owned(), "200"),
+        ] {
+            let answer = get(path, &headers).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{path} {headers} {answer}"
+            );
+            // Another path than the one that wants the token is none of documents.
+            assert!(path == document || !answer.contains("/api/v1/document"), "{answer}");
+        }
     }
 
     #[tokio::test]

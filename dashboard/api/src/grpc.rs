@@ -5,14 +5,12 @@
 //!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, bounds
 //! ```
 //! A call is answered with what a browser gets, so that no right and no figure differs. The names of fields are those of the
-//! JSON, which `serde` therefore reads into the messages (`tests/grpc.rs` compares both).
+//! JSON, which `serde` therefore reads into the messages (`grpc/tests.rs` compares both).
 
-use std::fmt::Display;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http_body_util::BodyExt as _;
@@ -20,16 +18,19 @@ use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use leno_program::Answer;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use crate::front::PAGE_HEADER;
 use crate::hub::TICK;
 
+mod connection;
 mod methods;
 mod reflection;
 mod status;
 
+pub use connection::{Places, serve};
+use connection::{Shared, unless_reset};
 pub(crate) use methods::number_of;
 use methods::{Form, Method as Rpc};
 use status::{Code, Status};
@@ -42,18 +43,16 @@ pub mod proto {
 
 /// The bytes before a message: whether it is compressed, and its length.
 const FRAME: usize = 5;
-/// Calls of one connection at once.
-const MAX_CALLS: u32 = 16;
 /// Longest message of a caller: names and times.
 const MAX_REQUEST: usize = 64 * 1024;
 /// Longest wait for the preface of a connection, and for the message of a call.
 const REQUEST_WAIT: Duration = Duration::from_secs(3);
 /// Longest wait for a caller to read. The connection has a place that others may need.
 const READ_WAIT: Duration = Duration::from_secs(30);
-/// How long a connection without calls is kept.
-const IDLE: Duration = Duration::from_secs(60);
-/// Longest life of a connection, after which callers begin again.
-const LIFE: Duration = Duration::from_hours(1);
+/// Longest wait for who called `Tap`: its tap lapses then, since nothing polls it while its caller does not read.
+const TAP_READ_WAIT: Duration = leno_telemetry::tap::LAPSE;
+/// Longest call of reflection, which asks for no token.
+const REFLECTION: Duration = Duration::from_secs(60);
 /// The time between two polls of a tap, which lapses after five of them.
 const POLL: Duration = Duration::from_secs(1);
 /// The first bytes of HTTP/2 (RFC 9113 section 3.4), as far as no method of HTTP/1 begins so.
@@ -76,70 +75,36 @@ pub async fn is_http2(stream: &TcpStream) -> bool {
     timeout(REQUEST_WAIT, peeked).await.unwrap_or_default()
 }
 
-/// Serves one connection of HTTP/2 until it ends, is idle or reaches its longest life. `answer` gets the requests that a
-/// browser would send, with the headers of the call that say who calls. The log names `client`.
-pub async fn serve<A, F>(io: impl AsyncRead + AsyncWrite + Unpin, client: impl Display, answer: A)
-where
-    A: Fn(Request<()>) -> F,
-    F: Future<Output = Answer>,
-{
-    let served = async {
-        let handshake = h2::server::Builder::new()
-            .max_concurrent_streams(MAX_CALLS)
-            .max_header_list_size(32 * 1024)
-            .handshake::<_, Bytes>(io);
-        let Ok(connection) = timeout(REQUEST_WAIT, handshake).await else { return Ok(()) };
-        let mut connection = connection?;
-        let mut calls = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                next = connection.accept() => match next {
-                    Some(next) => {
-                        let (request, respond) = next?;
-                        calls.push(call(request, respond, &answer));
-                    }
-                    None => return Ok::<_, h2::Error>(()),
-                },
-                Some(()) = calls.next() => {}
-                () = sleep(IDLE), if calls.is_empty() => return Ok(()),
-            }
-        }
-    };
-    match timeout(LIFE, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%client, %error, "a connection of gRPC ended"),
-        Err(_old) => {
-            tracing::debug!(%client, "a connection of gRPC was closed: it has lasted too long")
-        }
-    }
-}
-
 /// A caller, and how it is answered.
 struct Caller<'a, A> {
     headers: HeaderMap,
-    answer: &'a A,
+    shared: &'a Shared<'a, A>,
 }
 
-async fn call<A, F>(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, answer: &A)
-where
+async fn call<A, F>(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    shared: &Shared<'_, A>,
+) where
     A: Fn(Request<()>) -> F,
     F: Future<Output = Answer>,
 {
     let (head, body) = request.into_parts();
-    let mut headers = HeaderMap::new();
-    let authority = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-    let host = authority.or_else(|| head.headers.get(HOST).cloned());
-    let token = head.headers.get(AUTHORIZATION).cloned();
-    headers.extend(
-        [(HOST, host), (AUTHORIZATION, token)]
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    let caller = Caller { headers, answer };
     let is_grpc = head
         .headers
         .get(CONTENT_TYPE)
         .is_some_and(|of| of.as_bytes().starts_with(b"application/grpc"));
+    let authority = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let host = authority.or_else(|| head.headers.get(HOST).cloned());
+    let token = head.headers.get(AUTHORIZATION).cloned();
+    // No page of a browser sends the type of gRPC without asking before, so that a tap needs no other proof of that.
+    let page = match is_grpc {
+        true => Some(HeaderValue::from_static("1")),
+        false => head.headers.get(PAGE_HEADER).cloned(),
+    };
+    let headers = [(HOST, host), (AUTHORIZATION, token), (PAGE_HEADER, page)];
+    let headers = headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let caller = Caller { headers, shared };
     if !is_grpc {
         let path = head.uri.path_and_query().map_or("/", |whole| whole.as_str());
         return caller.plain(&head.method, path, &mut respond).await;
@@ -177,27 +142,28 @@ where
             .body(())
             .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
         request.headers_mut().clone_from(&self.headers);
-        // No page of a browser can call, so that a tap needs no other proof of that.
-        request.headers_mut().insert(crate::front::PAGE_HEADER, HeaderValue::from_static("1"));
-        Ok((self.answer)(request).await)
+        Ok(self.shared.ask(request).await)
     }
 
     /// What HTTP/1 gets.
     async fn plain(&self, method: &Method, target: &str, respond: &mut SendResponse<Bytes>) {
-        let Ok(answer) = self.ask(method, target).await else {
-            return respond.send_reset(Reason::PROTOCOL_ERROR);
-        };
+        let asked = self.ask(method, target);
+        let Some(answer) = unless_reset(|cx| respond.poll_reset(cx), asked).await else { return };
+        let Ok(answer) = answer else { return respond.send_reset(Reason::PROTOCOL_ERROR) };
         let (head, body) = answer.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        if let Ok(mut stream) = respond.send_response(Response::from_parts(head, ()), false) {
+        let is_head = method == Method::HEAD;
+        if let Ok(mut stream) = respond.send_response(Response::from_parts(head, ()), is_head)
+            && !is_head
+        {
             // A caller that left is not told.
-            let _left = write(&mut stream, body, true).await;
+            let _left = write(&mut stream, body, true, READ_WAIT).await;
         }
     }
 
     async fn typed(
         &self,
-        rpc: &Rpc,
+        rpc: &'static Rpc,
         messages: &mut Messages,
         respond: &mut SendResponse<Bytes>,
     ) -> Result<(), Status> {
@@ -211,37 +177,59 @@ where
             Form::Watch => (rpc.target(&query), Some(TICK)),
             Form::Tap => (rpc.target(&format!("id={}&{query}", methods::tap_name())), Some(POLL)),
         };
+        let _watch = match rpc.form {
+            Form::Watch => Some(self.shared.places.watch()?),
+            Form::Once | Form::Tap => None,
+        };
+        let answered = self.answers(rpc, (&target, every), respond).await;
+        // One that was refused has no tap.
+        if rpc.form == Form::Tap && answered.is_ok() {
+            let _closed = self.get(&format!("{target}&close=true")).await;
+        }
+        answered
+    }
+
+    /// Answers once, or again and again until the caller ends the call.
+    async fn answers(
+        &self,
+        rpc: &'static Rpc,
+        (target, every): (&str, Option<Duration>),
+        respond: &mut SendResponse<Bytes>,
+    ) -> Result<(), Status> {
+        let first = unless_reset(|cx| respond.poll_reset(cx), self.message(rpc, target)).await;
+        let Some(first) = first else { return Ok(()) };
         // What is refused has no other answer than that.
-        let mut framed = self.message(rpc, &target).await?;
+        let mut framed = first?;
         let mut head = Response::new(());
         head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
         let Ok(mut stream) = respond.send_response(head, false) else { return Ok(()) };
-        let ended = loop {
-            if write(&mut stream, framed, false).await.is_err() {
-                break None;
+        let wait = if rpc.form == Form::Tap { TAP_READ_WAIT } else { READ_WAIT };
+        let status = loop {
+            if write(&mut stream, framed, false, wait).await.is_err() {
+                return Ok(());
             }
-            let Some(every) = every else { break Some(Status::ok()) };
-            tokio::select! {
-                () = sleep(every) => {}
-                _reset = poll_fn(|cx| stream.poll_reset(cx)) => break None,
-            }
-            match self.message(rpc, &target).await {
-                Ok(next) => framed = next,
-                Err(status) => break Some(status),
+            let Some(every) = every else { break Status::ok() };
+            let next = async {
+                sleep(every).await;
+                if self.shared.is_ending() {
+                    let why = "the connection ends: call again";
+                    return Err(Status::new(Code::Unavailable, why.to_owned()));
+                }
+                self.message(rpc, target).await
+            };
+            match unless_reset(|cx| stream.poll_reset(cx), next).await {
+                None => return Ok(()),
+                Some(Ok(next)) => framed = next,
+                Some(Err(status)) => break status,
             }
         };
-        if let Some(status) = ended {
-            let _left = stream.send_trailers(status.trailers());
-        }
-        if rpc.form == Form::Tap {
-            let _closed = self.get(&format!("{target}&close=true")).await;
-        }
+        let _left = stream.send_trailers(status.trailers());
         Ok(())
     }
 
-    async fn message(&self, rpc: &Rpc, target: &str) -> Result<Bytes, Status> {
+    async fn message(&self, rpc: &'static Rpc, target: &str) -> Result<Bytes, Status> {
         let json = self.get(target).await?;
-        (rpc.answer)(&json).map(|message| framed(&message))
+        self.shared.places.convert(rpc.answer, json).await
     }
 }
 
@@ -249,18 +237,25 @@ async fn reflect(messages: &mut Messages, respond: &mut SendResponse<Bytes>) -> 
     let mut head = Response::new(());
     head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
     let Ok(mut stream) = respond.send_response(head, false) else { return Ok(()) };
-    let status = loop {
-        match timeout(IDLE, messages.next()).await {
-            Ok(Ok(Some(question))) => match reflection::answer(&question) {
-                Ok(answer) if write(&mut stream, framed(&answer), false).await.is_ok() => {}
-                Ok(_) => return Ok(()),
-                Err(status) => break status,
-            },
-            Ok(Ok(None)) | Err(_) => break Status::ok(),
-            Ok(Err(status)) => break status,
+    let answered = async {
+        loop {
+            match messages.next().await {
+                Ok(Some(question)) => {
+                    let answer = match reflection::answer(&question) {
+                        Ok(answer) => framed(&answer),
+                        Err(status) => return Some(status),
+                    };
+                    write(&mut stream, answer, false, READ_WAIT).await.ok()?;
+                }
+                Ok(None) => return Some(Status::ok()),
+                Err(status) => return Some(status),
+            }
         }
     };
-    let _left = stream.send_trailers(status.trailers());
+    let answered = timeout(REFLECTION, answered).await;
+    if let Some(status) = answered.unwrap_or_else(|_late| Some(Status::ok())) {
+        let _left = stream.send_trailers(status.trailers());
+    }
     Ok(())
 }
 
@@ -271,7 +266,12 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 /// Writes as much as the caller has room for, until all is written.
-async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<(), ()> {
+async fn write(
+    stream: &mut SendStream<Bytes>,
+    mut bytes: Bytes,
+    is_last: bool,
+    wait: Duration,
+) -> Result<(), ()> {
     let written = async {
         while !bytes.is_empty() {
             stream.reserve_capacity(bytes.len());
@@ -286,7 +286,7 @@ async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) 
         }
         Ok(())
     };
-    timeout(READ_WAIT, written).await.unwrap_or_else(|_late| {
+    timeout(wait, written).await.unwrap_or_else(|_late| {
         stream.send_reset(Reason::CANCEL);
         Err(())
     })

@@ -37,6 +37,13 @@ async function open({ width = 1280, height = 900, dark = false, bypassCSP = fals
   return { page, complaints };
 }
 
+/** A path of the page. It keeps the token of the address by which it was opened. */
+async function visit(page, path) {
+  const [base] = address.split("#");
+  if (!page.url().startsWith(base)) await page.goto(address);
+  await page.goto(base + path);
+}
+
 async function shot(page, name) {
   const folder = process.env.LENO_SCREENSHOTS;
   if (folder) await page.screenshot({ path: join(folder, `${name}.png`) });
@@ -45,7 +52,7 @@ async function shot(page, name) {
 /** Nothing is wider than the window, and axe finds nothing. */
 async function looks(path, options) {
   const { page, complaints } = await open({ ...options, bypassCSP: true });
-  await page.goto(address + path);
+  await visit(page, path);
   await page.locator("main h1, main h2").first().waitFor({ state: "attached" });
   await page.locator("td, .chart, dl.figures, [data-state=unavailable]").first().waitFor();
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
@@ -218,7 +225,7 @@ async function unanswered() {
   assert.match(await page.locator("article").innerText(), /Given up by the client/);
   // The chart comes when its series has been read.
   await page.locator("article", { hasText: "not answered" }).waitFor();
-  await page.goto(`${address}#/workload/shop/locked`);
+  await visit(page, "#/workload/shop/locked");
   await page.locator("h1", { hasText: "shop/locked" }).waitFor();
   await page.locator("dl.figures dt", { hasText: "Denied by a policy" }).waitFor();
   await page.locator(".causes code", { hasText: "authorization-denied" }).waitFor();
@@ -366,7 +373,7 @@ async function ofThePresent(flows) {
   await row("proxies", "shop/locked-0").locator("a").click();
   await page.locator("h1", { hasText: "Proxy of shop/locked-0" }).waitFor();
   await page.locator("dl.figures", { hasText: "current" }).waitFor();
-  await page.goto(`${address}#/proxy/shop/nosuch`);
+  await visit(page, "#/proxy/shop/nosuch");
   await page.locator("p", { hasText: "No proxy of this name is there." }).waitFor();
 
   await go("Connections");
@@ -396,11 +403,11 @@ async function ofThePresent(flows) {
   // Where the program is none of the mesh's, as for a page that the observer itself serves, the page says what is missing.
   const other = await open();
   await other.page.route("**/api/v1/checks*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, groups: [{ name: "The mesh", findings: [] }] } }));
-  await other.page.goto(`${address}#/checks`);
+  await visit(other.page, "#/checks");
   await other.page.locator("p", { hasText: "Nothing to check." }).waitFor();
   assert.deepEqual(other.complaints, []);
   await other.page.route("**/api/v1/authority*", (route) => route.fulfill({ status: 404, json: { error: "leno dashboard shows this" } }));
-  await other.page.goto(`${address}#/certificates`);
+  await visit(other.page, "#/certificates");
   await other.page.locator("[data-state=unavailable]", { hasText: "leno dashboard shows this" }).waitFor();
   await other.page.locator("[aria-labelledby=leaves] tbody tr").first().waitFor();
   // What is no date does not blank the page.
@@ -417,7 +424,7 @@ async function ofThePresent(flows) {
     for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks(path, { width, dark });
   }
   const small = await open({ width: 390, height: 844, dark: true });
-  await small.page.goto(`${address}#/policies`);
+  await visit(small.page, "#/policies");
   await small.page.locator("tbody tr").first().waitFor();
   await shot(small.page, "dashboard-policies-small");
 }

@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use prost::Message as _;
@@ -143,10 +143,197 @@ async fn called(
             ended = connection => panic!("{ended:?}"),
         }
     };
+    let places = Places::new(1);
     tokio::select! {
         got = client => got,
-        () = serve(far, "test", answer) => panic!("the connection has ended"),
+        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
     }
+}
+
+/// Requests that are being answered, and the most at once.
+#[derive(Default)]
+struct Asked(Cell<usize>, Cell<usize>);
+
+impl Asked {
+    fn begin(&self) -> impl Drop + '_ {
+        struct Ends<'a>(&'a Asked);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.0.set(self.0.0.get() - 1);
+            }
+        }
+        self.0.set(self.0.get() + 1);
+        self.1.set(self.1.get().max(self.0.get()));
+        Ends(self)
+    }
+
+    async fn wait_for(&self, wanted: usize) {
+        let waited = async {
+            while self.0.get() != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let late = timeout(Duration::from_secs(120), waited).await;
+        late.unwrap_or_else(|_| panic!("{} requests, not {wanted}", self.0.get()));
+    }
+}
+
+/// Begins a call whose message is empty.
+fn begin(send: &mut h2::client::SendRequest<Bytes>, path: &str) -> SendStream<Bytes> {
+    let request = Request::post(format!("http://localhost{path}"))
+        .header(CONTENT_TYPE, "application/grpc")
+        .body(())
+        .unwrap();
+    let (_response, mut stream) = send.send_request(request, false).unwrap();
+    stream.send_data(framed(&[]), true).unwrap();
+    stream
+}
+
+const DASHBOARD: &str = "/leno.dashboard.v1.Dashboard/";
+
+/// A call that is reset is not answered any more, in any of its forms, and a connection has so many calls and no more.
+#[tokio::test]
+async fn calls_that_are_reset_end() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let asked = Asked::default();
+    let answer = async |_: Request<()>| {
+        let _ends = asked.begin();
+        std::future::pending::<Answer>().await
+    };
+    let client = async {
+        let (send, connection) = h2::client::handshake(near).await.unwrap();
+        let talk = async {
+            let mut send = send;
+            for method in ["GetTopology", "WatchOverview", "Tap", "GetOverview"] {
+                let mut calls = Vec::new();
+                for _ in 0..connection::MAX_CALLS {
+                    send = send.ready().await.unwrap();
+                    calls.push(begin(&mut send, &format!("{DASHBOARD}{method}")));
+                }
+                asked.wait_for(connection::MAX_CALLS).await;
+                calls.iter_mut().for_each(|call| call.send_reset(Reason::CANCEL));
+                // A tap is closed, which is a request, too.
+                if method == "Tap" {
+                    return;
+                }
+                asked.wait_for(0).await;
+            }
+        };
+        tokio::select! {
+            () = talk => {}
+            ended = connection => panic!("{ended:?}"),
+        }
+    };
+    let places = Places::new(1);
+    tokio::select! {
+        () = client => {}
+        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
+    }
+    assert_eq!(asked.1.get(), connection::MAX_CALLS);
+}
+
+/// Those that do not answer what is asked for end soon, and those that do go on.
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_an_accepted_call_ends() {
+    let (_directory, hub) = two_namespaces();
+    let reflection = reflection::PATHS[0];
+    for (path, is_let_in, kept) in [
+        (reflection, true, 0..30),
+        ("/leno.dashboard.v1.Dashboard/WatchOverview", false, 0..30),
+        ("/leno.dashboard.v1.Dashboard/WatchOverview", true, 3_000..3_700),
+    ] {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let answer = async |request: Request<()>| match is_let_in {
+            true => {
+                let (uri, method) = (request.uri(), request.method());
+                crate::serve::answer((&hub, &Sight::All), method, uri.path(), uri.query())
+            }
+            false => crate::serve::refuse(StatusCode::UNAUTHORIZED, "no token"),
+        };
+        let client = async {
+            let (mut send, connection) = h2::client::handshake(near).await.unwrap();
+            let request = Request::post(format!("http://localhost{path}"))
+                .header(CONTENT_TYPE, "application/grpc")
+                .body(())
+                .unwrap();
+            let (response, mut stream) = send.send_request(request, false).unwrap();
+            stream.send_data(framed(&[]), path != reflection).unwrap();
+            let read = async {
+                let mut body = response.await.unwrap().into_body();
+                while let Some(Ok(part)) = body.data().await {
+                    let _room = body.flow_control().release_capacity(part.len());
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = read => {}
+                _ended = connection => {}
+            }
+        };
+        let begun = tokio::time::Instant::now();
+        let places = Places::new(1);
+        tokio::join!(client, serve(far, "test", &places, answer));
+        let lasted = begun.elapsed().as_secs();
+        assert!(kept.contains(&lasted), "{path} {is_let_in}: {lasted} s");
+    }
+}
+
+#[tokio::test]
+async fn watches_and_connections_are_bounded() {
+    let places = Places::new(1);
+    let watches: Vec<_> = (0..32).map(|_| places.watch().unwrap()).collect();
+    assert_eq!(places.watch().unwrap_err().code, Code::ResourceExhausted);
+    drop(watches);
+    assert!(places.watch().is_ok());
+    // The second connection is closed at once.
+    let (_near, first) = tokio::io::duplex(1024);
+    let (_other, second) = tokio::io::duplex(1024);
+    let answer = async |_: Request<()>| std::future::pending::<Answer>().await;
+    tokio::select! {
+        biased;
+        () = serve(first, "first", &places, answer) => panic!("it waits for the client"),
+        () = serve(second, "second", &places, answer) => {}
+    }
+}
+
+/// What a page of a browser cannot send is not added to what is no call of gRPC.
+#[tokio::test]
+async fn what_is_no_call_has_the_headers_of_its_client_and_head_no_body() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let answer = async |request: Request<()>| {
+        let is_page = request.headers().contains_key(PAGE_HEADER);
+        leno_program::respond(StatusCode::OK, "text/plain", if is_page { "page" } else { "other" })
+    };
+    let client = async {
+        let (mut send, connection) = h2::client::handshake(near).await.unwrap();
+        let talk = async {
+            let mut seen = Vec::new();
+            for (method, has_header) in
+                [(Method::GET, false), (Method::GET, true), (Method::HEAD, true)]
+            {
+                let mut request =
+                    Request::builder().method(method).uri("http://localhost/api/v1/tap");
+                if has_header {
+                    request = request.header(PAGE_HEADER, "1");
+                }
+                let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+                let mut body = response.await.unwrap().into_body();
+                let part = body.data().await.map(|part| part.unwrap()).unwrap_or_default();
+                seen.push(part);
+            }
+            seen
+        };
+        tokio::select! {
+            seen = talk => seen,
+            ended = connection => panic!("{ended:?}"),
+        }
+    };
+    let places = Places::new(1);
+    let seen = tokio::select! {
+        seen = client => seen,
+        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
+    };
+    assert_eq!(seen, ["other", "page", ""]);
 }
 
 #[tokio::test]
