@@ -1,21 +1,27 @@
 //! A route or a policy for its page: the document as YAML, and its status. It is read with the rights of the user of
-//! `leno dashboard`: as root in `leno up`, on a cluster by the API server.
+//! `leno dashboard`: as root in `leno up`, on a cluster by the API server. Values whose names say that they are secret are
+//! masked, as taps do it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use leno_analysis::Severity;
+use anyhow::{Context as _, Result, anyhow};
+use leno_analysis::{Finding, Severity};
 use leno_local::layout::Layout;
 use leno_local::{analysis, status::Status};
 use leno_observe::admin::Reply;
 use leno_operate::{ObjectReference, documents, is_absent};
-use leno_resources::Kind;
+use leno_resources::{Kind, Object, ObjectKey, to_yaml};
+use leno_telemetry::tap::{MASK, is_secret};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 
 use crate::commands::{AnyMesh, ChosenMesh};
 
-/// The kinds that have a page: routes and policies, none of which holds a secret.
+/// The kinds that have a page: routes and policies.
 const KINDS: [Kind; 8] = [
     Kind::HttpRoute,
     Kind::GrpcRoute,
@@ -30,6 +36,8 @@ const KINDS: [Kind; 8] = [
 const MAX_YAML: usize = 64 * 1024;
 /// Most conditions that are shown: those of 16 targets, which is as many as Gateway API permits.
 const MAX_CONDITIONS: usize = 128;
+/// How long what was read of a mesh of this machine is shown again.
+const HOLDS: Duration = Duration::from_secs(10);
 
 /// What the page shows.
 #[derive(Debug, Serialize)]
@@ -52,8 +60,39 @@ struct Condition {
     message: String,
 }
 
+/// The documents of a mesh.
+#[derive(Default)]
+pub(super) struct Documents {
+    /// Those of a mesh of this machine. They are read by one thread at a time, for which the others wait.
+    kept: Arc<Mutex<Option<OfMachine>>>,
+}
+
+/// What the control plane of a mesh of this machine reads, and what `leno analyze` finds in it.
+struct OfMachine {
+    mesh: String,
+    at: Instant,
+    objects: BTreeMap<ObjectKey, Object>,
+    findings: Result<Vec<Finding>, String>,
+}
+
+impl Documents {
+    /// Of a mesh of this machine. A large one takes long, and other readers do not wait for it.
+    async fn of_machine(&self, mesh: String, key: ObjectKey) -> Result<Option<Document>> {
+        let mut kept = self.kept.clone().lock_owned().await;
+        let work = move || -> Result<Option<Document>> {
+            let fresh = kept.take().filter(|one| one.mesh == mesh && one.at.elapsed() < HOLDS);
+            let all = match fresh {
+                Some(all) => all,
+                None => OfMachine::read(mesh)?,
+            };
+            kept.insert(all).document(&key)
+        };
+        tokio::task::spawn_blocking(work).await?
+    }
+}
+
 /// Answers for a query, `kind=HTTPRoute&name=shop/cart`.
-pub(super) async fn answer(mesh: &AnyMesh, query: &str) -> Reply {
+pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Reply {
     let refused = |status, why: &str| Reply { status, body: json!({"error": why}).to_string() };
     let parameters: HashMap<String, String> =
         form_urlencoded::parse(query.as_bytes()).into_owned().collect();
@@ -72,7 +111,10 @@ pub(super) async fn answer(mesh: &AnyMesh, query: &str) -> Reply {
         return refused(400, "say its name, name=namespace/name");
     };
     let read = match mesh.choose() {
-        Ok(ChosenMesh::Machine(mesh)) => of_machine(&mesh, kind, (namespace, name)),
+        Ok(ChosenMesh::Machine(mesh)) => {
+            let (namespace, name) = (namespace.to_owned(), name.to_owned());
+            all.of_machine(mesh, ObjectKey { kind, namespace, name }).await
+        }
         Ok(ChosenMesh::Cluster(target)) => of_cluster(&target, kind, (namespace, name)).await,
         Err(error) => Err(error),
     };
@@ -99,43 +141,51 @@ fn is_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('.')
 }
 
-/// Of a mesh of this machine: what its control plane reads, and what `leno analyze` finds in it.
-fn of_machine(mesh: &str, kind: Kind, (namespace, name): (&str, &str)) -> Result<Option<Document>> {
-    let layout = Layout::new(mesh)?;
-    Status::read(&layout)?;
-    let path = layout.state().join("state.yaml");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    let is_one = |one: &&str| {
-        documents(one).is_ok_and(|all| {
-            all.iter().any(|one| {
-                let of = &one["metadata"];
-                one["kind"] == kind.as_str() && of["namespace"] == namespace && of["name"] == name
-            })
-        })
+impl OfMachine {
+    fn read(mesh: String) -> Result<Self> {
+        let layout = Layout::new(&mesh)?;
+        Status::read(&layout)?;
+        let objects = of_state(&layout.state().join("state.yaml"))?;
+        let findings = analysis::followed_by(&mesh)
+            .map(|(files, ranges)| analysis::findings(&files, ranges))
+            .map_err(|error| error.to_string());
+        Ok(Self { mesh, at: Instant::now(), objects, findings })
+    }
+
+    fn document(&self, key: &ObjectKey) -> Result<Option<Document>> {
+        let Some(object) = self.objects.get(key) else { return Ok(None) };
+        let read = documents(&to_yaml(object))?.into_iter().next().context("it has no document")?;
+        let (status, no_status) = match &self.findings {
+            Ok(found) => (found_in(found, &key.to_string()), None),
+            Err(why) => (Vec::new(), Some(why.clone())),
+        };
+        Document::of(key, read, (status, no_status)).map(Some)
+    }
+}
+
+/// The routes and policies of a file.
+fn of_state(path: &Path) -> Result<BTreeMap<ObjectKey, Object>> {
+    let read = leno_resources::load(&[path.to_owned()]).map_err(|problems| {
+        let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow!("cannot read {}: {}", path.display(), said.join("; "))
+    })?;
+    let objects = read.objects.into_iter().map(|one| (one.value.key(), one.value));
+    Ok(objects.filter(|(key, _)| KINDS.contains(&key.kind)).collect())
+}
+
+/// What `leno analyze` finds in an object, `HTTPRoute shop/cart`.
+fn found_in(found: &[Finding], object: &str) -> Vec<Condition> {
+    let condition = |one: &Finding| {
+        let is_error = one.severity == Severity::Error;
+        analyzed(if is_error { "False" } else { "Unknown" }, one.code, one.to_string())
     };
-    let Some(yaml) = text.split("---\n").find(is_one) else { return Ok(None) };
-    let object = format!("{} {namespace}/{name}", kind.as_str());
-    let (status, no_status) = match analysis::followed_by(mesh) {
-        Ok((files, ranges)) => {
-            let found = analysis::findings(&files, ranges);
-            let own = found.into_iter().filter(|one| one.object == object);
-            let condition = |one: leno_analysis::Finding| {
-                let is_error = one.severity == Severity::Error;
-                let message = one.to_string();
-                analyzed(if is_error { "False" } else { "Unknown" }, one.code, message)
-            };
-            let all: Vec<Condition> = own.take(MAX_CONDITIONS).map(condition).collect();
-            let good = || {
-                let message = "leno analyze finds no mistake in it".to_owned();
-                vec![analyzed("True", "NoMistakes", message)]
-            };
-            (if all.is_empty() { good() } else { all }, None)
-        }
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let (kind, namespace, name) = (kind.as_str().to_owned(), namespace.to_owned(), name.to_owned());
-    Ok(Some(Document { kind, namespace, name, yaml: bounded(yaml), status, no_status }))
+    let own = found.iter().filter(|one| one.object == object);
+    let all: Vec<Condition> = own.take(MAX_CONDITIONS).map(condition).collect();
+    if !all.is_empty() {
+        return all;
+    }
+    let good = "leno analyze finds no mistake in it".to_owned();
+    vec![analyzed("True", "NoMistakes", good)]
 }
 
 fn analyzed(status: &str, reason: &str, message: String) -> Condition {
@@ -170,38 +220,79 @@ async fn of_cluster(
             return Err(leno_operate::Error::api(format!("get {}", of.said()))(error).into());
         }
     };
-    let mut object = serde_json::to_value(object)?;
+    let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+    of_api_server(&key, serde_json::to_value(object)?).map(Some)
+}
+
+/// An object as the API server has it.
+fn of_api_server(key: &ObjectKey, object: Value) -> Result<Document> {
     let status = conditions(&object["status"]);
     let no_status = status.is_empty().then(|| "no control plane has written one".to_owned());
-    // What the API server and its clients keep of it.
-    if let Some(all) = object.as_object_mut() {
-        all.remove("status");
+    Document::of(key, object, (status, no_status))
+}
+
+impl Document {
+    /// Without what the API server and its clients keep of it, and without secrets.
+    fn of(
+        key: &ObjectKey,
+        mut object: Value,
+        (status, no_status): (Vec<Condition>, Option<String>),
+    ) -> Result<Self> {
+        if let Some(all) = object.as_object_mut() {
+            all.remove("status");
+        }
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|field, _| KEPT.contains(&field.as_str()));
+            if let Some(all) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                mask_annotations(all);
+            }
+        }
+        mask_values(&mut object);
+        let yaml = serde_saphyr::to_string(&object).context("cannot write it as YAML")?;
+        Ok(Self {
+            kind: key.kind.as_str().to_owned(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            yaml: bounded(&yaml),
+            status,
+            no_status,
+        })
     }
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.retain(|field, _| {
-            matches!(
-                field.as_str(),
-                "name"
-                    | "namespace"
-                    | "labels"
-                    | "annotations"
-                    | "creationTimestamp"
-                    | "generation"
-            )
-        });
-        if let Some(all) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            all.remove("kubectl.kubernetes.io/last-applied-configuration");
+}
+
+/// What is shown of the metadata.
+const KEPT: [&str; 6] =
+    ["name", "namespace", "labels", "annotations", "creationTimestamp", "generation"];
+
+/// Removes what programs that apply documents keep in annotations: the whole document, which nothing masks.
+fn mask_annotations(all: &mut Map<String, Value>) {
+    let is_copy = |value: &str| value.contains("apiVersion") && value.contains("kind");
+    all.retain(|_, value| !value.as_str().is_some_and(is_copy));
+    for (name, value) in all {
+        if is_secret(name) {
+            *value = MASK.into();
         }
     }
-    let yaml = serde_saphyr::to_string(&object).context("cannot write the document as YAML")?;
-    Ok(Some(Document {
-        kind: of.kind,
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        yaml: bounded(&yaml),
-        status,
-        no_status,
-    }))
+}
+
+/// Masks the values of headers and parameters, in matches and in filters, whose names say that they are secret.
+fn mask_values(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(mask_values),
+        Value::Object(fields) => {
+            if fields.get("name").and_then(Value::as_str).is_some_and(is_secret) {
+                for field in ["value", "values"] {
+                    match fields.get_mut(field) {
+                        Some(Value::Array(all)) => all.fill(MASK.into()),
+                        Some(one) => *one = MASK.into(),
+                        None => {}
+                    }
+                }
+            }
+            fields.values_mut().for_each(mask_values);
+        }
+        _ => {}
+    }
 }
 
 /// The conditions of a route (`parents`) or a policy (`ancestors`), or of the object itself.
@@ -245,6 +336,8 @@ fn bounded(yaml: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use leno_dashboard::grpc::proto;
+
     use super::*;
 
     #[test]
@@ -259,6 +352,118 @@ mod tests {
         assert_eq!(of, ["Service shop/cart", "Gateway web http"]);
         assert_eq!((&*read[0].status, &*read[0].reason), ("False", "NoMatch"));
         assert!(conditions(&Value::Null).is_empty());
+    }
+
+    fn key() -> ObjectKey {
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        ObjectKey { kind: Kind::HttpRoute, namespace, name }
+    }
+
+    #[test]
+    fn a_document_shows_neither_secrets_nor_what_programs_keep_of_it() {
+        let basic = json!({"name": "Authorization", "value": "Basic c2VjcmV0"});
+        let document = of_api_server(
+            &key(),
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                "metadata": {
+                    "name": "web", "namespace": "shop", "uid": "c2VjcmV0", "resourceVersion": "9",
+                    "managedFields": [{"manager": "c2VjcmV0"}],
+                    "annotations": {
+                        "kubectl.kubernetes.io/last-applied-configuration": "{\"apiVersion\":1,\"kind\":\"c2VjcmV0\"}",
+                        "kapp.k14s.io/original": "{\"kind\":1,\"apiVersion\":\"c2VjcmV0\"}",
+                        "shop.example/api-key": "c2VjcmV0",
+                        "shop.example/team": "web",
+                    },
+                },
+                "spec": {"rules": [{
+                    "matches": [{
+                        "headers": [{"name": "X-Api-Key", "value": "c2VjcmV0"}, {"name": "x-user", "value": "ann"}],
+                        "queryParams": [{"name": "access_token", "value": "c2VjcmV0"}],
+                    }],
+                    "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [basic], "add": [basic]}}],
+                    "backendRefs": [{"name": "token-service", "port": 80}],
+                }]},
+                "status": {"parents": [{"parentRef": {"name": "web"}, "conditions": [
+                    {"type": "Accepted", "status": "True", "reason": "c2VjcmV0", "message": ""}]}]},
+            }),
+        )
+        .unwrap();
+        let yaml = &document.yaml;
+        assert!(!yaml.contains("c2VjcmV0"), "{yaml}");
+        for kept in ["X-Api-Key", "ann", "Authorization", "token-service", "80", "team: web"] {
+            assert!(yaml.contains(kept), "{kept}: {yaml}");
+        }
+        assert_eq!(yaml.matches(MASK).count(), 5, "{yaml}");
+        assert_eq!((document.status.len(), document.no_status), (1, None));
+        let policy =
+            json!({"rules": [{"headers": [{"name": "x-session", "values": ["a1", "b2"]}]}]});
+        let yaml = of_api_server(&key(), policy).unwrap().yaml;
+        assert!(!yaml.contains("a1") && !yaml.contains("b2") && yaml.contains(MASK), "{yaml}");
+    }
+
+    #[test]
+    fn a_document_is_the_one_that_the_state_has_and_no_part_of_another() {
+        let route = |more: &str| {
+            format!(
+                "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+                 metadata: {{name: web, namespace: shop{more}}}\n\
+                 spec: {{parentRefs: [{{kind: Service, group: \"\", name: web}}], hostnames: [real.example]}}\n"
+            )
+        };
+        let text = "|\n      ---\n      kind: HTTPRoute\n      metadata: {name: web, namespace: shop}\n      \
+                    spec: {hostnames: [false.example]}\n";
+        let config = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c, namespace: shop}}\ndata:\n    route: {text}"
+        );
+        let pem = ", annotations: {ca: \"-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----\\n\"}";
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.yaml");
+        std::fs::write(&path, format!("{config}---\n{}", route(pem))).unwrap();
+        let objects = of_state(&path).unwrap();
+        let all =
+            OfMachine { mesh: String::new(), at: Instant::now(), objects, findings: Ok(vec![]) };
+        let document = all.document(&key()).unwrap().unwrap();
+        let yaml = &document.yaml;
+        assert!(yaml.contains("real.example") && yaml.contains("MIIB"), "{yaml}");
+        assert!(!yaml.contains("false.example"), "{yaml}");
+        assert_eq!(document.status[0].reason, "NoMistakes");
+        let other = ObjectKey { name: "none".to_owned(), ..key() };
+        assert!(all.document(&other).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_document_has_the_fields_of_its_message() {
+        let text = str::to_owned;
+        let document = Document {
+            kind: text("HTTPRoute"),
+            namespace: text("shop"),
+            name: text("web"),
+            yaml: text("a: 1"),
+            status: vec![Condition {
+                of: text("Service shop/web"),
+                ..analyzed("True", "x", text("y"))
+            }],
+            no_status: Some(text("none")),
+        };
+        let json = serde_json::to_string(&document).unwrap();
+        let read: proto::Document = serde_json::from_str(&json).unwrap();
+        let condition = proto::Condition {
+            of: text("Service shop/web"),
+            r#type: text("Analyzed"),
+            status: text("True"),
+            reason: text("x"),
+            message: text("y"),
+        };
+        let expected = proto::Document {
+            kind: text("HTTPRoute"),
+            namespace: text("shop"),
+            name: text("web"),
+            yaml: text("a: 1"),
+            status: vec![condition],
+            no_status: Some(text("none")),
+        };
+        assert_eq!(read, expected, "{json}");
     }
 
     #[test]

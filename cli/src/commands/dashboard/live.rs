@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_observe::admin::Reply;
-use serde_json::json;
+use leno_tap::TappedRequest;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::commands::tap::reach::Unpolled;
@@ -71,7 +72,7 @@ impl Live {
             let session = open.as_mut().expect("it was opened");
             let requests = session.step().await?;
             let (beyond, dropped) = session.missed();
-            Ok(json!({"requests": requests, "beyond": beyond, "dropped": dropped}))
+            Ok(page(&requests, beyond, dropped))
         };
         let polled: Result<_, anyhow::Error> = polled.await;
         let mut taps = self.taps.borrow_mut();
@@ -139,6 +140,11 @@ impl Live {
     }
 }
 
+/// What was tapped since the poll before, and how many requests were not since the tap was opened.
+fn page(requests: &[TappedRequest], beyond: u64, dropped: u64) -> Value {
+    json!({"requests": requests, "beyond": beyond, "dropped": dropped})
+}
+
 /// The query of a poll.
 type Parameters = HashMap<String, String>;
 
@@ -169,7 +175,80 @@ fn refusal(status: u16, why: &str) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use leno_dashboard::grpc::proto;
+    use leno_tap::Latency;
+
     use super::*;
+
+    #[test]
+    fn what_is_tapped_has_the_fields_of_its_message() {
+        let request = TappedRequest {
+            at_unix_us: 1,
+            direction: "outbound".into(),
+            client: "shop/web-0".to_owned(),
+            client_identity: Some("spiffe://a".into()),
+            server: "shop/cart-0".to_owned(),
+            server_identity: Some("spiffe://b".into()),
+            service: "shop/cart".to_owned(),
+            mtls: true,
+            protocol: "HTTP/2".into(),
+            method: "GET".into(),
+            authority: "cart".into(),
+            target: "/a".into(),
+            route: Some("HTTPRoute shop/cart rule 1".into()),
+            retries: 2,
+            status: 503,
+            grpc_status: Some(14),
+            request_bytes: 3,
+            response_bytes: 4,
+            error: Some("late".into()),
+            latency: Latency {
+                total_us: 5,
+                client_proxy_us: Some(6),
+                network_us: Some(7),
+                server_proxy_us: Some(8),
+                application_us: Some(9),
+                response_us: Some(10),
+            },
+            ..TappedRequest::default()
+        };
+        let json = page(&[request], 11, 12).to_string();
+        let read: proto::TappedRequests = serde_json::from_str(&json).unwrap();
+        let text = |text: &str| text.to_owned();
+        let expected = proto::TappedRequest {
+            at_unix_us: 1,
+            direction: text("outbound"),
+            client: text("shop/web-0"),
+            client_identity: Some(text("spiffe://a")),
+            server: text("shop/cart-0"),
+            server_identity: Some(text("spiffe://b")),
+            service: text("shop/cart"),
+            mtls: true,
+            protocol: text("HTTP/2"),
+            method: text("GET"),
+            authority: text("cart"),
+            target: text("/a"),
+            route: Some(text("HTTPRoute shop/cart rule 1")),
+            retries: 2,
+            status: 503,
+            grpc_status: Some(14),
+            request_bytes: 3,
+            response_bytes: 4,
+            error: Some(text("late")),
+            latency: Some(proto::LatencyParts {
+                total_us: 5,
+                client_proxy_us: Some(6),
+                network_us: Some(7),
+                server_proxy_us: Some(8),
+                application_us: Some(9),
+                response_us: Some(10),
+            }),
+        };
+        assert_eq!(
+            read,
+            proto::TappedRequests { requests: vec![expected], beyond: 11, dropped: 12 }
+        );
+    }
 
     #[test]
     fn what_asking_again_does_not_mend_is_a_refusal() {

@@ -11,7 +11,7 @@ use leno_observe::admin::Reply;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::document;
+use super::document::{self, Documents};
 use crate::commands::identity::Authority;
 use crate::commands::{AnyMesh, ChosenMesh, check};
 
@@ -25,6 +25,7 @@ pub(super) struct OwnPages {
     mesh: AnyMesh,
     checks: Mutex<Option<KeptReply>>,
     authority: Mutex<Option<KeptReply>>,
+    documents: Documents,
 }
 
 struct KeptReply {
@@ -34,15 +35,16 @@ struct KeptReply {
 
 impl OwnPages {
     pub(super) fn new(mesh: AnyMesh) -> Self {
-        Self { mesh, checks: Mutex::default(), authority: Mutex::default() }
+        let (checks, authority, documents) = Default::default();
+        Self { mesh, checks, authority, documents }
     }
 
     /// The page at a path with its query. Requests that come while it is made wait for it, and have the same.
     pub(super) async fn answer(&self, path: &str) -> Reply {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         if path.ends_with("/document") {
-            let read = tokio::time::timeout(BOUND, document::answer(&self.mesh, query)).await;
-            return read.unwrap_or_else(|_late| {
+            let read = document::answer(&self.documents, &self.mesh, query);
+            return tokio::time::timeout(BOUND, read).await.unwrap_or_else(|_late| {
                 let error = format!("it takes longer than {} s", BOUND.as_secs());
                 Reply { status: 502, body: json!({"error": error}).to_string() }
             });
