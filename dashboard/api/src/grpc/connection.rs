@@ -122,7 +122,7 @@ where
         Self { answer, places, is_proven, asked, is_ending }
     }
 
-    /// The answer to a request of a caller. Files are for everybody, so that having one proves nothing.
+    /// The answer to a request of a caller. A client without a token has files too, so that these prove nothing.
     pub(super) async fn ask(&self, request: Request<()>) -> Answer {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let _asked = Asked(&self.asked);
