@@ -12,10 +12,13 @@
 )]
 
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use leno_transport::{SILENCE, is_unanswered};
 use tokio::io::ReadBuf;
 use tokio::task::coop;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::pipe::{self, PipeCutter, PipeEnd, PipeEnding};
 use crate::session::{Session, Step};
@@ -37,6 +40,16 @@ pub(crate) struct Passage {
     pub(crate) written: u64,
     /// The connection over the network has ended.
     witnessed: bool,
+    /// While a write waits that must not read the socket: when it looks at the socket's errors next.
+    look: Option<Pin<Box<Sleep>>>,
+}
+
+impl Passage {
+    /// Whether nothing of the application comes by TLS any more. Leaves the reader's waker alone, unlike
+    /// [`Tls::reads_pipe`].
+    fn is_past_tls(&self) -> bool {
+        self.reads || self.pipe.as_ref().is_some_and(|pipe| pipe.begins_after(self.read))
+    }
 }
 
 impl Tls {
@@ -129,7 +142,10 @@ impl Tls {
         if self.passage.witnessed {
             return Poll::Pending;
         }
-        let error = ready!(self.poll_witness(cx));
+        let error = match self.passage.is_past_tls() {
+            true => ready!(self.poll_witness(cx)),
+            false => ready!(self.poll_failure(cx)),
+        };
         self.passage.witnessed = true;
         match &self.passage.pipe {
             Some(pipe) if !pipe.is_over() => {
@@ -152,15 +168,29 @@ impl Tls {
                 if self.held.is_some() {
                     return Poll::Ready(io::ErrorKind::InvalidData.into());
                 }
-                // A socket that fails fails the next read.
-                let _later = self.poll_send(cx);
             }
+            // What was encrypted before this end wrote to the pipe, too. A socket that fails fails the next read.
+            let _later = self.poll_send(cx);
             match ready!(self.poll_fill(cx)) {
-                // A client that had only shut down its side before the server took the pipe.
-                Ok(0) if self.peer_closed => return Poll::Pending,
                 Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => has_input = true,
                 Err(error) => return Poll::Ready(error),
+            }
+        }
+    }
+
+    /// The same for a writer while the client's bytes in TLS, or its end there, are left to the reader: to read the socket
+    /// would take them from it, and there is no room for all of them. It tells of errors only when it is asked.
+    fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
+            ready!(look.as_mut().poll(cx));
+            look.as_mut().reset(Instant::now() + SILENCE);
+            if let Some(error) = self.socket().take_error().unwrap_or_else(Some) {
+                return Poll::Ready(error);
+            }
+            if is_unanswered(self.socket()) {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
         }
     }
@@ -194,6 +224,7 @@ impl Tls {
             return Poll::Ready(Err(error));
         }
         if written.is_ready() {
+            self.passage.look = None;
             turn.made_progress();
         }
         written

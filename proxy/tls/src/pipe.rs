@@ -177,6 +177,15 @@ impl PipeDirection {
         [self.reader.take(), self.writer.take()]
     }
 
+    /// Makes room for `n` bytes, of which there are at most [`MOST`] then. A request is small; of many small writes few grow it.
+    fn reserve(&mut self, n: usize) {
+        let needed = self.bytes.len().saturating_add(n);
+        if needed > self.bytes.capacity() {
+            let size = needed.checked_next_power_of_two().unwrap_or(needed);
+            self.bytes.reserve_exact(size.saturating_sub(self.bytes.len()));
+        }
+    }
+
     /// Frees what is not needed once there are no more bytes. Returns whether that was much.
     fn give_back(&mut self) -> bool {
         let held = self.bytes.capacity();
@@ -235,6 +244,13 @@ impl PipeEnd {
                 false
             }
         }
+    }
+
+    /// The same, without a task to wake.
+    pub(crate) fn begins_after(&self, before: u64) -> bool {
+        let mut state = self.state();
+        let (_, read) = state.of(self.side);
+        read.begins_after == Some(before)
     }
 
     /// Ready when a read may return something.
@@ -320,10 +336,7 @@ impl PipeEnd {
             register(&mut written.writer, cx);
             return Poll::Pending;
         }
-        if written.bytes.capacity().saturating_sub(written.bytes.len()) < n {
-            // No more than needed: a request is small.
-            written.bytes.reserve_exact(n);
-        }
+        written.reserve(n);
         let mut left = n;
         for slice in slices {
             let (now, _) = slice.split_at(slice.len().min(left));

@@ -3,6 +3,7 @@
 mod bytes;
 mod ca;
 mod certificates;
+mod change_over;
 mod clients;
 mod federated;
 mod first;

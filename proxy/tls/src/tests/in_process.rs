@@ -14,11 +14,11 @@ use super::memory::tapped;
 use super::*;
 
 /// The same bytes as in all tests of bytes, with a period that no buffer has.
-fn pattern(n: usize) -> Vec<u8> {
+pub(super) fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }
 
-fn mesh() -> Mesh {
+pub(super) fn mesh() -> Mesh {
     let mut mesh = Mesh::new();
     mesh.connector.offers_all = true;
     mesh
@@ -78,14 +78,14 @@ async fn a_server_of_another_process_never_takes_the_pipe_and_is_spoken_to_by_tl
     assert!(!crate::pipe::is_offered(&binding));
 }
 
-fn session_of_server(mesh: &Mesh) -> crate::session::Session {
+pub(super) fn session_of_server(mesh: &Mesh) -> crate::session::Session {
     let config = mesh.cart.current().unwrap().server();
     let server = rustls::server::UnbufferedServerConnection::new(config).unwrap();
     crate::session::Session::Server(server)
 }
 
 /// Runs one end on a thread of its own, as two workloads of a process do.
-fn elsewhere<T: Send + 'static, F: Future<Output = T>>(
+pub(super) fn elsewhere<T: Send + 'static, F: Future<Output = T>>(
     run: impl FnOnce() -> F + Send + 'static,
 ) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
