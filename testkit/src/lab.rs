@@ -470,8 +470,8 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     if let Some(rate) = options.connection_rate {
         command.args(["--connection-rate", rate]);
     }
-    if !options.one_pass {
-        command.args(["--one-pass", "false"]);
+    if options.one_pass {
+        command.args(["--one-pass", "true"]);
     }
     if let Some((after, above)) = options.promote {
         command.args(["--promote-after", after, "--promote-above", above]);
