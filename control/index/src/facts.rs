@@ -661,7 +661,10 @@ impl Facts {
         let Some(said) = row.waypoint.as_deref() else { return };
         self.named_waypoints.note(Some(said), added);
         let services = self.services.keys().filter(|name| *name.namespace == *namespace);
-        touched.services.extend(services.cloned());
+        for name in services {
+            self.routes.touch_referring(name, touched);
+            touched.services.insert(name.clone());
+        }
     }
 
     fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {

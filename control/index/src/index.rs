@@ -247,6 +247,11 @@ impl Index {
         }
         served.extend(instances);
         // What clients of a service are sent through may be behind a service that has changed.
+        let dependents = self.facts.waypoint_dependents(&services);
+        // What a workload permits depends on whether its waypoint is there.
+        served.extend(dependents.iter().flat_map(|name| self.facts.behind_waypoint(name)).cloned());
+        services.extend(dependents);
+        // A route leads to no service whose own routes lead on to a third waypoint.
         services.extend(self.facts.waypoint_dependents(&services));
         self.build(services, served)
     }

@@ -9,7 +9,7 @@ use leno_types::authorization::{
 };
 use leno_types::authorizer::ExternalAuthorizer;
 use leno_types::traffic::Source;
-use leno_types::{InstanceName, Removal, ServiceName};
+use leno_types::{InstanceName, Removal};
 
 use super::policies::numbers;
 use crate::facts::Facts;
@@ -71,7 +71,7 @@ pub(crate) fn authorization(
     let mut policies: Vec<AuthorizationPolicy> =
         selected.into_values().map(|(policy, _)| policy).collect();
     if let Some(waypoint) = facts.waypoint_before(name) {
-        only_through(&waypoint, &mut policies);
+        only_through(facts, name, &waypoint, &mut policies);
     }
     let policies = policies.into();
     let default = facts.default_authorization(&name.namespace);
@@ -79,31 +79,56 @@ pub(crate) fn authorization(
     Arc::new(Authorization { policies, default, paths, trust_domain, unusable })
 }
 
-/// Permits the waypoint alone, in place of what allow policies permit: these name clients, which the waypoint compares with
-/// them. A label that names no waypoint permits no client.
-fn only_through(waypoint: &WaypointUse, policies: &mut Vec<AuthorizationPolicy>) {
-    policies.retain(|policy| policy.action != Action::Allow);
-    let (source, rules) = match waypoint {
-        WaypointUse::Through(ServiceName { namespace, name }) => {
-            let account = (Arc::clone(namespace), Arc::clone(name));
-            let client = ClientMatch { service_accounts: vec![account], ..ClientMatch::default() };
-            let rule = Rule { from: vec![client], ..Rule::default() };
-            (format!("waypoint:{name}"), vec![rule])
-        }
-        _ => ("waypoint:".to_owned(), Vec::new()),
+/// Permits the waypoint alone, in place of what allow policies of the namespace permit: these name clients, which the
+/// waypoint compares with them. Those of the mesh hold beside: a pod's label loosens none of them. A label that names no
+/// waypoint that enforces policies for the pod permits no client.
+fn only_through(
+    facts: &Facts,
+    name: &InstanceName,
+    waypoint: &WaypointUse,
+    policies: &mut Vec<AuthorizationPolicy>,
+) {
+    let waypoint = match waypoint {
+        WaypointUse::Through(waypoint) if facts.enforces_for(waypoint, name) => Some(waypoint),
+        _ => None,
     };
-    let namespace = match waypoint {
-        WaypointUse::Through(waypoint) => Arc::clone(&waypoint.namespace),
-        _ => "".into(),
-    };
+    let is_of_mesh = |policy: &AuthorizationPolicy| facts.is_of_mesh(&policy.source.namespace);
+    policies.retain(|policy| policy.action != Action::Allow || is_of_mesh(policy));
+    let account = waypoint.map(|one| (Arc::clone(&one.namespace), Arc::clone(&one.name)));
+    let mut has_any = false;
+    for policy in policies.iter_mut().filter(|policy| policy.action == Action::Allow) {
+        policy.rules = policy.rules.iter().filter_map(|rule| through(rule, &account)).collect();
+        has_any = true;
+    }
+    if has_any {
+        return;
+    }
+    let rules = through(&Rule::default(), &account).into_iter().collect();
+    let (namespace, of) = account.unwrap_or_else(|| ("".into(), "".into()));
     policies.push(AuthorizationPolicy {
-        source: Source { created: 0, namespace, name: source.into() },
+        source: Source { created: 0, namespace, name: format!("waypoint:{of}").into() },
         action: Action::Allow,
         ports: None,
-        rules: rules.into(),
+        rules,
         tokens: [].into(),
         external: None,
     });
+}
+
+/// A rule for the clients of this account alone. `None` if it permits none of them.
+fn through(rule: &Rule, account: &Option<(Arc<str>, Arc<str>)>) -> Option<Rule> {
+    let account = account.as_ref()?;
+    let any = [ClientMatch::default()];
+    let from = if rule.from.is_empty() { &any[..] } else { &rule.from };
+    let from = from.iter().filter(|client| {
+        client.service_accounts.is_empty() || client.service_accounts.contains(account)
+    });
+    let own = |client: &ClientMatch| ClientMatch {
+        service_accounts: vec![account.clone()],
+        ..client.clone()
+    };
+    let from: Vec<ClientMatch> = from.map(own).collect();
+    (!from.is_empty()).then(|| Rule { from, ..rule.clone() })
 }
 
 /// Why so many policies are not applied: part of them would permit what the others deny.

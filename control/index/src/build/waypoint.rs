@@ -4,20 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_resources::WaypointUse;
-use leno_types::authorization::{Authorization, AuthorizationPolicy, PathReading, Rule};
+use leno_resources::{Kind, ObjectKey, WaypointUse};
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, PathReading, Rule,
+};
 use leno_types::mesh::{
     Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, WireForm,
 };
 use leno_types::routes::{InvalidTarget, Route, Target};
-use leno_types::traffic::RateLimit;
+use leno_types::traffic::{RateLimit, Source};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName, ports};
 
 use super::{BuiltService, policies, routes, slice_port, target_number};
 use crate::facts::Facts;
 use crate::rows::authorization::AuthorizationRow;
 use crate::rows::policies::TargetRow;
-use crate::rows::{EndpointRow, ServicePortRow, ServiceRow};
+use crate::rows::routes::RouteRow;
+use crate::rows::{EndpointRow, ServicePortRow, ServiceRow, Target as Number};
 
 /// Changes a service that uses a waypoint: its clients get the endpoints of the waypoint, and no routes and policies of
 /// clients, which the waypoint applies. If there is no such waypoint, clients get no endpoint.
@@ -28,9 +31,22 @@ pub(super) fn behind(
 ) -> BuiltService {
     let mut consumers = BTreeMap::new();
     let endpoints = endpoints(facts, said, &direct);
-    if let WaypointUse::Through(waypoint) = said {
+    // A waypoint among the servers would connect to itself, and be a way to what others have.
+    let is_server = |one: &&Endpoint| {
+        one.workload.as_ref().is_none_or(|name| facts.waypoint_of(name).is_none())
+    };
+    let mut direct = direct;
+    for port in &mut direct.ports {
+        if !port.endpoints.iter().all(|one| is_server(&one)) {
+            port.endpoints = port.endpoints.iter().filter(is_server).cloned().collect();
+        }
+    }
+    // Without its permission, another namespace could have it connect to where that likes.
+    if let WaypointUse::Through(waypoint) = said
+        && facts.is_open(waypoint, &direct.name.namespace)
+    {
         let policy = policy(facts, (&direct, row)).map(Arc::new);
-        let routes = enforced(facts, &direct, waypoint, policy.as_deref());
+        let routes = enforced(facts, &direct, (row, waypoint), policy.as_deref());
         let own = Service { waypoint: policy, routes, ..direct.clone() };
         consumers.insert(waypoint.to_string().into(), own);
     }
@@ -120,7 +136,7 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
         .filter(|instance| instance.namespace == name.namespace)
         .collect();
     let rows = || instances.iter().filter_map(|instance| facts.instance(instance));
-    let targets = target_ports(facts, name, row);
+    let targets = TargetPorts::new(facts, name, row);
     let mut selected: BTreeMap<_, (AuthorizationPolicy, usize)> = BTreeMap::new();
     let mut add = |row: &AuthorizationRow, ports: Option<Vec<u16>>| {
         let source = &row.policy.source;
@@ -132,7 +148,8 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
             }),
             (_, ports) => ports.map(Into::into),
         };
-        let rules = row.policy.rules.iter().filter_map(|rule| of_service(rule, &targets)).collect();
+        let (rules, action) = (row.policy.rules.iter(), row.policy.action);
+        let rules = rules.filter_map(|rule| targets.of_service(rule, action)).collect();
         selected
             .insert(key, (AuthorizationPolicy { ports, rules, ..row.policy.clone() }, row.bytes));
     };
@@ -190,78 +207,91 @@ fn own_ports(targets: &[TargetRow], (name, row): (&ServiceName, &ServiceRow)) ->
     row.ports.iter().filter(is_named).map(|port| port.number).collect()
 }
 
-/// For each port of the workloads behind a service, the ports of the service that lead to it.
-fn target_ports(
-    facts: &Facts,
-    name: &ServiceName,
-    row: &ServiceRow,
-) -> BTreeMap<u16, BTreeSet<u16>> {
-    let mut found: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
-    for port in &row.ports {
-        for slice in facts.slices(name) {
-            let Some(served) = slice_port(slice, port) else { continue };
-            let instances = slice.endpoints.iter().map(|endpoint| endpoint.instance.as_ref());
-            for instance in instances {
-                let instance = instance.and_then(|instance| facts.instance(instance));
-                if let Some(number) = target_number(port, served, instance) {
-                    found.entry(number).or_default().insert(port.number);
+/// The ports of a service and those of the workloads behind it.
+struct TargetPorts {
+    /// For each port of the workloads, the ports of the service that lead to it.
+    known: BTreeMap<u16, BTreeSet<u16>>,
+    /// The ports of the service that lead to no known port.
+    unknown: BTreeSet<u16>,
+}
+
+impl TargetPorts {
+    fn new(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Self {
+        let mut known: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
+        for port in &row.ports {
+            let mut note = |number: Option<u16>| {
+                if let Some(number) = number {
+                    known.entry(number).or_default().insert(port.number);
+                }
+            };
+            if let (Some(_), Number::Number(number)) = (&row.external_name, &port.target) {
+                note(Some(*number));
+            }
+            for slice in facts.slices(name) {
+                let Some(served) = slice_port(slice, port) else { continue };
+                if !slice.names.is_empty() {
+                    note(target_number(port, served, None));
+                }
+                for endpoint in &slice.endpoints {
+                    let instance = endpoint.instance.as_ref();
+                    let instance = instance.and_then(|instance| facts.instance(instance));
+                    note(target_number(port, served, instance));
                 }
             }
         }
+        let is_unknown = |port: &u16| !known.values().any(|ports| ports.contains(port));
+        let unknown = row.ports.iter().map(|port| port.number).filter(is_unknown).collect();
+        Self { known, unknown }
     }
-    found
-}
 
-/// A rule of a policy of workloads, with the ports of the service in place of theirs. `None` if the service leads to none
-/// of its ports.
-fn of_service(rule: &Rule, targets: &BTreeMap<u16, BTreeSet<u16>>) -> Option<Rule> {
-    let mut rule = rule.clone();
-    if rule.to.is_empty() {
-        return Some(rule);
-    }
-    rule.to.retain_mut(|request| {
-        if request.ports.is_empty() {
-            return true;
+    /// A rule of a policy of workloads, with the ports of the service in place of theirs. `None` if the service leads to
+    /// none of its ports. A rule that does not permit is also for ports of the service that may lead anywhere.
+    fn of_service(&self, rule: &Rule, action: Action) -> Option<Rule> {
+        let mut rule = rule.clone();
+        if rule.to.is_empty() {
+            return Some(rule);
         }
-        let own = request.ports.iter().filter_map(|port| targets.get(port)).flatten();
-        request.ports = own.copied().collect::<BTreeSet<u16>>().into_iter().collect();
-        !request.ports.is_empty()
-    });
-    (!rule.to.is_empty()).then_some(rule)
+        rule.to.retain_mut(|request| {
+            if request.ports.is_empty() {
+                return true;
+            }
+            let own = request.ports.iter().filter_map(|port| self.known.get(port)).flatten();
+            let unknown = self.unknown.iter().filter(|_| action != Action::Allow);
+            let own: BTreeSet<u16> = own.chain(unknown).copied().collect();
+            request.ports = own.into_iter().collect();
+            !request.ports.is_empty()
+        });
+        (!rule.to.is_empty()).then_some(rule)
+    }
 }
 
-/// The routes as the waypoint applies them. A request reaches a backend behind the same waypoint at once, under the
-/// policies of the service that it was sent to: if the backend has others, the route leads nowhere.
+/// The routes as the waypoint applies them. A target that a request would reach without the policies of its own service
+/// leads nowhere.
 fn enforced(
     facts: &Facts,
     service: &Service,
-    waypoint: &ServiceName,
+    (row, waypoint): (&ServiceRow, &ServiceName),
     policy: Option<&ServerPolicy>,
 ) -> Arc<[Arc<Route>]> {
-    let is_enforced = |to: &ServiceName| {
-        let through = WaypointUse::Through(waypoint.clone());
-        if *to == service.name || facts.waypoint_use(to) != Some(&through) {
-            return true;
-        }
-        let Some(row) = facts.service(to) else { return true };
-        let own = authorization(facts, to, row);
-        let known = policy.map(|policy| &*policy.authorization);
-        let has = |of: &AuthorizationPolicy| {
-            known.is_some_and(|known| {
-                known.policies.iter().any(|one| one.source == of.source && one.ports.is_none())
-            })
-        };
-        limits(facts, to, row).is_empty()
-            && own.unusable.is_none()
-            && own.policies.iter().all(has)
-            && known.is_some_and(|known| known.default == own.default)
-    };
     let check = |route: &Arc<Route>| {
         let mut route = Route::clone(route);
+        let from = std::mem::take(&mut route.ports);
         let mut check = |target: &mut Target| {
-            if let Target::Service { name, .. } = target
-                && !is_enforced(name)
-            {
+            let Target::Service { name, port } = &*target else { return };
+            let is_permitted = match facts.waypoint_use(name) {
+                _ if *name == service.name => {
+                    let alone = row.ports.iter().map(|port| port.number);
+                    let from = if from.is_empty() { alone.collect() } else { from.clone() };
+                    from.iter().all(|from| from == port)
+                        || policy.is_some_and(|policy| is_alike(facts, policy, (&from, *port)))
+                }
+                Some(WaypointUse::Through(other)) if other == waypoint => {
+                    policy.is_some_and(|policy| has_policies_of(facts, policy, name))
+                }
+                Some(WaypointUse::Through(other)) => !leads_on(facts, name, other),
+                _ => true,
+            };
+            if !is_permitted {
                 *target = Target::Invalid(InvalidTarget::NotGranted);
             }
         };
@@ -272,7 +302,66 @@ fn enforced(
                 routes::mirrors(&mut backend.filters, &mut check);
             }
         }
+        route.ports = from;
         Arc::new(route)
     };
     service.routes.iter().map(check).collect()
+}
+
+/// Whether a rule of a policy names ports. Such a rule means different requests for each service.
+fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
+    let Source { namespace, name, .. } = &policy.source;
+    let (namespace, name) = (namespace.to_string(), name.to_string());
+    let key = ObjectKey { kind: Kind::AuthorizationPolicy, namespace, name };
+    let row = facts.authorizations().attached().get(&key);
+    let mut requests =
+        row.into_iter().flat_map(|row| row.policy.rules.iter()).flat_map(|rule| &rule.to);
+    row.is_none() || requests.any(|request| !request.ports.is_empty())
+}
+
+/// Whether all policies and limits of a service are the same for `to` as for each of `from`, which are ports of it.
+fn is_alike(facts: &Facts, policy: &ServerPolicy, (from, to): (&[u16], u16)) -> bool {
+    let has = |ports: Option<&Arc<[u16]>>, port: u16| ports.is_none_or(|all| all.contains(&port));
+    let is_of_both = |one: &AuthorizationPolicy| {
+        let of = has(one.ports.as_ref(), to);
+        !names_ports(facts, one) && from.iter().all(|port| has(one.ports.as_ref(), *port) == of)
+    };
+    let limits = |port: u16| {
+        let all = policy.limits.iter().filter(move |limit| limit.port.is_none_or(|of| of == port));
+        all.map(|limit| RateLimit { port: None, ..limit.clone() }).collect::<Vec<_>>()
+    };
+    policy.authorization.policies.iter().all(is_of_both)
+        && from.iter().all(|port| limits(*port) == limits(to))
+}
+
+/// Whether `policy` permits no request that another service of the waypoint would deny. The waypoint reaches that service
+/// at once, and applies what holds for the one that the request was sent to.
+fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bool {
+    let Some(row) = facts.service(to) else { return true };
+    let (own, known) = (authorization(facts, to, row), &policy.authorization);
+    let has = |of: &AuthorizationPolicy| {
+        let same = |one: &&AuthorizationPolicy| one.source == of.source && one.ports.is_none();
+        known.policies.iter().any(|one| same(&one) && one.rules == of.rules)
+            && !names_ports(facts, of)
+    };
+    // One more policy that permits is one more way in, unless all clients are permitted there.
+    let permit =
+        |all: &Authorization| all.policies.iter().filter(|one| one.action == Action::Allow).count();
+    let adds_none = match permit(&own) {
+        0 => own.default == DefaultAuthorization::All || permit(known) == 0,
+        number => permit(known) == number,
+    };
+    limits(facts, to, row).is_empty()
+        && own.unusable.is_none()
+        && own.policies.iter().all(has)
+        && adds_none
+        && known.default == own.default
+        && known.paths == own.paths
+}
+
+/// Whether a route of a service, which has a waypoint, leads to a service with another one. No request passes more than
+/// two waypoints, so that none goes round between them.
+fn leads_on(facts: &Facts, service: &ServiceName, waypoint: &ServiceName) -> bool {
+    let is_other = |to: &ServiceName| matches!(facts.waypoint_use(to), Some(WaypointUse::Through(other)) if other != waypoint);
+    facts.routes().of(service).flat_map(RouteRow::targets).any(is_other)
 }

@@ -116,5 +116,9 @@ impl Facts {
             self.touch_waypointed(Some(&key.namespace), touched);
         }
         self.touch_limited(&row.targets, touched);
+        // The waypoint of a service enforces what is attached to the workloads behind it.
+        if row.targets.iter().any(|target| matches!(target, TargetRow::Object(..))) {
+            self.touch_waypointed(Some(&key.namespace), touched);
+        }
     }
 }

@@ -43,13 +43,31 @@ impl Facts {
         (!is_direct).then_some(said)
     }
 
-    /// Whether a waypoint is behind a service: clients of the waypoint itself go to it.
+    /// Whether a service is that of a waypoint: clients of the waypoint itself go to it. All of its endpoints are then
+    /// instances of that waypoint: one pod with the labels of one opens no service.
     fn leads_to_waypoint(&self, name: &ServiceName) -> bool {
-        let mut endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
-        endpoints.any(|endpoint| {
+        let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
+        let mut accepted =
+            endpoints.filter(|endpoint| self.accept(name, endpoint).is_ok()).peekable();
+        let is_own = |endpoint: &EndpointRow| {
             let instance = endpoint.instance.as_ref();
-            instance.is_some_and(|instance| self.waypoint_of(instance).is_some())
-        })
+            instance.and_then(|instance| self.waypoint_of(instance)).as_ref() == Some(name)
+        };
+        accepted.peek().is_some() && accepted.all(is_own)
+    }
+
+    /// Whether services of a namespace may use a waypoint. One of another namespace permits it by its instances.
+    pub(crate) fn is_open(&self, waypoint: &ServiceName, namespace: &str) -> bool {
+        *waypoint.namespace == *namespace
+            || self.waypoint_endpoints(waypoint, namespace).next().is_some()
+    }
+
+    /// Whether a waypoint enforces what holds for an instance: it is there, and the instance is behind a service that
+    /// uses it.
+    pub(crate) fn enforces_for(&self, waypoint: &ServiceName, name: &InstanceName) -> bool {
+        let uses = |service: &ServiceName| matches!(self.waypoint_use(service), Some(WaypointUse::Through(of)) if of == waypoint);
+        self.services_of(name).any(uses)
+            && self.waypoint_endpoints(waypoint, &name.namespace).next().is_some()
     }
 
     /// The waypoint that an instance is one of.
@@ -123,6 +141,16 @@ impl Facts {
         let is_in = |name: &&ServiceName| namespace.is_none_or(|of| *name.namespace == *of);
         let through = self.services.keys().filter(is_in);
         touched.services.extend(through.filter(|name| self.waypoint_use(name).is_some()).cloned());
+    }
+
+    /// The instances behind a service to which their waypoint alone may connect.
+    pub(crate) fn behind_waypoint(
+        &self,
+        service: &ServiceName,
+    ) -> impl Iterator<Item = &InstanceName> {
+        let endpoints = self.slices(service).flat_map(|slice| &slice.endpoints);
+        let instances = endpoints.filter_map(|endpoint| endpoint.instance.as_ref());
+        instances.filter(|name| self.waypoint_before(name).is_some())
     }
 
     /// The waypoint that alone may connect to an instance.

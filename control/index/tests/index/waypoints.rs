@@ -135,6 +135,7 @@ fn a_waypoint_of_another_namespace_has_to_permit_it() {
     put(&mut index, &web(far));
     put(&mut index, &waypoint("far", "edge", true, ""));
     assert!(endpoints(&index, "shop").is_empty());
+    assert!(told(&index, "shop/web", "far/edge").waypoint.is_none(), "it would serve clients");
     let changed = put(&mut index, &waypoint("far", "edge", true, ", leno.dev/waypoint-from: all"));
     assert!(names(&changed.services).contains(&"shop/web".to_owned()), "{changed:?}");
     assert_eq!(endpoints(&index, "shop").len(), 1);
@@ -223,6 +224,26 @@ fn a_workload_behind_a_waypoint_permits_it_alone() {
     let only = allowed(&index);
     assert_eq!(only.len(), 1, "{only:?}");
     assert_eq!(only[0].service_accounts, [("shop".into(), "edge".into())]);
+    // A policy of the mesh holds beside, so that the label of a pod loosens none.
+    let mesh = policy(
+        "mesh",
+        "targetRefs: [{group: leno.dev, kind: Mesh, name: mesh}]",
+        "{from: [{namespaces: [shop]}]}",
+    );
+    let mesh = mesh.replace("namespace: shop}", "namespace: leno-system}");
+    put(&mut index, &mesh);
+    let only = allowed(&index);
+    assert_eq!((only.len(), only[0].namespaces.len()), (1, 1), "{only:?}");
+    assert_eq!(only[0].service_accounts, [("shop".into(), "edge".into())]);
+    // A waypoint that enforces nothing for the workload is no client.
+    put(&mut index, &web("leno.dev/use-waypoint: none"));
+    assert!(allowed(&index).is_empty());
+    put(&mut index, &web("leno.dev/use-waypoint: edge"));
+    assert_eq!(allowed(&index).len(), 1);
+    let slice = "discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: edge-1, namespace: shop, \
+                 labels: {kubernetes.io/service-name: edge}}\naddressType: IPv4\nendpoints: []\n";
+    put(&mut index, &format!("apiVersion: {slice}"));
+    assert!(allowed(&index).is_empty(), "its waypoint is gone");
 }
 
 #[test]
@@ -243,4 +264,146 @@ fn no_route_leads_past_the_policies_of_another_service_of_the_waypoint() {
     assert_eq!(target(&index), fine, "it holds for both");
     put(&mut index, &policy("own", "targetRefs: [{group: '', kind: Service, name: other}]", "{}"));
     assert_eq!(target(&index), Target::Invalid(InvalidTarget::NotGranted));
+}
+
+/// A route of `web` to another service, and where the waypoint sends its requests.
+const ROUTE: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: shop}
+spec: {parentRefs: [{group: '', kind: Service, name: web}], rules: [{backendRefs: [{name: other, port: 80}]}]}\n";
+
+fn is_led(index: &Index, waypoint: &str) -> bool {
+    let service = told(index, "shop/web", waypoint);
+    matches!(service.routes[0].rules[0].backends[0].target, Target::Service { .. })
+}
+
+#[test]
+fn a_route_leads_past_no_rule_that_names_ports_and_no_other_reading_of_paths() {
+    let of_all = "targetRefs: [{group: '', kind: Namespace, name: shop}]";
+    for (action, rule, leads) in [
+        ("Deny", "{to: [{paths: [/admin]}]}", true),
+        ("Deny", "{to: [{ports: [9090], paths: [/admin]}]}", false),
+        ("Allow", "{to: [{ports: [8080]}]}", false),
+    ] {
+        let mut index = mesh();
+        put(&mut index, ROUTE);
+        assert!(is_led(&index, EDGE));
+        let policy = policy("all", &format!("{of_all}, action: {action}"), rule);
+        put(&mut index, &policy);
+        assert_eq!(is_led(&index, EDGE), leads, "{action} {rule}");
+    }
+    // A client that the first service permits, and the other does not.
+    let mut index = mesh();
+    put(&mut index, ROUTE);
+    put(&mut index, &policy("all", of_all, "{from: [{namespaces: [a]}]}"));
+    assert!(is_led(&index, EDGE));
+    put(&mut index, &policy("own", "targetRefs: [{group: '', kind: Service, name: web}]", "{}"));
+    assert!(!is_led(&index, EDGE));
+    // Applications that read paths differently.
+    let mut index = mesh();
+    put(&mut index, ROUTE);
+    let reads = "annotations: {leno.dev/path-normalisation: decode-slashes}, labels: {app: web}";
+    let reading = shop("app: web").replacen("labels: {app: web}", reads, 1);
+    let changed = put(&mut index, &reading);
+    assert!(names(&changed.services).contains(&"shop/web".to_owned()));
+    assert!(!is_led(&index, EDGE));
+}
+
+#[test]
+fn a_route_leads_to_no_other_port_of_its_service_where_policies_name_ports() {
+    let mut index = mesh();
+    let ports = "{name: http, port: 80, targetPort: 8080}";
+    let two = format!("{ports}, {{name: admin, port: 90, targetPort: 9090}}");
+    put(&mut index, &web("leno.dev/use-waypoint: edge").replace(ports, &two));
+    put(&mut index, &ROUTE.replace("name: other, port: 80", "name: web, port: 90"));
+    assert!(is_led(&index, EDGE));
+    let of_all = "targetRefs: [{group: '', kind: Namespace, name: shop}], action: Deny";
+    put(&mut index, &policy("all", of_all, "{to: [{ports: [9090]}]}"));
+    assert!(!is_led(&index, EDGE));
+    put(&mut index, &policy("all", of_all, "{to: [{paths: [/x]}]}"));
+    assert!(is_led(&index, EDGE));
+}
+
+#[test]
+fn a_pod_with_the_labels_of_a_waypoint_opens_no_service() {
+    for (name, account) in [("edge", "edge"), ("web", "web")] {
+        let mut index = mesh();
+        let pod = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload
+metadata: {{name: bad, namespace: shop, labels: {{leno.dev/waypoint: {name}}}}}
+spec: {{serviceAccount: {account}, command: [x]}}
+status: {{instances: [{{name: bad-0, addresses: [10.89.7.7], meshed: false}}]}}
+---
+apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice
+metadata: {{name: web-bad, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4\nports: [{{name: http, port: 8080}}]
+endpoints: [{{addresses: [10.89.7.7], targetRef: {{kind: Workload, name: bad-0}}}}]\n"
+        );
+        put(&mut index, &pod);
+        let told_clients = endpoints(&index, "shop");
+        assert!(told_clients.iter().all(|(.., wire)| *wire == WireForm::Waypoint), "{name}");
+        assert_eq!(told_clients.len(), 1);
+        let direct = endpoints(&index, EDGE);
+        assert!(!direct.iter().any(|(ip, ..)| ip == "10.89.7.7"), "{direct:?}");
+    }
+}
+
+#[test]
+fn the_waypoint_hears_of_a_policy_that_targets_a_workload() {
+    let mut index = mesh();
+    let target = "targetRefs: [{group: leno.dev, kind: Workload, name: web}], action: Deny";
+    let changed = put(&mut index, &policy("of-workload", target, "{}"));
+    assert_eq!(names(&changed.services), ["shop/web"]);
+    assert_eq!(enforced(&index, "shop/web"), [("of-workload".to_owned(), None)]);
+    let key = crate::support::objects(&policy("of-workload", target, "{}"))[0].key();
+    let changed = index.apply(leno_index::Change::Delete(key));
+    assert_eq!(names(&changed.services), ["shop/web"]);
+    assert!(enforced(&index, "shop/web").is_empty());
+}
+
+#[test]
+fn a_denial_with_ports_holds_for_servers_known_by_name() {
+    let mut index = mesh();
+    put(
+        &mut index,
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice
+metadata: {name: other-1, namespace: shop, labels: {kubernetes.io/service-name: other}}
+addressType: FQDN\nports: [{name: http, port: 8443}]\nendpoints: [{addresses: [api.example.com]}]\n",
+    );
+    let of_all = "targetRefs: [{group: '', kind: Namespace, name: shop}], action: Deny";
+    put(&mut index, &policy("known", of_all, "{to: [{ports: [8443]}]}"));
+    let rules = |index: &Index| {
+        let service = told(index, "shop/other", EDGE);
+        let policies = &service.waypoint.as_ref().unwrap().authorization.policies;
+        policies[0].rules.iter().map(|rule| rule.to[0].ports.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&index), [[80]]);
+    put(&mut index, &policy("known", of_all, "{to: [{ports: [9999]}]}"));
+    assert!(rules(&index).is_empty(), "no port leads there");
+    let key = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice
+metadata: {name: other-1, namespace: shop, labels: {kubernetes.io/service-name: other}}
+addressType: IPv4\nendpoints: []\n";
+    put(&mut index, key);
+    assert_eq!(rules(&index), [[80]], "a port that may lead anywhere is denied");
+}
+
+#[test]
+fn no_request_goes_round_between_waypoints() {
+    let mut index = mesh();
+    // `other` has another waypoint, whose route leads back.
+    let both = web("leno.dev/use-waypoint: edge");
+    let (first, other) = both.split_once("---").unwrap();
+    let other = other.replace("use-waypoint: edge", "use-waypoint: second");
+    put(&mut index, &format!("{first}---{other}"));
+    put(&mut index, ROUTE);
+    assert!(is_led(&index, EDGE), "a second waypoint is fine");
+    let back = ROUTE
+        .replace("name: r,", "name: back,")
+        .replace("name: other", "name: @")
+        .replace("name: web", "name: other")
+        .replace("name: @", "name: web");
+    let changed = put(&mut index, &back);
+    assert_eq!(names(&changed.services), ["shop/other", "shop/web"]);
+    assert!(!is_led(&index, EDGE));
+    let service = told(&index, "shop/other", "shop/second");
+    let target = &service.routes[0].rules[0].backends[0].target;
+    assert_eq!(*target, Target::Invalid(InvalidTarget::NotGranted));
 }
