@@ -13,6 +13,7 @@ use crate::mode::{self, ModeOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
+use crate::waypoint::is_waypoint;
 use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop,
     workload_api,
@@ -63,6 +64,8 @@ pub enum SkipReason {
     Ends,
     /// A proxy of its node serves it.
     NodeMode,
+    /// It is the proxy of a waypoint.
+    Waypoint,
 }
 
 /// Why a pod cannot be injected. It is unchanged then.
@@ -164,6 +167,9 @@ pub fn inject(
     settings: &Settings,
     enclosing: &Enclosing,
 ) -> Result<Outcome, InjectError> {
+    if is_waypoint(pod, settings) {
+        return Ok(Outcome::Skipped(SkipReason::Waypoint));
+    }
     let settings = settings.of_pod(pod)?;
     if let Some(left) = left(pod, &settings, enclosing.floor)? {
         if left == SkipReason::Meshed {
@@ -534,6 +540,7 @@ impl fmt::Display for SkipReason {
             Self::HostNetwork => "it shares its node's network",
             Self::Mirror => "its node has it from a file",
             Self::Windows => "it runs on Windows",
+            Self::Waypoint => "it is the proxy of a waypoint",
             Self::NodeMode => {
                 "it says leno.dev/mode: node, or its namespace does: a proxy of its node serves it"
             }

@@ -32,6 +32,7 @@ mod stored;
 mod stream;
 mod uninject;
 mod value;
+mod waypoint;
 mod workload;
 mod workload_api;
 

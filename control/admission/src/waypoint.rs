@@ -1,0 +1,124 @@
+//! Whether a pod is one that the control plane makes of a Gateway.
+
+use crate::container::waypoint_pod;
+use crate::settings::Settings;
+use crate::value::Value;
+
+/// The label of a waypoint's pods with its name.
+const LABEL: &str = "leno.dev/waypoint";
+/// The fields of a container that the API server, or a LimitRange, fills in.
+const FILLED_IN: [&str; 4] =
+    ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"];
+
+/// Whether a pod is the proxy of a waypoint and nothing else: the spec that [`waypoint_pod`] makes with these settings.
+///
+/// Labels and the service account do not tell: a tenant may set both. What such a pod runs does. It needs no second
+/// proxy, in a namespace too whose pods may not decline one.
+pub(crate) fn is_waypoint(pod: &Value, settings: &Settings) -> bool {
+    let name = pod.at(&["metadata", "labels", LABEL]).and_then(Value::text);
+    let account = pod.at(&["spec", "serviceAccountName"]).and_then(Value::text);
+    let (Some(_), true, Some(spec)) = (name, name == account, pod.get("spec")) else {
+        return false;
+    };
+    let own = waypoint_pod(settings);
+    let ([wanted], [given]) = (own.list("containers"), spec.list("containers")) else {
+        return false;
+    };
+    let is_known = |(field, value): &(String, Value)| {
+        wanted.get(field).is_some() || FILLED_IN.contains(&&**field) || matches!(value, Value::Null)
+    };
+    spec.list("initContainers").is_empty()
+        && spec.list("ephemeralContainers").is_empty()
+        && given.fields().iter().all(is_known)
+        && wanted
+            .fields()
+            .iter()
+            .filter(|(field, _)| !FILLED_IN.contains(&&**field))
+            .all(|(field, value)| given.get(field).is_some_and(|given| covers(given, value)))
+        && spec
+            .get("volumes")
+            .zip(own.get("volumes"))
+            .is_some_and(|(given, own)| covers(given, own))
+}
+
+/// Whether a value is another one, but for fields that it has beside.
+fn covers(given: &Value, wanted: &Value) -> bool {
+    match (given, wanted) {
+        (Value::Map(_), Value::Map(fields)) => fields
+            .iter()
+            .all(|(field, wanted)| given.get(field).is_some_and(|given| covers(given, wanted))),
+        (Value::List(given), Value::List(wanted)) => {
+            given.len() == wanted.len()
+                && given.iter().zip(wanted).all(|(given, wanted)| covers(given, wanted))
+        }
+        _ => given == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::inject::{Enclosing, Floor, Outcome, SkipReason, inject};
+
+    /// A pod as the control plane has it made, with what the API server fills in.
+    fn pod() -> Json {
+        let mut spec = serde_json::to_value(waypoint_pod(&Settings::default())).unwrap();
+        spec["serviceAccountName"] = json!("edge");
+        spec["automountServiceAccountToken"] = json!(false);
+        spec["restartPolicy"] = json!("Always");
+        spec["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
+        spec["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = json!("v1");
+        spec["containers"][0]["ports"][0]["protocol"] = json!("TCP");
+        spec["volumes"][0]["projected"]["defaultMode"] = json!(420);
+        let labels = json!({"leno.dev/waypoint": "edge", "leno.dev/inject": "disabled"});
+        json!({"metadata": {"labels": labels}, "spec": spec})
+    }
+
+    fn injected(pod: &Json) -> Result<Outcome, crate::InjectError> {
+        let floor = Floor { inject: true, capture: true };
+        let enclosing = Enclosing { floor, ..Enclosing::default() };
+        let mut pod: Value = serde_json::from_value(pod.clone()).unwrap();
+        inject(&mut pod, &Settings::default(), &enclosing)
+    }
+
+    #[test]
+    fn the_pod_of_a_waypoint_is_left_where_pods_may_not_decline() {
+        assert_eq!(injected(&pod()), Ok(Outcome::Skipped(SkipReason::Waypoint)));
+    }
+
+    #[test]
+    fn what_only_looks_like_one_gets_a_proxy_or_is_refused() {
+        let alike = |change: &dyn Fn(&mut Json)| {
+            let mut pod = pod();
+            change(&mut pod);
+            injected(&pod) == Ok(Outcome::Skipped(SkipReason::Waypoint))
+        };
+        assert!(alike(&|_| ()));
+        assert!(!alike(&|pod| pod["spec"]["serviceAccountName"] = json!("other")));
+        assert!(!alike(&|pod| pod["metadata"]["labels"]["leno.dev/waypoint"] = Json::Null));
+        let of_container = |field: &'static str, value: Json| {
+            alike(&move |pod| pod["spec"]["containers"][0][field] = value.clone())
+        };
+        assert!(of_container("terminationMessagePath", json!("/dev/termination-log")));
+        assert!(!of_container("image", json!("example.com/own")));
+        assert!(!of_container("command", json!(["sh"])));
+        assert!(!of_container("args", json!(["x"])));
+        assert!(!of_container("lifecycle", json!({"preStop": {"exec": {"command": ["sh"]}}})));
+        assert!(!of_container("envFrom", json!([{"configMapRef": {"name": "own"}}])));
+        for list in ["containers", "initContainers"] {
+            let more = json!({"name": "own", "image": "own"});
+            let add = |pod: &mut Json| match pod["spec"][list].as_array_mut() {
+                Some(all) => all.push(more.clone()),
+                None => pod["spec"][list] = json!([more]),
+            };
+            assert!(!alike(&add), "{list}");
+        }
+        let variable = json!({"name": "LENO_CONTROL", "value": "elsewhere"});
+        let add = |pod: &mut Json| {
+            pod["spec"]["containers"][0]["env"].as_array_mut().unwrap().push(variable.clone());
+        };
+        assert!(!alike(&add));
+    }
+}
