@@ -21,10 +21,13 @@ use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
-use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use leno_kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use leno_kube::{
     Api, Client, Event, Reflection, Report, Resource, Selection, WatchError, apply, is_status,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -46,6 +49,8 @@ const FIELD_MANAGER: &str = "leno-controller";
 const ANSWERS: Duration = Duration::from_secs(10);
 /// The wait after objects of a Gateway could not be written, as where this control plane has no right to.
 const RETRY: Duration = Duration::from_secs(15);
+/// The wait after objects of a Gateway were written, where another client changes them again and again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Most Gateways that are kept. Those beyond it have no waypoint.
 const MOST: usize = 1_000;
 /// Gateways written at once.
@@ -59,14 +64,15 @@ pub struct WaypointReconciler {
     hashes: RandomState,
     written: AtomicU64,
     failed: AtomicU64,
+    beyond: AtomicU64,
 }
 
 impl WaypointReconciler {
     /// `pod`: the spec of a waypoint's pods, without its service account.
     #[must_use]
     pub fn new(client: Client, pod: Value) -> Self {
-        let [written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { client, pod, hashes: RandomState::new(), written, failed }
+        let [written, failed, beyond] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { client, pod, hashes: RandomState::new(), written, failed, beyond }
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
@@ -80,6 +86,13 @@ impl WaypointReconciler {
             "Times that the objects or the status of a waypoint's Gateway were written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("waypoint_writes_total", help), &results);
+        let help =
+            "Reports of Gateways of waypoints that were left out, because there are too many.";
+        counts::render(
+            text,
+            ("waypoint_gateways_left_out_total", help),
+            &[("limit", &self.beyond)],
+        );
     }
 
     /// Writes the objects of a Gateway.
@@ -87,10 +100,11 @@ impl WaypointReconciler {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        put(&accounts, (name, &plan.uid), ("ServiceAccount", &plan.account)).await?;
-        let service = put(&services, (name, &plan.uid), ("Service", &plan.service)).await?;
-        let deployment =
-            put(&deployments, (name, &plan.uid), ("Deployment", &plan.deployment)).await?;
+        let owner = (name.as_str(), plan.uid.as_str());
+        put(&accounts, owner, ("ServiceAccount", &plan.account), true).await?;
+        let service = put(&services, owner, ("Service", &plan.service), true).await?;
+        // The selector of a Deployment cannot change, so that one of another client is not taken over.
+        let deployment = put(&deployments, owner, ("Deployment", &plan.deployment), false).await?;
         self.written.fetch_add(1, Ordering::Relaxed);
         Ok(Written {
             generation: deployment.metadata.generation,
@@ -143,25 +157,42 @@ impl WaypointReconciler {
     }
 }
 
-/// Applies an object unless one of this name is there that is not of the Gateway.
+/// Applies an object unless one of this name is there that is not of the Gateway. `is_made_first`: the object is created
+/// before it is applied, so that none is taken over that another client makes meanwhile.
 async fn put<K>(
     api: &Api<K>,
     (name, uid): (&str, &str),
     (kind, document): (&str, &Value),
+    is_made_first: bool,
 ) -> Result<K, String>
 where
-    K: Resource + Clone + Debug + DeserializeOwned,
+    K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
     let failed = |error: leno_kube::Error| format!("{kind} {name}: {error}");
-    if let Some(there) = api.get_opt(name).await.map_err(failed)? {
+    let there = match api.get_opt(name).await.map_err(failed)? {
+        None if is_made_first => {
+            let made = serde_json::from_value(objects::first(document));
+            let made = made.map_err(|error| format!("{kind} {name}: {error}"))?;
+            let parameters = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            Some(api.create(&parameters, &made).await.map_err(failed)?)
+        }
+        there => there,
+    };
+    let mut document = document.clone();
+    if let Some(there) = there {
         let owners = there.meta().owner_references.iter().flatten();
         if !owners.into_iter().any(|owner| owner.uid == uid) {
             return Err(format!(
                 "there is a {kind} {name} that does not belong to this Gateway: rename one of them, or delete it"
             ));
         }
+        // Only in the version that was read.
+        document["metadata"]["resourceVersion"] = json!(there.meta().resource_version);
     }
-    apply(api, FIELD_MANAGER, name, document).await.map_err(failed)
+    apply(api, FIELD_MANAGER, name, &document).await.map_err(failed)
 }
 
 fn resource() -> ApiResource {
@@ -254,7 +285,7 @@ impl<'a> Observed<'a> {
             let wait = match self.outcomes.get(key).filter(|outcome| outcome.plan == hash) {
                 None => None,
                 Some(Outcome { written: Err(_), at, .. }) => Some(*at + RETRY),
-                Some(Outcome { written: Ok(written), .. }) => {
+                Some(Outcome { written: Ok(written), at, .. }) => {
                     let there = Written {
                         generation: self
                             .deployments
@@ -270,7 +301,7 @@ impl<'a> Observed<'a> {
                     if there == *written {
                         return None;
                     }
-                    None
+                    Some(*at + PAUSE)
                 }
             };
             Some((key.clone(), plan, hash, wait))
@@ -305,19 +336,25 @@ impl<'a> Observed<'a> {
     }
 
     fn observe_gateway(&mut self, event: Event<Box<DynamicObject>>) {
-        if let Event::InitApply(gateway) | Event::Apply(gateway) = &event {
-            let is_known = self.gateways.values().contains_key(&key(&**gateway));
-            if !is_known && self.gateways.values().len() >= MOST {
-                let (namespace, name) = key(&**gateway);
-                tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
-                return;
+        let own = self.own;
+        let kept = self.gateways.values();
+        let (number, known) = match &event {
+            Event::InitApply(gateway) | Event::Apply(gateway) => {
+                (kept.len(), kept.contains_key(&key(&**gateway)))
             }
-        }
+            _ => (0, true),
+        };
         self.gateways.take(event, |gateway| {
             let key = key(&*gateway);
             let is_ours = gateway.data["spec"]["gatewayClassName"] == WAYPOINT_CLASS
                 && gateway.metadata.deletion_timestamp.is_none();
-            (key, is_ours.then_some(*gateway))
+            let is_beyond = is_ours && !known && number >= MOST;
+            if is_beyond {
+                own.beyond.fetch_add(1, Ordering::Relaxed);
+                let (namespace, name) = &key;
+                tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
+            }
+            (key, (is_ours && !is_beyond).then_some(*gateway))
         });
         let Self { gateways, outcomes, .. } = self;
         outcomes.retain(|key, _| gateways.values().contains_key(key));

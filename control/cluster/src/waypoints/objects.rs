@@ -57,11 +57,22 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<Plan, Refusal
         return Err(refused("InvalidParameters", message));
     }
     let from = from(spec)?;
-    let infrastructure = |field: &str| texts(&spec["infrastructure"][field]);
-    let mut labels = infrastructure("labels");
+    let infrastructure = |field: &str| {
+        let all = texts(&spec["infrastructure"][field]);
+        match all.keys().find(|key| !is_free(key)) {
+            None => Ok(all),
+            Some(key) => {
+                let message = format!(
+                    "spec.infrastructure.{field} has {key}: names of Kubernetes' and of Leno's own are not passed on; remove it"
+                );
+                Err(refused("InvalidParameters", message))
+            }
+        }
+    };
+    let mut labels = infrastructure("labels")?;
     let own = [(NAME_LABEL, name.as_str()), (CLASS_LABEL, WAYPOINT_CLASS)];
     labels.extend(own.map(|(label, value)| (label.to_owned(), value.to_owned())));
-    let annotations = infrastructure("annotations");
+    let annotations = infrastructure("annotations")?;
     let uid = gateway.metadata.uid.clone().unwrap_or_default();
     let owner = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": name, "uid": uid,
@@ -91,16 +102,31 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<Plan, Refusal
     // Without replicas, which other clients scale.
     let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
     let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+    // Annotations of an account are rights elsewhere, as of a cloud's role. Who may create Gateways need not have them.
+    let mut account = object("v1", "ServiceAccount");
+    account["metadata"]["annotations"] = json!({});
     let with = |mut object: Value, spec: Value| {
         object["spec"] = spec;
         object
     };
     Ok(Plan {
         uid,
-        account: object("v1", "ServiceAccount"),
+        account,
         service: with(object("v1", "Service"), service),
         deployment: with(object("apps/v1", "Deployment"), deployment),
     })
+}
+
+/// The part of an object that it is created with: what no later version of it goes without. The fields of a creation
+/// stay the creator's, so that an apply would not remove them again.
+pub(super) fn first(document: &Value) -> Value {
+    let mut first = document.clone();
+    let metadata = &document["metadata"];
+    first["metadata"] = json!({
+        "name": metadata["name"], "namespace": metadata["namespace"],
+        "ownerReferences": metadata["ownerReferences"],
+    });
+    first
 }
 
 /// Whether a listener is that of a waypoint.
@@ -130,6 +156,16 @@ fn from(spec: &Value) -> Result<&'static str, Refusal> {
     }
 }
 
+/// Whether the author of a Gateway may set a label or an annotation with this key. What the control plane's objects say to
+/// Kubernetes and to Leno is its own to decide.
+fn is_free(key: &str) -> bool {
+    let Some((domain, _)) = key.split_once('/') else { return true };
+    let of = |parent: &str| {
+        domain.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    !of("leno.dev") && !of("kubernetes.io") && !of("k8s.io")
+}
+
 fn texts(map: &Value) -> BTreeMap<String, String> {
     let entries = map.as_object().into_iter().flatten();
     entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
@@ -153,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_infrastructure_says_is_passed_on_and_changes_no_label_of_ours() {
+    fn what_the_infrastructure_says_is_passed_on_and_gives_no_rights() {
         let spec = json!({
             "listeners": [listener(json!("All"))],
             "infrastructure": {
-                "labels": {"team": "a", "leno.dev/waypoint": "other", "leno.dev/inject": "enabled"},
-                "annotations": {"note": "b"},
+                "labels": {"team": "a", "example.com/team": "a"},
+                "annotations": {"note": "b", "eks.amazonaws.com/role-arn": "arn"},
             },
         });
         let plan = plan(&gateway(spec), &json!({"containers": []})).unwrap();
@@ -174,6 +210,8 @@ mod tests {
             assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "u-1");
             assert_eq!(object["metadata"]["labels"]["team"], "a");
         }
+        assert_eq!(plan.account["metadata"]["annotations"], json!({}), "they would be rights");
+        assert_eq!(plan.service["metadata"]["annotations"]["note"], "b");
     }
 
     #[test]
@@ -192,6 +230,19 @@ mod tests {
         assert_eq!(reason(spec.clone()), "UnsupportedAddress");
         spec["addresses"] = Value::Null;
         spec["infrastructure"] = json!({"parametersRef": {"name": "x"}});
-        assert_eq!(reason(spec), "InvalidParameters");
+        assert_eq!(reason(spec.clone()), "InvalidParameters");
+        for (key, is_free) in [
+            ("leno.dev/waypoint", false),
+            ("sub.leno.dev/x", false),
+            ("pod-security.kubernetes.io/enforce", false),
+            ("gateway.networking.k8s.io/gateway-name", false),
+            ("notleno.dev/x", true),
+            ("team", true),
+        ] {
+            for field in ["labels", "annotations"] {
+                spec["infrastructure"] = json!({field: {key: "x"}});
+                assert_eq!(plan(&gateway(spec.clone()), &json!({})).is_ok(), is_free, "{key}");
+            }
+        }
     }
 }
