@@ -107,7 +107,10 @@ impl Tunnels {
         let end = match to {
             Ok(end) => end,
             Err(refusal) => {
-                registry.count(Counter::InboundTunnelRefused);
+                registry.count(match refusal == TOO_MANY {
+                    true => Counter::InboundTunnelLimit,
+                    false => Counter::InboundTunnelRefused,
+                });
                 return self.refuse(request, refusal);
             }
         };
@@ -144,18 +147,19 @@ impl Tunnels {
     /// Where a tunnel to this address leads.
     async fn end(&self, address: SocketAddr) -> Result<End, (u16, &'static str)> {
         let shared = &self.applications.shared;
-        let not_here = match port(address, self.own, &shared.parts.own_ports) {
-            Ok(port) => return Ok(End::Workload(SocketAddr::new(self.own, port))),
-            Err(refusal) => refusal,
+        let Some(waypoint) = shared.waypoint.get() else {
+            let port = port(address, self.own, &shared.parts.own_ports)?;
+            return Ok(End::Workload(SocketAddr::new(self.own, port)));
         };
-        let Some(waypoint) = shared.waypoint.get() else { return Err(not_here) };
+        // A waypoint is no way to its own pod.
         if address.ip() == self.own {
-            return Err(not_here);
+            return Err(NOT_OF_SERVICE);
         }
         match waypoint.front(&shared.parts, address).await {
             Ok(front) => Ok(End::Service(front, address)),
             Err(NoFront::NotOfService) => Err(NOT_OF_SERVICE),
             Err(NoFront::Unresolved) => Err(UNRESOLVED),
+            Err(NoFront::Limit) => Err(TOO_MANY),
         }
     }
 

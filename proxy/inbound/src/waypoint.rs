@@ -38,8 +38,10 @@ const NO_LONGER: &str = "this proxy is the waypoint of the service no longer";
 pub(crate) enum NoFront {
     /// The address is of no service that this proxy is the waypoint of, or of none of its ports.
     NotOfService,
-    /// Discovery does not answer, or there are too many services.
+    /// Discovery does not answer.
     Unresolved,
+    /// Clients use too many other services.
+    Limit,
 }
 
 /// The services of a waypoint.
@@ -113,8 +115,7 @@ impl Waypoint {
             fronts.retain(|_, front| Rc::strong_count(front) > 1);
         }
         if fronts.len() >= MAX_FRONTS {
-            tracing::warn!(service = %service.name, "refused: clients use {MAX_FRONTS} other services of this waypoint");
-            return Err(NoFront::Unresolved);
+            return Err(NoFront::Limit);
         }
         let front = Rc::new(self.new_front(parts, service, policy));
         fronts.insert(service.name.clone(), Rc::clone(&front));
