@@ -4,9 +4,9 @@
 # Tests that need root, the kernel's BPF or a Debian server say so and are skipped without it.
 # LENO_REQUIRE=root,bpf,... (CI sets it) turns such a skip into a failure.
 #
-# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, etcd and the API server for the tests
-# of the control plane, the documentation's tests, and the command in LENO_TEST_BESIDE (CI: clippy), uses only the time
-# that the tests leave of the processors.
+# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, the documentation's tests and the command
+# in LENO_TEST_BESIDE (CI: clippy), uses only the time that the tests leave of the processors; etcd, the API server and
+# Helm, for which tests of the control plane wait, come before that.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH="/usr/local/go/bin:$PATH"
@@ -89,9 +89,10 @@ step() { # name, command...
   echo "$code" >"$queue/$1.ended"
 }
 (
-  chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
+  # The longest tests wait for these two.
   kubernetes
   helm
+  chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
   step documentation cargo test --workspace --doc --no-fail-fast
   step images images
   [ -z "$beside" ] || step beside bash -c "$beside"
