@@ -14,6 +14,7 @@ mod optional;
 mod outside;
 mod renewal;
 
+use std::io::IoSlice;
 use std::time::Duration;
 
 use leno_transport::{CONNECT_TIMEOUT, Io, Listener};
@@ -82,6 +83,47 @@ impl Mesh {
         echo(&mut client, &mut server).await;
         (client, server)
     }
+}
+
+/// Bytes with a period that no buffer has.
+fn pattern(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
+}
+
+/// Sends more than three writes of one size, every other one vectored, and reads them in pieces of another.
+async fn arrive_whole(
+    (mut client, write): (TlsStream, usize),
+    (mut server, read): (TlsStream, usize),
+) {
+    let sent = pattern(write * 3 + 40_000);
+    let writer = async {
+        for (at, chunk) in sent.chunks(write).enumerate() {
+            if at % 2 == 0 {
+                client.write_all(chunk).await.unwrap();
+            } else {
+                let mut slices = Vec::new();
+                slices.extend(chunk.chunks(chunk.len().div_ceil(3)).map(IoSlice::new));
+                let mut slices = &mut slices[..];
+                while !slices.is_empty() {
+                    let n = client.write_vectored(slices).await.unwrap();
+                    IoSlice::advance_slices(&mut slices, n);
+                }
+            }
+        }
+        client.shutdown().await.unwrap();
+    };
+    let reader = async {
+        let mut received = Vec::new();
+        let mut space = vec![0; read];
+        loop {
+            match server.read(&mut space).await.unwrap() {
+                0 => break received,
+                n => received.extend_from_slice(&space[..n]),
+            }
+        }
+    };
+    let ((), received) = tokio::join!(writer, reader);
+    assert!(received == sent, "writes of {write}, reads of {read}");
 }
 
 async fn echo(client: &mut TlsStream, server: &mut TlsStream) {

@@ -1,16 +1,11 @@
 //! Bytes through mTLS: they arrive complete, with the end of each direction, or with an error if
 //! the connection is cut.
 
-use std::io::IoSlice;
 use std::os::fd::AsFd;
 
 use leno_transport::{Ended, RELAY_IDLE};
 
 use super::*;
-
-fn pattern(n: usize) -> Vec<u8> {
-    (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
-}
 
 /// An application, its proxy, a second proxy, and a second application.
 async fn relayed() -> (TcpStream, TcpStream, tokio::task::JoinHandle<Ended>) {
@@ -93,36 +88,8 @@ async fn writes_and_reads_of_any_size_fit_together() {
     let sizes = [1, 2, 100, 1_000, 16_384, 16_385, 64_512, 65_536, 200_000];
     for (at, write) in sizes.into_iter().enumerate() {
         let read = sizes[sizes.len() - 1 - at];
-        let (mut client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
-        let sent = pattern(write * 3 + 40_000);
-        let expected = sent.clone();
-        let writer = tokio::spawn(async move {
-            for (at, chunk) in sent.chunks(write).enumerate() {
-                if at % 2 == 0 {
-                    client.write_all(chunk).await.unwrap();
-                } else {
-                    let mut slices = Vec::new();
-                    slices.extend(chunk.chunks(chunk.len().div_ceil(3)).map(IoSlice::new));
-                    let mut slices = &mut slices[..];
-                    while !slices.is_empty() {
-                        let n = client.write_vectored(slices).await.unwrap();
-                        IoSlice::advance_slices(&mut slices, n);
-                    }
-                }
-            }
-            client.shutdown().await.unwrap();
-            client
-        });
-        let mut received = Vec::new();
-        let mut space = vec![0; read];
-        loop {
-            match server.read(&mut space).await.unwrap() {
-                0 => break,
-                n => received.extend_from_slice(&space[..n]),
-            }
-        }
-        assert!(received == expected, "writes of {write}, reads of {read}");
-        writer.await.unwrap();
+        let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
+        arrive_whole((client, write), (server, read)).await;
     }
 }
 

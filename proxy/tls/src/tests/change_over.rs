@@ -9,7 +9,7 @@ use leno_transport::budget;
 use tokio::io::AsyncWrite;
 use tokio::sync::oneshot;
 
-use super::in_process::{elsewhere, mesh, pattern, session_of_server};
+use super::in_process::{elsewhere, mesh, session_of_server};
 use super::*;
 use crate::tls::Tls;
 

@@ -1,7 +1,6 @@
 //! Connections between two ends of one process: what they carry goes through memory, and all else is as over the network.
 
 use std::io;
-use std::io::IoSlice;
 use std::net::Shutdown;
 use std::thread;
 
@@ -12,11 +11,6 @@ use tokio::sync::oneshot;
 
 use super::memory::tapped;
 use super::*;
-
-/// The same bytes as in all tests of bytes, with a period that no buffer has.
-pub(super) fn pattern(n: usize) -> Vec<u8> {
-    (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
-}
 
 pub(super) fn mesh() -> Mesh {
     let mut mesh = Mesh::new();
@@ -166,37 +160,8 @@ async fn writes_and_reads_of_any_size_fit_together() {
     let sizes = [1, 2, 100, 1_000, 16_384, 64_512, 65_536, 65_537, 200_000];
     for (at, write) in sizes.into_iter().enumerate() {
         let read = sizes[sizes.len() - 1 - at];
-        let (mut client, mut server) = mesh().handshake(Alpn::Opaque).await;
-        let (client, server) = (client.as_mut().unwrap(), server.as_mut().unwrap());
-        let sent = pattern(write * 3 + 40_000);
-        let writer = async {
-            for (at, chunk) in sent.chunks(write).enumerate() {
-                if at % 2 == 0 {
-                    client.write_all(chunk).await.unwrap();
-                } else {
-                    let mut slices = Vec::new();
-                    slices.extend(chunk.chunks(chunk.len().div_ceil(3)).map(IoSlice::new));
-                    let mut slices = &mut slices[..];
-                    while !slices.is_empty() {
-                        let n = client.write_vectored(slices).await.unwrap();
-                        IoSlice::advance_slices(&mut slices, n);
-                    }
-                }
-            }
-            client.shutdown().await.unwrap();
-        };
-        let reader = async {
-            let mut received = Vec::new();
-            let mut space = vec![0; read];
-            loop {
-                match server.read(&mut space).await.unwrap() {
-                    0 => break received,
-                    n => received.extend_from_slice(&space[..n]),
-                }
-            }
-        };
-        let ((), received) = tokio::join!(writer, reader);
-        assert!(received == sent, "writes of {write}, reads of {read}");
+        let (client, server) = mesh().handshake(Alpn::Opaque).await;
+        arrive_whole((client.unwrap(), write), (server.unwrap(), read)).await;
     }
 }
 
