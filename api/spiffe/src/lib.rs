@@ -1,4 +1,5 @@
-//! SPIFFE's Workload API as a client: certificates and trust bundles of SPIRE, or of any other server of it.
+//! SPIFFE's Workload API as a client, which gets certificates and trust bundles of SPIRE, or of any other server of it, and
+//! what Leno's own servers of it have in common ([`server`]).
 //!
 //! ```text
 //! WorkloadApiAddress ── Svids::open ───► next: this process' certificates, whenever they are replaced
@@ -24,6 +25,7 @@
 
 mod bundle;
 mod certificates;
+pub mod server;
 mod server_id;
 mod streams;
 

@@ -20,18 +20,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leno_identity::{Authority, CertificateWithKey};
+use leno_spiffe::server::{self, Answers, MAX_CALLS, OUTSTANDING, Source, WINDOW};
 use leno_types::{Identity, InstanceName};
-use leno_wire::spiffe::spiffe_workload_api_server::{SpiffeWorkloadApi, SpiffeWorkloadApiServer};
-use leno_wire::spiffe::{
-    JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse, SECURITY_HEADER,
-    ValidateJwtsvidRequest, ValidateJwtsvidResponse, X509BundlesRequest, X509BundlesResponse,
-    X509svid, X509svidRequest, X509svidResponse,
-};
+use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApiServer;
+use leno_wire::spiffe::{X509BundlesResponse, X509svid, X509svidResponse};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Status};
 
 use crate::server::{ServeError, Settings};
 use crate::state::State;
@@ -39,14 +36,8 @@ use crate::state::State;
 pub use attest::CgroupAttestor;
 use connections::Caller;
 
-/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
-const MAX_CALLS: u32 = 4;
-/// Answers that wait for the client to take them.
-const OUTSTANDING: usize = 1;
 /// When certificates are replaced, in hundredths of their life.
 const RENEW_AT: u32 = 70;
-/// Bytes of requests that are read ahead: requests are empty.
-const WINDOW: u32 = 16 << 10;
 
 /// A listening server of the Workload API. [`WorkloadApi::run`] serves.
 #[derive(Debug)]
@@ -103,7 +94,7 @@ impl WorkloadApi {
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
             .serve_with_incoming(
-                SpiffeWorkloadApiServer::new(issuer),
+                SpiffeWorkloadApiServer::new(server::WorkloadApi(issuer)),
                 ReceiverStream::new(connections),
             );
         tokio::select! {
@@ -114,72 +105,28 @@ impl WorkloadApi {
     }
 }
 
-type Answers<T> = ReceiverStream<Result<T, Status>>;
-
-#[tonic::async_trait]
-impl SpiffeWorkloadApi for WorkloadIssuer {
-    type FetchX509SVIDStream = Answers<X509svidResponse>;
-    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
-    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
-
-    async fn fetch_x509svid(
-        &self,
-        request: Request<X509svidRequest>,
-    ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
-        let instance = caller(&request)?;
+impl Source for WorkloadIssuer {
+    fn svids(&self, of: &Extensions) -> Result<Answers<X509svidResponse>, Status> {
+        let instance = caller(of)?;
         let (responses, answers) = mpsc::channel(OUTSTANDING);
         let issue = |issuer: Self, identity| async move { issuer.svid(identity).await };
         tokio::spawn(self.clone().follow(instance, responses, issue));
-        Ok(Response::new(ReceiverStream::new(answers)))
+        Ok(ReceiverStream::new(answers))
     }
 
-    async fn fetch_x509_bundles(
-        &self,
-        request: Request<X509BundlesRequest>,
-    ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
-        let instance = caller(&request)?;
+    fn bundles(&self, of: &Extensions) -> Result<Answers<X509BundlesResponse>, Status> {
+        let instance = caller(of)?;
         let (responses, answers) = mpsc::channel(OUTSTANDING);
-        let bundles = |issuer: Self, _| async move { Ok((issuer.bundles(), None)) };
+        let bundles = |issuer: Self, _| async move { Ok((issuer.own_bundle(), None)) };
         tokio::spawn(self.clone().follow(instance, responses, bundles));
-        Ok(Response::new(ReceiverStream::new(answers)))
+        Ok(ReceiverStream::new(answers))
     }
-
-    async fn fetch_jwtsvid(
-        &self,
-        _: Request<JwtsvidRequest>,
-    ) -> Result<Response<JwtsvidResponse>, Status> {
-        Err(without_tokens())
-    }
-
-    async fn fetch_jwt_bundles(
-        &self,
-        _: Request<JwtBundlesRequest>,
-    ) -> Result<Response<Self::FetchJWTBundlesStream>, Status> {
-        Err(without_tokens())
-    }
-
-    async fn validate_jwtsvid(
-        &self,
-        _: Request<ValidateJwtsvidRequest>,
-    ) -> Result<Response<ValidateJwtsvidResponse>, Status> {
-        Err(without_tokens())
-    }
-}
-
-fn without_tokens() -> Status {
-    Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
 }
 
 /// The instance that a call is of.
-fn caller<T>(request: &Request<T>) -> Result<InstanceName, Status> {
-    let header = request.metadata().get(SECURITY_HEADER);
-    if header.is_none_or(|value| value != "true") {
-        return Err(Status::invalid_argument(format!(
-            "the header {SECURITY_HEADER}: true is missing"
-        )));
-    }
-    let caller = request.extensions().get::<Caller>();
-    let caller = caller.ok_or_else(|| Status::internal("the connection is not known"))?;
+fn caller(of: &Extensions) -> Result<InstanceName, Status> {
+    let caller =
+        of.get::<Caller>().ok_or_else(|| Status::internal("the connection is not known"))?;
     caller.0.clone().ok_or_else(|| {
         Status::permission_denied(
             "no identity is issued: this process is of no workload of the mesh",
@@ -265,10 +212,10 @@ impl WorkloadIssuer {
         Ok((response, Some(left * RENEW_AT / 100)))
     }
 
-    fn bundles(&self) -> X509BundlesResponse {
-        let domain = format!("spiffe://{}", self.authority.trust_domain().as_str());
+    fn own_bundle(&self) -> X509BundlesResponse {
         let roots = self.authority.trust().bundle_der().concat();
-        X509BundlesResponse { crl: Vec::new(), bundles: [(domain, roots.into())].into() }
+        let bundle = server::bundle(self.authority.trust_domain().as_str(), roots);
+        X509BundlesResponse { crl: Vec::new(), bundles: [bundle].into() }
     }
 }
 

@@ -16,30 +16,21 @@ use std::time::{Duration, SystemTime};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use leno_wire::spiffe::spiffe_workload_api_server::{SpiffeWorkloadApi, SpiffeWorkloadApiServer};
-use leno_wire::spiffe::{
-    JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse, SECURITY_HEADER,
-    ValidateJwtsvidRequest, ValidateJwtsvidResponse, X509BundlesRequest, X509BundlesResponse,
-    X509svid, X509svidRequest, X509svidResponse,
-};
+use leno_spiffe::server::{Answers, MAX_CALLS, OUTSTANDING, Source, WINDOW, WorkloadApi, bundle};
+use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApiServer;
+use leno_wire::spiffe::{X509BundlesResponse, X509svid, X509svidResponse};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::Service as _;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Status};
 
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
 /// Most connections: an application has one or two, and the processes of a pod are few.
 const MAX_CONNECTIONS: usize = 16;
-/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
-const MAX_CALLS: u32 = 4;
-/// Answers that wait for the client to take them.
-const OUTSTANDING: usize = 1;
-/// Bytes of requests that are read ahead: requests are empty.
-const WINDOW: u32 = 16 << 10;
 /// Bytes of the fields of a request.
 const MAX_HEAD: u32 = 16 << 10;
 /// Bytes of answers that wait in a connection.
@@ -136,7 +127,7 @@ impl ApplicationIdentity {
     async fn serve_connection(self, stream: UnixStream) {
         let (counts, called) = (Arc::clone(&self.counts), Arc::new(Notify::new()));
         let first = Arc::clone(&called);
-        let api = SpiffeWorkloadApiServer::new(self);
+        let api = SpiffeWorkloadApiServer::new(WorkloadApi(self));
         let service = service_fn(move |request| {
             called.notify_one();
             // It is always ready.
@@ -169,26 +160,10 @@ impl ApplicationIdentity {
         }
     }
 
-    /// The certificates for one more call.
-    fn certificates<T>(
-        &self,
-        request: &Request<T>,
-    ) -> Result<watch::Receiver<Option<Arc<Certificate>>>, Status> {
-        let header = request.metadata().get(SECURITY_HEADER);
-        if header.is_none_or(|value| value != "true") {
-            let reason = format!("the header {SECURITY_HEADER}: true is missing");
-            return Err(Status::invalid_argument(reason));
-        }
-        self.is_wanted.send_if_modified(|is_wanted| !std::mem::replace(is_wanted, true));
-        Ok(self.identity.certificates())
-    }
-
     /// Answers a call now, and whenever the answer has changed.
-    fn follow<T: Clone + PartialEq + Send + 'static>(
-        &self,
-        certificates: watch::Receiver<Option<Arc<Certificate>>>,
-        call: Call<T>,
-    ) -> Response<Answers<T>> {
+    fn follow<T: Clone + PartialEq + Send + 'static>(&self, call: Call<T>) -> Answers<T> {
+        self.is_wanted.send_if_modified(|is_wanted| !std::mem::replace(is_wanted, true));
+        let certificates = self.identity.certificates();
         let (responses, answers) = mpsc::channel(OUTSTANDING);
         let own = self.clone();
         tokio::spawn(async move {
@@ -197,7 +172,7 @@ impl ApplicationIdentity {
                 () = responses.closed() => {}
             }
         });
-        Response::new(ReceiverStream::new(answers))
+        ReceiverStream::new(answers)
     }
 
     async fn answer<T: Clone + PartialEq>(
@@ -294,14 +269,7 @@ async fn accept(listener: &UnixListener) -> UnixStream {
 
 /// The bundles of other trust domains, by the SPIFFE ID of each.
 fn federated(certificate: &Certificate) -> impl Iterator<Item = (String, leno_wire::Bytes)> {
-    certificate
-        .federated
-        .iter()
-        .map(|(domain, roots)| (domain_id(domain.as_str()), roots.concat().into()))
-}
-
-fn domain_id(domain: &str) -> String {
-    format!("spiffe://{domain}")
+    certificate.federated.iter().map(|(domain, roots)| bundle(domain.as_str(), roots.concat()))
 }
 
 /// The bundles of all trust domains: the certificate's own first.
@@ -309,57 +277,17 @@ fn bundles(certificate: &Certificate) -> Result<X509BundlesResponse, Status> {
     let id =
         certificate.id().ok_or_else(|| Status::internal("the certificate has no SPIFFE ID"))?;
     let domain = id.strip_prefix("spiffe://").and_then(|rest| rest.split('/').next());
-    let own = (domain_id(domain.unwrap_or_default()), certificate.roots_der().concat().into());
+    let own = bundle(domain.unwrap_or_default(), certificate.roots_der().concat());
     let bundles = federated(certificate).chain([own]).collect();
     Ok(X509BundlesResponse { crl: Vec::new(), bundles })
 }
 
-type Answers<T> = ReceiverStream<Result<T, Status>>;
-
-#[tonic::async_trait]
-impl SpiffeWorkloadApi for ApplicationIdentity {
-    type FetchX509SVIDStream = Answers<X509svidResponse>;
-    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
-    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
-
-    async fn fetch_x509svid(
-        &self,
-        request: Request<X509svidRequest>,
-    ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
-        let certificates = self.certificates(&request)?;
-        Ok(self.follow(certificates, SVIDS))
+impl Source for ApplicationIdentity {
+    fn svids(&self, _: &Extensions) -> Result<Answers<X509svidResponse>, Status> {
+        Ok(self.follow(SVIDS))
     }
 
-    async fn fetch_x509_bundles(
-        &self,
-        request: Request<X509BundlesRequest>,
-    ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
-        let certificates = self.certificates(&request)?;
-        Ok(self.follow(certificates, BUNDLES))
+    fn bundles(&self, _: &Extensions) -> Result<Answers<X509BundlesResponse>, Status> {
+        Ok(self.follow(BUNDLES))
     }
-
-    async fn fetch_jwtsvid(
-        &self,
-        _: Request<JwtsvidRequest>,
-    ) -> Result<Response<JwtsvidResponse>, Status> {
-        Err(without_tokens())
-    }
-
-    async fn fetch_jwt_bundles(
-        &self,
-        _: Request<JwtBundlesRequest>,
-    ) -> Result<Response<Self::FetchJWTBundlesStream>, Status> {
-        Err(without_tokens())
-    }
-
-    async fn validate_jwtsvid(
-        &self,
-        _: Request<ValidateJwtsvidRequest>,
-    ) -> Result<Response<ValidateJwtsvidResponse>, Status> {
-        Err(without_tokens())
-    }
-}
-
-fn without_tokens() -> Status {
-    Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
 }

@@ -1,0 +1,103 @@
+//! The Workload API as Leno serves it: X.509-SVIDs and bundles, no tokens. Who a caller is, and when it is answered, is the
+//! source's.
+
+use leno_wire::Bytes;
+use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApi;
+use leno_wire::spiffe::{
+    JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse, SECURITY_HEADER,
+    ValidateJwtsvidRequest, ValidateJwtsvidResponse, X509BundlesRequest, X509BundlesResponse,
+    X509svidRequest, X509svidResponse,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Extensions, Request, Response, Status};
+
+/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
+pub const MAX_CALLS: u32 = 4;
+/// Answers that wait for the client to take them.
+pub const OUTSTANDING: usize = 1;
+/// Bytes of requests that are read ahead: requests are empty.
+pub const WINDOW: u32 = 16 << 10;
+
+/// The answers to one call, now and whenever they change.
+pub type Answers<T> = ReceiverStream<Result<T, Status>>;
+
+/// What calls are answered with. `of` is what is known of the connection of a call.
+pub trait Source: Send + Sync + 'static {
+    /// Certificates of the caller, with their keys.
+    ///
+    /// # Errors
+    /// It gets none.
+    fn svids(&self, of: &Extensions) -> Result<Answers<X509svidResponse>, Status>;
+
+    /// Trust bundles.
+    ///
+    /// # Errors
+    /// It gets none.
+    fn bundles(&self, of: &Extensions) -> Result<Answers<X509BundlesResponse>, Status>;
+}
+
+/// Answers the calls of a connection from a source.
+#[derive(Clone, Debug)]
+pub struct WorkloadApi<S>(pub S);
+
+#[tonic::async_trait]
+impl<S: Source> SpiffeWorkloadApi for WorkloadApi<S> {
+    type FetchX509SVIDStream = Answers<X509svidResponse>;
+    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
+    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
+
+    async fn fetch_x509svid(
+        &self,
+        request: Request<X509svidRequest>,
+    ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
+        is_meant(&request)?;
+        self.0.svids(request.extensions()).map(Response::new)
+    }
+
+    async fn fetch_x509_bundles(
+        &self,
+        request: Request<X509BundlesRequest>,
+    ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
+        is_meant(&request)?;
+        self.0.bundles(request.extensions()).map(Response::new)
+    }
+
+    async fn fetch_jwtsvid(
+        &self,
+        _: Request<JwtsvidRequest>,
+    ) -> Result<Response<JwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn fetch_jwt_bundles(
+        &self,
+        _: Request<JwtBundlesRequest>,
+    ) -> Result<Response<Self::FetchJWTBundlesStream>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn validate_jwtsvid(
+        &self,
+        _: Request<ValidateJwtsvidRequest>,
+    ) -> Result<Response<ValidateJwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+}
+
+/// Refuses a call that a program was tricked into.
+fn is_meant<T>(request: &Request<T>) -> Result<(), Status> {
+    let header = request.metadata().get(SECURITY_HEADER);
+    if header.is_some_and(|value| value == "true") {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!("the header {SECURITY_HEADER}: true is missing")))
+}
+
+fn without_tokens() -> Status {
+    Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
+}
+
+/// The roots of a trust domain, by its SPIFFE ID, as answers have them.
+pub fn bundle(domain: &str, roots: Vec<u8>) -> (String, Bytes) {
+    (format!("spiffe://{domain}"), roots.into())
+}
