@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
-use leno_dashboard::front::{self, Answers, serve_connection};
+use leno_dashboard::front::{self, Answers};
 use leno_dashboard::grpc::Places;
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
@@ -49,15 +48,7 @@ impl Front {
     pub(crate) async fn serve(&self, listener: TcpListener) {
         // One more than there are: it is the oldest that ends where all are taken, not the newest.
         let shares: Shares<IpAddr> = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS + 1);
-        let mut connections = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                (stream, client, share) = shares.accept(&listener) => {
-                    connections.push(share.hold(serve_connection(stream, client, self)));
-                }
-                Some(_ended) = connections.next() => {}
-            }
-        }
+        front::serve(listener, shares, self).await;
     }
 
     async fn page<B>(&self, request: &Request<B>) -> Answer {

@@ -16,7 +16,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, refuse_method, respond};
+use leno_program::{Answer, Shares, refuse_method, respond};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::grpc::{self, Places};
@@ -140,16 +140,7 @@ impl Front {
 
     /// Serves until the future is dropped.
     pub async fn serve(&self, listener: TcpListener) {
-        let shares = leno_program::connections();
-        let mut connections = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                (stream, client, share) = shares.accept(&listener) => {
-                    connections.push(share.hold(serve_connection(stream, client, self)));
-                }
-                Some(_ended) = connections.next() => {}
-            }
-        }
+        serve(listener, leno_program::connections(), self).await;
     }
 
     fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
@@ -244,8 +235,21 @@ impl Answers for Front {
     }
 }
 
+/// Serves browsers and clients of gRPC until the future is dropped; all connections share one task.
+pub async fn serve(listener: TcpListener, shares: Shares<IpAddr>, answers: &impl Answers) {
+    let mut connections = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            (stream, client, share) = shares.accept(&listener) => {
+                connections.push(share.hold(serve_connection(stream, client, answers)));
+            }
+            Some(_ended) = connections.next() => {}
+        }
+    }
+}
+
 /// Serves a connection of a browser, or of a client of gRPC, until it ends.
-pub async fn serve_connection(stream: TcpStream, client: SocketAddr, answers: &impl Answers) {
+async fn serve_connection(stream: TcpStream, client: SocketAddr, answers: &impl Answers) {
     if grpc::is_http2(&stream).await {
         let answer = async |request: Request<()>| answers.answer(&request).await;
         grpc::serve(stream, client, answers.places(), answer).await;
