@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-use objects::{Plan, plan};
+use objects::{Plan, Refusal, plan};
 use status::{State, status};
 
 /// The class of Gateways that are waypoints.
@@ -220,6 +220,21 @@ struct Outcome {
     at: Instant,
 }
 
+/// A Gateway of the class.
+#[derive(Debug)]
+struct Waypoint {
+    gateway: DynamicObject,
+    /// The hash of the objects that it asks for, or why it becomes no waypoint.
+    plan: Result<u64, Refusal>,
+}
+
+impl Waypoint {
+    fn new(own: &WaypointReconciler, gateway: DynamicObject) -> Self {
+        let plan = plan(&gateway, &own.pod).map(|plan| own.hashes.hash_one(plan.text()));
+        Self { gateway, plan }
+    }
+}
+
 /// What is kept of a Deployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeploymentState {
@@ -237,7 +252,7 @@ struct ServiceState {
 /// The Gateways of the class and their objects, by namespace and name.
 struct Observed<'a> {
     own: &'a WaypointReconciler,
-    gateways: Reflection<Key, DynamicObject>,
+    gateways: Reflection<Key, Waypoint>,
     deployments: Reflection<Key, DeploymentState>,
     services: Reflection<Key, ServiceState>,
     outcomes: BTreeMap<Key, Outcome>,
@@ -275,13 +290,12 @@ impl<'a> Observed<'a> {
     }
 
     /// The Gateways whose objects are to be written, and since when they may be.
-    fn due(&self) -> Vec<(Key, Plan, u64, Option<Instant>)> {
+    fn due(&self) -> Vec<(Key, u64, Option<Instant>)> {
         if !self.is_complete() {
             return Vec::new();
         }
-        let due = |(key, gateway): (&Key, &DynamicObject)| {
-            let plan = plan(gateway, &self.own.pod).ok()?;
-            let hash = self.own.hashes.hash_one(plan.text());
+        let due = |(key, waypoint): (&Key, &Waypoint)| {
+            let hash = *waypoint.plan.as_ref().ok()?;
             let wait = match self.outcomes.get(key).filter(|outcome| outcome.plan == hash) {
                 None => None,
                 Some(Outcome { written: Err(_), at, .. }) => Some(*at + RETRY),
@@ -304,7 +318,7 @@ impl<'a> Observed<'a> {
                     Some(*at + PAUSE)
                 }
             };
-            Some((key.clone(), plan, hash, wait))
+            Some((key.clone(), hash, wait))
         };
         self.gateways.values().iter().filter_map(due).collect()
     }
@@ -315,9 +329,9 @@ impl<'a> Observed<'a> {
             return Vec::new();
         }
         let now = Timestamp::now().to_string();
-        let due = |(key, gateway): (&Key, &DynamicObject)| {
-            let state = match (plan(gateway, &self.own.pod), self.outcomes.get(key)) {
-                (Err(refusal), _) => State::Refused(refusal),
+        let due = |(key, waypoint): (&Key, &Waypoint)| {
+            let state = match (&waypoint.plan, self.outcomes.get(key)) {
+                (Err(refusal), _) => State::Refused(refusal.clone()),
                 (Ok(_), None) => State::Pending,
                 (Ok(_), Some(Outcome { written: Err(failure), .. })) => {
                     State::Failed(failure.clone())
@@ -330,7 +344,7 @@ impl<'a> Observed<'a> {
                     State::Running { available, addresses }
                 }
             };
-            Some((key.clone(), status(gateway, &state, &now)?))
+            Some((key.clone(), status(&waypoint.gateway, &state, &now)?))
         };
         self.gateways.values().iter().filter_map(due).collect()
     }
@@ -354,7 +368,7 @@ impl<'a> Observed<'a> {
                 let (namespace, name) = &key;
                 tracing::warn!(namespace, name, "no waypoint: there are {MOST} others");
             }
-            (key, (is_ours && !is_beyond).then_some(*gateway))
+            (key, (is_ours && !is_beyond).then(|| Waypoint::new(own, *gateway)))
         });
         let Self { gateways, outcomes, .. } = self;
         outcomes.retain(|key, _| gateways.values().contains_key(key));
@@ -418,7 +432,12 @@ impl Reconciler for Observed<'_> {
     async fn reconcile(&mut self) -> bool {
         let (own, now) = (self.own, Instant::now());
         let due = self.due().into_iter().filter(|(.., wait)| wait.is_none_or(|wait| wait <= now));
-        let writes = due.map(|(key, plan, hash, _)| async move {
+        let gateways = self.gateways.values();
+        let planned = due.filter_map(|(key, hash, _)| {
+            let plan = plan(&gateways.get(&key)?.gateway, &own.pod).ok()?;
+            Some((key, plan, hash))
+        });
+        let writes = planned.map(|(key, plan, hash)| async move {
             let written = own.write_in_time(&key, &plan).await;
             (key, hash, written)
         });
@@ -437,9 +456,9 @@ impl Reconciler for Observed<'_> {
         }
         let mut all = true;
         for (key, status) in self.statuses() {
-            let Some(gateway) = self.gateways.values().get(&key) else { continue };
-            match own.write_status(&key, gateway, status).await {
-                Some(stored) => self.gateways.insert(key, stored),
+            let Some(waypoint) = self.gateways.values().get(&key) else { continue };
+            match own.write_status(&key, &waypoint.gateway, status).await {
+                Some(stored) => self.gateways.insert(key, Waypoint::new(own, stored)),
                 None => all = false,
             }
         }
