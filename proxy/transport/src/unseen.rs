@@ -29,9 +29,14 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(1);
 /// How often the kernel is asked (4 us each time).
 const ACCEPT_LOOK: Duration = Duration::from_millis(1);
 
-/// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h. One in SYN_RECV is accepted with the first bytes
-/// (`TCP_DEFER_ACCEPT`).
+/// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h.
 const CONNECTED: [u8; 2] = [1, 8];
+/// `TCP_SYN_RECV` and `TCP_LISTEN` of net/tcp_states.h: the last packet of the handshake is on its way through the kernel.
+const CONNECTING: [u8; 2] = [3, 10];
+/// Longest wait for it. One that stays in SYN_RECV is accepted with the first bytes (`TCP_DEFER_ACCEPT`).
+const HANDSHAKE_WAIT: Duration = Duration::from_millis(20);
+/// Longest wait for a connection that the kernel does not show, as while it moves it from one table to another.
+const UNKNOWN_WAIT: Duration = Duration::from_millis(1);
 
 /// A connection that knows how much was written since the request on it began.
 #[derive(Debug)]
@@ -136,15 +141,22 @@ fn ends(stream: &TcpStream) -> Option<(SocketAddr, SocketAddr)> {
 /// does not know (the application is on another machine), or after [`ACCEPT_WAIT`].
 pub async fn accepted(stream: &TcpStream) -> bool {
     let waiting = async {
+        let begun = Instant::now();
         loop {
             let Some((server, own)) = ends(stream) else { return false };
-            match diag::find(server, own) {
-                Ok(Some(found)) if found.inode == 0 && CONNECTED.contains(&found.state) => {
-                    sleep(ACCEPT_LOOK).await;
+            let is_waiting = match diag::find(server, own) {
+                Ok(Some(found)) if CONNECTED.contains(&found.state) => found.inode == 0,
+                Ok(Some(found)) if CONNECTING.contains(&found.state) => {
+                    begun.elapsed() < HANDSHAKE_WAIT
                 }
+                Ok(None) => begun.elapsed() < UNKNOWN_WAIT,
+                Ok(Some(_)) | Err(_) => false,
+            };
+            if !is_waiting {
                 // Reset between the two looks.
-                _ => return stream.peer_addr().is_ok(),
+                return stream.peer_addr().is_ok();
             }
+            sleep(ACCEPT_LOOK).await;
         }
     };
     timeout(ACCEPT_WAIT, waiting).await.unwrap_or(true)

@@ -220,9 +220,8 @@ async fn proxies_are_told_a_waypoint_and_it_is_told_the_service() {
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
     bed.apply(gateway("shop", "edge")).await;
-    until("a Service", async || bed.get(object("v1", "Service", "shop", "edge")).await).await;
-    // As the cluster's own controllers would make them of the Deployment.
-    let made = bed.get(deployment("shop", "edge")).await.unwrap();
+    // The last of its objects. What follows is as the cluster's own controllers would make it of the Deployment.
+    let made = until("a Deployment", async || bed.get(deployment("shop", "edge")).await).await;
     let mut running = pod("edge-0", "10.244.0.9");
     let template = &made.data["spec"]["template"];
     running["metadata"]["labels"] = template["metadata"]["labels"].clone();
