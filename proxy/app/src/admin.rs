@@ -52,7 +52,7 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
         "/ready" => readiness(state.not_ready()),
         "/drain" => {
-            state.drain();
+            state.drain().await;
             respond(StatusCode::OK, TEXT, "draining\n")
         }
         "/tap" => tap::answer(request, caller, state),

@@ -95,6 +95,7 @@ pub(crate) async fn serve(
         taps: setup.taps.clone(),
         draining: Cell::new(false),
         drain_asked: Notify::new(),
+        workers_drain: watch::Sender::new(false),
         stalls: setup.stalls,
         started: SystemTime::now(),
     });
@@ -233,6 +234,9 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends, departure: Departu
     }
     let began = Instant::now();
     let done = async {
+        // A worker answers after it has done what it was told before.
+        state.load().await;
+        state.workers_drain.send_replace(true);
         if departure == Departure::Last {
             let half = setup.drain_timeout.checked_div(2).unwrap_or_default();
             until_idle(state, DRAIN_MIN, (began, half), departure).await;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leno_crypto::TlsProfile;
 use leno_discovery::{ApplicationCounts, ApplicationIdentity, Directory, Status};
@@ -21,6 +21,7 @@ use leno_types::{InstanceName, Removal, ports};
 use leno_wire::Bytes;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::admin::metrics::PageForm;
 use crate::admin::probe::Probes;
@@ -28,6 +29,9 @@ use crate::capture::is_marked;
 use crate::known;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
+
+/// Longest wait until all workers drain: one that stalls does not hold the answer up.
+const DRAIN_BEGINS: Duration = Duration::from_secs(1);
 
 /// The proxy as the admin server sees it. Lives on the control thread.
 #[derive(Debug)]
@@ -59,6 +63,8 @@ pub(crate) struct State {
     pub(crate) taps: Taps,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
+    /// Whether all workers drain.
+    pub(crate) workers_drain: watch::Sender<bool>,
     /// How often workers of the workload have stalled, as far as this process knows.
     pub(crate) stalls: u64,
     pub(crate) started: SystemTime,
@@ -87,10 +93,12 @@ impl State {
         }
     }
 
-    /// Asks for an orderly end.
-    pub(crate) fn drain(&self) {
+    /// Asks for an orderly end, and waits until the workers have begun it, unless one of them stalls.
+    pub(crate) async fn drain(&self) {
         self.draining.set(true);
         self.drain_asked.notify_one();
+        let mut workers_drain = self.workers_drain.subscribe();
+        let _late = timeout(DRAIN_BEGINS, workers_drain.wait_for(|drain| *drain)).await;
     }
 
     /// What all workers have in progress.
