@@ -17,7 +17,7 @@ use std::time::Duration;
 use leno_types::Protocol;
 
 use crate::hello::{ClientHello, Hello};
-use protocol::{Detected, client_hello, detect, is_preface, is_server_preface};
+use protocol::{Detected, client_hello, detect, is_empty_line, is_preface, is_server_preface};
 pub use waits::Waits;
 
 /// The side of a connection that spoke first.
@@ -87,6 +87,7 @@ pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict
             Detected::Http2Preface => Verdict::Http2,
             Detected::NeedMore if client_hello(bytes) == Detected::Opaque => match ended {
                 true => Verdict::Opaque,
+                false if is_empty_line(bytes) => opening.wait(waits.protocol, || Verdict::Opaque),
                 false => opening.wait(waits.protocol, || Verdict::Undecided),
             },
             detected => tls(detected, waits, opening),

@@ -40,6 +40,22 @@ fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
     assert!(world.metric(&["leno_errors_total", "request-line"]) >= 5.0);
 }
 
+/// An empty line before a request (RFC 9112 section 2.2) hides it neither from metrics nor from limits.
+#[test]
+fn a_request_behind_an_empty_line_is_recognised_and_counted() {
+    for limits in ["", "  limits: [{requests: 10, per: 1h}]\n"] {
+        let world = World::inbound(limits, |_| Act::Good);
+        let mut client = world.connect();
+        let request = b"\r\nGET /it HTTP/1.1\r\nHost: web\r\nx-id: 1\r\nConnection: close\r\n\r\n";
+        client.write_all(request).expect("the proxy reads");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer, and its end");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(world.seen(), ["1"]);
+        assert_eq!(world.metric(&["leno_requests_total", "inbound", "status=\"200\""]), 1.0);
+    }
+}
+
 /// Another protocol than HTTP is not served there either, and the client gets an error.
 #[test]
 fn what_is_no_http_does_not_reach_a_limited_application() {

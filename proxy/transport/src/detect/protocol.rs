@@ -7,6 +7,8 @@ pub(super) const MAX_DETECT: usize = 8 * 1024;
 /// The longest method name: the longest registered one (`UPDATEREDIRECTREF`) has 17 letters.
 const MAX_METHOD: usize = 24;
 
+/// Some clients end a body with an empty line too many, which comes before the next request line (RFC 9112 section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
 /// RFC 9113 section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -41,6 +43,8 @@ pub(super) enum Detected {
 /// shown its version, since other text protocols begin with upper-case words too (`GET key` is
 /// a Redis inline command); most clients send the line in one piece, so that costs no wait.
 pub(super) fn detect(bytes: &[u8]) -> Detected {
+    let bytes = bytes.get(..MAX_DETECT).unwrap_or(bytes);
+    let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
     match bytes.first() {
         None => Detected::NeedMore,
         Some(0x16) => client_hello(bytes),
@@ -48,10 +52,21 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
             Some(true) => Detected::Http2Preface,
             // "PRI" is the beginning of other words as well; both must rule it out.
             None => Detected::NeedMore,
-            Some(false) => request_line(bytes),
+            Some(false) => request_line(bytes, undecided),
         },
-        Some(_) => Detected::Opaque,
+        Some(_) => match bytes.strip_prefix(EMPTY_LINE) {
+            Some(rest @ [b'A'..=b'Z', ..]) => request_line(rest, undecided),
+            Some([]) => Detected::NeedMore,
+            None if is_empty_line(bytes) => Detected::NeedMore,
+            _ => Detected::Opaque,
+        },
     }
+}
+
+/// Whether the client has sent no more than a part of an empty line. Programs without HTTP begin so, too: a client of
+/// finger asks for all users (RFC 1288 section 2.3), a person at a terminal presses a key.
+pub(super) fn is_empty_line(bytes: &[u8]) -> bool {
+    EMPTY_LINE.starts_with(bytes)
 }
 
 /// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4); `None`
@@ -100,11 +115,10 @@ pub(super) fn client_hello(bytes: &[u8]) -> Detected {
     }
 }
 
-/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), in ASCII capitals as all registered methods.
-fn request_line(bytes: &[u8]) -> Detected {
-    let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
+/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), in ASCII capitals as all registered methods. `undecided`: what a line is
+/// that goes on behind these bytes.
+fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    let bytes = bytes.get(..MAX_DETECT).unwrap_or(bytes);
     let Some((method, after)) = split_where(bytes, |byte| !in_method(byte)) else {
         return if bytes.len() > MAX_METHOD { Detected::Opaque } else { Detected::NeedMore };
     };
@@ -157,6 +171,15 @@ mod tests {
             (b"EHLO mail.example\r\n", Opaque),
             (b"SSH-2.0-OpenSSH_9.2\r\n", Opaque),
             (b"get / HTTP/1.1\r\n", Opaque),
+            (b"\r", NeedMore),
+            (b"\r\n", NeedMore),
+            (b"\r\nG", NeedMore),
+            (b"\r\nGET / HTTP/1.1\r\n", Http1),
+            (b"\r\n\r\nGET / HTTP/1.1\r\n", Opaque),
+            (b"\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Opaque),
+            (b"\rGET / HTTP/1.1\r\n", Opaque),
+            (b"\nGET / HTTP/1.1\r\n", Opaque),
+            (b"\r\nroot\r\n", Opaque),
             (b"*1\r\n$4\r\nPING\r\n", Opaque),
             (b"\0\0\0\x08\x04\xd2\x16\x2f", Opaque),
             (b"PRI", NeedMore),
@@ -209,7 +232,7 @@ mod tests {
     fn beginnings() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..64),
-            "[A-Z_-]{1,26}[ ]{0,2}[!-~]{0,20}[ \r]?(HTTP/1\\.1|HTTP/2\\.0|HTTP)?[ -~\r\n]{0,9}"
+            "(\r\n){0,2}[A-Z_-]{1,26}[ ]{0,2}[!-~]{0,20}[ \r]?(HTTP/1\\.1|HTTP/2\\.0|HTTP)?[ -~\r\n]{0,9}"
                 .prop_map(String::into_bytes),
             (0..=PREFACE.len(), proptest::collection::vec(any::<u8>(), 0..9))
                 .prop_map(|(n, rest)| [&PREFACE[..n], &rest].concat()),

@@ -68,6 +68,20 @@ fn every_prefix_of_a_request_of_http1() {
     }
 }
 
+/// RFC 9112 section 2.2. Nothing but an empty line is no part of a request: programs without HTTP begin so, too.
+#[test]
+fn one_empty_line_may_come_before_a_request_of_http1() {
+    let request = [b"\r\n", REQUEST].concat();
+    assert_eq!(at_once(Protocol::Detect, &request), Verdict::Http1);
+    assert_eq!(at_once(Protocol::Http2, &request), Verdict::Http1);
+    for (n, on_time) in [(1, Verdict::Opaque), (2, Verdict::Opaque), (3, Verdict::Undecided)] {
+        let bytes = &request[..n];
+        assert_eq!(at_once(Protocol::Detect, bytes), Verdict::Wait(WAITS.protocol), "{n}");
+        assert_eq!(late(Protocol::Detect, bytes), on_time, "{n}");
+        assert_eq!(ended(Protocol::Detect, bytes), Verdict::Opaque, "{n}");
+    }
+}
+
 #[test]
 fn every_prefix_of_the_preface_of_http2() {
     for n in 1..=PREFACE.len() {
@@ -146,6 +160,8 @@ fn each_wait_ends_at_its_bound_and_not_before() {
     for (bytes, expected, bound) in [
         (&b""[..], Protocol::Detect, WAITS.first_byte),
         (b"GET / H", Protocol::Detect, WAITS.protocol),
+        (b"\r\n", Protocol::Detect, WAITS.protocol),
+        (b"\r\nGET /", Protocol::Detect, WAITS.protocol),
         (b"PRI * H", Protocol::Http1, WAITS.protocol),
         (b"GET / H", Protocol::Http2, WAITS.protocol),
         (&hello[..3], Protocol::Detect, WAITS.hello),
