@@ -18,6 +18,7 @@ use crate::Io;
 use crate::alarm::Alarm;
 use crate::answer::Answer;
 use crate::body::BodyWalker;
+use crate::departure::DepartureChecks;
 use crate::failure::{Cause, Failure, Place, Report};
 use crate::head::{RequestHead, Version};
 use crate::limits::Limits;
@@ -35,6 +36,8 @@ pub struct Conn<S> {
     pub(crate) alarm: Alarm,
     /// The other side has said that it sends no more.
     pub(crate) read_closed: bool,
+    /// Whether the client has left, once it sends no more.
+    pub(crate) departure: Option<Box<DepartureChecks>>,
     /// Bytes of an unfinished message were used up: what follows cannot be read as a message.
     pub(crate) lost: bool,
     /// The client has said with its last request, which is here whole, that it sends no other
@@ -57,6 +60,7 @@ impl<S: Io> Conn<S> {
             received: Received::with_bytes(bytes),
             alarm: Alarm::default(),
             read_closed: false,
+            departure: None,
             lost: false,
             last: false,
             exchanges: 0,
@@ -204,8 +208,20 @@ impl<S: Io> Conn<S> {
     /// Ready when the client has left, or its connection broke, while its request waits for a server.
     /// What it sends meanwhile is kept, as far as there is room.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let gone = poll_gone((&mut self.io, &mut self.received), &mut self.read_closed, cx);
-        gone.map(|cause| Failure::new(Place::Client, cause))
+        let gone = |cause| Poll::Ready(Failure::new(Place::Client, cause));
+        while !self.read_closed && self.received.has_room() {
+            match ready!(self.received.poll_fill(&mut self.io, cx)) {
+                Ok(0) => self.read_closed = true,
+                Ok(_) => {}
+                Err(error) => return gone(Cause::Broken(error)),
+            }
+        }
+        if !self.read_closed {
+            return Poll::Pending;
+        }
+        let io = &self.io;
+        ready!(self.departure.get_or_insert_default().poll_left(|| io.has_left(), cx));
+        gone(Cause::Closed)
     }
 
     /// Sends a response of our own, to `request` or to bytes that are none. Whether the
@@ -321,27 +337,6 @@ impl<S: Io> Conn<S> {
         self.received = Received::new(Buffer::default());
         (self.io, received)
     }
-}
-
-/// [`Conn::poll_gone`] of the parts of a connection.
-pub(crate) fn poll_gone<S: Io>(
-    (io, received): (&mut S, &mut Received),
-    read_closed: &mut bool,
-    cx: &mut Context<'_>,
-) -> Poll<Cause> {
-    while !*read_closed && received.has_room() {
-        match ready!(received.poll_fill(io, cx)) {
-            Ok(0) => {
-                *read_closed = true;
-                if io.has_left() {
-                    return Poll::Ready(Cause::Closed);
-                }
-            }
-            Ok(_) => {}
-            Err(error) => return Poll::Ready(Cause::Broken(error)),
-        }
-    }
-    Poll::Pending
 }
 
 /// Writing as a future's step: `WriteZero` where the stream takes nothing.

@@ -18,11 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Io;
 use crate::call::{Call, poll_gone};
-use crate::conn::{self, Conn};
+use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::RequestHead;
-use crate::received::Received;
 
 /// Whether a copy is the one whose response goes to the client. The caller sets it before its
 /// [`Judge`](crate::Judge) forwards the response.
@@ -35,9 +34,6 @@ type Shared<T> = Rc<RefCell<Option<T>>>;
 #[derive(Debug)]
 pub struct ConnCopies<'c, S> {
     client: Shared<Client<'c, S>>,
-    lost: &'c mut bool,
-    last: &'c mut bool,
-    exchanges: &'c mut u64,
 }
 
 /// A client's connection as a copy sees it: what the copy writes reaches the client once it has the
@@ -52,9 +48,7 @@ pub struct Late<'c, S> {
 /// The client, with its request and what it sends after it.
 #[derive(Debug)]
 struct Client<'c, S> {
-    io: &'c mut S,
-    received: &'c mut Received,
-    read_closed: &'c mut bool,
+    conn: &'c mut Conn<S>,
     /// Bytes of the request.
     length: usize,
 }
@@ -63,14 +57,7 @@ impl<S: Io> Conn<S> {
     /// Puts the client aside for copies of `request`, which was [held](Conn::hold).
     pub fn copies(&mut self, request: &RequestHead) -> ConnCopies<'_, S> {
         let length = self.whole_request(request).unwrap_or(request.len());
-        let (io, received) = (&mut self.io, &mut self.received);
-        let client = Client { io, received, read_closed: &mut self.read_closed, length };
-        ConnCopies {
-            client: Rc::new(RefCell::new(Some(client))),
-            lost: &mut self.lost,
-            last: &mut self.last,
-            exchanges: &mut self.exchanges,
-        }
+        ConnCopies { client: Rc::new(RefCell::new(Some(Client { conn: self, length }))) }
     }
 }
 
@@ -91,10 +78,10 @@ impl<'c, S: Io> ConnCopies<'c, S> {
     /// Ready when the client has closed its connection, or broken it. A client that only sends no more
     /// still waits for its response.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let Some(mut client) = self.client.take() else { return Poll::Pending };
-        let gone = client.poll_gone(cx);
-        self.client.replace(Some(client));
-        gone.map(|cause| Failure::new(Place::Client, cause))
+        match &mut *self.client.borrow_mut() {
+            Some(client) => client.conn.poll_gone(cx),
+            None => Poll::Pending,
+        }
     }
 
     /// Call it when all copies have ended, `winner` with a response for the client. Without a winner
@@ -103,29 +90,24 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         let client = winner.io.mine.or_else(|| self.client.take());
         // Otherwise the client is still to be answered, which takes its request.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
-            client.received.consume(client.length);
-            client.received.settle();
-            *self.exchanges += winner.exchanges;
-            *self.last = winner.last;
-            *self.lost |= winner.lost;
+            let conn = client.conn;
+            conn.received.consume(client.length);
+            conn.received.settle();
+            conn.exchanges += winner.exchanges;
+            conn.last = winner.last;
+            conn.lost |= winner.lost;
         }
     }
 }
 
 impl<S: Io> Client<'_, S> {
     fn request(&self) -> &[u8] {
-        self.received.bytes().get(..self.length).unwrap_or_default()
-    }
-
-    /// Ready when the client has closed its connection, or broken it. Bytes that it sends are kept, as
-    /// far as there is room.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        conn::poll_gone((self.io, self.received), self.read_closed, cx)
+        self.conn.received.bytes().get(..self.length).unwrap_or_default()
     }
 
     /// Nothing follows the request.
     fn has_ended(&self) -> bool {
-        *self.read_closed && self.received.bytes().len() == self.length
+        self.conn.read_closed && self.conn.received.bytes().len() == self.length
     }
 }
 
@@ -143,7 +125,7 @@ impl<'c, S> Late<'c, S> {
     where
         S: Unpin,
     {
-        self.client().map(|client| Pin::new(&mut *client.io))
+        self.client().map(|client| Pin::new(&mut client.conn.io))
     }
 }
 
@@ -207,14 +189,15 @@ impl<S: Io> Io for Late<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
         // The relay finds out by itself that the client has closed its connection.
-        if let Poll::Ready(Cause::Broken(error)) = client.poll_gone(cx) {
+        if let Poll::Ready(Failure { cause: Cause::Broken(error), .. }) = client.conn.poll_gone(cx)
+        {
             return Poll::Ready(Err(error));
         }
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn has_left(&self) -> bool {
-        self.mine.as_ref().is_some_and(|client| client.io.has_left())
+        self.mine.as_ref().is_some_and(|client| client.conn.io.has_left())
     }
 }
 

@@ -39,6 +39,7 @@ mod body;
 mod call;
 mod conn;
 mod copies;
+mod departure;
 mod edit;
 mod exchange;
 mod failure;

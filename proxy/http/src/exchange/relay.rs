@@ -254,7 +254,9 @@ where
     }
 
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        self.client.watch(self.up, self.down, cx)?;
+        // After an upgrade the client's end is passed on, and the server may still send: only its own end counts.
+        let up = if self.exchange.upgraded { Up::Sending } else { self.up };
+        self.client.watch(up, self.down, cx)?;
         if self.up == Up::Done && self.end_to_server == End::Open {
             self.pass_half_close();
         }

@@ -1,8 +1,11 @@
 //! What in-memory pipes cannot show: resets, and buffers of idle sockets.
 
+use std::time::Duration;
+
 use leno_http::{Cause, Conn, Limits, Order, Place, exchange, h1_to_h2, pool_stats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use crate::h2::support::{Settings, h2_back, next};
 
@@ -179,36 +182,74 @@ async fn a_client_that_has_said_its_last_is_not_waited_for() {
     assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
 }
 
+/// When a client leaves: at once, or so long after its FIN. The kernel sends nothing for the second step.
+const LEAVES: [Option<Duration>; 5] = [
+    None,
+    Some(Duration::ZERO),
+    Some(Duration::from_millis(20)),
+    Some(Duration::from_millis(200)),
+    Some(Duration::from_millis(600)),
+];
+
 /// In all pairs of versions the server learns at once that the client has left; with a client of HTTP/2
 /// that is a matter of streams, and tested with them.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_closes_its_connection_ends_the_servers_work() {
-    let limits = Limits::default();
-    let (mut user, mut client) = pair().await;
-    user.write_all(GET).await.unwrap();
-    let request = client.read_request(&limits).await.unwrap().unwrap();
-    let (mut application, mut server) = pair().await;
-    let mut order = Order::new(&limits);
-    let peers = async {
-        application.read_exact(&mut [0; GET.len()]).await.unwrap();
-        drop(user);
-        // No answer is needed to find out.
-    };
-    let (done, ()) = tokio::join!(exchange(&mut client, &request, &mut server, &mut order), peers);
-    let failure = done.failure.unwrap();
-    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
-    drop(server);
-    assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);
+    for half in LEAVES {
+        let limits = Limits::default();
+        let (mut user, mut client) = pair().await;
+        user.write_all(GET).await.unwrap();
+        let request = client.read_request(&limits).await.unwrap().unwrap();
+        let (mut application, mut server) = pair().await;
+        let mut order = Order::new(&limits);
+        let peers = async {
+            application.read_exact(&mut [0; GET.len()]).await.unwrap();
+            // No answer is needed to find out.
+            leave(user, half).await
+        };
+        let (done, left) =
+            tokio::join!(exchange(&mut client, &request, &mut server, &mut order), peers);
+        let failure = done.failure.unwrap();
+        assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
+        assert_noticed(left, half);
+        drop(server);
+        assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);
+    }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_closes_its_connection_cancels_the_servers_stream() {
-    in_local_set(async |user, mut app| {
-        let (_, mut stream) = next(&mut app).await;
-        drop(user);
-        assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
-    })
-    .await;
+    for half in LEAVES {
+        in_local_set(async |user, mut app| {
+            let (_, mut stream) = next(&mut app).await;
+            let left = leave(user, half).await;
+            assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
+            assert_noticed(left, half);
+        })
+        .await;
+    }
+}
+
+/// Closes a client's connection, `half` after its FIN if there is such a time. When that was, on the clock of timers.
+async fn leave(mut user: TcpStream, half: Option<Duration>) -> Instant {
+    if let Some(wait) = half {
+        user.shutdown().await.unwrap();
+        for _ in 0..100 {
+            // The proxy reads the FIN before time passes.
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(wait).await;
+    }
+    drop(user);
+    Instant::now()
+}
+
+fn assert_noticed(left: Instant, half: Option<Duration>) {
+    let late = left.elapsed();
+    assert!(
+        late <= Duration::from_millis(100) + half.unwrap_or_default() / 8,
+        "{half:?}: {late:?}"
+    );
 }
 
 #[tokio::test]
@@ -243,7 +284,7 @@ async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_ends_it()
                 user.write_all(&[b'x'; 64 * 1024]).await.unwrap();
             }
         };
-        let _full = tokio::time::timeout(std::time::Duration::from_millis(300), full).await;
+        let _full = tokio::time::timeout(Duration::from_millis(300), full).await;
         drop(user);
         assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
     })
