@@ -71,6 +71,11 @@ impl Authority {
 /// What the server has seen: of each CONNECT the number of its connection, and its target.
 type Seen = Rc<RefCell<Vec<(usize, String)>>>;
 
+thread_local! {
+    /// How tunnels have ended at the server: whether by END_STREAM, and not by a reset.
+    static ENDED_IN_ORDER: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A proxy that answers CONNECT with `status`, and sends back what comes through a tunnel, the requests in it answered. After
 /// a tunnel says `LAST`, the next one is the last of its connection.
 async fn server(authority: &Authority, id: &str, status: StatusCode) -> Seen {
@@ -125,13 +130,23 @@ async fn connection(
         }
         let (mut body, noted) = (request.into_body(), Rc::clone(&last));
         spawn_local(async move {
-            while let Some(Ok(chunk)) = body.data().await {
+            let in_order = loop {
+                let chunk = match body.data().await {
+                    Some(Ok(chunk)) => chunk,
+                    Some(Err(_reset)) => break false,
+                    None => break true,
+                };
                 body.flow_control().release_capacity(chunk.len()).unwrap();
                 let is_request = chunk.starts_with(b"GET ");
-                let answer = Bytes::from_static(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+                let answer = Bytes::from_static(if chunk.starts_with(b"GET /once ") {
+                    b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=2\r\nContent-Length: 2\r\n\r\nhi"
+                } else {
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+                });
                 *noted.borrow_mut() |= chunk.windows(4).any(|part| part == b"LAST");
                 sender.send_data(if is_request { answer } else { chunk }, false).unwrap();
-            }
+            };
+            ENDED_IN_ORDER.with_borrow_mut(|all| all.push(in_order));
             // The client may have reset the stream.
             let _ended = sender.send_data(Bytes::new(), true);
         });
@@ -279,6 +294,25 @@ fn connections_are_tunnels_of_one_connection_to_the_proxy() {
             seen.borrow()[1..],
             [(2, target()), (2, target()), (2, target()), (2, target())]
         );
+    });
+}
+
+/// The application at its other end would take a reset for a failure of its client.
+#[test]
+fn an_idle_tunnel_ends_in_order() {
+    apart(|| async {
+        let authority = Authority::new();
+        let seen = server(&authority, CART, StatusCode::OK).await;
+        let http = Client::new(&authority, Protocol::Http1);
+        let mut client = http.connect().await;
+        assert!(ask(&mut client, "/once").await.starts_with("HTTP/1.1 200 "));
+        while ENDED_IN_ORDER.with_borrow(Vec::is_empty) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            http.outbound.sweep();
+        }
+        assert_eq!(ENDED_IN_ORDER.take(), [true]);
+        assert!(ask(&mut client, "/").await.starts_with("HTTP/1.1 200 "));
+        assert_eq!(*seen.borrow(), [(1, target()), (1, target())], "the shared connection stays");
     });
 }
 

@@ -142,7 +142,7 @@ impl<S, E> DialerState<S, E> {
     /// one, since the attempts under way are for those before it.
     fn give(&self, mut dialed: Dialed<S, E>)
     where
-        S: Io,
+        S: Io + 'static,
     {
         loop {
             let next = match dialed {
@@ -166,12 +166,12 @@ impl<S, E> DialerState<S, E> {
 }
 
 /// A request that waits. What it was given and has not taken when it leaves goes to the next one.
-struct Waiter<'a, S: Io, E> {
+struct Waiter<'a, S: Io + 'static, E> {
     state: &'a DialerState<S, E>,
     receiver: oneshot::Receiver<Dialed<S, E>>,
 }
 
-impl<S: Io, E> Drop for Waiter<'_, S, E> {
+impl<S: Io + 'static, E> Drop for Waiter<'_, S, E> {
     fn drop(&mut self) {
         self.receiver.close();
         if let Ok(dialed) = self.receiver.try_recv() {
@@ -181,11 +181,11 @@ impl<S: Io, E> Drop for Waiter<'_, S, E> {
 }
 
 /// A connection that is being made, until it is dropped.
-struct UnderWay<S: Io, E> {
+struct UnderWay<S: Io + 'static, E> {
     state: Rc<DialerState<S, E>>,
 }
 
-impl<S: Io, E> UnderWay<S, E> {
+impl<S: Io + 'static, E> UnderWay<S, E> {
     fn end(self, outcome: Result<S, E>) {
         self.state.give(match outcome {
             Ok(stream) => Dialed::Connected(Conn::new(stream)),
@@ -194,7 +194,7 @@ impl<S: Io, E> UnderWay<S, E> {
     }
 }
 
-impl<S: Io, E> Drop for UnderWay<S, E> {
+impl<S: Io + 'static, E> Drop for UnderWay<S, E> {
     fn drop(&mut self) {
         let connecting = self.state.connecting.get().saturating_sub(1);
         self.state.connecting.set(connecting);

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use leno_http::Conn;
-use leno_transport::Io;
+use leno_http::{Conn, Limits};
+use leno_transport::{Io, spawn_contained};
 use tokio::time::Instant;
 
 /// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
@@ -39,7 +39,7 @@ impl<S> Default for ConnPool<S> {
     }
 }
 
-impl<S: Io> ConnPool<S> {
+impl<S: Io + 'static> ConnPool<S> {
     /// The connection used last that is still good, so that those not needed grow old.
     pub fn take(&self) -> Option<Conn<S>> {
         let now = Instant::now();
@@ -48,8 +48,17 @@ impl<S: Io> ConnPool<S> {
             if now < last.until && last.conn.is_quiet() {
                 return Some(last.conn);
             }
+            end(last.conn);
         }
         None
+    }
+
+    /// Closes what is too old or was closed by the server. To be called every few seconds.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        let mut idle = self.idle.borrow_mut();
+        let is_over = |idle: &mut Idle<S>| now >= idle.until || !idle.conn.is_quiet();
+        idle.extract_if(.., is_over).for_each(|idle| end(idle.conn));
     }
 
     /// Keeps a connection that stands between two exchanges; `announced` is how long the server
@@ -66,13 +75,9 @@ impl<S: Io> ConnPool<S> {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE_CONNS && !keep.is_zero() {
             idle.push(Idle { conn, until: Instant::now() + keep });
+        } else {
+            end(conn);
         }
-    }
-
-    /// Closes what is too old or was closed by the server. To be called every few seconds.
-    pub fn sweep(&self) {
-        let now = Instant::now();
-        self.idle.borrow_mut().retain_mut(|idle| now < idle.until && idle.conn.is_quiet());
     }
 
     /// How many wait.
@@ -86,9 +91,19 @@ impl<S: Io> ConnPool<S> {
     }
 }
 
+/// Closes a connection between two exchanges in order, so that the server does not take its end for a failure. A tunnel
+/// that is dropped is reset, and a TLS connection that is dropped sends no `close_notify`.
+fn end<S: Io + 'static>(conn: Conn<S>) {
+    if !conn.io().ends_when_dropped() {
+        // The task ends when the server closes too, or after `Limits::linger`.
+        spawn_contained(async move { conn.close(&Limits::default()).await });
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::task::LocalSet;
 
     use super::*;
 
@@ -99,39 +114,77 @@ mod tests {
         (pool, far)
     }
 
+    async fn local(test: impl Future<Output = ()>) {
+        LocalSet::new().run_until(test).await;
+    }
+
     #[tokio::test]
     async fn a_connection_that_the_server_closed_is_not_handed_out() {
-        let (pool, far) = pooled();
-        assert_eq!(pool.len(), 1);
-        drop(far);
-        tokio::task::yield_now().await;
-        let mut waited = 0;
-        while !pool.is_empty() && waited < 1000 {
-            pool.sweep();
+        local(async {
+            let (pool, far) = pooled();
+            assert_eq!(pool.len(), 1);
+            drop(far);
             tokio::task::yield_now().await;
-            waited += 1;
-        }
-        assert!(pool.take().is_none());
+            let mut waited = 0;
+            while !pool.is_empty() && waited < 1000 {
+                pool.sweep();
+                tokio::task::yield_now().await;
+                waited += 1;
+            }
+            assert!(pool.take().is_none());
+        })
+        .await;
     }
 
     #[tokio::test]
     async fn a_connection_with_unasked_bytes_is_not_handed_out() {
-        let pool: ConnPool<DuplexStream> = ConnPool::default();
-        let (near, mut far) = duplex(64);
-        pool.put(Conn::new(near), None);
-        far.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
-        assert!(pool.take().is_none());
+        local(async {
+            let pool: ConnPool<DuplexStream> = ConnPool::default();
+            let (near, mut far) = duplex(64);
+            pool.put(Conn::new(near), None);
+            far.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+            assert!(pool.take().is_none());
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_announced_time_is_kept() {
-        let pool: ConnPool<DuplexStream> = ConnPool::default();
-        let (near, _far) = duplex(64);
-        pool.put(Conn::new(near), Some(Duration::from_secs(5)));
-        tokio::time::advance(Duration::from_secs(4)).await;
-        assert!(pool.take().is_none());
-        let (near, _far) = duplex(64);
-        pool.put(Conn::new(near), Some(Duration::from_millis(300)));
-        assert!(pool.is_empty(), "too short to be worth keeping");
+        local(async {
+            let pool: ConnPool<DuplexStream> = ConnPool::default();
+            let (near, _far) = duplex(64);
+            pool.put(Conn::new(near), Some(Duration::from_secs(5)));
+            tokio::time::advance(Duration::from_secs(4)).await;
+            assert!(pool.take().is_none());
+            let (near, _far) = duplex(64);
+            pool.put(Conn::new(near), Some(Duration::from_millis(300)));
+            assert!(pool.is_empty(), "too short to be worth keeping");
+        })
+        .await;
+    }
+
+    /// The server reads an end, and not a reset, whichever call finds that the connection is too old or not needed.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_not_kept_ends_in_order() {
+        let drops: [fn(&ConnPool<DuplexStream>); 3] = [
+            |pool| pool.sweep(),
+            |pool| assert!(pool.take().is_none()),
+            |pool| {
+                let conn = pool.idle.borrow_mut().pop().expect("one waits").conn;
+                pool.put(conn, Some(Duration::ZERO));
+            },
+        ];
+        for drops in drops {
+            local(async {
+                let (pool, (near, mut far)) = (ConnPool::default(), duplex(64));
+                pool.put(Conn::new(near), None);
+                tokio::time::advance(CONN_IDLE).await;
+                drops(&pool);
+                assert!(pool.is_empty());
+                assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
+                far.write_all(b"late").await.expect("the closing task reads on");
+            })
+            .await;
+        }
     }
 }

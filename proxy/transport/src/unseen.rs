@@ -228,6 +228,10 @@ impl Io for Counted {
     fn socket(&self) -> Option<&TcpStream> {
         Some(&self.stream)
     }
+
+    fn ends_when_dropped(&self) -> bool {
+        true
+    }
 }
 
 impl Counted {
