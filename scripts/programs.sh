@@ -57,6 +57,10 @@ if [ "$profile" = release ]; then
       "zlib-ng-compat-static" >&2
     exit 1
   done
+  # A static program applies its own relocations, and glibc since 2.36 has code for packed ones: of leno-proxy they are
+  # 1 MB less to read at each start (decision 139).
+  minor=$(echo '#include <features.h>' | "${compiler[@]}" -E -dM - | awk '$2 == "__GLIBC_MINOR__" {print $3}')
+  [ "${minor:-0}" -lt 36 ] || export LENO_PACKED_RELOCATIONS=1
   # libelf since 0.189 reads sections that zstd has compressed.
   if grep -q ZSTD_decompress "$("${compiler[@]}" -print-file-name=libelf.a)"; then
     export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-l:libzstd.a"
