@@ -72,6 +72,22 @@ impl Channel {
         Rc::clone(&self.refused)
     }
 
+    fn io(&self) -> &dyn Io {
+        match &self.kind {
+            ChannelKind::Plain(tcp) => tcp,
+            ChannelKind::Tls(tls) => tls,
+            ChannelKind::Carried(io) => &**io,
+        }
+    }
+
+    fn io_mut(&mut self) -> &mut dyn Io {
+        match &mut self.kind {
+            ChannelKind::Plain(tcp) => tcp,
+            ChannelKind::Tls(tls) => tls,
+            ChannelKind::Carried(io) => &mut **io,
+        }
+    }
+
     /// Notes a refusal, which comes with a read.
     fn note<T>(&self, read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &read
@@ -97,113 +113,68 @@ impl From<TlsStream> for Channel {
 
 impl AsyncRead for Channel {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        match &mut this.kind {
-            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
-            ChannelKind::Tls(tls) => {
-                let read = Pin::new(tls).poll_read(cx, out);
-                this.note(read)
-            }
-            ChannelKind::Carried(io) => Pin::new(io).poll_read(cx, out),
-        }
+        let read = Pin::new(self.io_mut()).poll_read(cx, out);
+        self.note(read)
     }
 }
 
 impl AsyncWrite for Channel {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().kind {
-            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            ChannelKind::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
-            ChannelKind::Carried(io) => Pin::new(io).poll_write(cx, bytes),
-        }
+        Pin::new(self.io_mut()).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().kind {
-            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
-            ChannelKind::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
-            ChannelKind::Carried(io) => Pin::new(io).poll_write_vectored(cx, slices),
-        }
+        Pin::new(self.io_mut()).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().kind {
-            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            ChannelKind::Tls(tls) => Pin::new(tls).poll_flush(cx),
-            ChannelKind::Carried(io) => Pin::new(io).poll_flush(cx),
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.io_mut()).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().kind {
-            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            ChannelKind::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-            ChannelKind::Carried(io) => Pin::new(io).poll_shutdown(cx),
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.io_mut()).poll_shutdown(cx)
     }
 }
 
 impl Io for Channel {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ready = match &mut self.kind {
-            ChannelKind::Plain(tcp) => Io::poll_read_ready(tcp, cx),
-            ChannelKind::Tls(tls) => tls.poll_read_ready(cx),
-            ChannelKind::Carried(io) => io.poll_read_ready(cx),
-        };
+        let ready = self.io_mut().poll_read_ready(cx);
         self.note(ready)
     }
 
     fn plain(&self) -> Option<&TcpStream> {
-        match &self.kind {
-            ChannelKind::Plain(tcp) => Some(tcp),
-            ChannelKind::Tls(_) | ChannelKind::Carried(_) => None,
-        }
+        self.io().plain()
     }
 
     fn socket(&self) -> Option<&TcpStream> {
-        match &self.kind {
-            ChannelKind::Plain(tcp) => Some(tcp),
-            ChannelKind::Tls(tls) => tls.socket(),
-            ChannelKind::Carried(_) => None,
-        }
+        self.io().socket()
     }
 
     fn reset_on_drop(&mut self) {
-        match &mut self.kind {
-            ChannelKind::Plain(tcp) => tcp.reset_on_drop(),
-            ChannelKind::Tls(tls) => tls.reset_on_drop(),
-            ChannelKind::Carried(io) => io.reset_on_drop(),
-        }
+        self.io_mut().reset_on_drop();
     }
 
     fn has_left(&self) -> bool {
-        match &self.kind {
-            ChannelKind::Plain(tcp) => tcp.has_left(),
-            ChannelKind::Tls(tls) => tls.has_left(),
-            ChannelKind::Carried(io) => io.has_left(),
-        }
+        self.io().has_left()
     }
 
     fn cut_report(&self) -> Option<u8> {
-        match &self.kind {
-            ChannelKind::Plain(_) | ChannelKind::Carried(_) => None,
-            ChannelKind::Tls(tls) => tls.cut_report(),
-        }
+        self.io().cut_report()
     }
 }
