@@ -1,6 +1,5 @@
 //! Running with a control plane: identity, services and policy come from it.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +7,6 @@ use anyhow::Context;
 use leno_discovery::{
     Certificate, CertificateFiles, CertificateSource, Client, Directory, Settings,
 };
-use leno_inbound::LimitTable;
-use leno_names::{Names, Resolvers};
-use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, CredentialsError, FederatedRoots, Keyring};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use leno_wire::Bytes;
@@ -18,10 +14,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use crate::config::Flags;
-use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, handover_timeout, response_wait,
-    traces, workload,
-};
+use crate::setup::{IdentityState, Setup};
 
 /// Longest wait, once there is a policy, for the services that like workloads use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
@@ -52,44 +45,8 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
     let directory_used = directory.clone();
     spawn_local(follow(client.certificates(), keyring.clone(), identity, directory_used));
     spawn_local(async move { match client.run().await {} });
-    Ok(Setup {
-        traces: traces(flags, &instance),
-        metrics_compat: flags.metrics_compat,
-        tap_bodies: flags.tap_bodies,
-        scrapers: flags.scrapers(),
-        workload: workload(flags, &instance),
-        instance,
-        is_static: false,
-        workers: flags.workers,
-        admin: Some(flags.admin),
-        outbound: flags.outbound.clone(),
-        inbound: flags.inbound.clone(),
-        handed: RefCell::default(),
-        admin_handed: RefCell::default(),
-        succeeds: false,
-        reports: None,
-        stalls: 0,
-        connection_rate: None,
-        sharing: 1,
-        application: None,
-        fixed: None,
-        policy: directory.server_policy(),
-        directory,
-        names: Names::new(Resolvers::of_machine()),
-        keyring,
-        identity: identity_seen,
-        application_identity,
-        probes: flags.probes.clone(),
-        kubelet: Vec::new(),
-        drain_timeout: drain_timeout(flags),
-        handover_timeout: handover_timeout(flags),
-        response_wait: response_wait(flags),
-        is_waypoint: flags.waypoint,
-        access_log: access_log(flags)?,
-        taps: Taps::default(),
-        budget: budget(flags),
-        limit_table: LimitTable::default(),
-    })
+    let setup = Setup::new(flags, instance, directory, (keyring, identity_seen))?;
+    Ok(Setup { application_identity, ..setup })
 }
 
 fn certificates(flags: &Flags, trust_domain: &TrustDomain) -> anyhow::Result<CertificateSource> {

@@ -1,30 +1,23 @@
 //! Running without a control plane, from YAML documents.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
-use leno_inbound::LimitTable;
 use leno_index::{Change, Index, Settings};
-use leno_names::{Names, Resolvers};
 use leno_outbound::Fixed as FixedDestination;
 use leno_resources::{
     Documents, LimitScope, Object, Proxy, ProxyIdentity, RateLimitSpec, STDIN, egress, load,
 };
-use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName};
 use tokio::sync::watch;
 
 use crate::config::Flags;
-use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, handover_timeout, response_wait,
-    traces, workload,
-};
+use crate::setup::{IdentityState, Setup};
 
 /// Reads the documents and makes of them what a control plane would have said.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
@@ -60,43 +53,17 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     let client = Arc::clone(&instance.namespace);
     let directory =
         Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
+    let identity = watch::Sender::new(identity).subscribe();
     Ok(Setup {
-        traces: traces(flags, &instance),
-        metrics_compat: flags.metrics_compat,
-        tap_bodies: flags.tap_bodies,
-        scrapers: flags.scrapers(),
-        workload: workload(flags, &instance),
-        instance,
         is_static: true,
         workers: u16::try_from(spec.workers).context("spec.workers")?,
         admin: spec.admin,
         outbound: spec.outbound.iter().map(|outbound| outbound.listen).collect(),
         inbound: spec.inbound.iter().map(|inbound| inbound.listen).collect(),
-        handed: RefCell::default(),
-        admin_handed: RefCell::default(),
-        succeeds: false,
-        reports: None,
-        stalls: 0,
-        connection_rate: None,
-        sharing: 1,
         application: spec.inbound.as_ref().and_then(|inbound| inbound.application),
         fixed,
-        policy: directory.server_policy(),
-        directory,
-        names: Names::new(Resolvers::of_machine()),
-        keyring,
-        identity: watch::Sender::new(identity).subscribe(),
-        application_identity: None,
-        probes: flags.probes.clone(),
-        kubelet: Vec::new(),
-        drain_timeout: drain_timeout(flags),
-        handover_timeout: handover_timeout(flags),
-        response_wait: response_wait(flags),
         is_waypoint: false,
-        access_log: access_log(flags)?,
-        taps: Taps::default(),
-        budget: budget(flags),
-        limit_table: LimitTable::default(),
+        ..Setup::new(flags, instance, directory, (keyring, identity))?
     })
 }
 

@@ -11,7 +11,7 @@ use anyhow::bail;
 use leno_discovery::{ApplicationIdentity, Directory};
 use leno_http::Limits;
 use leno_inbound::LimitTable;
-use leno_names::Names;
+use leno_names::{Names, Resolvers};
 use leno_outbound::Fixed;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, Form, Layout, Log};
@@ -148,6 +148,59 @@ impl IdentityState {
 }
 
 impl Setup {
+    /// What both ways to run have in common: by the flags, with everything else as with a control plane.
+    pub(crate) fn new(
+        flags: &Flags,
+        instance: InstanceName,
+        directory: Directory,
+        (keyring, identity): (Keyring, watch::Receiver<IdentityState>),
+    ) -> anyhow::Result<Self> {
+        let workload = flags.workload.clone().unwrap_or_else(|| instance.name.to_string());
+        let plan = |settings| TracePlan { settings, workload: workload.clone() };
+        Ok(Self {
+            traces: flags.traces.clone().map(plan),
+            metrics_compat: flags.metrics_compat,
+            tap_bodies: flags.tap_bodies,
+            scrapers: flags.scrapers(),
+            workload,
+            instance,
+            is_static: false,
+            workers: flags.workers,
+            admin: Some(flags.admin),
+            outbound: flags.outbound.clone(),
+            inbound: flags.inbound.clone(),
+            handed: RefCell::default(),
+            admin_handed: RefCell::default(),
+            succeeds: false,
+            reports: None,
+            stalls: 0,
+            connection_rate: None,
+            sharing: 1,
+            application: None,
+            fixed: None,
+            policy: directory.server_policy(),
+            directory,
+            names: Names::new(Resolvers::of_machine()),
+            keyring,
+            identity,
+            application_identity: None,
+            probes: flags.probes.clone(),
+            kubelet: Vec::new(),
+            drain_timeout: Duration::from_secs(flags.drain_timeout_s),
+            handover_timeout: Duration::from_secs(flags.handover_timeout_s),
+            response_wait: match flags.response_wait_s {
+                // No bound of its own.
+                0 => Duration::MAX,
+                seconds => Duration::from_secs(seconds),
+            },
+            is_waypoint: flags.waypoint,
+            access_log: access_log(flags)?,
+            taps: Taps::default(),
+            budget: budget(flags),
+            limit_table: LimitTable::default(),
+        })
+    }
+
     /// What one worker is made of.
     pub(crate) fn plan(&self) -> Plan {
         let listened = self.outbound.iter().chain(&self.inbound).chain(&self.admin);
@@ -178,30 +231,6 @@ impl Setup {
             limit_table: self.limit_table.clone(),
         }
     }
-}
-
-pub(crate) fn drain_timeout(flags: &Flags) -> Duration {
-    Duration::from_secs(flags.drain_timeout_s)
-}
-
-pub(crate) fn handover_timeout(flags: &Flags) -> Duration {
-    Duration::from_secs(flags.handover_timeout_s)
-}
-
-/// Zero is no bound of its own.
-pub(crate) fn response_wait(flags: &Flags) -> Duration {
-    match flags.response_wait_s {
-        0 => Duration::MAX,
-        seconds => Duration::from_secs(seconds),
-    }
-}
-
-pub(crate) fn traces(flags: &Flags, instance: &InstanceName) -> Option<TracePlan> {
-    Some(TracePlan { settings: flags.traces.clone()?, workload: workload(flags, instance) })
-}
-
-pub(crate) fn workload(flags: &Flags, instance: &InstanceName) -> String {
-    flags.workload.clone().unwrap_or_else(|| instance.name.to_string())
 }
 
 /// The access log, whose thread starts here if it has one.
