@@ -39,7 +39,7 @@ use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
 use crate::pulse::{Pulse, Stalled, cpu_of_this_thread};
-use crate::run::{Ends, Signals, serve};
+use crate::run::{EndOrders, Signals, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
 
@@ -406,7 +406,7 @@ fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
         setup.stalls = common.stalls(&name);
         setup.reports = Some(Reports { number, name, watches, common: Arc::clone(common) });
         tokio::select! {
-            ended = serve(setup, false, None, Ends::Order(end)) => ended,
+            ended = serve(setup, false, None, EndOrders::Order(end)) => ended,
             () = has_gone(broker_ended) => Ok(()),
         }
     })

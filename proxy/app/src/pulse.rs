@@ -53,7 +53,7 @@ pub(crate) struct Stalled {
 
 /// What was seen of a worker since it was asked to come round.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PulseQuery {
     turns: u64,
     cpu: Duration,
     looks: u32,
@@ -85,10 +85,10 @@ impl Pulse {
         Stalled { turns: self.turns.load(Ordering::Relaxed), worker: Arc::clone(self) }
     }
 
-    fn ask(&self) -> Asked {
+    fn ask(&self) -> PulseQuery {
         let turns = self.turns.load(Ordering::Relaxed);
         self.asked.notify_one();
-        Asked { turns, cpu: self.cpu(), looks: 0 }
+        PulseQuery { turns, cpu: self.cpu(), looks: 0 }
     }
 
     /// Comes back when the worker stalls. Cancel safe.

@@ -53,7 +53,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 None => std::future::pending().await,
             }
         };
-        let ends = Ends::Signals(Signals::new()?);
+        let ends = EndOrders::Signals(Signals::new()?);
         tokio::select! {
             ended = serve(setup, flags.await_capture, socket, ends) => ended,
             never = of_application => match never {},
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
     setup: Setup,
     await_capture: bool,
     socket: Option<UnixListener>,
-    mut ends: Ends,
+    mut ends: EndOrders,
 ) -> anyhow::Result<()> {
     let state = Rc::new(State {
         instance: setup.instance.clone(),
@@ -172,7 +172,7 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
 }
 
 /// Waits until a worker that has stalled comes round; `None`: it is to end before.
-async fn until_it_goes_on(worker: &Worker, ends: &mut Ends) -> Option<Departure> {
+async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Departure> {
     tokio::select! {
         () = worker.pulse.until_it_comes_round() => Some(Departure::Succeeded),
         _ = ends.next() => None,
@@ -223,7 +223,7 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 /// Connections are accepted until nothing is in progress, for half of the time at most: clients that do not know yet that
 /// the proxy ends are served. Then the listeners close, so that no client is cut who has come last. Where they live on, none
 /// is accepted any more: those that come are the next process'. Where that serves already, streams have a bound of their own.
-async fn drain(setup: &Setup, state: &State, ends: &mut Ends, departure: Departure) {
+async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
     if departure != Departure::Last {
@@ -299,14 +299,14 @@ fn pause(departure: Departure, drained: Duration) -> Duration {
 }
 
 /// What asks a proxy to end: once to drain, and once more to end at once.
-pub(crate) enum Ends {
+pub(crate) enum EndOrders {
     /// Signals of the process.
     Signals(Signals),
     /// An order for one of several proxies in a process.
     Order(watch::Receiver<Departure>),
 }
 
-impl Ends {
+impl EndOrders {
     async fn next(&mut self) -> Departure {
         match self {
             Self::Signals(signals) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use leno_types::traffic::{Ejection, SuccessRate};
 
 use crate::group::Group;
-use crate::load::Standing;
+use crate::load::Health;
 use crate::rng::Rng;
 use crate::settings::{Algorithm, Candidate, Locality, Nearness, Settings};
 use crate::slot::{Pick, Slot};
@@ -62,7 +62,7 @@ pub struct Balancer<T> {
 
 /// Properties of a request that affect the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Affinity {
     /// Hash of the value by which requests are kept together, for [`Algorithm::RingHash`] and
     /// [`Algorithm::Maglev`]. Without it the choice is random.
     pub hash: Option<u64>,
@@ -127,7 +127,7 @@ impl<T> Balancer<T> {
     /// Number of ejected endpoints.
     #[must_use]
     pub fn ejected(&self, now: Instant) -> usize {
-        let out = |slot: &&Rc<Slot<T>>| slot.load.standing(now) != Standing::Good;
+        let out = |slot: &&Rc<Slot<T>>| slot.load.standing(now) != Health::Good;
         self.slots.iter().filter(out).count()
     }
 
@@ -315,7 +315,7 @@ impl<T: Eq + Hash> Balancer<T> {
     /// # Errors
     /// [`NoPick`], without waiting.
     pub fn pick(&mut self, now: Instant, excluded: impl Fn(&T) -> bool) -> Result<Pick<T>, NoPick> {
-        self.pick_for(now, Wanted::default(), excluded)
+        self.pick_for(now, Affinity::default(), excluded)
     }
 
     /// Chooses an endpoint for a request with a hash or a session.
@@ -325,7 +325,7 @@ impl<T: Eq + Hash> Balancer<T> {
     pub fn pick_for(
         &mut self,
         now: Instant,
-        wanted: Wanted,
+        wanted: Affinity,
         excluded: impl Fn(&T) -> bool,
     ) -> Result<Pick<T>, NoPick> {
         self.compare(now);
@@ -333,7 +333,7 @@ impl<T: Eq + Hash> Balancer<T> {
         let panic = self.group.ejected() > 0 && self.group.is_panic();
         let may = |slot: &Slot<T>, ejected_too: bool| {
             let standing = slot.load.standing(now);
-            let good = standing == Standing::Good || ejected_too && standing == Standing::Ejected;
+            let good = standing == Health::Good || ejected_too && standing == Health::Ejected;
             good && slot.load.in_flight() < limit && !excluded(&slot.endpoint)
         };
         let mut chosen = self.choose(now, wanted, |slot| may(slot, panic));
@@ -359,7 +359,7 @@ impl<T: Eq + Hash> Balancer<T> {
         let (mut all_excluded, mut any_full) = (true, false);
         for slot in self.slots.iter().filter(|slot| !excluded(&slot.endpoint)) {
             all_excluded = false;
-            let can = matches!(slot.load.standing(now), Standing::Good | Standing::Ejected);
+            let can = matches!(slot.load.standing(now), Health::Good | Health::Ejected);
             any_full |= can && slot.load.in_flight() >= limit;
         }
         if all_excluded {
@@ -369,7 +369,7 @@ impl<T: Eq + Hash> Balancer<T> {
             return Err(NoPick::Full);
         }
         let may_try = |slot: &Slot<T>| {
-            slot.load.standing(now) == Standing::LastResort && !excluded(&slot.endpoint)
+            slot.load.standing(now) == Health::LastResort && !excluded(&slot.endpoint)
         };
         let all = self.slots.len();
         self.lower_of_two(all, now, may_try).ok_or(NoPick::Failfast)

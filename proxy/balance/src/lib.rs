@@ -41,7 +41,7 @@ mod settings;
 mod slot;
 mod tables;
 
-pub use balancer::{Balancer, NoPick, Wanted};
+pub use balancer::{Affinity, Balancer, NoPick};
 pub use hash::{hash, mix};
 pub use leno_types::traffic::{Ejection, SuccessRate};
 pub use load::{DECAY, FIRST_EJECTION, LAST_RESORT, MAX_EJECTION, PENALTY, STALL_HOLD};

@@ -87,7 +87,7 @@ struct Ejected {
 
 /// Whether an endpoint may be picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Health {
     /// Like any other endpoint.
     Good,
     /// Its requests fail: picked only in a panic, or if no endpoint is good.
@@ -98,7 +98,7 @@ pub(crate) enum Standing {
     Out,
 }
 
-impl Standing {
+impl Health {
     /// Why it is ejected; `None` where it is not.
     pub(crate) const fn reason(self) -> Option<&'static str> {
         match self {
@@ -114,17 +114,17 @@ impl Load {
         self.in_flight.get()
     }
 
-    pub(crate) fn standing(&self, now: Instant) -> Standing {
+    pub(crate) fn standing(&self, now: Instant) -> Health {
         match self.unreachable.get() {
             Some(ejection) if now < ejection.until => {
                 let again = now >= ejection.tried_at + LAST_RESORT;
-                return if again { Standing::LastResort } else { Standing::Out };
+                return if again { Health::LastResort } else { Health::Out };
             }
             _ => {}
         }
         match self.ejected.get() {
-            Some(ejected) if now < ejected.until => Standing::Ejected,
-            _ => Standing::Good,
+            Some(ejected) if now < ejected.until => Health::Ejected,
+            _ => Health::Good,
         }
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::group::Group;
-use crate::load::{Load, PENALTY, Standing};
+use crate::load::{Health, Load, PENALTY};
 use crate::settings::Nearness;
 
 /// The full share of an endpoint, in parts. A growing endpoint has fewer of them.
@@ -189,7 +189,7 @@ impl<T> Pick<T> {
     /// Whether it is ejected now, for any reason.
     #[must_use]
     pub fn is_ejected(&self, now: Instant) -> bool {
-        self.slot.load.standing(now) != Standing::Good
+        self.slot.load.standing(now) != Health::Good
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leno_balance::{
-    Algorithm, Balancer, Candidate, Ejection, FIRST_EJECTION, LAST_RESORT, Nearness, NoPick,
-    Settings, SuccessRate, Wanted, hash,
+    Affinity, Algorithm, Balancer, Candidate, Ejection, FIRST_EJECTION, LAST_RESORT, Nearness,
+    NoPick, Settings, SuccessRate, hash,
 };
 
 #[path = "../../../testkit/counting.rs"]
@@ -76,7 +76,7 @@ fn no_algorithm_allocates() {
         };
         balancer.update_with(now, (0..50).map(candidate));
         for number in 0..500_u64 {
-            let wanted = Wanted { hash: (number % 2 == 0).then_some(number), session: None };
+            let wanted = Affinity { hash: (number % 2 == 0).then_some(number), session: None };
             let at = now + Duration::from_millis(number * 100);
             let (pick, allocations) =
                 allocated(|| balancer.pick_for(at, wanted, |_| false).unwrap());

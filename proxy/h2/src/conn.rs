@@ -15,7 +15,7 @@ use leno_transport::Io;
 use crate::driver::Driver;
 use crate::error::OpenError;
 use crate::head::Head;
-use crate::inner::{Guarded, Inner, Phase, Shared};
+use crate::inner::{Guarded, Inner, Phase, SharedConn};
 use crate::limits::Limits;
 use crate::stream::Stream;
 
@@ -34,7 +34,7 @@ pub fn client<S: Io>(io: S, limits: &Rc<Limits>) -> (Client, Driver<S>) {
     (Client { users }, Driver::new(conn, io, &[]))
 }
 
-fn shared(client: bool, limits: &Rc<Limits>) -> Shared {
+fn shared(client: bool, limits: &Rc<Limits>) -> SharedConn {
     let mut inner = Inner::new(client, Rc::clone(limits));
     inner.greet();
     Rc::new(Guarded::new(inner))
@@ -53,7 +53,7 @@ pub struct Request {
 
 /// The requests on a connection from a client. Dropping it drains the connection.
 pub struct Accept {
-    conn: Shared,
+    conn: SharedConn,
 }
 
 impl Accept {
@@ -113,7 +113,7 @@ pub struct Client {
 }
 
 struct User {
-    conn: Shared,
+    conn: SharedConn,
 }
 
 impl Drop for User {
@@ -220,7 +220,7 @@ impl Client {
 /// Waits for room to open a stream. Waiting tasks are served in order; their number is bounded by
 /// the requests that the worker has accepted.
 pub struct Opening<'a> {
-    conn: &'a Shared,
+    conn: &'a SharedConn,
     ticket: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ use tokio::io::ReadBuf;
 use crate::clock::Clock;
 use crate::error::{Abuse, ConnError, count};
 use crate::frame;
-use crate::inner::{Inner, Phase, Shared};
+use crate::inner::{Inner, Phase, SharedConn};
 use crate::out::SLICES;
 use crate::piece::{Chunk, Class};
 
@@ -32,7 +32,7 @@ const SMALL_READS: u8 = 16;
 /// that all streams have queued. If the received frames have woken other tasks, the write waits
 /// until those tasks have run.
 pub struct Driver<S> {
-    conn: Shared,
+    conn: SharedConn,
     io: S,
     inbox: Inbox,
     clock: Clock,
@@ -62,7 +62,7 @@ struct Closing {
 }
 
 impl<S: Io> Driver<S> {
-    pub(crate) fn new(conn: Shared, io: S, received: &[u8]) -> Self {
+    pub(crate) fn new(conn: SharedConn, io: S, received: &[u8]) -> Self {
         let mut inbox = Inbox::new();
         inbox.put(received);
         let clock = Clock::new(&conn.borrow().limits);

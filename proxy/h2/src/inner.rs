@@ -38,7 +38,7 @@ const REMEMBERED_RESETS: usize = 256;
 pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
 
 /// The state that a connection's driver and its streams share.
-pub(crate) type Shared = Rc<Guarded>;
+pub(crate) type SharedConn = Rc<Guarded>;
 
 /// The state of a connection. If a panic unwinds through a change of it, the connection ends:
 /// half-changed state, such as the encoder's table, would corrupt every stream of the connection.

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use crate::error::Reset;
 use crate::head::Head;
-use crate::inner::Shared;
+use crate::inner::SharedConn;
 use crate::piece::{Chunk, Piece};
 
 /// Free slots that keep the memory of their queues: enough for a burst.
@@ -27,7 +27,7 @@ pub(crate) struct Key {
 /// A stream of another connection.
 #[derive(Clone)]
 pub(crate) struct Far {
-    pub(crate) conn: Shared,
+    pub(crate) conn: SharedConn,
     pub(crate) key: Key,
 }
 

@@ -8,7 +8,7 @@ use leno_hpack::Block;
 use crate::code::Code;
 use crate::error::{Reset, ResetBy};
 use crate::head::Head;
-use crate::inner::Shared;
+use crate::inner::SharedConn;
 use crate::piece::Piece;
 use crate::slot::{Key, Progress, Slot};
 
@@ -22,7 +22,7 @@ use crate::slot::{Key, Progress, Slot};
 /// Writing never waits: DATA that exceeds the windows is queued. So wait for
 /// [`capacity`](Stream::capacity) first.
 pub struct Stream {
-    pub(crate) conn: Shared,
+    pub(crate) conn: SharedConn,
     pub(crate) key: Key,
 }
 

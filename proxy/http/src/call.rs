@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::answer::Answer;
 use crate::edit::{Edits, HeaderLine, INTERNAL, edit_block};
 use crate::exchange::Exchange;
-use crate::failure::{Cause, Failure, Place, reset_code};
+use crate::failure::{Cause, Failure, Party, reset_code};
 use crate::grpc;
 use crate::head::{HeadError, RequestHead, RequestView, is_authority, is_host_and_port};
 use crate::translate::Carried;
@@ -66,7 +66,7 @@ pub struct Call {
 }
 
 /// The next part of a request's body.
-pub(crate) enum Part {
+pub(crate) enum BodyPart {
     Data(Piece),
     /// With [`Call::trailers`].
     End,
@@ -332,15 +332,17 @@ impl Call {
         &mut self,
         at: &mut usize,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Part, Reset>> {
+    ) -> Poll<Result<BodyPart, Reset>> {
         if let Some(piece) = self.held.get(*at) {
             *at += 1;
-            return Poll::Ready(Ok(Part::Data(piece.clone())));
+            return Poll::Ready(Ok(BodyPart::Data(piece.clone())));
         }
         if self.ended {
-            return Poll::Ready(Ok(Part::End));
+            return Poll::Ready(Ok(BodyPart::End));
         }
-        let Some(piece) = ready!(self.poll_read(cx))? else { return Poll::Ready(Ok(Part::End)) };
+        let Some(piece) = ready!(self.poll_read(cx))? else {
+            return Poll::Ready(Ok(BodyPart::End));
+        };
         if self.used || self.held_bytes + piece.len() > HELD_BYTES {
             self.stop_holding(at);
         } else {
@@ -348,7 +350,7 @@ impl Call {
             self.held.push(piece.clone());
             *at += 1;
         }
-        Poll::Ready(Ok(Part::Data(piece)))
+        Poll::Ready(Ok(BodyPart::Data(piece)))
     }
 
     pub(crate) const fn held_bytes(&self) -> usize {
@@ -422,7 +424,7 @@ impl Call {
 /// Ready when the client has reset the stream.
 pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failure> {
     match stream.poll_closed(cx) {
-        Poll::Ready(Some(reset)) => Poll::Ready(Failure::new(Place::Client, Cause::Reset(reset))),
+        Poll::Ready(Some(reset)) => Poll::Ready(Failure::new(Party::Client, Cause::Reset(reset))),
         _ => Poll::Pending,
     }
 }

@@ -19,7 +19,7 @@ use crate::alarm::Alarm;
 use crate::answer::Answer;
 use crate::body::BodyWalker;
 use crate::departure::DepartureChecks;
-use crate::failure::{Cause, Failure, Place, Report};
+use crate::failure::{Cause, Failure, Party, Report};
 use crate::head::{RequestHead, Version};
 use crate::limits::Limits;
 use crate::pool::Buffer;
@@ -162,10 +162,10 @@ impl<S: Io> Conn<S> {
         limits: &Limits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Failure>> {
-        let refused = |error| Failure::new(Place::Client, Cause::Head(error));
+        let refused = |error| Failure::new(Party::Client, Cause::Head(error));
         loop {
             if !budget::admits() {
-                return Poll::Ready(Err(Failure::new(Place::Us, Cause::MemoryBudget)));
+                return Poll::Ready(Err(Failure::new(Party::Us, Cause::MemoryBudget)));
             }
             if head.parse(self.received.bytes(), limits).map_err(refused)? {
                 return Poll::Ready(Ok(true));
@@ -173,19 +173,19 @@ impl<S: Io> Conn<S> {
             if self.read_closed {
                 return Poll::Ready(match self.received.bytes() {
                     [b'\r'] => Ok(false),
-                    _ => Err(Failure::new(Place::Client, Cause::Closed)),
+                    _ => Err(Failure::new(Party::Client, Cause::Closed)),
                 });
             }
             match self.received.poll_fill(&mut self.io, cx) {
                 Poll::Ready(Ok(0)) => self.read_closed = true,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(Failure::new(Place::Client, Cause::Broken(error))));
+                    return Poll::Ready(Err(Failure::new(Party::Client, Cause::Broken(error))));
                 }
                 Poll::Pending => {
                     let until = *until.get_or_insert_with(|| Instant::now() + limits.head);
                     ready!(self.alarm.poll_at(until, cx));
-                    return Poll::Ready(Err(Failure::new(Place::Client, Cause::HeadTimeout)));
+                    return Poll::Ready(Err(Failure::new(Party::Client, Cause::HeadTimeout)));
                 }
             }
         }
@@ -208,7 +208,7 @@ impl<S: Io> Conn<S> {
     /// Ready when the client has left, or its connection broke, while its request waits for a server.
     /// What it sends meanwhile is kept, as far as there is room.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let gone = |cause| Poll::Ready(Failure::new(Place::Client, cause));
+        let gone = |cause| Poll::Ready(Failure::new(Party::Client, cause));
         while !self.read_closed && self.received.has_room() {
             match ready!(self.received.poll_fill(&mut self.io, cx)) {
                 Ok(0) => self.read_closed = true,

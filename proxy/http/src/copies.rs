@@ -20,7 +20,7 @@ use crate::Io;
 use crate::call::{Call, poll_gone};
 use crate::conn::Conn;
 use crate::exchange::Exchange;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure};
 use crate::head::RequestHead;
 
 /// Whether a copy is the one whose response goes to the client. The caller sets it before its
@@ -28,19 +28,19 @@ use crate::head::RequestHead;
 pub type Ticket = Rc<Cell<bool>>;
 
 /// The client, of copies of its request.
-type Shared<T> = Rc<RefCell<Option<T>>>;
+type SharedClient<T> = Rc<RefCell<Option<T>>>;
 
 /// Makes copies of a request of HTTP/1 that is here whole.
 #[derive(Debug)]
 pub struct ConnCopies<'c, S> {
-    client: Shared<Client<'c, S>>,
+    client: SharedClient<Client<'c, S>>,
 }
 
 /// A client's connection as a copy sees it: what the copy writes reaches the client once it has the
 /// ticket.
 #[derive(Debug)]
-pub struct Late<'c, S> {
-    client: Shared<Client<'c, S>>,
+pub struct CopyClient<'c, S> {
+    client: SharedClient<Client<'c, S>>,
     mine: Option<Client<'c, S>>,
     ticket: Ticket,
 }
@@ -67,9 +67,9 @@ impl<'c, S: Io> ConnCopies<'c, S> {
     /// # Panics
     /// If a copy answers the client already.
     #[must_use]
-    pub fn copy(&self, ticket: &Ticket) -> Conn<Late<'c, S>> {
+    pub fn copy(&self, ticket: &Ticket) -> Conn<CopyClient<'c, S>> {
         let client = Rc::clone(&self.client);
-        let late = Late { client, mine: None, ticket: Rc::clone(ticket) };
+        let late = CopyClient { client, mine: None, ticket: Rc::clone(ticket) };
         let client = self.client.borrow();
         let client = client.as_ref().expect("no copy is made once one answers the client");
         Conn::with_received(late, client.request())
@@ -86,7 +86,7 @@ impl<'c, S: Io> ConnCopies<'c, S> {
 
     /// Call it when all copies have ended, `winner` with a response for the client. Without a winner
     /// the request is here as it was, and there is nothing to do.
-    pub fn finish(self, winner: Conn<Late<'c, S>>, done: &Exchange) {
+    pub fn finish(self, winner: Conn<CopyClient<'c, S>>, done: &Exchange) {
         let client = winner.io.mine.or_else(|| self.client.take());
         // Otherwise the client is still to be answered, which takes its request.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
@@ -111,7 +111,7 @@ impl<S: Io> Client<'_, S> {
     }
 }
 
-impl<'c, S> Late<'c, S> {
+impl<'c, S> CopyClient<'c, S> {
     /// The client, where this copy answers it.
     fn client(&mut self) -> Option<&mut Client<'c, S>> {
         if self.mine.is_none() && self.ticket.get() {
@@ -131,7 +131,7 @@ impl<'c, S> Late<'c, S> {
 
 /// The request is here whole, and bytes behind it belong to another request, which this copy does not
 /// see. It does see that the client has left, or sends no more.
-impl<S: Io> AsyncRead for Late<'_, S> {
+impl<S: Io> AsyncRead for CopyClient<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -143,7 +143,7 @@ impl<S: Io> AsyncRead for Late<'_, S> {
 }
 
 /// Before the copy has its ticket it writes interim responses only, which are dropped.
-impl<S: Io> AsyncWrite for Late<'_, S> {
+impl<S: Io> AsyncWrite for CopyClient<'_, S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -185,7 +185,7 @@ impl<S: Io> AsyncWrite for Late<'_, S> {
     }
 }
 
-impl<S: Io> Io for Late<'_, S> {
+impl<S: Io> Io for CopyClient<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
         // The relay finds out by itself that the client has closed its connection.
@@ -205,7 +205,7 @@ impl<S: Io> Io for Late<'_, S> {
 #[derive(Debug)]
 pub struct CallCopies<'c> {
     call: &'c mut Call,
-    stream: Shared<Stream>,
+    stream: SharedClient<Stream>,
 }
 
 impl Call {

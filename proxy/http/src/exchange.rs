@@ -38,7 +38,7 @@ use leno_tap::{BodyCopies, BodyCopy};
 use tokio::time::Instant;
 
 use crate::edit::Edits;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{HeadError, RequestHead, RequestView, ResponseView};
 use crate::limits::Limits;
 
@@ -118,7 +118,7 @@ impl<J: Judge> Order<'_, J> {
         match self.judge.judge(response, replayable) {
             Judgement::Forward => Ok(()),
             Judgement::Refuse => {
-                let failure = Failure::new(Place::Server, Cause::Refused);
+                let failure = Failure::new(Party::Server, Cause::Refused);
                 Err(Failure { retryable: replayable, ..failure })
             }
         }
@@ -131,7 +131,7 @@ impl<J: Judge> Order<'_, J> {
         cx: &mut Context<'_>,
     ) -> Result<(), Failure> {
         match self.judge.poll_revoked(head, cx) {
-            Poll::Ready(()) => Err(Failure::new(Place::Us, Cause::Revoked)),
+            Poll::Ready(()) => Err(Failure::new(Party::Us, Cause::Revoked)),
             Poll::Pending => Ok(()),
         }
     }
@@ -141,7 +141,7 @@ impl<J> Order<'_, J> {
     /// Refuses a CONNECT that is not to be relayed.
     fn check_connect(&self, request: &RequestHead) -> Result<(), Failure> {
         if request.is_connect && !self.connect {
-            return Err(Failure::new(Place::Client, Cause::Head(HeadError::Connect)));
+            return Err(Failure::new(Party::Client, Cause::Head(HeadError::Connect)));
         }
         Ok(())
     }

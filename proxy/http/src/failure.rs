@@ -13,7 +13,7 @@ pub use report::Report;
 
 /// Where a failure arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Party {
     /// The client broke the protocol, or its connection ended.
     Client,
     /// The server did the same.
@@ -22,7 +22,7 @@ pub enum Place {
     Us,
 }
 
-impl Place {
+impl Party {
     /// A name for metrics and logs.
     pub fn label(self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl Cause {
 #[error("{}: {cause}", place.label())]
 pub struct Failure {
     /// Where it arose.
-    pub place: Place,
+    pub place: Party,
     /// What failed.
     #[source]
     pub cause: Cause,
@@ -146,22 +146,22 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(place: Place, cause: Cause) -> Self {
+    pub(crate) fn new(place: Party, cause: Cause) -> Self {
         Self { place, cause, retryable: false, unprocessed: false }
     }
 
     /// What a client that is another proxy learns when its response is cut, if the client is not to blame.
     pub(crate) fn report(&self) -> Option<Report> {
-        Report::of_label(self.cause.label()).filter(|_| self.place != Place::Client)
+        Report::of_label(self.cause.label()).filter(|_| self.place != Party::Client)
     }
 
     /// The status of the answer to the client, if the client is still there.
     pub fn status(&self) -> Option<u16> {
         match (self.place, &self.cause) {
-            (Place::Client, Cause::Head(error)) => Some(error.status()),
-            (Place::Client, Cause::Body(_)) => Some(400),
-            (Place::Client, Cause::HeadTimeout) => Some(408),
-            (Place::Client, _) => None,
+            (Party::Client, Cause::Head(error)) => Some(error.status()),
+            (Party::Client, Cause::Body(_)) => Some(400),
+            (Party::Client, Cause::HeadTimeout) => Some(408),
+            (Party::Client, _) => None,
             (_, Cause::Revoked) => Some(403),
             (_, Cause::Deadline | Cause::Late | Cause::Outlasted) => Some(504),
             (_, Cause::Stalled | Cause::HeadTimeout) => Some(504),
@@ -265,7 +265,7 @@ mod tests {
     /// A client that is still there gets an answer of the mesh's own.
     #[test]
     fn every_failure_that_is_not_the_clients_has_a_status() {
-        for place in [Place::Server, Place::Us] {
+        for place in [Party::Server, Party::Us] {
             for cause in all() {
                 let label = cause.label();
                 let status = Failure::new(place, cause).status();

@@ -10,7 +10,7 @@ use crate::Io;
 use crate::body::{BodyWalker, Event};
 use crate::call::Call;
 use crate::conn::Conn;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, Version};
 
 /// Most bytes of a request of HTTP/1 that are read ahead, framing included, for its body: less than the largest buffer.
@@ -59,7 +59,7 @@ impl<S: Io> Conn<S> {
         request: &RequestHead,
         limit: usize,
     ) -> Result<HeldBody, Failure> {
-        let failed = |cause| Failure::new(Place::Client, cause);
+        let failed = |cause| Failure::new(Party::Client, cause);
         let mut body = HeldBody { content: Vec::new(), is_whole: request.is_connect };
         let mut walker = BodyWalker::of_request(request, self.received.bytes());
         let mut at = request.len();
@@ -143,7 +143,7 @@ impl Call {
                 return Poll::Ready(Ok(HeldBody { content, is_whole }));
             }
             if let Err(reset) = ready!(self.poll_kept(cx)) {
-                return Poll::Ready(Err(Failure::new(Place::Client, Cause::Reset(reset))));
+                return Poll::Ready(Err(Failure::new(Party::Client, Cause::Reset(reset))));
             }
         }
     }

@@ -59,10 +59,10 @@ pub use answer::{Answer, unread_answers};
 pub use body::{BodyError, BodyWalker, Event};
 pub use call::{Call, tap_mark_line};
 pub use conn::Conn;
-pub use copies::{CallCopies, ConnCopies, Late, Ticket};
+pub use copies::{CallCopies, ConnCopies, CopyClient, Ticket};
 pub use edit::{Edits, HeaderLine, InvalidHeader, TraceLine};
 pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_h1, h2_to_h2};
-pub use failure::{Cause, Failure, Place, Report};
+pub use failure::{Cause, Failure, Party, Report};
 pub use grpc::{grpc_status_of, grpc_timeout};
 pub use handlers::Handlers;
 pub use head::{

@@ -27,7 +27,7 @@ use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Shared;
+use crate::Worker;
 use crate::application::Application;
 use crate::authorize::{Access, Silence};
 use crate::own_tls::own_tls;
@@ -98,7 +98,7 @@ enum Spoken<S> {
 
 /// `None`: the client has left, or was refused and reset.
 pub(crate) async fn accept(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     stream: TcpStream,
     from: &Access,
@@ -157,7 +157,7 @@ pub(crate) async fn accept(
 /// Accepts what comes through a tunnel, whose client has proven its identity: what [`accept`] does for clients that are
 /// no proxies.
 pub(crate) async fn tunnelled<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     mut client: Peeked<S>,
     access: &Access,
@@ -177,7 +177,7 @@ pub(crate) async fn tunnelled<S: Io>(
 
 /// `None`: nothing is served.
 fn spoken<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     client: Peeked<S>,
     speaker: io::Result<FirstSpeaker>,
 ) -> Option<Spoken<S>> {
@@ -200,7 +200,7 @@ fn spoken<S: Io>(
 
 /// What answers the probe that a kubelet has sent to the workload itself. It has no certificate, and no policy permits it.
 async fn kubelet_probe<'s>(
-    shared: &'s Shared,
+    shared: &'s Worker,
     application: &Application,
     from: &Access,
     client: &mut Peeked<TcpStream>,
@@ -227,7 +227,7 @@ fn broke_off<S: Io, T>(client: Peeked<S>, error: &io::Error) -> Option<T> {
 
 /// Waits for either side to speak; no memory is held meanwhile.
 async fn first_speaker<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     client: &mut Peeked<S>,
     access: &Access,
@@ -261,7 +261,7 @@ async fn first_speaker<S: Io>(
 }
 
 /// Whether the address is one of a meshed workload, as far as discovery has answered.
-async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
+async fn is_meshed(shared: &Worker, client: IpAddr) -> bool {
     let mut resolution = shared.parts.directory.look_up(client);
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
     match timeout(RESOLVE_TIMEOUT, answered).await {
@@ -276,7 +276,7 @@ async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
 }
 
 /// Under permissive a client without an identity is served here as it would be in plaintext.
-async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -> Option<Accepted> {
+async fn handshake(shared: &Worker, client: Peeked<TcpStream>, mtls: MtlsMode) -> Option<Accepted> {
     let registry = &shared.parts.registry;
     let required = match mtls {
         MtlsMode::Permissive => ClientIdentity::Optional,
@@ -310,7 +310,7 @@ async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -
 }
 
 /// No client of HBONE is served without an identity, whatever the mode is.
-async fn hbone(shared: &Shared, client: Peeked<TcpStream>) -> Option<Accepted> {
+async fn hbone(shared: &Worker, client: Peeked<TcpStream>) -> Option<Accepted> {
     let registry = &shared.parts.registry;
     match shared.parts.tls.accept_hbone(client).await {
         Ok(stream) => {
@@ -327,7 +327,7 @@ async fn hbone(shared: &Shared, client: Peeked<TcpStream>) -> Option<Accepted> {
 }
 
 /// Serves another proxy that shows its next certificate for the connections that it has.
-async fn renewal(shared: &Shared, stream: TlsStream) {
+async fn renewal(shared: &Worker, stream: TlsStream) {
     if let Err(error) = shared.parts.tls.take_renewal(stream).await {
         shared.parts.registry.count(Counter::InboundRenewalFailed);
         tracing::info!(%error, "a client has renewed no connections");
@@ -336,7 +336,7 @@ async fn renewal(shared: &Shared, stream: TlsStream) {
 
 /// A client without an identity that has sent bytes, or its end: HTTP or bytes?
 async fn plaintext<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     mut client: Peeked<S>,
     server: Option<TcpStream>,
     application: &Application,
@@ -387,7 +387,7 @@ async fn plaintext<S: Io>(
     }
 }
 
-fn waits(shared: &Shared, mtls: MtlsMode, declared: Protocol) -> Waits {
+fn waits(shared: &Worker, mtls: MtlsMode, declared: Protocol) -> Waits {
     let limits = &shared.parts.limits;
     match (declared, mtls) {
         (Protocol::Http1 | Protocol::Http2, _) => Waits::declared_http(limits.idle, limits.head),

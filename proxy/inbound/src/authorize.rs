@@ -25,7 +25,7 @@ use leno_types::tokens::ClaimMatch;
 use crate::addresses::{Addresses, answered};
 use crate::bearer::{TokenRules, UnknownKeys};
 use crate::external::{Authorizer, Grants, MeshServices};
-use crate::{Client, Shared, bearer};
+use crate::{Client, Worker, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
 pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
@@ -336,7 +336,7 @@ impl Access {
 
     /// What the policies say of this client, once they know what they have to know of it. That is waited for, for a moment
     /// at most: without it a deny rule matches that may be for the client.
-    async fn resolved(&self, shared: &Shared) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
+    async fn resolved(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let (policies, rules) = self.rules(shared)?;
         let awaited = match rules.lacks_addresses() {
             true => self.addresses.borrow().awaited(),
@@ -383,7 +383,7 @@ impl Access {
     }
 
     /// What the policies say of this client now; `None` if they permit everything.
-    fn rules(&self, shared: &Shared) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
+    fn rules(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let policies = shared.policies();
         if policies.table.is_open() {
             return None;
@@ -414,7 +414,7 @@ impl Access {
     /// when a token ends.
     pub(crate) async fn request(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         request: RequestView<'_>,
     ) -> Result<Permit, Denied> {
         let Some((policies, rules)) = self.resolved(shared).await else {
@@ -434,7 +434,7 @@ impl Access {
     }
 
     /// What the policies say of a request now, in a line for people.
-    pub(crate) fn described(&self, shared: &Shared, request: RequestView<'_>) -> String {
+    pub(crate) fn described(&self, shared: &Worker, request: RequestView<'_>) -> String {
         let client = match &self.identity {
             Some(identity) => identity.to_string(),
             None => format!("{} without an identity", self.client.ip()),
@@ -459,7 +459,7 @@ impl Access {
     /// Decides on a connection that is relayed as bytes.
     pub(crate) async fn connection(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         tls: Option<&OwnTls>,
     ) -> Result<(), Denied> {
         let Some((policies, rules)) = self.resolved(shared).await else { return Ok(()) };
@@ -487,7 +487,7 @@ impl Access {
     /// Logs what an authorizer has not permitted.
     pub(crate) fn log_external(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         (policy, decision): (&str, &str),
         request: &str,
     ) {
@@ -508,7 +508,7 @@ impl Access {
     }
 
     /// Decides again on a request that was permitted; see [`Access::request`].
-    pub(crate) fn still(&self, shared: &Shared, request: RequestView<'_>) -> Still {
+    pub(crate) fn still(&self, shared: &Worker, request: RequestView<'_>) -> Still {
         let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
             return Still::Permitted(None);
@@ -524,7 +524,7 @@ impl Access {
     /// Denies a request that is permitted no more after it has waited for authorizers. `None`: it has not waited.
     pub(crate) fn is_still_permitted(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         request: Option<RequestView<'_>>,
     ) -> Result<(), Denied> {
         match request.map(|request| self.still(shared, request)) {
@@ -534,7 +534,7 @@ impl Access {
     }
 
     /// Decides again on a relay that was permitted. The time is of the same evaluation as the decision.
-    pub(crate) fn still_relayed(&self, shared: &Shared, tls: Option<&OwnTls>) -> Still {
+    pub(crate) fn still_relayed(&self, shared: &Worker, tls: Option<&OwnTls>) -> Still {
         let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
             return Still::Permitted(None);
@@ -548,7 +548,7 @@ impl Access {
 
     /// Whether what is in progress is decided on a moment later, when discovery has been asked for addresses that
     /// a changed policy depends on.
-    fn is_undecided(&self, shared: &Shared, rules: &ConnectionRules) -> bool {
+    fn is_undecided(&self, shared: &Worker, rules: &ConnectionRules) -> bool {
         let waits = rules.lacks_addresses() && self.addresses.borrow().awaited().is_some();
         if waits {
             shared.decide_again();
@@ -557,7 +557,7 @@ impl Access {
     }
 
     /// What becomes of a client that waits for its server to speak.
-    pub(crate) async fn silent(&self, shared: &Shared) -> Silence {
+    pub(crate) async fn silent(&self, shared: &Worker) -> Silence {
         let Some((policies, rules)) = self.resolved(shared).await else {
             return Silence::Permitted;
         };
@@ -573,7 +573,7 @@ impl Access {
 
     fn is_ended(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         policies: &Policies,
         (decision, token): (AuthorizationDecision, Option<TokenError>),
     ) -> bool {
@@ -602,7 +602,7 @@ impl Access {
 
     fn audited(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         (policies, policy): (&Policies, PolicyIndex),
         request: Option<RequestView<'_>>,
     ) {
@@ -638,7 +638,7 @@ impl Access {
 
     fn conclude(
         &self,
-        shared: &Shared,
+        shared: &Worker,
         policies: &Policies,
         (decision, token): (AuthorizationDecision, Option<TokenError>),
         request: Option<RequestView<'_>>,
@@ -742,7 +742,7 @@ pub(crate) fn described(request: Option<RequestView<'_>>) -> String {
 }
 
 /// The workload's own identity, for logs.
-fn own_identity(shared: &Shared) -> String {
+fn own_identity(shared: &Worker) -> String {
     shared.parts.tls.identity().map(|identity| identity.to_string()).unwrap_or_default()
 }
 

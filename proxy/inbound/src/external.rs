@@ -29,7 +29,7 @@ use leno_types::ServiceName;
 use leno_types::authorizer::ExternalAuthorizer;
 use tokio::io::{DuplexStream, duplex};
 
-use crate::Shared;
+use crate::Worker;
 use crate::authorize::{Access, Denied};
 use crate::calls::GrpcConnection;
 pub(crate) use ask::Question;
@@ -103,7 +103,7 @@ pub(crate) struct Grants {
 }
 
 /// A place among [`MAX_ASKED`] of a worker.
-struct Place<'s>(&'s Cell<usize>);
+struct AskPermit<'s>(&'s Cell<usize>);
 
 /// The places of bodies that are read.
 pub(crate) fn held() -> Shares<IpAddr> {
@@ -111,15 +111,15 @@ pub(crate) fn held() -> Shares<IpAddr> {
 }
 
 /// A place, if one of them is free.
-fn place(taken: &Cell<usize>) -> Option<Place<'_>> {
+fn place(taken: &Cell<usize>) -> Option<AskPermit<'_>> {
     let is_free = taken.get() < MAX_ASKED;
     is_free.then(|| {
         taken.set(taken.get().saturating_add(1));
-        Place(taken)
+        AskPermit(taken)
     })
 }
 
-impl Drop for Place<'_> {
+impl Drop for AskPermit<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }
@@ -216,7 +216,7 @@ pub(crate) struct Questions {
 
 /// Denies a request whose body authorizers need and do not get, as a failure of each of them.
 pub(crate) fn without_body(
-    (shared, access): (&Shared, &Access),
+    (shared, access): (&Worker, &Access),
     authorizers: &[Rc<Authorizer>],
     (status, reason): (u16, &'static str),
     what: &str,
@@ -269,7 +269,7 @@ impl Questions {
     }
 
     /// Asks all of them, one after the other: each has to permit the request.
-    pub(crate) async fn ask(self, shared: &Shared, access: &Access) -> Result<Grants, Denied> {
+    pub(crate) async fn ask(self, shared: &Worker, access: &Access) -> Result<Grants, Denied> {
         let mut grants = self.grants;
         for (authorizer, question) in self.asked {
             let decided = match question {
@@ -307,7 +307,7 @@ impl Questions {
 }
 
 impl Authorizer {
-    async fn decide(&self, shared: &Shared, question: Question) -> Result<Decided, AskError> {
+    async fn decide(&self, shared: &Worker, question: Question) -> Result<Decided, AskError> {
         let _place = place(&shared.asked).ok_or(AskError::Overloaded)?;
         let answered = tokio::time::timeout(self.of.timeout, self.ask(question));
         answered.await.unwrap_or(Err(AskError::Timeout))

@@ -145,18 +145,18 @@ impl Tunnels {
     }
 
     /// Where a tunnel to this address leads.
-    async fn end(&self, address: SocketAddr) -> Result<End, (u16, &'static str)> {
+    async fn end(&self, address: SocketAddr) -> Result<TunnelTarget, (u16, &'static str)> {
         let shared = &self.applications.shared;
         let Some(waypoint) = shared.waypoint.get() else {
             let port = port(address, self.own, &shared.parts.own_ports)?;
-            return Ok(End::Workload(SocketAddr::new(self.own, port)));
+            return Ok(TunnelTarget::Workload(SocketAddr::new(self.own, port)));
         };
         // A waypoint is no way to its own pod.
         if address.ip() == self.own {
             return Err(NOT_OF_SERVICE);
         }
         match waypoint.front(&shared.parts, address).await {
-            Ok(front) => Ok(End::Service(front, address)),
+            Ok(front) => Ok(TunnelTarget::Service(front, address)),
             Err(NoFront::NotOfService) => Err(NOT_OF_SERVICE),
             Err(NoFront::Unresolved) => Err(UNRESOLVED),
             Err(NoFront::Limit) => Err(TOO_MANY),
@@ -164,10 +164,10 @@ impl Tunnels {
     }
 
     /// As a connection of the client to this end.
-    async fn relay(&self, tunnel: Tunnel, end: End) {
+    async fn relay(&self, tunnel: Tunnel, end: TunnelTarget) {
         let (applications, destination) = match &end {
-            End::Workload(destination) => (&self.applications, *destination),
-            End::Service(front, destination) => (front.applications(), *destination),
+            TunnelTarget::Workload(destination) => (&self.applications, *destination),
+            TunnelTarget::Service(front, destination) => (front.applications(), *destination),
         };
         let shared = &applications.shared;
         let port = destination.port();
@@ -200,7 +200,7 @@ impl Tunnels {
 }
 
 /// The end of a tunnel.
-enum End {
+enum TunnelTarget {
     /// A port of this workload.
     Workload(SocketAddr),
     /// A service that this proxy is the waypoint of.

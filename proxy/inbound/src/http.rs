@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_http::{
-    After, Call, Cause, Conn, Exchange, Failure, Handlers, HeldBody, Io, Order, Place, RequestHead,
+    After, Call, Cause, Conn, Exchange, Failure, Handlers, HeldBody, Io, Order, Party, RequestHead,
     RequestView, TraceLine, exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent,
     serve_begun, serve_streams,
 };
@@ -21,8 +21,8 @@ use crate::authorize::{Access, Denied, Permit, described};
 use crate::external::{Authorizer, Grants, Questions, body_limit, without_body};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
-use crate::standing::{Expiry, Standing};
-use crate::{Caller, Shared};
+use crate::standing::{Expiry, StandingPermit};
+use crate::{Caller, Worker};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
 /// another endpoint, because the request never reached an application.
@@ -39,7 +39,7 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
 /// A connection on which a request of HTTP/1 has begun, with what it is served by.
 pub(crate) struct BegunOn<S> {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     application: Rc<Application>,
     edge: Rc<Peer>,
     caller: Rc<Caller>,
@@ -54,7 +54,7 @@ pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 /// Serves the requests of an HTTP/1 client until it is done. `is_mesh`: it is another proxy, which has proven its
 /// identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
-    (shared, handlers): (&Rc<Shared>, &Http1Handlers<S>),
+    (shared, handlers): (&Rc<Worker>, &Http1Handlers<S>),
     application: &Rc<Application>,
     (edge, caller): (&Rc<Peer>, Rc<Caller>),
     client: Peeked<S>,
@@ -88,7 +88,7 @@ pub(crate) async fn serve_request<S: Io>(begun: BegunOn<S>) -> (Box<Conn<S>>, Af
 
 /// A request of an HTTP/2 client, with what it is served by.
 pub(crate) struct Job {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     application: Rc<Application>,
     edge: Rc<Peer>,
     caller: Rc<Caller>,
@@ -99,7 +99,7 @@ pub(crate) struct Job {
 
 /// A permitted request, while it is in progress.
 struct Permitted<'a, 'n> {
-    shared: &'n Shared,
+    shared: &'n Worker,
     begun: &'a Begun,
     access: &'a Access,
     /// Made before the request was permitted.
@@ -124,8 +124,8 @@ impl<'n> Permitted<'_, 'n> {
     fn order<'o>(
         &'o mut self,
         head: Option<(&'o RequestHead, &'o [u8])>,
-    ) -> Order<'o, Standing<'o, 'n>> {
-        let mut order = Order::new(&self.shared.parts.limits).judged_by(Standing {
+    ) -> Order<'o, StandingPermit<'o, 'n>> {
+        let mut order = Order::new(&self.shared.parts.limits).judged_by(StandingPermit {
             shared: self.shared,
             access: self.access,
             changed: self.changed.as_mut(),
@@ -151,7 +151,7 @@ async fn serve_call(job: Job) {
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
 /// proxy, which has proven its identity.
 pub(crate) async fn serve_http2<S: Io>(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     application: &Rc<Application>,
     (edge, caller): (&Rc<Peer>, Rc<Caller>),
     client: Peeked<S>,
@@ -173,7 +173,7 @@ pub(crate) async fn serve_http2<S: Io>(
 }
 
 async fn forward<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     (client, request, mark): (&mut Conn<S>, &RequestHead, Option<NonZeroU64>),
@@ -249,7 +249,7 @@ async fn forward<S: Io>(
 
 /// Begins to count a request, and describes it to taps. `mark`: what the client's proxy marks it with.
 fn begin(
-    (shared, edge): (&Shared, &Peer),
+    (shared, edge): (&Worker, &Peer),
     head: RequestView<'_>,
     mark: Option<NonZeroU64>,
 ) -> Begun {
@@ -288,7 +288,7 @@ fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> Stri
 /// The body, if an authorizer gets it, unless its client is too slow. `what`: the request, for the log. `read` reads as
 /// many bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
-    (shared, access): (&Shared, &Access),
+    (shared, access): (&Worker, &Access),
     (authorizers, what): (&[Rc<Authorizer>], &str),
     read: impl FnOnce(usize) -> R,
 ) -> Result<Option<HeldBody>, Refusal> {
@@ -308,7 +308,7 @@ async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
 
 /// Asks the authorizers, if there are any, as long as the client waits.
 async fn ask(
-    shared: &Shared,
+    shared: &Worker,
     access: &Access,
     questions: Questions,
     gone: impl FnMut(&mut Context<'_>) -> Poll<Failure>,
@@ -324,7 +324,7 @@ async fn ask(
 }
 
 async fn refuse<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     (edge, begun): (&Peer, &Begun),
     (client, request): (&mut Conn<S>, &RequestHead),
     refusal: Refusal,
@@ -342,7 +342,7 @@ async fn refuse<S: Io>(
     }
 }
 
-fn refuse_call(shared: &Shared, (edge, begun): (&Peer, &Begun), call: Call, refusal: Refusal) {
+fn refuse_call(shared: &Worker, (edge, begun): (&Peer, &Begun), call: Call, refusal: Refusal) {
     let is_grpc = call.is_grpc();
     match refusal {
         Refusal::Denied(denied) => {
@@ -359,7 +359,7 @@ fn refuse_call(shared: &Shared, (edge, begun): (&Peer, &Begun), call: Call, refu
 
 /// One request of an HTTP/2 client: as HTTP/1 if that is what it was.
 async fn forward_call(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     mut call: Call,
@@ -482,14 +482,14 @@ async fn to_http2(
         order.connect = call.is_of_mesh();
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
-            && failure.place == Place::Server
+            && failure.place == Party::Server
             && matches!(failure.cause, Cause::Stalled)
         {
             lent.retire();
         }
         let unseen = |done: &Exchange| {
             done.failure.as_ref().is_some_and(|failure| {
-                failure.retryable && failure.unprocessed && failure.place != Place::Client
+                failure.retryable && failure.unprocessed && failure.place != Party::Client
             })
         };
         let idempotent = || is_idempotent(call.view().method());
@@ -513,7 +513,7 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     done.failure.as_ref().is_some_and(|failure| {
         // What is no HTTP says nothing of a connection that was given up.
         let is_stale = !matches!(failure.cause, Cause::Head(_));
-        let again = failure.retryable && failure.place != Place::Client && is_stale;
+        let again = failure.retryable && failure.place != Party::Client && is_stale;
         let unseen = matches!(failure.cause, Cause::Stale);
         again && reused && (unseen || idempotent())
     })
@@ -521,7 +521,7 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
 
 /// The tries to hand a request over connections of HTTP/1.
 struct Tries<'a> {
-    shared: &'a Shared,
+    shared: &'a Worker,
     /// How many were over a new connection.
     new: usize,
     /// There was one.
@@ -529,7 +529,7 @@ struct Tries<'a> {
 }
 
 impl<'a> Tries<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a Worker) -> Self {
         Self { shared, new: 0, is_again: false }
     }
 
@@ -545,7 +545,7 @@ impl<'a> Tries<'a> {
         let broke = |failure: &Failure| {
             // Broken: the connection was reset, or a part of the request was written after it was closed.
             let cause = matches!(failure.cause, Cause::Closed | Cause::Broken(_));
-            cause && failure.retryable && failure.place == Place::Server
+            cause && failure.retryable && failure.place == Party::Server
         };
         self.is_again = may_send_again(done, reused, idempotent);
         if !self.is_again
@@ -561,12 +561,12 @@ impl<'a> Tries<'a> {
 }
 
 /// Counts a request that the application was given.
-fn count(shared: &Shared, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
+fn count(shared: &Worker, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
     let (status, error) = (done.counted_status(), done.error());
     let answered = done
         .failure
         .as_ref()
-        .is_some_and(|failure| failure.place != Place::Client && !done.response_started);
+        .is_some_and(|failure| failure.place != Party::Client && !done.response_started);
     let outcome = Outcome {
         status,
         grpc_status: if answered && is_grpc {
@@ -587,7 +587,7 @@ fn count(shared: &Shared, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchang
 
 /// Counts a request that never reached the application.
 fn fail(
-    shared: &Shared,
+    shared: &Worker,
     edge: &Peer,
     begun: &Begun,
     (status, cause, is_grpc): (u16, &'static str, bool),
@@ -608,7 +608,7 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
 
 /// A connection to the application, and whether it was used before, unless the client is gone first. `again`: as of [`connect`].
 async fn reach(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     again: bool,
     gone: impl FnMut(&mut Context<'_>) -> Poll<Failure>,
@@ -621,7 +621,7 @@ async fn reach(
 
 /// A connection that was used before. An application that is about to end closes idle connections at any time,
 /// perhaps while a request is on its way, so none is used then.
-fn pooled(shared: &Shared, application: &Application) -> Option<Conn<Counted>> {
+fn pooled(shared: &Worker, application: &Application) -> Option<Conn<Counted>> {
     if shared.parts.activity.is_draining() {
         return None;
     }
@@ -635,7 +635,7 @@ fn pooled(shared: &Shared, application: &Application) -> Option<Conn<Counted>> {
 /// An application that is about to end closes its listener, which resets what it has not accepted, and the kernel does not
 /// prove that a request on it was not read. So the request waits until it is accepted then.
 async fn connect(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     again: bool,
 ) -> Result<(Conn<Counted>, bool), ConnectError> {

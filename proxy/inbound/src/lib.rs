@@ -119,21 +119,21 @@ pub struct Parts {
 /// The inbound side of one worker.
 #[derive(Debug)]
 pub struct Inbound {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     applications: Applications,
 }
 
 /// Finds the application behind each of the workload's ports.
 #[derive(Clone, Debug)]
 pub(crate) struct Applications {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     /// Which client address the application sees.
     client_address: Rc<ClientAddress>,
     servers: Rc<Servers>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Worker {
     pub(crate) parts: Parts,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The tasks that serve requests of HTTP/2 clients.
@@ -158,7 +158,7 @@ pub(crate) struct Shared {
     authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
     /// Wakes what is in progress when the policies have changed.
     pub(crate) changes: Rc<Notify>,
-    /// [`Shared::decide_again`] is under way.
+    /// [`Worker::decide_again`] is under way.
     again: Rc<Cell<bool>>,
     /// Bounds what is logged of denied and audited requests.
     pub(crate) log: LogBudget,
@@ -220,7 +220,7 @@ impl Inbound {
         let policies = Policies::new(denying, &parts.workload.namespace, uses);
         let policies = RefCell::new(Rc::new(policies));
         let tunnels = hbone::tunnels(parts.max_tunnels);
-        let shared = Shared {
+        let shared = Worker {
             parts,
             h2_limits,
             tasks,
@@ -521,7 +521,7 @@ fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(),
     }
 }
 
-impl Shared {
+impl Worker {
     /// Whether it is the part of a waypoint for one service.
     pub(crate) fn is_of_service(&self) -> bool {
         self.passage.get().is_some()

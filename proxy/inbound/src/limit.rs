@@ -43,12 +43,12 @@ enum State {
     /// Of this proxy alone, whose workers count together.
     Own(KeyedLimit),
     /// One for all proxies, and for all ports that it is for here.
-    Shared(Rc<Shared>),
+    Shared(Rc<SharedLimit>),
 }
 
 /// A part of a limit that all proxies share.
 #[derive(Debug)]
-struct Shared {
+struct SharedLimit {
     /// What all of them call it.
     name: Arc<str>,
     holder: RefCell<Holder>,
@@ -92,7 +92,7 @@ impl RateLimits {
         table: &LimitTable,
         (workers, leases): (u16, &Leases),
     ) -> Self {
-        let mut shared: Vec<Rc<Shared>> = Vec::new();
+        let mut shared: Vec<Rc<SharedLimit>> = Vec::new();
         let mut limit = |said: &RateLimit| {
             if let Some(known) = before.limits.iter().find(|known| known.said == *said) {
                 if let State::Shared(known) = &*known.state.borrow() {
@@ -102,7 +102,7 @@ impl RateLimits {
             }
             let state = match said.is_global {
                 true => {
-                    let of = Shared::of(said, &shared, workers);
+                    let of = SharedLimit::of(said, &shared, workers);
                     shared.push(Rc::clone(&of));
                     State::Shared(of)
                 }
@@ -168,7 +168,7 @@ impl RateLimits {
     }
 
     /// What a limit says that all proxies share; asks for more tokens where that is due.
-    fn of_shared(&self, registry: &Registry, shared: &Shared, now: Instant) -> Verdict {
+    fn of_shared(&self, registry: &Registry, shared: &SharedLimit, now: Instant) -> Verdict {
         let mut holder = shared.holder.borrow_mut();
         let verdict = holder.check(now);
         if holder.is_alone(now) {
@@ -208,7 +208,7 @@ impl RateLimits {
     }
 }
 
-impl Shared {
+impl SharedLimit {
     /// The part of this limit, or the one that another port has of it already.
     fn of(said: &RateLimit, known: &[Rc<Self>], workers: u16) -> Rc<Self> {
         let name = said.shared_name();

@@ -9,7 +9,7 @@ use leno_transport::{
 };
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::application::Application;
 use crate::authorize::{AUTHORIZATION_DENIED, Access};
 use crate::peer::Peer;
@@ -23,7 +23,7 @@ const CLIENT_LEFT: &str = "closed";
 
 /// Relays until both directions have ended or policies deny the client, over `server` where the application was connected to.
 pub(crate) async fn serve<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     (edge, access): (&Peer, &Access),
     mut client: Peeked<S>,
@@ -84,14 +84,14 @@ pub(crate) async fn serve<S: Io>(
 }
 
 /// Counts and logs a connection for which the application cannot be connected to.
-pub(crate) fn unreachable(shared: &Shared, edge: &Peer, error: &ConnectError, target: SocketAddr) {
+pub(crate) fn unreachable(shared: &Worker, edge: &Peer, error: &ConnectError, target: SocketAddr) {
     edge.connect_failure();
     tracing::debug!(%error, "the application cannot be connected to");
     unserved(shared, edge, &Relay::failed(target, APPLICATION_UNREACHABLE));
 }
 
 /// Counts and logs a connection that the application does not serve.
-fn unserved(shared: &Shared, edge: &Peer, relay: &Relay<'_>) {
+fn unserved(shared: &Worker, edge: &Peer, relay: &Relay<'_>) {
     edge.error(relay.error.unwrap_or_default());
     shared.parts.registry.relayed(&edge.logged(), relay);
 }

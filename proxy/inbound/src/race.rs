@@ -9,7 +9,7 @@ use leno_transport::{
 use leno_types::Protocol;
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::application::Application;
 
 /// Which side has spoken, or ended, first.
@@ -32,7 +32,7 @@ pub(crate) enum FirstSpeaker {
 /// # Errors
 /// Either side broke.
 pub(crate) async fn race<S: Io>(
-    shared: &Shared,
+    shared: &Worker,
     application: &Application,
     client: &mut Peeked<S>,
 ) -> io::Result<FirstSpeaker> {

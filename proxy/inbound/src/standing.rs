@@ -21,15 +21,15 @@ use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
 use crate::authorize::{Access, Still};
-use crate::{Shared, bearer};
+use crate::{Worker, bearer};
 
 /// Longest sleep before the end of a token. The clock of the machine, which tokens go by, may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
 /// A request that was permitted when it came, for as long as it is in progress.
 #[derive(Debug)]
-pub(crate) struct Standing<'a, 'n> {
-    pub(crate) shared: &'n Shared,
+pub(crate) struct StandingPermit<'a, 'n> {
+    pub(crate) shared: &'n Worker,
     pub(crate) access: &'a Access,
     /// Made before the request was permitted, so that no change is missed.
     pub(crate) changed: Pin<&'a mut Notified<'n>>,
@@ -62,7 +62,7 @@ impl Expiry {
     }
 }
 
-impl Judge for Standing<'_, '_> {
+impl Judge for StandingPermit<'_, '_> {
     fn judge(&mut self, _response: ResponseView<'_>, _replayable: bool) -> Judgement {
         Judgement::Forward
     }
@@ -94,7 +94,7 @@ impl Judge for Standing<'_, '_> {
 
 /// Ready once a relay that was permitted no longer is. `changed`: made before it was permitted.
 pub(crate) async fn revoked<'n>(
-    shared: &'n Shared,
+    shared: &'n Worker,
     access: &Access,
     mut changed: Pin<&mut Notified<'n>>,
     tls: Option<&OwnTls>,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::question::{Question, Said};
+use crate::question::{DnsAnswer, Question};
 
 /// Resolvers that are queried, one after the other: as many as the C library uses.
 pub const MAX_RESOLVERS: usize = 3;
@@ -60,8 +60,8 @@ impl Resolvers {
         Self { servers }
     }
 
-    /// The response of the first resolver that responds. Never [`Said::Truncated`].
-    pub(crate) async fn ask(&self, host: &str, ipv6: bool) -> Result<Said, AskError> {
+    /// The response of the first resolver that responds. Never [`DnsAnswer::Truncated`].
+    pub(crate) async fn ask(&self, host: &str, ipv6: bool) -> Result<DnsAnswer, AskError> {
         let mut last = AskError::NoResolver;
         for server in &self.servers {
             // The system seeds this, so that an attacker can guess neither the id nor the socket's
@@ -78,23 +78,27 @@ impl Resolvers {
     }
 }
 
-async fn ask_one(server: SocketAddr, question: &Question) -> Result<Said, AskError> {
+async fn ask_one(server: SocketAddr, question: &Question) -> Result<DnsAnswer, AskError> {
     let bytes = question.bytes()?;
     let failed = |error| AskError::Io(server, error);
     match over_udp(server, question, &bytes).await? {
-        Said::Truncated => {}
+        DnsAnswer::Truncated => {}
         said => return Ok(said),
     }
     let answer = over_tcp(server, &bytes).await.map_err(failed)?;
     match question.is_answered_by(&answer).map(|message| question.read(&message)) {
-        Some(Ok(Said::Truncated)) | None => {
+        Some(Ok(DnsAnswer::Truncated)) | None => {
             Err(failed(io::Error::other("an answer to another question, or cut")))
         }
         Some(said) => said,
     }
 }
 
-async fn over_udp(server: SocketAddr, question: &Question, bytes: &[u8]) -> Result<Said, AskError> {
+async fn over_udp(
+    server: SocketAddr,
+    question: &Question,
+    bytes: &[u8],
+) -> Result<DnsAnswer, AskError> {
     let failed = |error| AskError::Io(server, error);
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::ask::{AskError, Resolvers};
-use crate::question::Said;
+use crate::question::DnsAnswer;
 
 /// Most names watched at once. Further names get no addresses. A mesh has tens of external
 /// services.
@@ -27,7 +27,7 @@ const MAX_STALE: Duration = Duration::from_secs(6 * 3600);
 
 /// The state of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Found {
+pub enum NameState {
     /// The first resolution has not ended yet.
     #[default]
     Pending,
@@ -60,7 +60,7 @@ pub struct Names(Arc<NamesState>);
 
 struct NamesState {
     resolvers: Resolvers,
-    known: Mutex<HashMap<Arc<str>, watch::Sender<Found>>>,
+    known: Mutex<HashMap<Arc<str>, watch::Sender<NameState>>>,
     /// A version that increases whenever the state of any name changes.
     changes: watch::Sender<u64>,
     resolved: AtomicU64,
@@ -98,7 +98,7 @@ impl Names {
     /// # Panics
     /// If called outside of a runtime.
     #[must_use]
-    pub fn watch(&self, host: &str) -> watch::Receiver<Found> {
+    pub fn watch(&self, host: &str) -> watch::Receiver<NameState> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let mut known = self.0.known();
         if let Some(sender) = known.get(host.as_str()) {
@@ -107,9 +107,9 @@ impl Names {
         if known.len() >= MAX_NAMES {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(host, "not resolved: {MAX_NAMES} names are watched already");
-            return watch::Sender::new(Found::Nothing("too-many-names")).subscribe();
+            return watch::Sender::new(NameState::Nothing("too-many-names")).subscribe();
         }
-        let (sender, receiver) = watch::channel(Found::Pending);
+        let (sender, receiver) = watch::channel(NameState::Pending);
         let host: Arc<str> = host.into();
         known.insert(Arc::clone(&host), sender.clone());
         drop(known);
@@ -140,42 +140,42 @@ impl Names {
 
 impl NamesState {
     /// No panic can leave the map half changed, so a poisoned lock is safe to use.
-    fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<Found>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<NameState>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves IPv4 and IPv6. Returns an error only if one family failed and the other has no
     /// addresses.
-    async fn resolve(&self, host: &str) -> Result<Said, AskError> {
+    async fn resolve(&self, host: &str) -> Result<DnsAnswer, AskError> {
         let both = tokio::join!(self.resolvers.ask(host, false), self.resolvers.ask(host, true));
         let (mut addresses, mut hold) = (Vec::new(), Duration::MAX);
         let (mut no_name, mut error) = (false, None);
         for said in [both.0, both.1] {
             match said {
-                Ok(Said::Addresses(of_family, ttl)) => {
+                Ok(DnsAnswer::Addresses(of_family, ttl)) => {
                     addresses.extend(of_family);
                     hold = hold.min(ttl);
                 }
-                Ok(Said::None(ttl)) => hold = hold.min(ttl),
-                Ok(Said::NoName(ttl)) => {
+                Ok(DnsAnswer::None(ttl)) => hold = hold.min(ttl),
+                Ok(DnsAnswer::NoName(ttl)) => {
                     no_name = true;
                     hold = hold.min(ttl);
                 }
-                Ok(Said::Truncated) => {}
+                Ok(DnsAnswer::Truncated) => {}
                 Err(failure) => error = Some(failure),
             }
         }
         match error {
             Some(error) if addresses.is_empty() => Err(error),
             // Resolves again soon, for the family that failed.
-            Some(_) => Ok(Said::Addresses(addresses, hold.min(RETRY.1))),
-            None if !addresses.is_empty() => Ok(Said::Addresses(addresses, hold)),
-            None if no_name => Ok(Said::NoName(hold)),
-            None => Ok(Said::None(hold)),
+            Some(_) => Ok(DnsAnswer::Addresses(addresses, hold.min(RETRY.1))),
+            None if !addresses.is_empty() => Ok(DnsAnswer::Addresses(addresses, hold)),
+            None if no_name => Ok(DnsAnswer::NoName(hold)),
+            None => Ok(DnsAnswer::None(hold)),
         }
     }
 
-    fn publish(&self, sender: &watch::Sender<Found>, found: Found) {
+    fn publish(&self, sender: &watch::Sender<NameState>, found: NameState) {
         let changed = sender.send_if_modified(|known| {
             let differs = *known != found;
             *known = found;
@@ -187,7 +187,7 @@ impl NamesState {
     }
 
     /// Removes a name that has no receivers. Returns whether it did.
-    fn forget(&self, host: &str, sender: &watch::Sender<Found>) -> bool {
+    fn forget(&self, host: &str, sender: &watch::Sender<NameState>) -> bool {
         // While this holds the lock, no other task can begin to watch the name.
         let mut known = self.known();
         let unwatched = sender.receiver_count() == 0;
@@ -199,7 +199,7 @@ impl NamesState {
 }
 
 /// Keeps one name up to date until it has no receivers.
-async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<Found>) {
+async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<NameState>) {
     let mut retry = RETRY.0;
     let mut confirmed = Instant::now();
     let mut is_stale = false;
@@ -210,29 +210,29 @@ async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<Fou
             shared.stale.fetch_sub(1, Ordering::Relaxed);
         }
         let wait = match said {
-            Ok(Said::Addresses(addresses, hold)) => {
+            Ok(DnsAnswer::Addresses(addresses, hold)) => {
                 shared.resolved.fetch_add(1, Ordering::Relaxed);
                 (retry, confirmed) = (RETRY.0, Instant::now());
-                shared.publish(&sender, Found::Addresses(sorted(addresses)));
+                shared.publish(&sender, NameState::Addresses(sorted(addresses)));
                 hold.clamp(HOLD.0, HOLD.1)
             }
-            Ok(Said::NoName(hold) | Said::None(hold)) => {
+            Ok(DnsAnswer::NoName(hold) | DnsAnswer::None(hold)) => {
                 shared.absent.fetch_add(1, Ordering::Relaxed);
                 retry = RETRY.0;
-                shared.publish(&sender, Found::Nothing("no-such-name"));
+                shared.publish(&sender, NameState::Nothing("no-such-name"));
                 hold.clamp(HOLD.0, HOLD.1)
             }
-            Ok(Said::Truncated) => retry,
+            Ok(DnsAnswer::Truncated) => retry,
             Err(error) => {
                 shared.failed.fetch_add(1, Ordering::Relaxed);
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(%host, error, "not resolved; addresses that are known stay in use");
-                let has = matches!(*sender.borrow(), Found::Addresses(_));
+                let has = matches!(*sender.borrow(), NameState::Addresses(_));
                 is_stale = has && confirmed.elapsed() < MAX_STALE;
                 if is_stale {
                     shared.stale.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    shared.publish(&sender, Found::Nothing("resolver-failed"));
+                    shared.publish(&sender, NameState::Nothing("resolver-failed"));
                 }
                 let wait = retry;
                 retry = retry.saturating_mul(2).min(RETRY.1);

@@ -31,5 +31,5 @@ mod keep;
 mod question;
 
 pub use ask::{AskError, MAX_RESOLVERS, Resolvers, nameservers, over_tcp};
-pub use keep::{Counts, Found, MAX_NAMES, Names};
+pub use keep::{Counts, MAX_NAMES, NameState, Names};
 pub use question::{MAX_ADDRESSES, PROXY_OPTION};

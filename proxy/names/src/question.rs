@@ -25,7 +25,7 @@ const DEFAULT_NEGATIVE: Duration = Duration::from_secs(30);
 
 /// What a resolver's response says about one name and one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum DnsAnswer {
     /// The addresses, and how long they are valid.
     Addresses(Vec<IpAddr>, Duration),
     /// The name has no addresses of this family.
@@ -76,11 +76,11 @@ impl Question {
     }
 
     /// What a response says.
-    pub(crate) fn read(&self, message: &Message) -> Result<Said, AskError> {
+    pub(crate) fn read(&self, message: &Message) -> Result<DnsAnswer, AskError> {
         match message.metadata.response_code {
-            _ if message.metadata.truncation => return Ok(Said::Truncated),
+            _ if message.metadata.truncation => return Ok(DnsAnswer::Truncated),
             ResponseCode::NoError => {}
-            ResponseCode::NXDomain => return Ok(Said::NoName(negative(message))),
+            ResponseCode::NXDomain => return Ok(DnsAnswer::NoName(negative(message))),
             code => return Err(AskError::Refused(code.to_str())),
         }
         let (owners, mut ttl) = self.aliases(&message.answers);
@@ -98,9 +98,9 @@ impl Question {
             ttl = ttl.min(record.ttl);
         }
         if addresses.is_empty() {
-            return Ok(Said::None(negative(message)));
+            return Ok(DnsAnswer::None(negative(message)));
         }
-        Ok(Said::Addresses(addresses, Duration::from_secs(ttl.into())))
+        Ok(DnsAnswer::Addresses(addresses, Duration::from_secs(ttl.into())))
     }
 
     /// The name and all names that it is an alias of, with the shortest time to live in that chain.
@@ -156,7 +156,7 @@ mod tests {
         Message::from_vec(&message.to_vec().unwrap()).unwrap()
     }
 
-    fn read(message: &Message) -> Result<Said, AskError> {
+    fn read(message: &Message) -> Result<DnsAnswer, AskError> {
         Question::new("api.example.com", false, 7).unwrap().read(message)
     }
 
@@ -171,7 +171,7 @@ mod tests {
         ];
         let said = read(&answered(ResponseCode::NoError, answers, None)).unwrap();
         let expected = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap()).to_vec();
-        assert_eq!(said, Said::Addresses(expected, Duration::from_secs(20)));
+        assert_eq!(said, DnsAnswer::Addresses(expected, Duration::from_secs(20)));
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
         let soa = SOA::new(server.clone(), server, 1, 1, 1, 1, 9);
         let authority = Some(Record::from_rdata(zone, 600, RData::SOA(soa)));
         let none = read(&answered(ResponseCode::NoError, Vec::new(), authority.clone())).unwrap();
-        assert_eq!(none, Said::None(Duration::from_secs(9)));
+        assert_eq!(none, DnsAnswer::None(Duration::from_secs(9)));
         let no_name = read(&answered(ResponseCode::NXDomain, Vec::new(), authority)).unwrap();
-        assert_eq!(no_name, Said::NoName(Duration::from_secs(9)));
+        assert_eq!(no_name, DnsAnswer::NoName(Duration::from_secs(9)));
         let bare = read(&answered(ResponseCode::NXDomain, Vec::new(), None)).unwrap();
-        assert_eq!(bare, Said::NoName(DEFAULT_NEGATIVE));
+        assert_eq!(bare, DnsAnswer::NoName(DEFAULT_NEGATIVE));
         assert!(read(&answered(ResponseCode::ServFail, Vec::new(), None)).is_err());
     }
 
@@ -195,7 +195,7 @@ mod tests {
             record("b.example.com.", 5, RData::CNAME(CNAME(name("api.example.com.")))),
         ];
         let said = read(&answered(ResponseCode::NoError, answers, None)).unwrap();
-        assert_eq!(said, Said::None(DEFAULT_NEGATIVE));
+        assert_eq!(said, DnsAnswer::None(DEFAULT_NEGATIVE));
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         };
         let many = (0..=250).map(a).collect();
         match read(&answered(ResponseCode::NoError, many, None)).unwrap() {
-            Said::Addresses(addresses, _) => assert_eq!(addresses.len(), MAX_ADDRESSES),
+            DnsAnswer::Addresses(addresses, _) => assert_eq!(addresses.len(), MAX_ADDRESSES),
             other => panic!("{other:?}"),
         }
     }

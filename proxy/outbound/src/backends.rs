@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
+use leno_balance::{Affinity, Balancer, Candidate, Nearness, NoPick, Pick, hash};
 use leno_policy::effective;
 use leno_pool::{CONN_IDLE, MESH_IDLE};
 use leno_resilience::Gate;
@@ -16,7 +16,7 @@ use leno_types::mesh::{Distribution, Endpoint, External, Service, WireForm};
 use leno_types::traffic::Traffic;
 use leno_types::{InstanceName, Protocol};
 
-use crate::Shared;
+use crate::Worker;
 use crate::external::{Outside, UNREACHABLE};
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
@@ -26,7 +26,7 @@ use crate::streams::Streams;
 /// What the endpoints of a destination have in common.
 #[derive(Debug)]
 pub(crate) struct Backends {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     labels: ServiceLabels,
     /// The family of the address dialled, preferred for endpoints.
     like: IpAddr,
@@ -140,7 +140,7 @@ impl ServiceLabels {
 
 impl Backends {
     /// For `dialled`, or an address like it where everything goes to one service.
-    pub(crate) fn new(shared: Rc<Shared>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
+    pub(crate) fn new(shared: Rc<Worker>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
         let none = Traffic::default();
         let requests = RequestPolicy::new(&none, None, &shared.limits);
         let endpoints = EndpointPolicy::new(&none, None, &shared.source);
@@ -334,7 +334,7 @@ impl Backends {
     /// The same for a request that is to stay with others.
     pub(crate) fn pick_for(
         &self,
-        wanted: Wanted,
+        wanted: Affinity,
         tried: &[SocketAddr],
     ) -> Result<Pick<Remote>, NoPick> {
         let excluded = |remote: &Remote| tried.contains(&remote.address);
@@ -457,7 +457,7 @@ impl Remote {
         &self.labels
     }
 
-    pub(crate) fn edge(&self, shared: &Shared) -> &Rc<Edge> {
+    pub(crate) fn edge(&self, shared: &Worker) -> &Rc<Edge> {
         self.edge.get_or_init(|| shared.registry.edge(&self.labels))
     }
 }

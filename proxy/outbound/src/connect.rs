@@ -11,7 +11,7 @@ use leno_types::Identity;
 use leno_types::mesh::{Endpoint, WireForm};
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Remote;
 use crate::external::{Outside, UNREACHABLE, with_remedy};
 use crate::hbone::TunnelError;
@@ -79,14 +79,14 @@ impl OpenError {
 
 /// Whether another proxy of this mesh stands before an endpoint, on the way from here. One that takes HBONE relays bytes:
 /// the server is spoken to as if there were none.
-pub(crate) fn is_mesh(shared: &Shared, remote: &Remote) -> bool {
+pub(crate) fn is_mesh(shared: &Worker, remote: &Remote) -> bool {
     let Endpoint { identity, wire, .. } = &remote.endpoint;
     identity.is_some() && *wire == WireForm::Leno && !shared.local.is_local(remote.address.ip())
 }
 
 /// Whether an endpoint is this workload itself. One outside of the mesh proves who it is wherever its name
 /// leads: DNS is not to be believed.
-pub(crate) fn is_own(shared: &Shared, remote: &Remote) -> bool {
+pub(crate) fn is_own(shared: &Worker, remote: &Remote) -> bool {
     remote.outside.is_none() && shared.local.is_local(remote.address.ip())
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn is_own(shared: &Shared, remote: &Remote) -> bool {
 ///
 /// `own_tls`: the client has begun TLS itself, with whoever is at the other end.
 pub(crate) async fn open(
-    shared: &Shared,
+    shared: &Worker,
     remote: &Remote,
     offered: &[Alpn],
     own_tls: bool,
@@ -160,7 +160,7 @@ fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr
 
 /// Begins TLS with a server outside of the mesh.
 async fn originate(
-    shared: &Shared,
+    shared: &Worker,
     address: SocketAddr,
     outside: &Outside,
     (tcp, offered): (TcpStream, &[Alpn]),

@@ -12,7 +12,7 @@ use leno_types::mesh::{Distribution, Endpoint, Resolution, Topology, Workload, d
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::{Backends, ServiceLabels};
 use crate::external::Resolved;
 
@@ -35,7 +35,7 @@ const DESTINATION_IDLE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Destinations {
     directory: Directory,
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     known: RefCell<HashMap<SocketAddr, Rc<Destination>>>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Destinations {
 #[derive(Debug)]
 pub(crate) struct Destination {
     original: SocketAddr,
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     resolution: RefCell<watch::Receiver<Resolution>>,
     route: RefCell<Option<Route>>,
     used_at: Cell<Instant>,
@@ -52,7 +52,7 @@ pub(crate) struct Destination {
     /// Requests here have followed routes already: those of a service lead to its endpoints, never to
     /// other routes (GEP-1294, "Multiple routes for a Service").
     routed: bool,
-    /// [`Shared::moved`] when the route was made.
+    /// [`Worker::moved`] when the route was made.
     moved: Cell<u64>,
 }
 
@@ -79,7 +79,7 @@ impl Route {
 }
 
 impl Destinations {
-    pub(crate) fn new(directory: Directory, shared: Rc<Shared>) -> Self {
+    pub(crate) fn new(directory: Directory, shared: Rc<Worker>) -> Self {
         Self { directory, shared, known: RefCell::default() }
     }
 
@@ -143,7 +143,7 @@ impl Destination {
     pub(crate) fn new(
         original: SocketAddr,
         resolution: watch::Receiver<Resolution>,
-        shared: Rc<Shared>,
+        shared: Rc<Worker>,
     ) -> Self {
         Self {
             original,
@@ -161,7 +161,7 @@ impl Destination {
     pub(crate) fn of_route(
         port: u16,
         resolution: watch::Receiver<Resolution>,
-        shared: Rc<Shared>,
+        shared: Rc<Worker>,
     ) -> Self {
         let original = SocketAddr::from(([0, 0, 0, 0], port));
         Self { routed: true, ..Self::new(original, resolution, shared) }

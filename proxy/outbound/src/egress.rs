@@ -18,7 +18,7 @@ use leno_types::{Egress, Protocol};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::Destination;
 use crate::first::note_tls;
 use crate::forward::grpc_status;
@@ -52,7 +52,7 @@ impl EgressPolicy {
 
 /// Refuses a connection; requests of HTTP are told why.
 pub(crate) async fn refuse(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     mut client: Peeked<TcpStream>,
 ) {
@@ -74,7 +74,7 @@ pub(crate) async fn refuse(
 
 /// The answer to a request of a connection that is refused; counts it.
 pub(crate) fn denied<R: Request>(
-    shared: &Shared,
+    shared: &Worker,
     destination: SocketAddr,
     request: &R,
 ) -> MeshAnswer {
@@ -84,7 +84,7 @@ pub(crate) fn denied<R: Request>(
 
 /// Counts a request to an address at which discovery has no service, and returns its answer.
 pub(crate) fn unrouted<R: Request>(
-    shared: &Shared,
+    shared: &Worker,
     request: &R,
     answer: MeshAnswer,
     cause: &'static str,

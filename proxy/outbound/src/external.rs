@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_names::{Found, Names};
+use leno_names::{NameState, Names};
 use leno_tls::{OriginationError, Originator};
 use leno_types::mesh::{Endpoint, NamedEndpoint, Origination, Topology};
 use tokio::sync::watch;
 
 /// The names among the endpoints of a destination, and what is known of each.
 #[derive(Debug, Default)]
-pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<Found>)>);
+pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<NameState>)>);
 
 impl Resolved {
     /// Watches these names and no others.
@@ -31,13 +31,13 @@ impl Resolved {
 
     /// Whether the resolver has not answered yet for one of the names.
     pub(crate) fn is_pending(&self) -> bool {
-        self.0.iter().any(|(_, found)| matches!(*found.borrow(), Found::Pending))
+        self.0.iter().any(|(_, found)| matches!(*found.borrow(), NameState::Pending))
     }
 
     /// The cause of a failure, if one of the names has no address.
     pub(crate) fn nothing(&self) -> Option<&'static str> {
         self.0.iter().find_map(|(_, found)| match &*found.borrow() {
-            Found::Nothing(_) => Some(UNRESOLVED),
+            NameState::Nothing(_) => Some(UNRESOLVED),
             _ => None,
         })
     }
@@ -47,7 +47,7 @@ impl Resolved {
     pub(crate) fn endpoints(&mut self, known: &[Endpoint], like: IpAddr) -> Arc<[Endpoint]> {
         let mut all = known.to_vec();
         for (name, found) in &mut self.0 {
-            let Found::Addresses(addresses) = &*found.borrow_and_update() else { continue };
+            let NameState::Addresses(addresses) = &*found.borrow_and_update() else { continue };
             let fits = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();
             let any_fits = addresses.iter().any(|ip| fits(&ip));
             for ip in addresses.iter().filter(|ip| !any_fits || fits(ip)) {

@@ -16,7 +16,7 @@ use leno_transport::{
 use leno_types::Protocol;
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Backends;
 use crate::destination::Destination;
 use crate::http;
@@ -24,7 +24,7 @@ use crate::opaque::{self, Attempts, Opened};
 use crate::streams::{self, CLIENT_SILENT};
 
 pub(crate) async fn serve(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     mut client: Peeked<TcpStream>,
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
 
 /// A service whose bytes are relayed, and with which TLS is begun unless the client does so itself.
 pub(crate) async fn serve_outside(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     mut client: Peeked<TcpStream>,
@@ -73,7 +73,7 @@ pub(crate) async fn serve_outside(
 /// Whether a client begins TLS itself; `None` if it is silent, perhaps because the server speaks first,
 /// inside TLS.
 pub(crate) async fn own_tls(
-    shared: &Shared,
+    shared: &Worker,
     client: &mut Peeked<TcpStream>,
     waits: &Waits,
 ) -> io::Result<Option<OwnTls>> {
@@ -87,7 +87,7 @@ pub(crate) async fn own_tls(
 /// A service that declares HTTP, whose clients speak first. Either version is served, as servers do
 /// that take both on one port.
 pub(crate) async fn serve_http(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     declared: Protocol,
     mut client: Peeked<TcpStream>,
@@ -105,7 +105,7 @@ pub(crate) async fn serve_http(
 
 /// Serves the requests of a client whose version of HTTP was detected.
 async fn serve_version(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     version: &Verdict,
     client: Peeked<TcpStream>,
@@ -117,7 +117,7 @@ async fn serve_version(
     }
 }
 
-fn count_version(shared: &Shared, version: &Verdict) {
+fn count_version(shared: &Worker, version: &Verdict) {
     shared.registry.count(match version {
         Verdict::Http2 => Counter::OutboundDetectedHttp2,
         _ => Counter::OutboundDetectedHttp1,
@@ -127,7 +127,7 @@ fn count_version(shared: &Shared, version: &Verdict) {
 /// The client has sent something, or ended. It is relayed over `opened` where that is there and it
 /// speaks no HTTP.
 async fn follow(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     (destination, backends): (&Rc<Destination>, &Rc<Backends>),
     (client, detected): (Peeked<TcpStream>, io::Result<Verdict>),
     opened: Option<(Attempts<'_>, Opened)>,
@@ -170,7 +170,7 @@ pub(crate) fn broke_off(client: Peeked<TcpStream>, error: &io::Error) {
 }
 
 /// Counts TLS that a client has begun, by the name of its server.
-pub(crate) fn note_tls(shared: &Shared, hello: Option<ClientHello>) -> OwnTls {
+pub(crate) fn note_tls(shared: &Worker, hello: Option<ClientHello>) -> OwnTls {
     let tls = OwnTls::begun(hello.as_ref());
     shared.registry.count(Counter::OutboundDetectedTls);
     shared.registry.tls_name(Direction::Outbound, tls.server_name.as_deref());
@@ -179,7 +179,7 @@ pub(crate) fn note_tls(shared: &Shared, hello: Option<ClientHello>) -> OwnTls {
 
 /// Both are silent: opens a connection and waits for the side that speaks first.
 async fn race(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
     mut client: Peeked<TcpStream>,

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leno_balance::{NoPick, Pick, Wanted};
+use leno_balance::{Affinity, NoPick, Pick};
 use leno_http::{
-    Cause, Exchange, Failure, HeaderLine, Judgement, Place, ResponseView, TraceLine,
+    Cause, Exchange, Failure, HeaderLine, Judgement, Party, ResponseView, TraceLine,
     grpc_status_of, is_idempotent,
 };
 use leno_resilience::{Hedge, Permit};
@@ -22,7 +22,7 @@ use leno_transport::unless_gone;
 use smallvec::SmallVec;
 use tokio::time::{sleep, sleep_until};
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::{Backends, Remote};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
@@ -79,14 +79,14 @@ pub(crate) enum Forwarded {
 
 /// One request being forwarded.
 struct Attempts<'a, R> {
-    shared: &'a Rc<Shared>,
+    shared: &'a Rc<Worker>,
     backends: &'a Backends,
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
     plan: Plan,
     /// The copies that policy has it sent in.
     hedge: Option<Hedge>,
-    wanted: Wanted,
+    wanted: Affinity,
     request: &'a mut R,
     begun: Begun,
     /// What tells the next hop of the trace that the request takes part in.
@@ -130,7 +130,7 @@ enum Next {
 
 /// Sends a request to an endpoint; counts it.
 pub(crate) async fn forward<R: Hedgeable>(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Destination,
     request: &mut R,
 ) -> Forwarded {
@@ -200,7 +200,7 @@ pub(crate) async fn forward<R: Hedgeable>(
     };
     let forwarded = attempts.run().await;
     if let Forwarded::Done(Exchange { failure: Some(failure), .. }) = &forwarded
-        && failure.place == Place::Client
+        && failure.place == Party::Client
     {
         mirrors.end(shared);
     }
@@ -215,7 +215,7 @@ fn trace_of(begun: &Begun) -> (Option<TraceLine>, Vec<HeaderLine>) {
 
 /// Where a request's route leads, and what it changes; or what it has the request answered with.
 async fn follow<R: Request>(
-    (shared, begun): (&Rc<Shared>, &mut Begun),
+    (shared, begun): (&Rc<Worker>, &mut Begun),
     routes: &Rc<Routes>,
     request: &mut R,
 ) -> Result<(Rc<Backends>, Rc<Applied>, Mirrors), MeshAnswer> {
@@ -242,7 +242,7 @@ async fn follow<R: Request>(
 
 /// Counts what a route has answered.
 fn answered(
-    shared: &Shared,
+    shared: &Worker,
     backends: &Backends,
     (begun, is_grpc): (&Begun, bool),
     answer: MeshAnswer,
@@ -502,7 +502,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         server.judge(failure);
         let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
-        if failure.place == Place::Client || !failure.retryable || over {
+        if failure.place == Party::Client || !failure.retryable || over {
             // Counts why not, where policy would have it tried again.
             let _refused = self.plan.after(policy, failure);
             return Verdict::Done;
@@ -541,10 +541,10 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     /// Counts a request that was relayed.
     fn count(&self, pick: &Pick<Remote>, done: &Exchange) {
         let server_failed =
-            done.failure.as_ref().is_some_and(|failure| failure.place == Place::Server);
+            done.failure.as_ref().is_some_and(|failure| failure.place == Party::Server);
         let bad = EndpointPolicy::is_bad(done.counted_status(), done.grpc_status);
         match &done.failure {
-            Some(failure) if failure.place != Place::Server => {}
+            Some(failure) if failure.place != Party::Server => {}
             _ if server_failed || bad => pick.failed(leno_transport::now()),
             _ => pick.succeeded(),
         }
@@ -568,7 +568,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let outcome = Outcome {
             status,
             grpc_status: match &done.failure {
-                Some(failure) if failure.place != Place::Client && !done.response_started => {
+                Some(failure) if failure.place != Party::Client && !done.response_started => {
                     answered()
                 }
                 _ => done.grpc_status,

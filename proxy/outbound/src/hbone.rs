@@ -87,17 +87,17 @@ impl From<PoolError<OpenError>> for TunnelError {
 }
 
 /// The connections to one proxy.
-type Proxy = Pool<Channel, Known, OpenError>;
+type Proxy = Pool<Channel, TunnelCarrier, OpenError>;
 
 /// What is known of a connection.
 #[derive(Clone, Debug)]
-struct Known {
+struct TunnelCarrier {
     refused: Refused,
     /// Then the proxy's certificate, with which the connection ends, is near its end.
     fresh_until: Option<Instant>,
 }
 
-impl Known {
+impl TunnelCarrier {
     fn is_outdated(&self) -> bool {
         self.fresh_until.is_some_and(|until| until <= Instant::now())
     }
@@ -200,7 +200,7 @@ impl Tunnels {
         &self,
         ip: IpAddr,
         identity: &Identity,
-    ) -> impl Future<Output = Result<(Channel, Known), OpenError>> + use<> {
+    ) -> impl Future<Output = Result<(Channel, TunnelCarrier), OpenError>> + use<> {
         let (tls, registry) = (Rc::clone(&self.tls), Rc::clone(&self.registry));
         let (address, identity) = (SocketAddr::new(ip, ports::HBONE), identity.clone());
         async move {
@@ -212,7 +212,7 @@ impl Tunnels {
                     let fresh_until = fresh.and_then(|fresh| Instant::now().checked_add(fresh));
                     let channel = Channel::from(stream);
                     let refused = channel.refused();
-                    Ok((channel, Known { refused, fresh_until }))
+                    Ok((channel, TunnelCarrier { refused, fresh_until }))
                 }
                 Err(error) => {
                     registry.count(Counter::OutboundHandshakeFailed);

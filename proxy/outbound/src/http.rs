@@ -6,18 +6,18 @@ use leno_http::{After, Call, Conn, RequestHead, serve_begun, serve_streams};
 use leno_transport::Peeked;
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::{Destination, Route};
 use crate::external::with_remedy;
 use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
 /// A connection on which a request of HTTP/1 has begun, and where it goes.
-pub(crate) type Begun = (Rc<Shared>, Rc<Destination>, Box<Conn<TcpStream>>);
+pub(crate) type Begun = (Rc<Worker>, Rc<Destination>, Box<Conn<TcpStream>>);
 
 /// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     client: Peeked<TcpStream>,
 ) {
@@ -61,7 +61,7 @@ pub(crate) async fn serve_request(
 }
 
 /// A request of an HTTP/2 client, and where it goes.
-pub(crate) type Job = (Rc<Shared>, Rc<Destination>, leno_h2::Request);
+pub(crate) type Job = (Rc<Worker>, Rc<Destination>, leno_h2::Request);
 
 pub(crate) async fn serve_call((shared, destination, request): Job) {
     let _busy = shared.activity.enter();
@@ -75,7 +75,7 @@ pub(crate) async fn serve_call((shared, destination, request): Job) {
 
 /// Serves the requests of an HTTP/2 client, side by side.
 pub(crate) async fn serve_http2(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     destination: &Rc<Destination>,
     client: Peeked<TcpStream>,
 ) {

@@ -105,7 +105,7 @@ pub struct Fixed {
 pub struct Outbound {
     destinations: Destinations,
     fixed: Option<Rc<Destination>>,
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
 }
 
 /// As many streams on a connection as other proxies allow, from the first on: their settings come
@@ -117,7 +117,7 @@ fn http2_limits() -> leno_h2::Limits {
 
 /// What all connections of the worker use.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Worker {
     pub(crate) client: Arc<str>,
     /// Whether addresses outside of the mesh may be connected to.
     pub(crate) egress: EgressPolicy,
@@ -158,7 +158,7 @@ pub(crate) struct Shared {
     pub(crate) listener: Cell<Option<SocketAddr>>,
 }
 
-impl Shared {
+impl Worker {
     /// 64 random bits (splitmix64): for shares of traffic, not for secrets.
     pub(crate) fn random(&self) -> u64 {
         let next = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -198,7 +198,7 @@ impl Outbound {
         let source = format!("{}/{}", parts.workload.namespace, parts.workload.name);
         let mesh_limits = Rc::new(leno_h2::Limits { ping: true, ..http2_limits() });
         let tunnels = Tunnels::new(parts.tls.clone(), Rc::clone(&parts.registry), &mesh_limits);
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(Worker {
             client: parts.workload.name,
             egress: EgressPolicy::new(parts.directory.server_policy()),
             client_namespace: parts.workload.namespace,

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::{Destination, Route};
 use crate::request::{OfHttp1, Request};
 use crate::routes::Applied;
@@ -38,7 +38,7 @@ pub(crate) struct Mirrors(Vec<AbortHandle>);
 
 impl Mirrors {
     /// Ends those that are still under way, because the client has left.
-    pub(crate) fn end(&self, shared: &Shared) {
+    pub(crate) fn end(&self, shared: &Worker) {
         for copy in self.0.iter().filter(|copy| !copy.is_finished()) {
             copy.abort();
             shared.registry.count(Counter::OutboundMirrorLeft);
@@ -48,7 +48,7 @@ impl Mirrors {
 
 /// Sends copies of a request where its rule wants them.
 pub(crate) async fn send<R: Request>(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     applied: &Rc<Applied>,
     request: &mut R,
 ) -> Mirrors {
@@ -87,7 +87,7 @@ pub(crate) async fn send<R: Request>(
 
 /// One copy under way.
 struct Copy {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     target: Rc<Destination>,
     applied: Rc<Applied>,
     /// The request in HTTP/1.

@@ -17,7 +17,7 @@ use leno_types::Protocol;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::{Backends, Remote};
 use crate::connect::{
     CONNECT_FAILED, OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application,
@@ -39,7 +39,7 @@ pub(crate) const SERVER_SILENT: &str = "server-silent";
 /// serves it.
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
-    shared: &'a Shared,
+    shared: &'a Worker,
     backends: &'a Backends,
     /// What the client dialled.
     original: SocketAddr,
@@ -63,7 +63,7 @@ pub(crate) struct Opened {
 }
 
 /// To an address that the mesh does not know, in plaintext.
-pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: Peeked<TcpStream>) {
+pub(crate) async fn direct(shared: &Worker, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = leno_transport::connect(original, CONNECT_TIMEOUT);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
         Ok(Ok(server)) => outside(shared, original, client, server.into()).await,
@@ -78,7 +78,7 @@ pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: Pe
 /// Relays to a server outside of the mesh. If the client is the first to speak, and speaks TLS, its
 /// ClientHello is read in passing.
 async fn outside(
-    shared: &Shared,
+    shared: &Worker,
     original: SocketAddr,
     mut client: Peeked<TcpStream>,
     mut server: Peeked<TcpStream>,
@@ -123,7 +123,7 @@ fn relay_of<'a>(
 /// Counts and logs a connection that is refused before an endpoint is chosen, with the number of bytes that
 /// its client has sent.
 pub(crate) fn refused(
-    shared: &Shared,
+    shared: &Worker,
     backends: &Backends,
     (target, tls, said): (SocketAddr, &OwnTls, usize),
     cause: &'static str,
@@ -135,7 +135,7 @@ pub(crate) fn refused(
 
 /// Counts and ends the connection of a client that left before it was connected to anything.
 pub(crate) fn left(
-    shared: &Shared,
+    shared: &Worker,
     original: SocketAddr,
     client: Peeked<TcpStream>,
     error: &io::Error,
@@ -160,7 +160,7 @@ pub(crate) fn unserved<'a>(
 }
 
 /// To an address of this very workload.
-pub(crate) async fn own(shared: &Shared, original: SocketAddr, mut client: Peeked<TcpStream>) {
+pub(crate) async fn own(shared: &Worker, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = to_own_application(original);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
         Ok(Ok(server)) => {
@@ -177,7 +177,7 @@ pub(crate) async fn own(shared: &Shared, original: SocketAddr, mut client: Peeke
 
 /// To an endpoint of `backends`, for a client that dialled `original`.
 pub(crate) async fn relay(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     backends: &Backends,
     original: SocketAddr,
     client: Peeked<TcpStream>,
@@ -187,7 +187,7 @@ pub(crate) async fn relay(
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(shared: &'a Shared, backends: &'a Backends, original: SocketAddr) -> Self {
+    pub(crate) fn new(shared: &'a Worker, backends: &'a Backends, original: SocketAddr) -> Self {
         Self {
             shared,
             backends,

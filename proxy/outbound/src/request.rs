@@ -4,8 +4,8 @@ use std::task::{Context, Poll};
 
 use leno_h2::Client;
 use leno_http::{
-    Call, CallCopies, Conn, ConnCopies, Exchange, Failure, Io, Judge, Late, Order, RequestHead,
-    RequestView, Ticket, exchange, h1_to_h2, h2_to_h1, h2_to_h2,
+    Call, CallCopies, Conn, ConnCopies, CopyClient, Exchange, Failure, Io, Judge, Order,
+    RequestHead, RequestView, Ticket, exchange, h1_to_h2, h2_to_h1, h2_to_h2,
 };
 use leno_tls::Channel;
 use tokio::net::TcpStream;
@@ -166,12 +166,12 @@ pub(crate) trait Copies {
 
 /// A copy of a request of an HTTP/1 client.
 pub(crate) struct CopyOfHttp1<'c, S> {
-    client: Conn<Late<'c, S>>,
+    client: Conn<CopyClient<'c, S>>,
     head: &'c RequestHead,
 }
 
 impl<'c, S: Io> CopyOfHttp1<'c, S> {
-    fn request(&mut self) -> OfHttp1<'_, Late<'c, S>> {
+    fn request(&mut self) -> OfHttp1<'_, CopyClient<'c, S>> {
         OfHttp1 { client: &mut self.client, head: self.head, of_http2: false }
     }
 }

@@ -30,7 +30,7 @@ use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
 use leno_types::traffic::{Scope, Traffic};
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
 
@@ -57,7 +57,7 @@ type RoutePolicy = (Scope, Rc<RequestPolicy>);
 
 /// Makes policies, one for all rules that it is the same for.
 struct Policies<'a> {
-    shared: &'a Shared,
+    shared: &'a Worker,
     before: Option<&'a Routes>,
     made: Vec<RoutePolicy>,
 }
@@ -74,7 +74,7 @@ impl Routes {
     /// The routes of a port; none where there are none, and requests go to the service's own
     /// endpoints.
     pub(crate) fn new(
-        shared: &Rc<Shared>,
+        shared: &Rc<Worker>,
         (service, port): (&Service, u16),
         before: Option<&Self>,
     ) -> Option<Rc<Self>> {
@@ -120,7 +120,7 @@ impl Routes {
     }
 
     /// Decides on a request.
-    pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
+    pub(crate) fn decide(self: &Rc<Self>, shared: &Worker, view: RequestView<'_>) -> Decision {
         let request = Head(view);
         let counter = |rule: &CountedRule| Rc::clone(rule.counter(&shared.registry));
         let by = |found: &MatchedRule<'_>| counter(&self.rules[found.place].counted);

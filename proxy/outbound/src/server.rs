@@ -6,14 +6,14 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use leno_http::{Cause, Exchange, Failure, Judge, Order, Place};
+use leno_http::{Cause, Exchange, Failure, Judge, Order, Party};
 use leno_pool::{Agreed, Carrier, DIAL_WAIT, PoolError, Pooled};
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel};
 use leno_transport::unless_gone;
 use tokio::time::{Instant, sleep_until};
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Remote;
 use crate::connect::{self, CONNECT_TIMEOUT_CAUSE, OpenError};
 use crate::request::Request;
@@ -114,7 +114,7 @@ impl From<PoolError<OpenError>> for GetError {
 /// The wait ends with either deadline and when the client leaves. A connection that is being made then is
 /// for the next request.
 pub(crate) async fn get<R: Request>(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     remote: &Rc<Remote>,
     request: &mut R,
     deadline: Option<Instant>,
@@ -156,7 +156,7 @@ fn carrier<R: Request>(is_mesh: bool, request: &R, remote: &Remote) -> Carrier {
 
 /// A connection that has to be waited for.
 async fn connect(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     remote: &Rc<Remote>,
     carrier: Carrier,
 ) -> Result<Pooled<Channel, Refused>, GetError> {
@@ -171,7 +171,7 @@ async fn connect(
 }
 
 /// What a connection is made with: the worker, the endpoint, and whether the request still waits.
-type Parts = (Rc<Shared>, Rc<Remote>, Weak<()>);
+type Parts = (Rc<Worker>, Rc<Remote>, Weak<()>);
 
 /// Opens a connection for streams, or for HTTP/1 where the other proxy takes nothing else.
 async fn over_http2(
@@ -193,12 +193,12 @@ async fn over_http1((shared, remote, request): Parts) -> Result<Channel, OpenErr
 }
 
 /// Opens one that no request waits for yet.
-async fn ahead(shared: Rc<Shared>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
+async fn ahead(shared: Rc<Worker>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
     connect::open(&shared, &remote, &[Alpn::Http1], false).await
 }
 
 /// Counts a connection if the request that it was made for waits no more.
-fn count_outlived(shared: &Shared, request: &Weak<()>) {
+fn count_outlived(shared: &Worker, request: &Weak<()>) {
     if request.strong_count() == 0 {
         shared.registry.count(Counter::ConnectionsOutlived);
     }
@@ -209,7 +209,7 @@ impl Server {
     fn over(
         connection: Pooled<Channel, Refused>,
         (is_mesh, is_believed): (bool, bool),
-        shared: &Shared,
+        shared: &Worker,
     ) -> Self {
         let (reused, heard) = match &connection {
             Pooled::Http1 { reused, .. } => (*reused, 0),
@@ -250,7 +250,7 @@ impl Server {
         let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
         if let Pooled::Http2(lent) = &self.connection
             && over_time
-            && failure.place == Place::Server
+            && failure.place == Party::Server
             && lent.client.heard() == self.heard
         {
             lent.retire();

@@ -8,7 +8,7 @@ use leno_http::{Conn, RequestHead, serve_begun, serve_streams};
 use leno_types::ServiceName;
 use tokio::io::DuplexStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::Destination;
 use crate::forward::{Forwarded, forward};
 use crate::http::serve_call;
@@ -17,18 +17,18 @@ use crate::request::OfHttp1;
 /// The services of the mesh, as the workload of one worker reaches them.
 #[derive(Clone, Debug)]
 pub struct Services {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
 }
 
 /// A port of a service. It keeps connections to it.
 #[derive(Clone, Debug)]
 pub struct ServicePort {
-    shared: Rc<Shared>,
+    shared: Rc<Worker>,
     destination: Rc<Destination>,
 }
 
 impl Services {
-    pub(crate) fn new(shared: &Rc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Rc<Worker>) -> Self {
         Self { shared: Rc::clone(shared) }
     }
 

@@ -19,7 +19,7 @@ use leno_types::mesh::Service;
 use leno_types::routes::{Route, Target};
 use tokio::net::TcpStream;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Backends;
 use crate::destination::{self, Destination};
 use crate::first::{broke_off, own_tls};
@@ -40,7 +40,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// The routes of a port; `None` if it has no routes.
-    pub(crate) fn new(shared: &Rc<Shared>, service: &Service, port: u16) -> Option<Rc<Self>> {
+    pub(crate) fn new(shared: &Rc<Worker>, service: &Service, port: u16) -> Option<Rc<Self>> {
         let routes: &[Arc<Route>] = &service.routes;
         let table = StreamTable::compile(routes, port)?;
         let target = |target: &Target| match target {
@@ -64,7 +64,7 @@ impl Streams {
 
 /// Serves a connection whose protocol is not known yet.
 pub(crate) async fn serve(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
     mut client: Peeked<TcpStream>,
@@ -87,7 +87,7 @@ pub(crate) async fn serve(
 
 /// Relays a connection to where its route leads.
 pub(crate) async fn relay(
-    shared: &Rc<Shared>,
+    shared: &Rc<Worker>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
     mut client: Peeked<TcpStream>,

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use leno_discovery::Directory;
 use leno_types::ServiceName;
 
-use crate::Shared;
+use crate::Worker;
 use crate::destination::Destination;
 
 /// The targets of all routes of a worker. Routes share them, and with them pools and estimates; they
@@ -26,7 +26,7 @@ impl Targets {
     /// A port of a service; asks discovery on first use.
     pub(crate) fn get(
         &self,
-        shared: &Rc<Shared>,
+        shared: &Rc<Worker>,
         name: &ServiceName,
         port: u16,
     ) -> Rc<Destination> {

@@ -39,7 +39,7 @@ const ENDED: u64 = u64::MAX;
 
 /// The result of taking a token from a [`SharedBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum TokenOutcome {
     Token,
     /// There is none until this time has passed.
     Wait(Duration),
@@ -88,17 +88,17 @@ impl TokenBucket {
 // The value alone is shared and nothing is published by it: no order with other memory is needed.
 impl SharedBucket {
     /// Takes a token, at `now` since the limit began.
-    pub(crate) fn take(&self, rate: Rate, now: Duration) -> Taken {
+    pub(crate) fn take(&self, rate: Rate, now: Duration) -> TokenOutcome {
         let (now, tolerance) = (nanoseconds(now), nanoseconds(rate.tolerance));
         let mut full_at = self.full_at.load(Ordering::Relaxed);
         loop {
             if full_at == ENDED {
-                return Taken::Ended;
+                return TokenOutcome::Ended;
             }
             let from = full_at.max(now);
             let ahead = from - now;
             if ahead > tolerance {
-                return Taken::Wait(Duration::from_nanos(ahead - tolerance));
+                return TokenOutcome::Wait(Duration::from_nanos(ahead - tolerance));
             }
             let next = from.saturating_add(nanoseconds(rate.interval)).min(ENDED - 1);
             match self.full_at.compare_exchange_weak(
@@ -107,7 +107,7 @@ impl SharedBucket {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Taken::Token,
+                Ok(_) => return TokenOutcome::Token,
                 Err(other) => full_at = other,
             }
         }

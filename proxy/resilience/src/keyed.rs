@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bucket::{Rate, SharedBucket, Taken};
+use crate::bucket::{Rate, SharedBucket, TokenOutcome};
 
 /// Keys that are kept for one limit: 2 MiB at most, and 0.6 MiB for each worker that uses all of
 /// them. Clients that invent values reach it. Keys whose buckets are full again are dropped first,
@@ -149,23 +149,23 @@ impl KeyedLimit {
             Some(keys) => {
                 let key = keys.seed.hash_one(key);
                 let taken = self.known.get(&key).map(|bucket| bucket.take(rate, now));
-                match taken.filter(|taken| *taken != Taken::Ended) {
+                match taken.filter(|taken| *taken != TokenOutcome::Ended) {
                     Some(taken) => taken,
                     None => self.take_new(key, rate, now),
                 }
             }
         };
         match taken {
-            Taken::Token => Verdict::Pass,
-            Taken::Wait(wait) => Verdict::Limited(wait),
+            TokenOutcome::Token => Verdict::Pass,
+            TokenOutcome::Wait(wait) => Verdict::Limited(wait),
             // Other workers have evicted the key just now, twice: it counts from the next request on.
-            Taken::Ended => Verdict::Pass,
+            TokenOutcome::Ended => Verdict::Pass,
         }
     }
 
     /// The same for a key that this worker does not know, or that was dropped.
-    fn take_new(&mut self, key: u64, rate: Rate, now: Duration) -> Taken {
-        let Some(keys) = &self.workload.keys else { return Taken::Ended };
+    fn take_new(&mut self, key: u64, rate: Rate, now: Duration) -> TokenOutcome {
+        let Some(keys) = &self.workload.keys else { return TokenOutcome::Ended };
         let (bucket, evicted) = keys.bucket(key, now);
         self.evicted += evicted;
         if self.known.len() >= keys.most {

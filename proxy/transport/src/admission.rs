@@ -115,14 +115,14 @@ enum ProvenClient {
 #[derive(Debug)]
 pub struct Admitted {
     admission: Rc<Admission>,
-    standing: Cell<Standing>,
+    standing: Cell<ClientStanding>,
     source: IpAddr,
     /// Of a proven one; all connections of a client share it.
     client: OnceCell<Rc<ProvenClient>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum ClientStanding {
     Outbound,
     Undecided(u64),
     Proven,
@@ -187,7 +187,7 @@ impl Admission {
         open.outbound += 1;
         drop(open);
         let source = IpAddr::from([127, 0, 0, 1]);
-        Ok(Admitted::new(self, Standing::Outbound, source))
+        Ok(Admitted::new(self, ClientStanding::Outbound, source))
     }
 
     /// Admits a connection to the workload, of which nothing is known yet; whether another one had to
@@ -202,7 +202,7 @@ impl Admission {
         open.undecided.insert(number, Undecided { source, task: None });
         *open.undecided_of.entry(source).or_default() += 1;
         drop(open);
-        (Admitted::new(self, Standing::Undecided(number), source), evicted)
+        (Admitted::new(self, ClientStanding::Undecided(number), source), evicted)
     }
 
     /// How many connections are open.
@@ -248,7 +248,7 @@ fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
 }
 
 impl Admitted {
-    fn new(admission: &Rc<Admission>, standing: Standing, source: IpAddr) -> Self {
+    fn new(admission: &Rc<Admission>, standing: ClientStanding, source: IpAddr) -> Self {
         let (admission, standing) = (Rc::clone(admission), Cell::new(standing));
         Self { admission, standing, source, client: OnceCell::new() }
     }
@@ -258,7 +258,7 @@ impl Admitted {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self.standing.get() {
-            Standing::Undecided(number) => Some(number),
+            ClientStanding::Undecided(number) => Some(number),
             _ => None,
         }
     }
@@ -294,7 +294,7 @@ impl Admitted {
         open.proven_of.insert(Rc::clone(&client), of_client + 1);
         open.proven += 1;
         let _first = self.client.set(client);
-        self.standing.set(Standing::Proven);
+        self.standing.set(ClientStanding::Proven);
         Ok(())
     }
 
@@ -319,12 +319,12 @@ impl Admitted {
         }
         open.unproven += 1;
         *open.unproven_of.entry(self.source).or_default() += 1;
-        self.standing.set(Standing::Unproven);
+        self.standing.set(ClientStanding::Unproven);
         Ok(())
     }
 
     fn leave_undecided(&self, open: &mut Open) {
-        if let Standing::Undecided(number) = self.standing.replace(Standing::Refused) {
+        if let ClientStanding::Undecided(number) = self.standing.replace(ClientStanding::Refused) {
             open.remove(number);
         }
     }
@@ -343,22 +343,22 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let mut open = self.admission.open.borrow_mut();
         match self.standing.get() {
-            Standing::Outbound => open.outbound -= 1,
-            Standing::Proven => {
+            ClientStanding::Outbound => open.outbound -= 1,
+            ClientStanding::Proven => {
                 open.proven -= 1;
                 if let Some(client) = self.client.get() {
                     decrement(&mut open.proven_of, client);
                 }
             }
-            Standing::Unproven => {
+            ClientStanding::Unproven => {
                 open.unproven -= 1;
                 decrement(&mut open.unproven_of, &self.source);
             }
             // It may have been evicted.
-            Standing::Undecided(number) => {
+            ClientStanding::Undecided(number) => {
                 open.remove(number);
             }
-            Standing::Refused => {}
+            ClientStanding::Refused => {}
         }
     }
 }

@@ -45,7 +45,7 @@ thread_local! {
 }
 
 /// Own and remote address of a socket.
-type Ends = (SocketAddr, SocketAddr);
+type SocketEnds = (SocketAddr, SocketAddr);
 
 /// The sockets that were destroyed a moment ago with unread bytes.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(crate) struct DestroyedSockets {
 
 /// Bytes that were read from each socket, and when the message came.
 #[derive(Debug, Default)]
-struct Table(HashMap<Ends, (u64, Instant)>);
+struct Table(HashMap<SocketEnds, (u64, Instant)>);
 
 /// A socket on which the kernel announces the sockets of the calling process' network namespace that it destroys with
 /// unread bytes.
@@ -141,7 +141,7 @@ impl DestroyedSockets {
 
     /// The bytes that a program had read from a socket with these ends, which was made after `since`, when it was
     /// destroyed with others unread.
-    pub(crate) fn take(&self, ends: Ends, since: Instant) -> Option<u64> {
+    pub(crate) fn take(&self, ends: SocketEnds, since: Instant) -> Option<u64> {
         let (read, came) = self.table.borrow_mut().0.remove(&ends)?;
         (came >= since).then_some(read)
     }

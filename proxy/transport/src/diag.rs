@@ -30,7 +30,7 @@ pub(crate) const ROOM: usize = 1024;
 
 /// A socket that the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct DiagSocket {
     /// As in `enum` of net/tcp_states.h.
     pub(crate) state: u8,
     /// 0 if no program holds it: it was closed, or not accepted yet.
@@ -49,7 +49,7 @@ pub(crate) struct Destroyed {
 }
 
 /// The socket that is bound to `local` and connected to `remote`, or a listener there; `None` if there is neither.
-pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<Found>> {
+pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<DiagSocket>> {
     let mut kernel = sockets::diagnosis()?;
     kernel.write_all(&request(local, remote))?;
     // The kernel has answered when the write returns.
@@ -60,9 +60,9 @@ pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<F
     Ok(read_found(answer))
 }
 
-fn read_found(message: &[u8]) -> Option<Found> {
+fn read_found(message: &[u8]) -> Option<DiagSocket> {
     is_of_socket(message).then_some(())?;
-    Some(Found { state: *message.get(STATE_AT)?, inode: native(message, INODE_AT)? })
+    Some(DiagSocket { state: *message.get(STATE_AT)?, inode: native(message, INODE_AT)? })
 }
 
 /// Parses the message by which the kernel announces that it has destroyed a TCP socket.

@@ -45,14 +45,14 @@ struct ProbeSet {
     probes: BTreeMap<String, Probe>,
     /// What is being asked, one question for all who want to know: no more than there are probes and
     /// addresses of the workload.
-    under_way: Mutex<BTreeMap<Question, Arc<OnceCell<Told>>>>,
+    under_way: Mutex<BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>>,
     counts: Counts,
 }
 
 /// A probe and the address that it is of.
 type Question = (String, IpAddr);
 /// The status for the kubelet with the reason.
-type Told = (StatusCode, String);
+type ProbeAnswer = (StatusCode, String);
 
 /// What came of probes.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ impl Probes {
         path: &str,
         address: IpAddr,
         agent: Option<&HeaderValue>,
-    ) -> Told {
+    ) -> ProbeAnswer {
         let known = &*self.0;
         let Some(probe) = known.probes.get(path) else {
             return (StatusCode::NOT_FOUND, "there is no such probe\n".to_owned());
@@ -185,11 +185,16 @@ impl Probes {
 
 impl ProbeSet {
     /// Nobody panics while holding it.
-    fn under_way(&self) -> MutexGuard<'_, BTreeMap<Question, Arc<OnceCell<Told>>>> {
+    fn under_way(&self) -> MutexGuard<'_, BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, probe: &Probe, address: IpAddr, agent: Option<&HeaderValue>) -> Told {
+    async fn ask(
+        &self,
+        probe: &Probe,
+        address: IpAddr,
+        agent: Option<&HeaderValue>,
+    ) -> ProbeAnswer {
         let asked = timeout(probe.timeout, ask::ask(probe, address, agent)).await;
         let asked = asked.unwrap_or_else(|_| Err(Failed::Silent(probe.timeout)));
         match asked {

@@ -27,7 +27,7 @@ const MAX_NAME: usize = 64;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a request to this page wants.
-struct Wanted {
+struct TapRequest {
     id: String,
     filter: Filter,
     closes: bool,
@@ -100,8 +100,8 @@ fn watch(state: &State) {
     });
 }
 
-fn read(query: &str) -> Result<Wanted, String> {
-    let mut wanted = Wanted { id: String::new(), filter: Filter::default(), closes: false };
+fn read(query: &str) -> Result<TapRequest, String> {
+    let mut wanted = TapRequest { id: String::new(), filter: Filter::default(), closes: false };
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "id" => wanted.id = value.into_owned(),

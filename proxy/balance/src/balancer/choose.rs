@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::{Balancer, Wanted};
+use super::{Affinity, Balancer};
 use crate::hash::mix;
 use crate::settings::Algorithm;
 use crate::slot::{FULL_SHARE, Slot};
@@ -28,7 +28,7 @@ impl<T: Eq + Hash> Balancer<T> {
     pub(super) fn choose(
         &mut self,
         now: Instant,
-        wanted: Wanted,
+        wanted: Affinity,
         may: impl Fn(&Slot<T>) -> bool,
     ) -> Option<usize> {
         let session = wanted.session.and_then(|key| self.of_session(key));

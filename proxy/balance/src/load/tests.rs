@@ -20,21 +20,21 @@ fn a_peak_counts_at_once_and_fades() {
 #[test]
 fn ejections_grow_to_their_bound_and_end_with_a_connection() {
     let (load, mut now) = (Load::default(), Instant::now());
-    assert_eq!(load.standing(now), Standing::Good);
+    assert_eq!(load.standing(now), Health::Good);
     let mut length = FIRST_EJECTION;
     for _ in 0..40 {
         load.connect_failed(now, now);
-        assert_eq!(load.standing(now), Standing::Out);
+        assert_eq!(load.standing(now), Health::Out);
         let last_moment = now + length - Duration::from_nanos(1);
-        assert_ne!(load.standing(last_moment), Standing::Good);
+        assert_ne!(load.standing(last_moment), Health::Good);
         now += length;
-        assert_eq!(load.standing(now), Standing::Good);
+        assert_eq!(load.standing(now), Health::Good);
         length = (length * 2).min(MAX_EJECTION);
     }
     load.connect_failed(now, now);
-    assert_eq!(load.standing(now + LAST_RESORT), Standing::LastResort);
+    assert_eq!(load.standing(now + LAST_RESORT), Health::LastResort);
     load.connected();
-    assert_eq!(load.standing(now), Standing::Good);
+    assert_eq!(load.standing(now), Health::Good);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn failures_of_one_outage_count_once() {
         load.connect_failed(begun, begun + Duration::from_millis(ms));
     }
     let first = begun + Duration::from_millis(1);
-    assert_eq!(load.standing(first + FIRST_EJECTION), Standing::Good);
+    assert_eq!(load.standing(first + FIRST_EJECTION), Health::Good);
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn one_probe_at_a_time() {
     let (load, now) = (Load::default(), Instant::now());
     load.connect_failed(now, now);
     let later = now + FIRST_EJECTION;
-    assert_eq!(load.standing(later), Standing::Good);
+    assert_eq!(load.standing(later), Health::Good);
     load.enter(later);
-    assert_eq!(load.standing(later), Standing::Out);
+    assert_eq!(load.standing(later), Health::Out);
     load.leave();
 }
 
@@ -80,14 +80,14 @@ fn an_ejection_ends_with_one_good_probe_and_doubles_with_a_bad_one() {
     let (load, now) = (Load::default(), Instant::now());
     load.eject(ejection, now);
     let end = now + Duration::from_secs(1);
-    assert_eq!(load.standing(end - Duration::from_nanos(1)), Standing::Ejected);
-    assert_eq!(load.standing(end), Standing::Good);
+    assert_eq!(load.standing(end - Duration::from_nanos(1)), Health::Ejected);
+    assert_eq!(load.standing(end), Health::Good);
     load.enter(end);
-    assert_eq!(load.standing(end), Standing::Ejected, "one probe at a time");
+    assert_eq!(load.standing(end), Health::Ejected, "one probe at a time");
     assert!(load.was_probe(end) && !load.was_probe(now));
     load.eject(ejection, end);
-    assert_eq!(load.standing(end + Duration::from_secs(1)), Standing::Ejected);
-    assert_eq!(load.standing(end + Duration::from_secs(2)), Standing::Good);
+    assert_eq!(load.standing(end + Duration::from_secs(1)), Health::Ejected);
+    assert_eq!(load.standing(end + Duration::from_secs(2)), Health::Good);
     load.take_back();
-    assert_eq!(load.standing(end), Standing::Good);
+    assert_eq!(load.standing(end), Health::Good);
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Order;
 use super::outcome::{outlasted, timed_out, to_go_on};
 use crate::alarm::Alarm;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::limits::Limits;
 
 /// `moves` in the methods is a number that grows with every byte moved. Comparing it saves reading the
@@ -26,11 +26,11 @@ pub(super) struct Bounds {
 
 /// Where an exchange stands that has to wait.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct Progress {
     /// Grows with every byte that moves.
     pub(super) moves: u64,
     /// The side that takes none of the bytes which wait for it.
-    pub(super) blocked: Option<Place>,
+    pub(super) blocked: Option<Party>,
     /// The rest of the request still goes out.
     pub(super) sending: bool,
     /// No response has begun; an interim one is none.
@@ -77,9 +77,9 @@ impl Bounds {
         &mut self,
         (alarm, cx): (&mut Alarm, &mut Context<'_>),
         order: &Order<'_, J>,
-        now: Standing,
+        now: Progress,
     ) -> Poll<Option<Result<(), Failure>>> {
-        let Standing { moves, blocked, sending, silent, .. } = now;
+        let Progress { moves, blocked, sending, silent, .. } = now;
         let deadline = order.ends_at(now.deadline, silent);
         loop {
             let until = self.next(moves, blocked.is_some(), deadline, order.limits);
@@ -91,7 +91,7 @@ impl Bounds {
                 Reached::Deadline if now.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = order.is_late(until, now.deadline, silent);
-                    let of_server = silent || blocked == Some(Place::Server);
+                    let of_server = silent || blocked == Some(Party::Server);
                     timed_out(late, of_server, now.replayable)
                 }
                 Reached::Stall => {

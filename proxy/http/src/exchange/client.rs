@@ -13,9 +13,9 @@ use super::passage::{OnConn, OnStream};
 use super::relay::{Down, Up};
 use crate::Io;
 use crate::alarm::Alarm;
-use crate::call::{Call, Part};
+use crate::call::{BodyPart, Call};
 use crate::conn::Conn;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, RequestView};
 use crate::translate::websocket;
 
@@ -134,7 +134,7 @@ impl<'r, C: Io> FromConn<'r, C> {
     /// Fails if bytes of the request were used up by an earlier try.
     pub(super) fn check_open(&self) -> Result<(), Failure> {
         if self.conn.lost {
-            return Err(Failure::new(Place::Client, Cause::Closed));
+            return Err(Failure::new(Party::Client, Cause::Closed));
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
     /// A client that has closed its connection gets no response; one that only sends no more does.
     fn check_left(&self, sending: bool) -> Result<(), Failure> {
         if (self.conn.read_closed || sending) && self.conn.io.has_left() {
-            return Err(Failure::new(Place::Client, Cause::Closed));
+            return Err(Failure::new(Party::Client, Cause::Closed));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl OnStream for FromCall<'_> {
         self.call.stream()
     }
 
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyPart, Reset>> {
         self.call.poll_part(&mut self.held_at, cx)
     }
 

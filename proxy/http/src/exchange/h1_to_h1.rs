@@ -6,7 +6,7 @@ use leno_transport::test_panic;
 
 use super::client::FromConn;
 use super::pump::Pump;
-use super::relay::{Down, End, Heads, Relay, Up};
+use super::relay::{Down, HalfClose, Heads, Relay, Up};
 use super::response_head::Http1Heads;
 use super::server::ToConn;
 use super::{Exchange, Judge, Order};
@@ -14,7 +14,7 @@ use crate::Io;
 use crate::body::BodyWalker;
 use crate::conn::Conn;
 use crate::edit::{Plan, ToClient};
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, RequestHead, Version, grants};
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to `server` and the
@@ -64,7 +64,7 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         }
         let client = &*self.client.conn;
         if client.read_closed && self.request.is_last(&client.received) {
-            self.end_to_server = End::Wanted;
+            self.end_to_server = HalfClose::Wanted;
         }
     }
 }
@@ -138,12 +138,12 @@ impl<'a, C: Io, S: Io, J> Http1ToHttp1<'_, 'a, '_, C, S, J> {
     }
 
     fn approve_request(&mut self) -> Result<(), Failure> {
-        let refused = |error| Failure::new(Place::Client, Cause::Body(error));
+        let refused = |error| Failure::new(Party::Client, Cause::Body(error));
         self.request.approve(&mut self.client.conn.received).map_err(refused)
     }
 
     fn approve_response(&mut self) -> Result<(), Failure> {
-        let refused = |error| Failure::new(Place::Server, Cause::Body(error));
+        let refused = |error| Failure::new(Party::Server, Cause::Body(error));
         self.response.approve(&mut self.server.conn.received).map_err(refused)
     }
 }

@@ -20,7 +20,7 @@ use crate::body::BodyWalker;
 use crate::call::take_internal;
 use crate::conn::Conn;
 use crate::edit::edit_block;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::grpc;
 use crate::head::{Framing, HeadError, RequestHead, ResponseView, Version};
 use crate::translate::response::{self, ToH1};
@@ -68,7 +68,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
             request::ToH2 { mesh, connect: mesh || self.server.client.takes_connect_protocol() };
         let bytes = self.client.conn.received.bytes();
         let (head, upgrade) = request::to_h2(request, bytes, &self.order.request, to)
-            .map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+            .map_err(|error| Failure::new(Party::Client, Cause::Head(error)))?;
         if upgrade {
             self.server.protocol = head.find(Token::PROTOCOL).map(SmallVec::from_slice);
         }
@@ -190,5 +190,5 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
 }
 
 fn refused_head(error: HeadError) -> Failure {
-    Failure::new(Place::Server, Cause::Head(error))
+    Failure::new(Party::Server, Cause::Head(error))
 }

@@ -19,7 +19,7 @@ use crate::body::BodyWalker;
 use crate::call::Call;
 use crate::conn::Conn;
 use crate::edit::Edits;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, HeadError, grants};
 use crate::translate::request::{self, Http1Request};
 use crate::translate::{response, websocket};
@@ -46,7 +46,7 @@ type Http2ToHttp1<'o, 'a, 'r, S, J> =
 
 impl<S: Io, J: Judge> Heads for Http2ToHttp1<'_, '_, '_, S, J> {
     fn open(&mut self, _cx: &mut Context<'_>) -> Result<(), Failure> {
-        let refused = |error: HeadError| Failure::new(Place::Client, Cause::Head(error));
+        let refused = |error: HeadError| Failure::new(Party::Client, Cause::Head(error));
         let call = &*self.client.call;
         call.check(self.order.connect).map_err(refused)?;
         is_waited_for(call)?;
@@ -95,7 +95,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
             is_taken && (200..300).contains(&status)
         };
         if is_ignored {
-            return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
+            return Err(Failure::new(Party::Server, Cause::UpgradeIgnored));
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
     fn translate(&mut self, edits: &Edits<'_>) -> Result<Head, Failure> {
         let carry = self.client.call.carried().is_some();
         let bytes = self.server.conn.received.bytes();
-        let refused = |error| Failure::new(Place::Server, Cause::Head(error));
+        let refused = |error| Failure::new(Party::Server, Cause::Head(error));
         let head = response::to_h2(&self.server.head, bytes, edits, carry).map_err(refused)?;
         self.server.conn.received.consume(self.server.head.len());
         Ok(head)

@@ -16,9 +16,9 @@ use super::outcome::{
 };
 use super::{Exchange, Judge, Order};
 use crate::alarm::PooledAlarm;
-use crate::call::{Call, Part, take_internal};
+use crate::call::{BodyPart, Call, take_internal};
 use crate::edit::{INTERNAL, edit_block};
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::grpc;
 use crate::head::{HeadError, ResponseView};
 use crate::translate::SWITCHED;
@@ -140,7 +140,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             Ok(()) if self.call.is_extended_connect() && !takes => Err(HeadError::Connect),
             checked => checked,
         };
-        checked.map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+        checked.map_err(|error| Failure::new(Party::Client, Cause::Head(error)))?;
         is_waited_for(self.call)?;
         admit()?;
         let end = self.call.is_empty();
@@ -211,8 +211,8 @@ impl<J: Judge> Relay<'_, '_, J> {
             }
             match self.call.poll_part(&mut self.held_at, cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(Part::Data(piece))) => server.send_data(piece, false),
-                Poll::Ready(Ok(Part::End)) => self.send_end(),
+                Poll::Ready(Ok(BodyPart::Data(piece))) => server.send_data(piece, false),
+                Poll::Ready(Ok(BodyPart::End)) => self.send_end(),
                 Poll::Ready(Err(reset)) => return Err(client_reset(reset)),
             }
         }
@@ -367,7 +367,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     /// unless [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.status.is_none();
-        let blocked = (silent && self.blocked).then_some(Place::Server);
+        let blocked = (silent && self.blocked).then_some(Party::Server);
         let place = to_go_on(blocked, silent && self.up == Up::Done);
         let deadline = self.order.ends_at(self.deadline, silent);
         loop {

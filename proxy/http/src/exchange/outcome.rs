@@ -7,11 +7,11 @@ use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
 use leno_transport::budget;
 
 use crate::call::Call;
-use crate::failure::{Cause, Failure, Place, Report};
+use crate::failure::{Cause, Failure, Party, Report};
 
 /// A request that begins while the worker's memory is used up is not taken.
 pub(super) fn admit() -> Result<(), Failure> {
-    if budget::admits() { Ok(()) } else { Err(Failure::new(Place::Us, Cause::MemoryBudget)) }
+    if budget::admits() { Ok(()) } else { Err(Failure::new(Party::Us, Cause::MemoryBudget)) }
 }
 
 /// A client that has left between two tries is not served.
@@ -30,16 +30,16 @@ pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), 
 /// The client's stream ended before its time.
 pub(super) fn client_reset(reset: Reset) -> Failure {
     if reset.is_stall() {
-        return Failure::new(Place::Server, Cause::Stalled);
+        return Failure::new(Party::Server, Cause::Stalled);
     }
-    Failure::new(Place::Client, Cause::Reset(reset))
+    Failure::new(Party::Client, Cause::Reset(reset))
 }
 
 /// The client's request does not come to its end, or the client does not take the response.
 pub(super) fn client_failure(cause: Cause) -> Failure {
     match cause {
         Cause::Reset(reset) => client_reset(reset),
-        _ => Failure::new(Place::Client, cause),
+        _ => Failure::new(Party::Client, cause),
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn client_failure(cause: Cause) -> Failure {
 /// request is still here. `is_mesh`: the server is a proxy of the mesh, whose reports are believed.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
     if reset.is_stall() {
-        return Failure::new(Place::Client, Cause::Stalled);
+        return Failure::new(Party::Client, Cause::Stalled);
     }
     let report = Report::of_code(reset.code).filter(|_| is_mesh && reset.by == ResetBy::Peer);
     let code = reset.code.without_mesh();
@@ -55,7 +55,7 @@ pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Fai
     Failure {
         retryable: replayable,
         unprocessed: reset.unprocessed,
-        ..Failure::new(Place::Server, cause)
+        ..Failure::new(Party::Server, cause)
     }
 }
 
@@ -64,15 +64,15 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     Failure {
         retryable: replayable && error != OpenError::TooLarge,
         unprocessed: true,
-        ..Failure::new(Place::Server, Cause::Open(error))
+        ..Failure::new(Party::Server, Cause::Open(error))
     }
 }
 
 /// Which side a stall is blamed on. `blocked`: the side that takes none of the bytes which wait for it.
 /// `waits`: the server has all of the request that it will get, and has not begun to answer. A client
 /// that is silent in the middle of its own request holds up the server, not the other way round.
-pub(super) fn to_go_on(blocked: Option<Place>, waits: bool) -> Place {
-    blocked.unwrap_or(if waits { Place::Server } else { Place::Us })
+pub(super) fn to_go_on(blocked: Option<Party>, waits: bool) -> Party {
+    blocked.unwrap_or(if waits { Party::Server } else { Party::Us })
 }
 
 /// A deadline has passed, or no response has begun in time. `of_server`: the server is blamed, because
@@ -80,7 +80,7 @@ pub(super) fn to_go_on(blocked: Option<Place>, waits: bool) -> Place {
 /// stream of messages, or a body that waits for a 100, may be answered before it ends. `replayable`: the
 /// request is still here.
 pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Failure {
-    let place = if of_server { Place::Server } else { Place::Us };
+    let place = if of_server { Party::Server } else { Party::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
@@ -90,16 +90,16 @@ pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Fai
 pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
     let place = match (client, server) {
         (false, false) => return Ok(()),
-        (true, _) => Place::Client,
-        (_, true) => Place::Server,
+        (true, _) => Party::Client,
+        (_, true) => Party::Server,
     };
     let failure = Failure::new(place, Cause::Broken(io::ErrorKind::TimedOut.into()));
-    Err(Failure { retryable: replayable && place == Place::Server, ..failure })
+    Err(Failure { retryable: replayable && place == Party::Server, ..failure })
 }
 
 /// An upgraded connection has lasted as long as it may.
 pub(super) fn outlasted() -> Failure {
-    Failure::new(Place::Us, Cause::Outlasted)
+    Failure::new(Party::Us, Cause::Outlasted)
 }
 
 /// How linked streams ended.

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::passage::{Cut, Mode, Moved, OnConn, OnStream, Passage};
 use crate::Io;
 use crate::body::BodyError;
-use crate::call::Part;
+use crate::call::BodyPart;
 use crate::conn::poll_write_some;
 use crate::failure::Cause;
 use crate::head::Framing;
@@ -209,8 +209,8 @@ impl<F: OnStream, T: OnConn> Passage<F, T> for Outgoing {
                 let Poll::Ready(part) = from.poll_part(cx) else { break };
                 self.moved.reads += 1;
                 match part {
-                    Ok(Part::Data(piece)) => self.push(piece)?,
-                    Ok(Part::End) => self.end(from.trailers())?,
+                    Ok(BodyPart::Data(piece)) => self.push(piece)?,
+                    Ok(BodyPart::End) => self.end(from.trailers())?,
                     Err(reset) => return Poll::Ready(cut(reset)),
                 }
             }

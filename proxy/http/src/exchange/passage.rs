@@ -13,7 +13,7 @@ use leno_hpack::Block;
 
 use crate::Io;
 use crate::body::{BodyError, BodyWalker};
-use crate::call::Part;
+use crate::call::BodyPart;
 use crate::conn::Conn;
 use crate::failure::Cause;
 use crate::received::Received;
@@ -112,7 +112,7 @@ pub(super) trait OnStream {
     fn stream(&mut self) -> Option<&mut Stream>;
 
     /// The next part of its body.
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>>;
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyPart, Reset>>;
 
     /// What came behind the body.
     fn trailers(&self) -> Option<&Block>;

@@ -9,13 +9,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Standing};
+use super::bounds::{Bounds, Progress};
 use super::client::ClientEnd;
 use super::outcome::{client_failure, lost, server_reset};
 use super::passage::{Cut, Mode, Passage};
 use super::server::ServerEnd;
 use super::{Exchange, Judge, Order};
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 
 /// The request's direction.
 ///
@@ -54,14 +54,14 @@ pub(super) enum Down {
 
 /// Whether one side's half-close was passed on to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum HalfClose {
     Open,
     Wanted,
     Sent,
 }
 
 /// What is left to do after the response.
-enum After {
+enum AfterResponse {
     Over,
     /// The request's direction has something to do at once.
     Again,
@@ -82,8 +82,8 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) awaits_continue: bool,
     /// The client was told that its connection stays open, so that the next request follows this one.
     pub(super) keep_client: bool,
-    pub(super) end_to_server: End,
-    end_to_client: End,
+    pub(super) end_to_server: HalfClose,
+    end_to_client: HalfClose,
     write_error: Option<Cause>,
     deadline: Option<Instant>,
     bounds: Bounds,
@@ -125,8 +125,8 @@ where
             down: Down::Head,
             awaits_continue: false,
             keep_client: false,
-            end_to_server: End::Open,
-            end_to_client: End::Open,
+            end_to_server: HalfClose::Open,
+            end_to_client: HalfClose::Open,
             write_error: None,
             bounds: Bounds::new(started, order.limits),
             moves: 0,
@@ -153,9 +153,9 @@ where
                 break;
             }
             match self.after_response(cx) {
-                After::Over => return Poll::Ready(Ok(())),
-                After::Again => {}
-                After::Wait => break,
+                AfterResponse::Over => return Poll::Ready(Ok(())),
+                AfterResponse::Again => {}
+                AfterResponse::Wait => break,
             }
         }
         self.watch_client(cx)?;
@@ -177,7 +177,7 @@ where
             Poll::Ready(Ok(())) => {
                 self.up = Up::Done;
                 if self.exchange.upgraded {
-                    self.end_to_server = End::Wanted;
+                    self.end_to_server = HalfClose::Wanted;
                 }
             }
             Poll::Ready(Err(Cut::Sink(error))) => {
@@ -220,7 +220,7 @@ where
                 Poll::Ready(Ok(())) => {
                     self.down = Down::Done;
                     if self.exchange.upgraded {
-                        self.end_to_client = End::Wanted;
+                        self.end_to_client = HalfClose::Wanted;
                     }
                 }
                 Poll::Ready(Err(Cut::Sink(cause))) => {
@@ -234,57 +234,57 @@ where
     }
 
     /// The response is over; the request may not be.
-    fn after_response(&mut self, cx: &mut Context<'_>) -> After {
+    fn after_response(&mut self, cx: &mut Context<'_>) -> AfterResponse {
         if self.exchange.upgraded {
             self.poll_ends(cx);
-            let over = self.end_to_client == End::Sent && self.up != Up::Sending;
-            return if over { After::Over } else { After::Wait };
+            let over = self.end_to_client == HalfClose::Sent && self.up != Up::Sending;
+            return if over { AfterResponse::Over } else { AfterResponse::Wait };
         }
         if self.up == Up::Done || self.up == Up::Broken && !self.keep_client {
-            return After::Over;
+            return AfterResponse::Over;
         }
         let moves = self.moves();
         self.bounds.begin_linger(moves, self.order.limits);
         if self.up == Up::Broken {
             // The next request must be found behind the rest of this one.
             self.up = Up::Discarding;
-            return After::Again;
+            return AfterResponse::Again;
         }
-        After::Wait
+        AfterResponse::Wait
     }
 
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         // After an upgrade the client's end is passed on, and the server may still send: only its own end counts.
         let up = if self.exchange.upgraded { Up::Sending } else { self.up };
         self.client.watch(up, self.down, cx)?;
-        if self.up == Up::Done && self.end_to_server == End::Open {
+        if self.up == Up::Done && self.end_to_server == HalfClose::Open {
             self.pass_half_close();
         }
         Ok(())
     }
 
     fn poll_ends(&mut self, cx: &mut Context<'_>) {
-        if self.end_to_server == End::Wanted
+        if self.end_to_server == HalfClose::Wanted
             && self.up == Up::Done
             && self.server.poll_end(cx).is_ready()
         {
-            self.end_to_server = End::Sent;
+            self.end_to_server = HalfClose::Sent;
         }
-        if self.end_to_client == End::Wanted && self.client.poll_end(cx).is_ready() {
-            self.end_to_client = End::Sent;
+        if self.end_to_client == HalfClose::Wanted && self.client.poll_end(cx).is_ready() {
+            self.end_to_client = HalfClose::Sent;
         }
     }
 
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let sending = self.up == Up::Sending;
         let blocked = if self.down != Down::Done && self.response.is_blocked() {
-            Some(Place::Client)
+            Some(Party::Client)
         } else if sending && self.request.is_blocked() {
-            Some(Place::Server)
+            Some(Party::Server)
         } else {
             None
         };
-        let now = Standing {
+        let now = Progress {
             moves: self.moves(),
             blocked,
             sending,
@@ -314,7 +314,7 @@ where
         exchange.request_bytes = self.client.request_bytes(self.request.moved().total);
         exchange.response_bytes = self.response.moved().total;
         if let Err(failure) = outcome {
-            let unused = failure.place != Place::Server && self.request.moved().written == 0;
+            let unused = failure.place != Party::Server && self.request.moved().written == 0;
             self.client.fail(self.request.moved().used);
             self.server.fail(unused, &mut exchange);
             exchange.failure = Some(failure);
@@ -326,7 +326,7 @@ where
         self.client.conclude(request_over, self.keep_client, &mut exchange);
         let in_order = request_over
             && self.write_error.is_none()
-            && self.end_to_server == End::Open
+            && self.end_to_server == HalfClose::Open
             && !exchange.upgraded;
         self.server.conclude(in_order, &mut exchange);
         exchange
@@ -354,7 +354,7 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         let retryable = self.exchange.first_byte.is_none() && self.is_replayable();
         match cause {
             Cause::Reset(reset) => server_reset(reset, retryable, self.order.mesh),
-            Cause::Body(_) => Failure::new(Place::Server, cause),
+            Cause::Body(_) => Failure::new(Party::Server, cause),
             // If writing failed before, that is the cause.
             _ => {
                 // A proxy of the mesh ends a connection in order only between two requests: whatever it has read
@@ -364,7 +364,7 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
                 let cause =
                     report.map(Cause::Reported).or(self.write_error.take()).unwrap_or(cause);
                 let unprocessed = retryable && is_unread;
-                Failure { retryable, unprocessed, ..Failure::new(Place::Server, cause) }
+                Failure { retryable, unprocessed, ..Failure::new(Party::Server, cause) }
             }
         }
     }

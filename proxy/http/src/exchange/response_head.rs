@@ -10,7 +10,7 @@ use super::passage::Passage;
 use super::relay::{Relay, Up};
 use super::server::ToConn;
 use crate::Io;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, ResponseHead};
 
 /// How the heads of a server of HTTP/1 are forwarded. Its `head` stands at the start of what was
@@ -68,7 +68,7 @@ where
             return Ok(false);
         }
         let refused =
-            |error| Failure { retryable, ..Failure::new(Place::Server, Cause::Head(error)) };
+            |error| Failure { retryable, ..Failure::new(Party::Server, Cause::Head(error)) };
         self.server.head.parse(bytes, self.order.limits).map_err(refused)
     }
 
@@ -84,7 +84,7 @@ where
         let is_tunnel = self.client.is_connect() && (200..300).contains(&status);
         let switches = status == 101 || is_tunnel;
         if switches && (self.up != Up::Done || status == 101 && !self.is_granted()) {
-            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+            return Err(Failure::new(Party::Server, Cause::UnaskedUpgrade));
         }
         if status != 101 {
             self.judge_final(is_tunnel)?;

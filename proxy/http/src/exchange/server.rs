@@ -12,9 +12,9 @@ use super::Exchange;
 use super::passage::{OnConn, OnStream};
 use crate::Io;
 use crate::alarm::Alarm;
-use crate::call::Part;
+use crate::call::BodyPart;
 use crate::conn::Conn;
-use crate::failure::{Cause, Failure, Place, Report};
+use crate::failure::{Cause, Failure, Party, Report};
 use crate::grpc;
 use crate::head::{Framing, ResponseHead};
 
@@ -67,7 +67,7 @@ impl<'r, S: Io> ToConn<'r, S> {
     pub(super) fn check_stale(&self, retryable: bool) -> Result<(), Failure> {
         let head = &self.head;
         if head.status() == 408 && self.conn.exchanges > 0 && !head.keep_alive() {
-            let failure = Failure::new(Place::Server, Cause::Stale);
+            let failure = Failure::new(Party::Server, Cause::Stale);
             return Err(Failure { retryable, unprocessed: true, ..failure });
         }
         Ok(())
@@ -151,13 +151,13 @@ impl OnStream for ToStream<'_> {
         self.stream.as_mut()
     }
 
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyPart, Reset>> {
         let Some(stream) = &mut self.stream else { return Poll::Pending };
         let Some(piece) = std::task::ready!(stream.poll_data(cx))? else {
             self.trailers = stream.trailers();
-            return Poll::Ready(Ok(Part::End));
+            return Poll::Ready(Ok(BodyPart::End));
         };
-        Poll::Ready(Ok(Part::Data(piece)))
+        Poll::Ready(Ok(BodyPart::Data(piece)))
     }
 
     fn trailers(&self) -> Option<&Block> {

@@ -6,7 +6,7 @@ use std::io;
 
 use leno_h2::{Code, Reset, ResetBy};
 
-use super::{Cause, Failure, Place};
+use super::{Cause, Failure, Party};
 use crate::body::BodyError;
 use crate::head::HeadError;
 
@@ -70,7 +70,7 @@ fn row(page: &mut String, make: impl Fn() -> Cause, text: &str) {
         Some(status) => status.to_string(),
         None => "-".to_owned(),
     };
-    let (request, response) = (status(Place::Client), status(Place::Server));
+    let (request, response) = (status(Party::Client), status(Party::Server));
     let label = make().label();
     writeln!(page, "| `{label}` | {request} | {response} | {text} |").expect("a String takes all");
 }

@@ -1,6 +1,6 @@
 //! Hostile clients and servers: each is refused, and no other connection sees a byte of it.
 
-use leno_http::Place;
+use leno_http::Party;
 
 use crate::support::{Lab, Settings};
 
@@ -168,7 +168,7 @@ async fn chunks_that_two_parsers_could_read_differently_end_the_connection() {
         assert!(!seen.contains("smuggled") && !seen.contains("0\r\n\r\n"), "{body:?}: {seen:?}");
         lab.client.expect_error(400, cause).await;
         let failure = lab.outcome().await.failure.unwrap();
-        assert!(failure.place == Place::Client && !failure.retryable);
+        assert!(failure.place == Party::Client && !failure.retryable);
         lab.expect_no_server().await;
     }
 }

@@ -1,6 +1,6 @@
 //! CONNECT in all four pairs of versions (RFC 9110 section 9.3.6, RFC 9113 section 8.5).
 
-use leno_http::Place;
+use leno_http::Party;
 
 use crate::h2::support::{Settings, head, run};
 use crate::pairs::{App, Bed, Ending, Message, PAIRS, Pair, Side};
@@ -33,7 +33,7 @@ fn what_is_not_to_be_relayed_is_refused() {
             assert_eq!(bed.user.rest().await, (vec![], Ending::Short), "{pair:?}");
         }
         let failure = bed.done().await.failure.unwrap();
-        assert_eq!((failure.place, failure.cause.label()), (Place::Client, "connect"), "{pair:?}");
+        assert_eq!((failure.place, failure.cause.label()), (Party::Client, "connect"), "{pair:?}");
         assert!(!failure.retryable, "{pair:?}");
     });
 }

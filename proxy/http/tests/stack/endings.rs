@@ -1,7 +1,7 @@
 //! Exchanges that end badly, and what becomes of both connections.
 
 use crate::support::{Lab, Settings};
-use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Place, pool_stats, unread_answers};
+use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Party, pool_stats, unread_answers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_server_that_is_gone_is_replaced_before_anything_is_lost() {
     server.expect(request).await;
     drop(server);
     let failure = lab.outcome().await.failure.unwrap();
-    assert!(failure.retryable && failure.place == Place::Server);
+    assert!(failure.retryable && failure.place == Party::Server);
     let mut server = lab.server().await;
     server.expect(request).await;
     server.send(OK).await;
@@ -147,7 +147,7 @@ async fn half_a_response_is_no_response() {
         let done = lab.outcome().await;
         let failure = done.failure.unwrap();
         assert!(!failure.retryable && matches!(failure.cause, Cause::Closed));
-        assert_eq!((failure.place, done.response_started), (Place::Server, started));
+        assert_eq!((failure.place, done.response_started), (Party::Server, started));
         if started {
             lab.client.expect_end().await;
         } else {
@@ -180,7 +180,7 @@ async fn a_client_that_goes_while_sending_takes_only_its_own_request_along() {
     lab.client.finish().await;
     server.expect_end().await;
     let failure = lab.outcome().await.failure.unwrap();
-    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
+    assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Closed));
     assert_eq!(failure.status(), None);
 }
 
@@ -230,12 +230,12 @@ async fn bounds_in_time() {
     let mut server = lab.server().await;
     server.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
     let failure = lab.outcome().await.failure.unwrap();
-    assert!(failure.place == Place::Us && matches!(failure.cause, Cause::Stalled));
+    assert!(failure.place == Party::Us && matches!(failure.cause, Cause::Stalled));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_to_go_on_is_to_blame_for_a_stall() {
-    for (body, place) in [("abc", Place::Server), ("ab", Place::Us)] {
+    for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {
         let mut lab = Lab::new(Settings::default());
         lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n").await;
         lab.client.send(body).await;
@@ -274,7 +274,7 @@ async fn a_side_that_takes_no_bytes_is_given_up() {
         tokio::join!(async { lab.done.recv().await.unwrap().failure.unwrap() }, async {
             server.0.write_all(&big).await.unwrap_err();
         });
-    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Stalled));
+    assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Stalled));
     assert_eq!(begun.elapsed(), Limits::default().write_stall);
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leno_h2::Code;
-use leno_http::{Cause, Limits, Place};
+use leno_http::{Cause, Limits, Party};
 use leno_tap::BodyCopies;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -101,7 +101,7 @@ fn a_deadline_before_the_response() {
         called_off_at_once(pair, &mut app, begun + SECOND).await;
         let failure = bed.done().await.failure.unwrap();
         assert!(matches!(failure.cause, Cause::Deadline), "{pair:?}");
-        assert!(failure.place == Place::Server && !failure.retryable, "{pair:?}");
+        assert!(failure.place == Party::Server && !failure.retryable, "{pair:?}");
     });
 }
 
@@ -128,7 +128,7 @@ fn a_try_that_takes_too_long() {
         let mut app = bed.app().await;
         let failure = bed.done().await.failure.unwrap();
         assert!(matches!(failure.cause, Cause::Late) && failure.retryable, "{pair:?}");
-        assert_eq!(failure.place, Place::Server, "{pair:?}");
+        assert_eq!(failure.place, Party::Server, "{pair:?}");
         called_off_at_once(pair, &mut app, begun + SECOND).await;
     });
     // Interim responses, such as the 100 that many servers send at once, give no more time.
@@ -323,7 +323,7 @@ fn a_client_that_leaves_while_it_waits_ends_the_servers_work() {
         bed.leave();
         called_off_at_once(pair, &mut app, left).await;
         let failure = bed.done().await.failure.unwrap();
-        assert_eq!((failure.place, failure.retryable), (Place::Client, false), "{pair:?}");
+        assert_eq!((failure.place, failure.retryable), (Party::Client, false), "{pair:?}");
     });
 }
 
@@ -336,7 +336,7 @@ fn a_client_that_leaves_in_the_middle_of_its_upload_ends_the_servers_work() {
         let left = Instant::now();
         bed.leave();
         called_off_at_once(pair, &mut app, left).await;
-        assert_eq!(bed.done().await.failure.unwrap().place, Place::Client, "{pair:?}");
+        assert_eq!(bed.done().await.failure.unwrap().place, Party::Client, "{pair:?}");
     });
 }
 
@@ -350,7 +350,7 @@ fn a_client_that_leaves_in_the_middle_of_a_response_ends_the_servers_work() {
         let left = Instant::now();
         bed.leave();
         called_off_at_once(pair, &mut app, left).await;
-        assert_eq!(bed.done().await.failure.unwrap().place, Place::Client, "{pair:?}");
+        assert_eq!(bed.done().await.failure.unwrap().place, Party::Client, "{pair:?}");
     });
 }
 
@@ -367,7 +367,7 @@ fn a_client_that_has_left_is_not_tried_for_again() {
         assert!(matches!(bed.done().await.failure.unwrap().cause, Cause::Refused), "{pair:?}");
         bed.leave();
         let failure = bed.done().await.failure.unwrap();
-        assert_eq!(failure.place, Place::Client, "{pair:?}: {failure}");
+        assert_eq!(failure.place, Party::Client, "{pair:?}: {failure}");
         match timeout(SECOND, bed.next_app()).await {
             // A connection that was made for it carries nothing.
             Ok(Some(App::H1(mut far))) => assert_eq!(far.rest().await.0, b"", "{pair:?}"),
@@ -444,7 +444,7 @@ fn a_server_that_breaks_off() {
         let seen = bed.user.response().await;
         assert!(seen.heads[0].starts_with("502\n"), "{pair:?}: {seen:?}");
         let failure = bed.done().await.failure.unwrap();
-        assert!(failure.retryable && failure.place == Place::Server, "{pair:?}");
+        assert!(failure.retryable && failure.place == Party::Server, "{pair:?}");
     });
     for length in [Some(10), None] {
         in_all_pairs(settings, async |pair, mut bed| {
@@ -456,7 +456,7 @@ fn a_server_that_breaks_off() {
             let (_, ending) = bed.user.rest().await;
             assert!(is_cut(ending), "{pair:?}: {ending:?}");
             let failure = bed.done().await.failure.unwrap();
-            assert!(!failure.retryable && failure.place == Place::Server, "{pair:?}");
+            assert!(!failure.retryable && failure.place == Party::Server, "{pair:?}");
         });
     }
 }
@@ -474,7 +474,7 @@ fn a_server_that_breaks_off_after_interim_responses_is_answered_for() {
             assert!(bed.user.head().await.starts_with("502\n"), "{pair:?}");
             let done = bed.done().await;
             assert!(!done.response_started, "{pair:?}");
-            assert_eq!(done.failure.map(|failure| failure.place), Some(Place::Server), "{pair:?}");
+            assert_eq!(done.failure.map(|failure| failure.place), Some(Party::Server), "{pair:?}");
         });
     }
 }
@@ -495,7 +495,7 @@ fn a_server_whose_response_is_no_http() {
         }
         assert!(bed.user.response().await.heads[0].starts_with("502\n"), "{pair:?}");
         let failure = bed.done().await.failure.unwrap();
-        assert!(failure.retryable && failure.place == Place::Server, "{pair:?}: {failure}");
+        assert!(failure.retryable && failure.place == Party::Server, "{pair:?}: {failure}");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leno_http::{Cause, Conn, Limits, Order, Place, exchange, h1_to_h2, pool_stats};
+use leno_http::{Cause, Conn, Limits, Order, Party, exchange, h1_to_h2, pool_stats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -61,7 +61,7 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     drop(application);
     let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
     let failure = done.failure.unwrap();
-    assert!(failure.retryable && failure.place == Place::Server);
+    assert!(failure.retryable && failure.place == Party::Server);
     // The same request on another connection.
     let (mut application, mut server) = pair().await;
     application.write_all(OK).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_proxy_of_the_mesh_that_ends_in_order_has_not_read_the_request() {
         order.mesh = is_mesh;
         let done = exchange(&mut client, &request, &mut server, &mut order).await;
         let failure = done.failure.unwrap();
-        assert!(failure.retryable && failure.place == Place::Server);
+        assert!(failure.retryable && failure.place == Party::Server);
         assert_eq!(failure.unprocessed, is_mesh);
     }
 }
@@ -108,7 +108,7 @@ async fn a_reset_by_the_client_ends_the_wait_for_a_response() {
     };
     let (done, ()) = tokio::join!(proxy, peers);
     let failure = done.failure.unwrap();
-    assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Broken(_)));
+    assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Broken(_)));
     drop(server);
     assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);
 }
@@ -210,7 +210,7 @@ async fn a_client_that_closes_its_connection_ends_the_servers_work() {
         let (done, left) =
             tokio::join!(exchange(&mut client, &request, &mut server, &mut order), peers);
         let failure = done.failure.unwrap();
-        assert!(failure.place == Place::Client && matches!(failure.cause, Cause::Closed));
+        assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Closed));
         assert_noticed(left, half);
         drop(server);
         assert_eq!(application.read(&mut [0; 1]).await.unwrap(), 0);

@@ -20,7 +20,7 @@ use crate::calls::{self, Call, CallError, GrpcConnection};
 const EXTERNAL: &str = "external";
 
 /// The client's address, its identity, and the address that it has dialled.
-pub(super) type Ends = ((SocketAddr, String), SocketAddr);
+pub(super) type ConnectionEnds = ((SocketAddr, String), SocketAddr);
 
 /// What an authorizer is asked.
 pub(crate) enum Question {
@@ -118,7 +118,7 @@ impl AskError {
 impl Question {
     pub(super) fn new(
         of: &ExternalAuthorizer,
-        ends: Ends,
+        ends: ConnectionEnds,
         about: About<'_>,
     ) -> Result<Self, AskError> {
         let request = about.request;
@@ -137,7 +137,7 @@ impl Question {
 
     fn grpc(
         of: &ExternalAuthorizer,
-        ((client, client_identity), server): Ends,
+        ((client, client_identity), server): ConnectionEnds,
         (About { request, grants, .. }, path): (About<'_>, &str),
         excerpt: Option<Excerpt<'_>>,
     ) -> Result<Self, AskError> {

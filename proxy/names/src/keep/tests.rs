@@ -97,12 +97,12 @@ fn answer(question: &Message, says: &Says) -> Message {
     answer
 }
 
-fn addresses(texts: &[&str]) -> Found {
-    Found::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
+fn addresses(texts: &[&str]) -> NameState {
+    NameState::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
 }
 
 /// Waits for the next change.
-async fn next(receiver: &mut watch::Receiver<Found>) -> Found {
+async fn next(receiver: &mut watch::Receiver<NameState>) -> NameState {
     receiver.changed().await.unwrap();
     receiver.borrow_and_update().clone()
 }
@@ -114,7 +114,7 @@ async fn an_answer_is_asked_for_again_when_its_time_is_over() {
     let names = Names::new(resolvers);
     let mut changes = names.changes();
     let mut found = names.watch("API.example.com.");
-    assert_eq!(*found.borrow(), Found::Pending);
+    assert_eq!(*found.borrow(), NameState::Pending);
     assert_eq!(next(&mut found).await, addresses(&["192.0.2.1", "192.0.2.2"]));
     // Another watch of the same name sends no query.
     let other = names.watch("api.example.com");
@@ -153,7 +153,7 @@ async fn a_name_that_is_gone_has_no_addresses_and_comes_back() {
     let names = Names::new(resolvers);
     let mut found = names.watch("api.example.com");
     assert_eq!(next(&mut found).await, addresses(&["192.0.2.1"]));
-    assert_eq!(next(&mut found).await, Found::Nothing("no-such-name"));
+    assert_eq!(next(&mut found).await, NameState::Nothing("no-such-name"));
 }
 
 #[tokio::test]
@@ -166,8 +166,11 @@ async fn what_does_not_fit_comes_over_tcp() {
 #[tokio::test]
 async fn without_a_resolver_there_is_no_answer_and_a_name_is_needed() {
     let names = Names::new(Resolvers::new(Vec::new()));
-    assert_eq!(next(&mut names.watch("api.example.com")).await, Found::Nothing("resolver-failed"));
-    assert_eq!(next(&mut names.watch("not a name..")).await, Found::Nothing("resolver-failed"));
+    assert_eq!(
+        next(&mut names.watch("api.example.com")).await,
+        NameState::Nothing("resolver-failed")
+    );
+    assert_eq!(next(&mut names.watch("not a name..")).await, NameState::Nothing("resolver-failed"));
 }
 
 #[tokio::test]
@@ -183,7 +186,7 @@ async fn an_unwatched_name_is_forgotten_and_names_are_bounded() {
     next(&mut names.watch("api.example.com")).await;
     assert_eq!(asked.load(Ordering::SeqCst), 2);
     let held: Vec<_> = (0..MAX_NAMES).map(|n| names.watch(&format!("n{n}.example.com"))).collect();
-    assert_eq!(*names.watch("more.example.com").borrow(), Found::Nothing("too-many-names"));
+    assert_eq!(*names.watch("more.example.com").borrow(), NameState::Nothing("too-many-names"));
     assert!(names.counts().refused >= 1);
     drop(held);
 }

@@ -14,14 +14,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leno_balance::Pick;
-use leno_http::{Exchange, Failure, Judgement, Place, ResponseView, Ticket};
+use leno_http::{Exchange, Failure, Judgement, Party, ResponseView, Ticket};
 use leno_resilience::{Hedge, Step};
 use leno_telemetry::{Counter, Registry};
 use smallvec::SmallVec;
 use tokio::time::{sleep_until, timeout};
 
 use super::{Attempts, Forwarded, Next, Sending, refuse_unreached};
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Remote;
 use crate::policy::{Plan, RequestPolicy};
 use crate::request::{Copies, Hedgeable};
@@ -69,7 +69,7 @@ enum Ended<C> {
 
 /// What became of all of them.
 #[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
-enum Last {
+enum RaceOutcome {
     NotConnected(GetError),
     Exchanged(Server, Exchange),
     /// The client has broken off.
@@ -111,12 +111,12 @@ impl<R: Hedgeable> Attempts<'_, R> {
         }
         let pick = Rc::into_inner(pick).expect("copies that are over hold no endpoint");
         match last {
-            Last::NotConnected(error) => self.not_connected(&pick, &error).await,
-            Last::Exchanged(server, done) => match self.settle(pick, server, done) {
+            RaceOutcome::NotConnected(error) => self.not_connected(&pick, &error).await,
+            RaceOutcome::Exchanged(server, done) => match self.settle(pick, server, done) {
                 Next::End(forwarded) => Some(forwarded),
                 Next::Try { after } => self.pause(after).await,
             },
-            Last::Gone(failure) => {
+            RaceOutcome::Gone(failure) => {
                 let done = Exchange::ended(failure);
                 self.count(&pick, &done);
                 Some(Forwarded::Done(done))
@@ -129,7 +129,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         &mut self,
         hedge: &mut Hedge,
         first: Pick<Remote>,
-    ) -> (Rc<Pick<Remote>>, Last) {
+    ) -> (Rc<Pick<Remote>>, RaceOutcome) {
         let sending = self.sending(&first);
         let (shared, backends, wanted) = (self.shared, self.backends, self.wanted);
         let mut copies = self.request.copies();
@@ -156,7 +156,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
                 }
                 Event::Gone(failure) => {
                     race.lose(&runners);
-                    return (runners.swap_remove(0).over(), Last::Gone(failure));
+                    return (runners.swap_remove(0).over(), RaceOutcome::Gone(failure));
                 }
                 Event::Decided(at) => {
                     let mut runner = runners.swap_remove(at);
@@ -307,15 +307,15 @@ impl<'a> Race<'a> {
     }
 
     /// Gives the client back to its request.
-    fn last<C: Copies>(&self, copies: C, ended: Ended<C::Copy>) -> Last {
+    fn last<C: Copies>(&self, copies: C, ended: Ended<C::Copy>) -> RaceOutcome {
         match ended {
             Ended::NotConnected(error) => {
                 copies.finish(None);
-                Last::NotConnected(error)
+                RaceOutcome::NotConnected(error)
             }
             Ended::Exchanged(server, done, copy) => {
                 copies.finish(self.is_decided.get().then_some((copy, &done)));
-                Last::Exchanged(server, done)
+                RaceOutcome::Exchanged(server, done)
             }
         }
     }
@@ -329,7 +329,7 @@ impl<C> Runner<'_, C> {
 }
 
 /// Notes that a copy has failed while others are under way.
-fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
+fn note<C>(shared: &Worker, pick: &Pick<Remote>, ended: &Ended<C>) {
     let edge = pick.endpoint().edge(shared);
     match ended {
         Ended::NotConnected(error) => {
@@ -340,7 +340,7 @@ fn note<C>(shared: &Shared, pick: &Pick<Remote>, ended: &Ended<C>) {
             }
         }
         Ended::Exchanged(server, done, _) => {
-            if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Place::Server) {
+            if let Some(failure) = done.failure.as_ref().filter(|f| f.place == Party::Server) {
                 server.judge(failure);
                 edge.error(failure.cause.label());
                 pick.failed(leno_transport::now());

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use leno_balance::{Pick, Wanted};
+use leno_balance::{Affinity, Pick};
 use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, TraceLine, tap_mark_line};
 use leno_telemetry::BodyCopies;
 use leno_telemetry::tap::Mark;
 
-use crate::Shared;
+use crate::Worker;
 use crate::backends::Remote;
 use crate::connect::is_own;
 use crate::policy::{EndpointPolicy, RequestPolicy};
@@ -21,10 +21,10 @@ use super::turn::mark;
 /// What the tries of a request have in common.
 #[derive(Clone)]
 pub(super) struct Sending<'a> {
-    pub(super) shared: &'a Rc<Shared>,
+    pub(super) shared: &'a Rc<Worker>,
     pub(super) policy: &'a RequestPolicy,
     pub(super) endpoints: &'a EndpointPolicy,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Affinity,
     pub(super) applied: Option<&'a Applied>,
     pub(super) request_by: Option<Instant>,
     /// What tells the next hop of the trace.

@@ -9,7 +9,7 @@
 //! an application that calls itself for something else may go on.
 
 use leno_balance::hash;
-use leno_http::{Cause, Failure, HeaderLine, Place, RequestView};
+use leno_http::{Cause, Failure, HeaderLine, Party, RequestView};
 
 /// The header with the mark. It does not begin with `leno-`, as what applications send may not.
 const TURN: &str = "x-leno-turn";
@@ -30,7 +30,7 @@ pub(super) fn mark(source: &str, request: RequestView<'_>) -> Result<Option<Head
     ];
     let mark = format!("{:016x}", hash(&parts.concat()));
     if request.header(TURN) == Some(mark.as_bytes()) {
-        let (place, cause) = (Place::Us, Cause::Loop);
+        let (place, cause) = (Party::Us, Cause::Loop);
         return Err(Failure { place, cause, retryable: false, unprocessed: true });
     }
     Ok(HeaderLine::new(TURN, mark.as_bytes()).ok())

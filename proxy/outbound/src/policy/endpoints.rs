@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_balance::{Algorithm, Locality, Settings, Wanted, hash};
+use leno_balance::{Affinity, Algorithm, Locality, Settings, hash};
 use leno_http::{HeaderLine, RequestView};
 use leno_resilience::{Full, Gate, Gradient, Permit};
 use leno_types::mesh::Distribution;
@@ -102,8 +102,8 @@ impl EndpointPolicy {
     }
 
     /// What a request asks of the balancer.
-    pub(crate) fn wanted(&self, request: RequestView<'_>) -> Wanted {
-        let Some(balancing) = &self.balancing else { return Wanted::default() };
+    pub(crate) fn wanted(&self, request: RequestView<'_>) -> Affinity {
+        let Some(balancing) = &self.balancing else { return Affinity::default() };
         let on = match self.asked() {
             Some(traffic::Algorithm::RingHash(on) | traffic::Algorithm::Maglev(on)) => Some(on),
             _ => None,
@@ -117,11 +117,11 @@ impl EndpointPolicy {
             let value = std::str::from_utf8(cookie(request, name)?).ok()?;
             u64::from_str_radix(value, 16).ok()
         });
-        Wanted { hash, session }
+        Affinity { hash, session }
     }
 
     /// What a connection asks of it whose requests nobody sees.
-    pub(crate) fn wanted_of_stream(&self) -> Wanted {
+    pub(crate) fn wanted_of_stream(&self) -> Affinity {
         let by_source = matches!(
             self.asked(),
             Some(
@@ -129,11 +129,11 @@ impl EndpointPolicy {
                     | traffic::Algorithm::Maglev(HashOn::Source)
             )
         );
-        Wanted { hash: by_source.then_some(self.source), session: None }
+        Affinity { hash: by_source.then_some(self.source), session: None }
     }
 
     /// The line that keeps a session on the endpoint with this key, unless it is there already.
-    pub(crate) fn session_line(&self, wanted: Wanted, key: u64) -> Option<HeaderLine> {
+    pub(crate) fn session_line(&self, wanted: Affinity, key: u64) -> Option<HeaderLine> {
         let name = self.balancing.as_ref()?.session_cookie.as_ref()?;
         if wanted.session == Some(key) {
             return None;

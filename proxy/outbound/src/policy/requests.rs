@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant, SystemTime};
 
 use leno_balance::Rng;
-use leno_http::{Cause, Failure, Limits, Place, ResponseView};
+use leno_http::{Cause, Failure, Limits, Party, ResponseView};
 use leno_resilience::{
     Budget, Decision, Ending, Facts, Fault, Hedge, Latencies, Retry, Why, draw, is_failure,
     retry_after,
@@ -226,7 +226,7 @@ impl Plan {
             Cause::Closed | Cause::Broken(_) | Cause::Head(_) => Ending::Reset,
             _ => return None,
         };
-        let silent = failure.place == Place::Server;
+        let silent = failure.place == Party::Server;
         let facts = Facts {
             is_unprocessed: failure.unprocessed,
             is_replayable: failure.retryable,

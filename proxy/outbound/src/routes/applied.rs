@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::prepared::{Lines, Prepared, PreparedBackend, named};
-use super::session::{self, Kept};
+use super::session::{self, RequestSession};
 use super::{Head, Routes};
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
@@ -34,7 +34,7 @@ pub(crate) struct Applied {
     /// When the whole request must be over.
     deadline: Option<Instant>,
     /// The session that the request brought.
-    kept: Option<Kept>,
+    kept: Option<RequestSession>,
     /// Where its cookie is for: the part of the path that was matched.
     path: Box<[u8]>,
 }
@@ -47,7 +47,7 @@ impl Applied {
         routes: &Rc<Routes>,
         (rule, backend): (usize, usize),
         (view, prefix): (RequestView<'_>, Option<usize>),
-        kept: Option<Kept>,
+        kept: Option<RequestSession>,
     ) -> Self {
         let prepared = &routes.rules[rule];
         let of_backend = &prepared.backends[backend];

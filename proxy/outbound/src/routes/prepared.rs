@@ -11,8 +11,8 @@ use leno_telemetry::{CountedRule, RouteLabels};
 use leno_types::ServiceName;
 use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Session, Target};
 
-use super::session::{self, Kept};
-use crate::Shared;
+use super::session::{self, RequestSession};
+use crate::Worker;
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
 
@@ -57,7 +57,7 @@ pub(super) struct Lines {
 }
 
 impl Prepared {
-    pub(super) fn new(shared: &Rc<Shared>, service: &ServiceName, of_table: &TableRule) -> Self {
+    pub(super) fn new(shared: &Rc<Worker>, service: &ServiceName, of_table: &TableRule) -> Self {
         let rule = of_table.rule();
         let backend = |backend| PreparedBackend::new(shared, rule, backend);
         Self {
@@ -73,12 +73,12 @@ impl Prepared {
     }
 
     /// The session that a request brings.
-    pub(super) fn kept(&self, view: RequestView<'_>) -> Option<Kept> {
+    pub(super) fn kept(&self, view: RequestView<'_>) -> Option<RequestSession> {
         self.session.as_ref().and_then(|session| session::read(session, view, session::now()))
     }
 
     /// The backend that a session is with, whatever its weight is now.
-    pub(super) fn place_of(&self, kept: Kept) -> Option<usize> {
+    pub(super) fn place_of(&self, kept: RequestSession) -> Option<usize> {
         let same =
             |backend: &PreparedBackend| backend.target.is_some() && backend.id == kept.backend;
         self.backends.iter().position(same)
@@ -94,7 +94,7 @@ impl Prepared {
 }
 
 impl PreparedBackend {
-    fn new(shared: &Rc<Shared>, rule: &Rule, backend: &Backend) -> Self {
+    fn new(shared: &Rc<Worker>, rule: &Rule, backend: &Backend) -> Self {
         let Changes { mut request, response, rewrite, mirrors } = Changes::new(rule, backend);
         let mirrors = mirrors.into_iter().filter_map(|mirror| {
             let target = target(shared, &mirror.target)?;
@@ -151,7 +151,7 @@ fn id(target: &Target) -> u32 {
 }
 
 /// Where a reference leads; nowhere where it is invalid.
-fn target(shared: &Rc<Shared>, target: &Target) -> Option<Rc<Destination>> {
+fn target(shared: &Rc<Worker>, target: &Target) -> Option<Rc<Destination>> {
     match target {
         Target::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
         Target::Invalid(_) => None,

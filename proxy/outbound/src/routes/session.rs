@@ -13,7 +13,7 @@ use crate::policy::cookie;
 
 /// A session that a request brings, and that is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct RequestSession {
     /// [`leno_balance::hash`] of the backend's name, its lower half.
     pub(super) backend: u32,
     /// The endpoint's key.
@@ -28,12 +28,16 @@ pub(super) fn now() -> u64 {
 }
 
 /// The session of a request; none where it brings none, or one that is over.
-pub(super) fn read(session: &Session, request: RequestView<'_>, now: u64) -> Option<Kept> {
+pub(super) fn read(
+    session: &Session,
+    request: RequestView<'_>,
+    now: u64,
+) -> Option<RequestSession> {
     let value = match session.is_header {
         true => request.header(&session.name)?,
         false => cookie(request, &session.name)?,
     };
-    let kept = Kept::parse(std::str::from_utf8(value).ok()?)?;
+    let kept = RequestSession::parse(std::str::from_utf8(value).ok()?)?;
     let is_over = |bound: Option<Duration>, since: u64| {
         bound.is_some_and(|bound| now.saturating_sub(since) > bound.as_secs())
     };
@@ -43,7 +47,7 @@ pub(super) fn read(session: &Session, request: RequestView<'_>, now: u64) -> Opt
 /// The line that tells the client of its session, where it does not know it yet.
 pub(super) fn line(
     session: &Session,
-    kept: Option<Kept>,
+    kept: Option<RequestSession>,
     (backend, endpoint, path): (u32, u64, &[u8]),
     now: u64,
 ) -> Option<HeaderLine> {
@@ -53,7 +57,7 @@ pub(super) fn line(
         return None;
     }
     let begun = same.map_or(now, |kept| kept.begun);
-    let value = Kept { backend, endpoint, begun, used: now }.text();
+    let value = RequestSession { backend, endpoint, begun, used: now }.text();
     if session.is_header {
         return HeaderLine::new(&session.name, value.as_bytes()).ok();
     }
@@ -67,7 +71,7 @@ pub(super) fn line(
     HeaderLine::new("Set-Cookie", &cookie).ok()
 }
 
-impl Kept {
+impl RequestSession {
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let mut next = || u64::from_str_radix(parts.next()?, 16).ok();
@@ -100,17 +104,17 @@ mod tests {
         }
     }
 
-    fn told(session: &Session, kept: Option<Kept>, now: u64) -> Option<String> {
+    fn told(session: &Session, kept: Option<RequestSession>, now: u64) -> Option<String> {
         let line = line(session, kept, (7, 9, b"/a"), now)?;
         Some(String::from_utf8(line.as_bytes().to_vec()).unwrap().trim_end().to_owned())
     }
 
     #[test]
     fn what_is_told_is_read_back() {
-        let kept = Kept { backend: u32::MAX, endpoint: u64::MAX, begun: 1, used: 2 };
-        assert_eq!(Kept::parse(&kept.text()), Some(kept));
+        let kept = RequestSession { backend: u32::MAX, endpoint: u64::MAX, begun: 1, used: 2 };
+        assert_eq!(RequestSession::parse(&kept.text()), Some(kept));
         for wrong in ["", "1.2.3", "1.2.3.4.5", "x.2.3.4", "100000000.2.3.4", "1.2.3.-4"] {
-            assert_eq!(Kept::parse(wrong), None, "{wrong}");
+            assert_eq!(RequestSession::parse(wrong), None, "{wrong}");
         }
     }
 
@@ -118,7 +122,7 @@ mod tests {
     fn a_session_is_told_once_and_each_time_where_idleness_ends_it() {
         let first =
             "Set-Cookie: s=00000007.0000000000000009.64.64; Path=/a; HttpOnly; SameSite=Lax";
-        let same = Some(Kept { backend: 7, endpoint: 9, begun: 100, used: 100 });
+        let same = Some(RequestSession { backend: 7, endpoint: 9, begun: 100, used: 100 });
         assert_eq!(told(&session(None, None), None, 100).as_deref(), Some(first));
         assert_eq!(told(&session(None, None), same, 110), None);
         let idle = told(&session(None, Some(60)), same, 110).unwrap();
@@ -126,7 +130,7 @@ mod tests {
         let permanent = told(&session(Some(60), Some(60)), same, 110).unwrap();
         assert!(permanent.ends_with("; Max-Age=50"), "{permanent}");
         // One that has to go elsewhere begins anew.
-        let other = Some(Kept { backend: 7, endpoint: 8, begun: 50, used: 100 });
+        let other = Some(RequestSession { backend: 7, endpoint: 8, begun: 50, used: 100 });
         assert_eq!(told(&session(None, None), other, 100).as_deref(), Some(first));
     }
 }

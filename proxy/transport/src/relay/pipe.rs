@@ -23,11 +23,11 @@ const PIPE_BYTES_SHORT: usize = 16 * 1024;
 const MAX_FREE: usize = 8;
 
 thread_local! {
-    static FREE: RefCell<Vec<Ends>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<PipeEnds>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Debug)]
-struct Ends {
+struct PipeEnds {
     read: OwnedFd,
     write: OwnedFd,
 }
@@ -35,7 +35,7 @@ struct Ends {
 /// A pipe and how many bytes are in it; back to the pool when it is dropped empty.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    ends: Option<Ends>,
+    ends: Option<PipeEnds>,
     held: usize,
     /// For what is held while the socket takes nothing.
     charge: Option<Charge>,
@@ -60,7 +60,7 @@ impl Pipe {
     pub(super) fn take() -> io::Result<Self> {
         let ends = match FREE.with_borrow_mut(Vec::pop) {
             Some(ends) => ends,
-            None => Ends::new()?,
+            None => PipeEnds::new()?,
         };
         Ok(Self { ends: Some(ends), held: 0, charge: None })
     }
@@ -117,7 +117,7 @@ impl Pipe {
         }
     }
 
-    fn ends(&self) -> &Ends {
+    fn ends(&self) -> &PipeEnds {
         self.ends.as_ref().expect("taken only on drop")
     }
 }
@@ -138,7 +138,7 @@ impl Drop for Pipe {
     }
 }
 
-impl Ends {
+impl PipeEnds {
     fn new() -> io::Result<Self> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let bytes = libc::c_int::try_from(PIPE_BYTES).expect("256 KiB fit");

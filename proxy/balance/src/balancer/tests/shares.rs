@@ -75,7 +75,7 @@ fn a_hash_stays_with_its_endpoint_and_moves_only_with_it() {
     let now = Instant::now();
     for algorithm in [Algorithm::RingHash, Algorithm::Maglev] {
         let mut balancer = balancer(of(algorithm), (0..10).map(plain));
-        let wanted = |request: u64| Wanted { hash: Some(mix(request, 3)), session: None };
+        let wanted = |request: u64| Affinity { hash: Some(mix(request, 3)), session: None };
         let mut before = Vec::new();
         for request in 0..1_000 {
             let endpoint = *balancer.pick_for(now, wanted(request), none).unwrap().endpoint();
@@ -112,7 +112,7 @@ fn a_session_stays_while_its_endpoint_is_good() {
     let now = Instant::now();
     let mut balancer = balancer(Settings::default(), (0..5).map(plain));
     let first = balancer.pick(now, none).unwrap();
-    let session = Wanted { session: Some(first.key()), hash: None };
+    let session = Affinity { session: Some(first.key()), hash: None };
     for _ in 0..200 {
         let again = balancer.pick_for(now, session, none).unwrap();
         assert_eq!(again.endpoint(), first.endpoint());
@@ -121,7 +121,7 @@ fn a_session_stays_while_its_endpoint_is_good() {
     let other = balancer.pick_for(now, session, none).unwrap();
     assert_ne!(other.endpoint(), first.endpoint());
     // A cookie with an unknown key is ignored.
-    let unknown = Wanted { session: Some(1), hash: None };
+    let unknown = Affinity { session: Some(1), hash: None };
     assert!(balancer.pick_for(now, unknown, none).is_ok());
 }
 

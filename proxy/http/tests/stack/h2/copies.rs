@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use leno_h2::{Code, Stream};
-use leno_http::{Call, Conn, Limits, Place, Ticket, h1_to_h2, h2_to_h2};
+use leno_http::{Call, Conn, Limits, Party, Ticket, h1_to_h2, h2_to_h2};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
@@ -72,7 +72,7 @@ fn a_client_that_gives_up_is_noticed() {
         let mut copies = call.copies();
         asked.reset(Code::CANCEL);
         let failure = poll_fn(|cx| copies.poll_gone(cx)).await;
-        assert_eq!(failure.place, Place::Client);
+        assert_eq!(failure.place, Party::Client);
         copies.finish(None);
     });
 }
@@ -98,7 +98,7 @@ fn a_client_of_http1_that_closes_is_noticed() {
             };
             let gone = timeout(Duration::from_secs(1), poll_fn(|cx| copies.poll_gone(cx))).await;
             let place = gone.ok().map(|failure| failure.place);
-            assert_eq!(place, closes.then_some(Place::Client));
+            assert_eq!(place, closes.then_some(Party::Client));
             drop(far);
         }
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_h2::Code;
-use leno_http::{Cause, Place};
+use leno_http::{Cause, Party};
 
 use super::support::{
     Fields, Settings, body, h1_h2, head, impatient, lines, next, pattern, run, send_body,
@@ -242,7 +242,7 @@ fn a_refused_request_is_sent_again_with_its_body() {
         second.send_head(&head([(":status", "204")]), true);
         client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
         let failure = done.recv().await.unwrap().failure.unwrap();
-        assert!(failure.retryable && failure.unprocessed && failure.place == Place::Server);
+        assert!(failure.retryable && failure.unprocessed && failure.place == Party::Server);
         assert!(done.recv().await.unwrap().client_reusable);
     });
 }
@@ -299,7 +299,7 @@ fn the_end_of_either_side_is_seen() {
         let (_, mut answer) = next(&mut app).await;
         client.finish().await;
         let failure = done.recv().await.unwrap().failure.unwrap();
-        assert_eq!((failure.place, failure.cause.label()), (Place::Client, "closed"));
+        assert_eq!((failure.place, failure.cause.label()), (Party::Client, "closed"));
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
         // A client that only sends no more still gets its response.
         let (mut client, mut app, mut done) = h1_h2(Settings { tries: 1, ..Settings::default() });
@@ -336,7 +336,7 @@ fn a_response_before_the_requests_end() {
 fn who_is_to_go_on_is_to_blame_for_a_stall() {
     run(async {
         let settings = impatient();
-        for (body, place) in [("abc", Place::Server), ("ab", Place::Us)] {
+        for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {
             let (mut client, mut app, mut done) = h1_h2(settings.clone());
             client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n").await;
             client.send(body).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
-use leno_http::{Cause, HeaderLine, Place};
+use leno_http::{Cause, HeaderLine, Party};
 use tokio::join;
 use tokio::task::yield_now;
 
@@ -232,7 +232,7 @@ fn a_lost_server_is_replaced_if_nothing_of_the_request_is() {
         second.send(OK).await;
         assert_eq!(body_of(&mut up).await, b"ok");
         let failure = done.recv().await.unwrap().failure.unwrap();
-        assert!(failure.retryable && !failure.unprocessed && failure.place == Place::Server);
+        assert!(failure.retryable && !failure.unprocessed && failure.place == Party::Server);
         assert!(done.recv().await.unwrap().failure.is_none());
     });
 }
@@ -259,7 +259,7 @@ fn cut_responses_are_reset() {
             assert_eq!((reset.by, reset.code), (ResetBy::Peer, code));
             let done = done.recv().await.unwrap();
             assert!(done.response_started && !done.server_reusable);
-            assert_eq!(done.failure.unwrap().place, Place::Server);
+            assert_eq!(done.failure.unwrap().place, Party::Server);
         }
     });
 }
@@ -274,7 +274,7 @@ fn a_client_that_resets_ends_the_servers_connection() {
         up.reset(Code::CANCEL);
         app.expect_end().await;
         let done = done.recv().await.unwrap();
-        assert_eq!(done.failure.unwrap().place, Place::Client);
+        assert_eq!(done.failure.unwrap().place, Party::Client);
         assert!(!done.server_reusable);
     });
 }
@@ -310,7 +310,7 @@ fn what_cannot_be_said_in_http1_is_refused() {
             assert_eq!(head.status(), Some(status), "{cause}");
             assert_eq!(head.get(b"leno-error"), Some(cause.as_bytes()));
             let failure = done.recv().await.unwrap().failure.unwrap();
-            assert!(!failure.retryable && failure.place == Place::Client);
+            assert!(!failure.retryable && failure.place == Party::Client);
         }
         let mut app = server(&mut servers).await;
         app.expect_end().await;
@@ -355,7 +355,7 @@ fn who_is_to_go_on_is_to_blame_for_a_stall() {
     run(async {
         let settings = impatient();
         let (user, mut servers, mut done) = h2_h1(settings);
-        for (ended, place) in [(true, Place::Server), (false, Place::Us)] {
+        for (ended, place) in [(true, Party::Server), (false, Party::Us)] {
             let mut up = user.open(&request("POST", "/"), false).unwrap();
             up.send_data(&b"abc"[..], ended);
             let _silent = server(&mut servers).await;

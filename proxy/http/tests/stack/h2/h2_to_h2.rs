@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
-use leno_http::{Cause, HeaderLine, Place};
+use leno_http::{Cause, HeaderLine, Party};
 use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::sleep;
@@ -142,7 +142,7 @@ fn a_refused_request_is_sent_again_with_its_body() {
         assert_eq!(up.head().await.unwrap().status(), Some(204));
         for _ in 0..2 {
             let failure = done.recv().await.unwrap().failure.unwrap();
-            assert!(failure.retryable && failure.unprocessed && failure.place == Place::Server);
+            assert!(failure.retryable && failure.unprocessed && failure.place == Party::Server);
             assert_eq!(failure.cause.label(), "refused-stream");
         }
         assert!(done.recv().await.unwrap().failure.is_none());
@@ -257,7 +257,7 @@ fn resets_pass_on_at_every_stage() {
         let reset = answer.data().await.unwrap_err();
         assert_eq!((reset.by, reset.code), (ResetBy::Peer, Code::CANCEL));
         let failure = done.recv().await.unwrap().failure.unwrap();
-        assert_eq!((failure.place, failure.status()), (Place::Client, None));
+        assert_eq!((failure.place, failure.status()), (Party::Client, None));
         // The client, within the response.
         let mut up = user.open(&request("POST", "/"), false).unwrap();
         let (_, mut answer) = next(&mut app).await;
@@ -265,7 +265,7 @@ fn resets_pass_on_at_every_stage() {
         up.head().await.unwrap();
         up.reset(Code::CANCEL);
         assert_eq!(answer.data().await.unwrap_err().code, Code::CANCEL);
-        assert_eq!(done.recv().await.unwrap().failure.unwrap().place, Place::Client);
+        assert_eq!(done.recv().await.unwrap().failure.unwrap().place, Party::Client);
         // The server, within the response: what came before is delivered.
         for ended in [false, true] {
             let mut up = user.open(&request("POST", "/"), ended).unwrap();
@@ -279,7 +279,7 @@ fn resets_pass_on_at_every_stage() {
             let done = done.recv().await.unwrap();
             let failure = done.failure.unwrap();
             assert!(done.response_started && !failure.retryable);
-            assert_eq!((failure.place, failure.cause.label()), (Place::Server, "internal-error"));
+            assert_eq!((failure.place, failure.cause.label()), (Party::Server, "internal-error"));
         }
     });
 }
@@ -317,7 +317,7 @@ fn a_deadline_ends_it() {
         let (_, mut answer) = next(&mut app).await;
         assert_eq!(up.head().await.unwrap().status(), Some(504));
         let failure = done.recv().await.unwrap().failure.unwrap();
-        assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Place::Server);
+        assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Party::Server);
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
         for ended in [false, true] {
             let mut up = user.open(&request("POST", "/"), ended).unwrap();
@@ -326,7 +326,7 @@ fn a_deadline_ends_it() {
             up.head().await.unwrap();
             assert_eq!(up.closed().await.unwrap().by, ResetBy::Peer);
             let failure = done.recv().await.unwrap().failure.unwrap();
-            assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Place::Us);
+            assert!(matches!(failure.cause, Cause::Deadline) && failure.place == Party::Us);
             assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
         }
     });
@@ -340,7 +340,7 @@ fn who_is_to_go_on_is_to_blame_for_a_stall() {
         let (user, mut app, mut done) = h2_h2(settings);
         // The whole request is there; some of it; more than the server takes.
         let cases =
-            [(10, true, Place::Server), (10, false, Place::Us), (200_000, false, Place::Server)];
+            [(10, true, Party::Server), (10, false, Party::Us), (200_000, false, Party::Server)];
         for (bytes, ended, place) in cases {
             let mut up = user.open(&request("POST", "/"), false).unwrap();
             up.send_data(pattern(bytes), ended);
@@ -485,7 +485,7 @@ fn extended_connect_waits_no_longer_than_its_deadline_and_its_client() {
                 assert_eq!(up.head().await.unwrap().status(), Some(504));
             }
             let failure = done.recv().await.unwrap().failure.unwrap();
-            let place = if leaves { Place::Client } else { Place::Server };
+            let place = if leaves { Party::Client } else { Party::Server };
             assert_eq!(failure.place, place, "{failure:?}");
             assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         });

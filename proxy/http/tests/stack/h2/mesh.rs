@@ -1,7 +1,7 @@
 //! HTTP/1 through two proxies with HTTP/2 between them: what comes out is what went in.
 
 use leno_h2::Code;
-use leno_http::Place;
+use leno_http::Party;
 
 use super::support::{
     Settings, gateway, h2_h2, head, lines, mesh, mesh_to_h2, next, pattern, request, run, server,
@@ -288,7 +288,7 @@ fn what_a_response_is_cut_for_is_named_by_both_proxies() {
             assert!(!client.rest().await.contains("\r\n0\r\n"));
             for done in [&mut first, &mut second] {
                 let failure = done.recv().await.unwrap().failure.unwrap();
-                assert_eq!((failure.place, failure.cause.label()), (Place::Server, cause));
+                assert_eq!((failure.place, failure.cause.label()), (Party::Server, cause));
             }
         });
     }
