@@ -38,6 +38,25 @@ const NO_TOKEN: &str = "token";
 const MAX_LOGGED: u32 = 20;
 const LOG_PERIOD: Duration = Duration::from_secs(1);
 
+/// Logs an event of a client, if one more line may be logged.
+macro_rules! log_client {
+    ($access:ident, $worker:ident, $message:expr; $($fields:tt)*) => {
+        if let Some(left_out) = $worker.log.take() {
+            tracing::warn!(
+                $($fields)*,
+                client = $access.name(),
+                address = %$access.client,
+                server = %$worker.parts.workload,
+                server_identity = own_identity($worker),
+                port = $access.port,
+                left_out,
+                "{}",
+                $message
+            );
+        }
+    };
+}
+
 /// The workload's policies in one worker.
 #[derive(Debug)]
 pub(crate) struct Policies {
@@ -491,20 +510,8 @@ impl Access {
         (policy, decision): (&str, &str),
         request: &str,
     ) {
-        if let Some(left_out) = shared.log.take() {
-            tracing::warn!(
-                policy,
-                decision,
-                request,
-                client = self.name(),
-                address = %self.client,
-                server = %shared.parts.workload,
-                server_identity = own_identity(shared),
-                port = self.port,
-                left_out,
-                "an external authorizer has not permitted a request"
-            );
-        }
+        let message = "an external authorizer has not permitted a request";
+        log_client!(self, shared, message; policy, decision, request);
     }
 
     /// Decides again on a request that was permitted; see [`Access::request`].
@@ -585,18 +592,8 @@ impl Access {
         };
         let counter = shared.parts.registry.authorization("end", &reason);
         counter.set(counter.get().wrapping_add(1));
-        if let Some(left_out) = shared.log.take() {
-            tracing::warn!(
-                reason,
-                client = self.name(),
-                address = %self.client,
-                server = %shared.parts.workload,
-                server_identity = own_identity(shared),
-                port = self.port,
-                left_out,
-                "ended: policies no longer permit what is in progress"
-            );
-        }
+        let message = "ended: policies no longer permit what is in progress";
+        log_client!(self, shared, message; reason);
         true
     }
 
@@ -607,20 +604,9 @@ impl Access {
         request: Option<RequestView<'_>>,
     ) {
         policies.count(policy);
-        shared.parts.registry.audited(self.audited_request(policies.name(policy), request));
-        if let Some(left_out) = shared.log.take() {
-            tracing::warn!(
-                policy = policies.name(policy),
-                request = described(request),
-                client = self.name(),
-                address = %self.client,
-                server = %shared.parts.workload,
-                server_identity = own_identity(shared),
-                port = self.port,
-                left_out,
-                "audited"
-            );
-        }
+        let policy = policies.name(policy);
+        shared.parts.registry.audited(self.audited_request(policy.clone(), request));
+        log_client!(self, shared, "audited"; policy, request = described(request));
     }
 
     fn audited_request(&self, policy: String, request: Option<RequestView<'_>>) -> AuditedRequest {
@@ -668,27 +654,14 @@ impl Access {
                 String::new()
             }
         };
-        if let Some(left_out) = shared.log.take() {
-            let detail = match (denial, token) {
-                (_, Some(error)) => error.label().to_owned(),
-                (Denial::Path(why), _) => why.to_string(),
-                (Denial::Bytes(policy), _) => policies.name(policy),
-                _ => String::new(),
-            };
-            tracing::warn!(
-                reason,
-                policy,
-                detail,
-                request = described(request),
-                client = self.name(),
-                address = %self.client,
-                server = %shared.parts.workload,
-                server_identity = own_identity(shared),
-                port = self.port,
-                left_out,
-                "denied"
-            );
-        }
+        let detail = || match (denial, token) {
+            (_, Some(error)) => error.label().to_owned(),
+            (Denial::Path(why), _) => why.to_string(),
+            (Denial::Bytes(policy), _) => policies.name(policy),
+            _ => String::new(),
+        };
+        let request = || described(request);
+        log_client!(self, shared, "denied"; reason, policy, detail = detail(), request = request());
         Err(match token {
             Some(error) => Denied {
                 headers: bearer::challenge(error).into_iter().collect(),
