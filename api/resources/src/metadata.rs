@@ -19,6 +19,9 @@ pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// In node mode, which workloads share a proxy's process: `workload`, `service-account`, `namespace`, `node`.
 pub const SHARE_ANNOTATION: &str = "leno.dev/share";
+/// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the pod's value
+/// wins. Under `leno up` all workloads have it.
+pub const WORKLOAD_API_ANNOTATION: &str = "leno.dev/workload-api";
 /// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
 /// the workload's value wins.
 pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
@@ -185,11 +188,12 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 19] = [
+pub(crate) const SETTINGS: [&str; 20] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
     SHARE_ANNOTATION,
+    WORKLOAD_API_ANNOTATION,
     TUNNEL_ANNOTATION,
     USE_WAYPOINT_LABEL,
     USE_WAYPOINT_NAMESPACE_LABEL,
@@ -211,7 +215,7 @@ pub(crate) const SETTINGS: [&str; 19] = [
 pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
         MTLS_ANNOTATION => Some(&["strict", "permissive", "disabled"]),
-        INJECT_ANNOTATION => Some(&["enabled", "disabled"]),
+        INJECT_ANNOTATION | WORKLOAD_API_ANNOTATION => Some(&["enabled", "disabled"]),
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         SHARE_ANNOTATION => Some(&["workload", "service-account", "namespace", "node"]),
         TUNNEL_ANNOTATION => Some(&["hbone", "none"]),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use clap::Args;
-use leno_admission::ModeOfNamespace;
+use leno_admission::ProxiesOfNamespace;
 use leno_capture::Preflight;
 use leno_checks::{Finding, is_well, table};
 use leno_local::Error;
@@ -92,7 +92,7 @@ fn of_kernel(output: Output) -> Result<bool> {
     Ok(found.ready)
 }
 
-/// Whether namespaces refuse their pods by what they say of where proxies run. `None` if none does, and for a user who
+/// Whether namespaces refuse their pods by what they say of proxies. `None` if none does, and for a user who
 /// may not list them: such a pod's creator is told why as well.
 fn modes(
     settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
@@ -103,7 +103,7 @@ fn modes(
         settings => settings?,
     };
     let mut refused = settings.iter().filter_map(|(name, settings)| {
-        Some((name, ModeOfNamespace::new(settings).check().err()?.to_string()))
+        Some((name, ProxiesOfNamespace::new(settings).check().err()?.to_string()))
     });
     let Some((name, reason)) = refused.next() else { return Ok(None) };
     let more = match refused.count() {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
-    DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, ModeOfNamespace, Report, Settings, Shape,
-    Value, inject_document, rewrite, uninject_document,
+    DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, ProxiesOfNamespace, Report, Settings,
+    Shape, Value, inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
 use leno_resources::CAPTURE_ANNOTATION;
@@ -156,7 +156,7 @@ impl Namespaces {
         let capture = settings.and_then(|settings| settings.get(CAPTURE_ANNOTATION));
         Enclosing {
             capture: self.capture.as_ref().or(capture).cloned(),
-            mode: settings.map(ModeOfNamespace::new).unwrap_or_default(),
+            proxies: settings.map(ProxiesOfNamespace::new).unwrap_or_default(),
             ..Enclosing::default()
         }
     }

@@ -9,7 +9,7 @@ use leno_resources::{
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
-use crate::mode::{self, ModeOfNamespace};
+use crate::mode::{self, ProxiesOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
@@ -143,8 +143,8 @@ pub struct Enclosing {
     pub capture: Option<String>,
     /// What its namespace says of how flows are accounted for, by annotation.
     pub flows: BTreeMap<&'static str, String>,
-    /// What its namespace says of `leno.dev/mode` and `leno.dev/share`.
-    pub mode: ModeOfNamespace,
+    /// What its namespace says of its proxies.
+    pub proxies: ProxiesOfNamespace,
     /// The settings of the namespace that the pod cannot loosen.
     pub floor: Floor,
 }
@@ -183,7 +183,7 @@ pub fn inject(
     check(pod)?;
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
-    if mode::is_node(pod, &enclosing.mode)? {
+    if mode::is_node(pod, &enclosing.proxies)? {
         // Where its namespace has it, the injector would give it a proxy all the same; the agent reads its setting.
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
@@ -191,6 +191,7 @@ pub fn inject(
             false => Ok(Outcome::Skipped(SkipReason::NodeMode)),
         };
     }
+    let settings = settings.of_namespace(pod, &enclosing.proxies)?;
     if settings.shape == Shape::Container && has_init_containers(pod) {
         return Err(InjectError::Before);
     }
@@ -316,6 +317,11 @@ impl Enclosing {
     #[must_use]
     pub fn suits(&self, pod: &Value) -> bool {
         !(self.floor.inject && declines(pod)) && self.contradicted(pod).is_none()
+    }
+
+    /// Whether the namespace has proxies serve the Workload API, and this pod says nothing of it.
+    pub(crate) fn offers_workload_api(&self, pod: &Value) -> bool {
+        !workload_api::is_said_by(pod) && self.proxies.serves_workload_api() == Ok(true)
     }
 
     /// What a pod and its namespace set as their capture, if the two differ and the pod may not choose.

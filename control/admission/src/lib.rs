@@ -39,7 +39,7 @@ mod workload_api;
 pub use container::waypoint_pod;
 pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
-pub use mode::ModeOfNamespace;
+pub use mode::ProxiesOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
     DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, NoWorkloadApiVolume, Resources, Settings, Shape,

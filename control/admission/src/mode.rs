@@ -1,11 +1,12 @@
-//! Where the proxy of a pod runs: as the pod says, else as its namespace says.
+//! Where the proxy of a pod runs: as the pod says, else as its namespace says; and what else a namespace says of proxies.
 
 use std::collections::BTreeMap;
 
-use leno_resources::{MODE_ANNOTATION, SHARE_ANNOTATION};
+use leno_resources::{MODE_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION};
 
 use crate::inject::{InjectError, said, setting};
 use crate::value::Value;
+use crate::workload_api;
 
 /// What `leno.dev/mode` may say.
 const MODES: [&str; 2] = [SIDECAR, NODE];
@@ -14,29 +15,43 @@ const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
 
-/// What a namespace says of where the proxies of its pods run, as it is written there.
+/// What a namespace says of the proxies of its pods, as it is written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModeOfNamespace {
+pub struct ProxiesOfNamespace {
     /// Its `leno.dev/mode`.
     pub mode: Option<String>,
     /// Its `leno.dev/share`.
     pub share: Option<String>,
+    /// Its `leno.dev/workload-api`.
+    pub workload_api: Option<String>,
 }
 
-impl ModeOfNamespace {
+impl ProxiesOfNamespace {
     /// What a namespace says by its settings, of which only those of this are read.
     #[must_use]
     pub fn new(settings: &BTreeMap<String, String>) -> Self {
         let of = |name: &str| settings.get(name).cloned();
-        Self { mode: of(MODE_ANNOTATION), share: of(SHARE_ANNOTATION) }
+        Self {
+            mode: of(MODE_ANNOTATION),
+            share: of(SHARE_ANNOTATION),
+            workload_api: of(WORKLOAD_API_ANNOTATION),
+        }
     }
 
     /// Whether its values can be read.
     ///
     /// # Errors
-    /// Why pods that set neither themselves are refused.
+    /// Why pods that set none of them themselves are refused.
     pub fn check(&self) -> Result<(), InjectError> {
-        is_node(&Value::map(), self).map(|_| ())
+        is_node(&Value::map(), self)?;
+        self.serves_workload_api().map(|_| ())
+    }
+
+    /// Whether the proxies of its pods serve them the Workload API, where a pod says nothing of it.
+    pub(crate) fn serves_workload_api(&self) -> Result<bool, InjectError> {
+        let of_namespace = self.workload_api.as_deref();
+        let said = one_of(None, of_namespace, WORKLOAD_API_ANNOTATION, &workload_api::VALUES)?;
+        Ok(said == Some(workload_api::ENABLED))
     }
 }
 
@@ -45,7 +60,7 @@ impl ModeOfNamespace {
 /// # Errors
 /// It or its namespace has a misspelt value. Such a pod gets no sidecar in its place: who shares a process with it would
 /// not be what its author relies on.
-pub(crate) fn is_node(pod: &Value, namespace: &ModeOfNamespace) -> Result<bool, InjectError> {
+pub(crate) fn is_node(pod: &Value, namespace: &ProxiesOfNamespace) -> Result<bool, InjectError> {
     one_of(setting(pod, SHARE_ANNOTATION), namespace.share.as_deref(), SHARE_ANNOTATION, &SHARES)?;
     let own = setting(pod, MODE_ANNOTATION);
     let mode = one_of(own, namespace.mode.as_deref(), MODE_ANNOTATION, &MODES)?;
@@ -83,8 +98,8 @@ mod tests {
 
     fn checked(own: &str, mode: Option<&str>, share: Option<&str>) -> Result<bool, String> {
         let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
-        let of_namespace =
-            ModeOfNamespace { mode: mode.map(str::to_owned), share: share.map(str::to_owned) };
+        let (mode, share) = (mode.map(str::to_owned), share.map(str::to_owned));
+        let of_namespace = ProxiesOfNamespace { mode, share, workload_api: None };
         is_node(&pod, &of_namespace).map_err(|error| error.to_string())
     }
 
@@ -136,5 +151,10 @@ mod tests {
         }
         let share = r#""labels":{"leno.dev/share":"namespace"}"#;
         assert_eq!(checked(share, None, Some("pods")), Ok(false), "the pod decides");
+        let misspelt = Some("true".to_owned());
+        let of_namespace = ProxiesOfNamespace { workload_api: misspelt, ..Default::default() };
+        let refused = of_namespace.check().unwrap_err().to_string();
+        let part = "leno.dev/workload-api: \"true\", which its namespace says, is none of enabled,";
+        assert!(refused.contains(part), "{refused}");
     }
 }

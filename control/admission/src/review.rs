@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-use crate::inject::{Enclosing, Outcome, declines, inject, patch};
+use crate::inject::{Enclosing, Outcome, SkipReason, declines, inject, patch};
 use crate::settings::Settings;
 use crate::value::Value;
 
@@ -80,6 +80,14 @@ impl Review {
                 };
                 let warnings = declines(&pod).then(warning).into_iter().collect();
                 Answer { patch: Some(patch(&self.object, &pod)), warnings, ..Answer::default() }
+            }
+            Ok(Outcome::Skipped(SkipReason::NodeMode)) if enclosing.offers_workload_api(&pod) => {
+                let warning = format!(
+                    "leno.dev/workload-api: enabled of namespace {} has no effect on a pod in node mode: set leno.dev/mode: \
+                     sidecar on the pod if its application needs it",
+                    self.namespace
+                );
+                Answer { warnings: vec![warning], ..Answer::default() }
             }
             Ok(Outcome::Skipped(_)) => Answer::default(),
             Err(error) => Answer::denied(format!("the pod cannot have a proxy: {error}")),
@@ -212,6 +220,40 @@ mod tests {
             crate::uninject(&mut injected).unwrap();
             assert_eq!(injected, review.object);
         }
+    }
+
+    #[test]
+    fn a_namespace_has_the_proxies_of_its_pods_serve_the_workload_api() {
+        let stored = |value: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {{leno.dev/workload-api: {value}}}}}\n"
+            );
+            let mut stored = crate::StoredObjects::default();
+            let parsed = leno_resources::parse("", &text).unwrap();
+            parsed.objects.iter().for_each(|located| stored.put(&located.value));
+            stored
+        };
+        let answer = |stored: &crate::StoredObjects, annotations: serde_json::Value| {
+            let spec = json!({"containers": [{"name": "web"}]});
+            let review = review(json!({"metadata": {"annotations": annotations}, "spec": spec}));
+            review.inject(&Settings::default(), &stored.enclosing(&review).unwrap())
+        };
+        let serves = |answer: &Answer| {
+            let patch = serde_json::to_string(answer.patch.as_ref().unwrap()).unwrap();
+            patch.contains("SPIFFE_ENDPOINT_SOCKET")
+        };
+        let (enabled, disabled) = (stored("enabled"), stored("disabled"));
+        let own = |value: &str| json!({"leno.dev/workload-api": value});
+        assert!(serves(&answer(&enabled, json!({}))));
+        assert!(!serves(&answer(&enabled, own("disabled"))), "the pod decides");
+        assert!(serves(&answer(&disabled, own("enabled"))), "the pod decides");
+        assert!(!serves(&answer(&disabled, json!({}))));
+        // It is no reason to refuse a pod that can do without.
+        let left = answer(&enabled, json!({"leno.dev/inject": "disabled"}));
+        assert_eq!(left, Answer::default());
+        let left = answer(&enabled, json!({"leno.dev/mode": "node"}));
+        assert_eq!((&left.denied, &left.patch), (&None, &None));
+        assert!(left.warnings[0].contains("namespace shop has no effect"), "{:?}", left.warnings);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::{InjectError, said};
+use crate::mode::ProxiesOfNamespace;
 use crate::value::Value;
 use crate::workload_api;
 
@@ -239,12 +240,33 @@ impl Settings {
         let Some((name, value)) = asked else { return Ok(false) };
         let wrong = |reason| InjectError::Annotation { name: name.clone(), reason };
         let is_enabled = workload_api::is_enabled(value).map_err(wrong)?;
-        if is_enabled && self.workload_api.is_some() {
-            let reason = "cannot be enabled where identity.workloadApi names the Workload API that issues the proxy's \
-                          certificates: have that one serve the application too";
-            return Err(wrong(reason.to_owned()));
+        self.check_workload_api(is_enabled, "")
+    }
+
+    /// The same for a pod that gets a proxy, with what its namespace says where the pod says nothing.
+    pub(crate) fn of_namespace(
+        self,
+        pod: &Value,
+        namespace: &ProxiesOfNamespace,
+    ) -> Result<Self, InjectError> {
+        if workload_api::is_said_by(pod) {
+            return Ok(self);
         }
-        Ok(is_enabled)
+        let whose = ", as its namespace has it";
+        let is_enabled = self.check_workload_api(namespace.serves_workload_api()?, whose)?;
+        Ok(Self { serves_workload_api: is_enabled, ..self })
+    }
+
+    /// Refuses the Workload API of the proxy beside that which issues the proxy's certificates.
+    fn check_workload_api(&self, is_enabled: bool, whose: &str) -> Result<bool, InjectError> {
+        if !is_enabled || self.workload_api.is_none() {
+            return Ok(is_enabled);
+        }
+        let reason = format!(
+            "cannot be enabled{whose} where identity.workloadApi names the Workload API that issues the proxy's \
+             certificates: have that one serve the application too"
+        );
+        Err(InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason })
     }
 
     /// The same with what a pod says in its annotations.

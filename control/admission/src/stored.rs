@@ -10,12 +10,12 @@ use std::sync::Arc;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
     CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, MODE_ANNOTATION,
-    Object, ObjectKey, SHARE_ANNOTATION,
+    Object, ObjectKey, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
 };
 use leno_types::nearest;
 
 use crate::inject::{Enclosing, FLOW_ANNOTATIONS, Floor};
-use crate::mode::ModeOfNamespace;
+use crate::mode::ProxiesOfNamespace;
 use crate::review::Review;
 use crate::value::Value;
 
@@ -90,8 +90,12 @@ impl StoredObjects {
             .into_iter()
             .filter_map(|(name, _)| Some((name, annotations?.get(name)?.clone())));
         let flows = flows.collect();
-        let mode = ModeOfNamespace { mode: said(MODE_ANNOTATION), share: said(SHARE_ANNOTATION) };
-        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, mode, floor })
+        let proxies = ProxiesOfNamespace {
+            mode: said(MODE_ANNOTATION),
+            share: said(SHARE_ANNOTATION),
+            workload_api: said(WORKLOAD_API_ANNOTATION),
+        };
+        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
     }
 
     /// The objects that a judgement of this review looks at.

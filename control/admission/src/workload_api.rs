@@ -4,8 +4,11 @@ use crate::WORKLOAD_API_VOLUME;
 use crate::inject::each_container;
 use crate::value::Value;
 
-/// Whether the proxy of a pod serves it: `enabled` or `disabled`.
-pub(crate) const ANNOTATION: &str = "leno.dev/workload-api";
+/// Whether the proxy of a pod serves it.
+pub(crate) use leno_resources::WORKLOAD_API_ANNOTATION as ANNOTATION;
+/// The values of that annotation.
+pub(crate) const VALUES: [&str; 2] = [ENABLED, "disabled"];
+pub(crate) const ENABLED: &str = "enabled";
 /// Where all containers have the folder of the socket.
 pub(crate) const FOLDER: &str = "/run/leno/workload-api";
 /// The socket in it.
@@ -26,11 +29,15 @@ const LISTS: [(&str, &str); 2] =
 /// # Errors
 /// What the value is, where it is none of both.
 pub(crate) fn is_enabled(value: &Value) -> Result<bool, String> {
-    match value.text() {
-        Some("enabled") => Ok(true),
-        Some("disabled") => Ok(false),
-        _ => Err(format!("{} is none of enabled, disabled", crate::inject::said(value))),
+    match value.text().filter(|text| VALUES.contains(text)) {
+        Some(text) => Ok(text == ENABLED),
+        None => Err(format!("{} is none of {}", crate::inject::said(value), VALUES.join(", "))),
     }
+}
+
+/// Whether a pod says something of it, which hides what its namespace says.
+pub(crate) fn is_said_by(pod: &Value) -> bool {
+    pod.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
 /// The volume of the socket. It has no disk: a socket takes none.

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use leno_admission::{
-    Enclosing, Format, InjectionOutcome, Report, Settings, Shape, Value, inject_document, rewrite,
-    uninject_document,
+    Enclosing, Format, InjectionOutcome, ProxiesOfNamespace, Report, Settings, Shape, Value,
+    inject_document, rewrite, uninject_document,
 };
 
 /// Fewest texts: a folder that is not found has none.
@@ -40,10 +40,18 @@ fn settings(file: &Path) -> Settings {
     Settings { image, shape, workload_api, pod_certificates, ..Settings::default() }
 }
 
+/// `namespace` is of a namespace whose proxies serve the Workload API.
+fn enclosing(file: &Path) -> Enclosing {
+    let serves = file.to_string_lossy().contains("workload-api-namespace.in");
+    let workload_api = serves.then(|| "enabled".to_owned());
+    let proxies = ProxiesOfNamespace { workload_api, ..ProxiesOfNamespace::default() };
+    Enclosing { proxies, ..Enclosing::default() }
+}
+
 fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {
     let (settings, mut reports) = (settings(file), Vec::new());
     let out = rewrite(text, None, |document| {
-        note(inject_document(document, &settings, |_| Enclosing::default()), &mut reports)
+        note(inject_document(document, &settings, |_| enclosing(file)), &mut reports)
     });
     (out.unwrap(), reports)
 }
