@@ -124,7 +124,7 @@ impl WorkloadApi {
 pub struct Image {
     /// The prefix of their names, without the slash; may be empty.
     pub registry: String,
-    /// Their tag; Leno's version if empty.
+    /// Their tag; if it is empty Leno's version, and `-fips` behind it with the profile of that name.
     pub tag: String,
     /// Their digests, which go before the tag.
     pub digests: Digests,
@@ -456,11 +456,21 @@ impl Values {
     }
 }
 
-impl Image {
+impl Values {
     /// The image `name` of an installation of `version`, under the name that the chart gives it.
     #[must_use]
-    pub fn named(&self, name: &str, version: &str) -> String {
-        let tag = if self.tag.is_empty() { version } else { &self.tag };
+    pub fn image_named(&self, name: &str, version: &str) -> String {
+        match self.tls_profile {
+            TlsProfile::Default => self.image.named(name, version),
+            TlsProfile::Fips => self.image.named(name, &format!("{version}-fips")),
+        }
+    }
+}
+
+impl Image {
+    /// `default_tag` is that of an empty one.
+    fn named(&self, name: &str, default_tag: &str) -> String {
+        let tag = if self.tag.is_empty() { default_tag } else { &self.tag };
         let digest = match name {
             "leno-proxy" => self.digests.proxy.as_str(),
             "leno-controller" => self.digests.controller.as_str(),

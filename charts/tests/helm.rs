@@ -133,15 +133,26 @@ fn files_and_settings_change_what_they_name_alone() {
 fn an_image_is_named_as_the_templates_do() {
     let digest: &[&str] =
         &["image.registry=r.test", "image.digests.proxy=sha256:ab", "image.tag=7"];
-    for settings in
-        [&[][..], &["image.registry=r.test/leno"], &["image.registry=", "image.tag=7"], digest]
-    {
+    let fips: &[&str] = &["image.registry=r.test", "tlsProfile=fips"];
+    let own_fips: &[&str] = &["image.tag=7", "tlsProfile=fips"];
+    let plain: [&[&str]; 3] =
+        [&[], &["image.registry=r.test/leno"], &["image.registry=", "image.tag=7"]];
+    for settings in plain.into_iter().chain([digest, fips, own_fips]) {
         let settings: Vec<String> = settings.iter().map(|one| (*one).to_owned()).collect();
         let values = Values::load(&[], &settings).unwrap();
-        let name = values.image.named("leno-proxy", env!("CARGO_PKG_VERSION"));
+        let version = env!("CARGO_PKG_VERSION");
+        let name = values.image_named("leno-proxy", version);
         let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
         assert!(text.contains(&format!("value: \"{name}\"")), "{name} is not in\n{text}");
+        // All images of one profile have the same tag.
+        for part in ["leno-controller", "leno-agent"] {
+            let name = values.image_named(part, version);
+            assert!(text.contains(&format!("image: {name}\n")), "{name} is not in\n{text}");
+        }
     }
+    let all = ["tlsProfile=fips".to_owned()];
+    let fips = Values::load(&[], &all).unwrap().image_named("leno-proxy", "1.2.3");
+    assert_eq!(fips, "leno-proxy:1.2.3-fips");
 }
 
 #[test]

@@ -250,7 +250,7 @@ impl Inject {
             None
         };
         let settings = Settings {
-            image: told.image.named("leno-proxy", &there.version),
+            image: told.image_named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
             pull_secrets: told.image.pull_secrets.into_iter().map(|one| one.name).collect(),
             trust_domain: told.trust_domain,
