@@ -16,7 +16,7 @@ use crate::stat::ROUTED;
 /// How long an answer may take: a call is ended by the server after a minute.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Clients without an identity are denied.
+/// Clients without an identity are denied, and those whose certificate is older than twelve hours.
 const POLICY: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -24,7 +24,7 @@ kind: AuthorizationPolicy
 metadata: {name: web, namespace: shop}
 spec:
   selector: {}
-  rules: [{from: [{serviceAccounts: [default]}]}]
+  rules: [{from: [{serviceAccounts: [default], certificate: {maxAge: 12h}}]}]
 ";
 
 /// A client of the server.
@@ -159,6 +159,21 @@ fn a_client_of_mcp_reads_the_mesh_and_changes_nothing() {
         let check = client.answer("authz", &asked);
         assert_eq!(check["answer"]["permitted"], permitted, "{check}");
     }
+    let mut asked = json!({"workload": "web", "from": "client", "request": ["http://web:8080/"]});
+    for (name, value, permitted) in [
+        ("certificate_age", "11h", true),
+        ("certificate_age", "17h", false),
+        ("certificate_left", "20h", true),
+        ("certificate_left", "2h", false),
+    ] {
+        let mut asked = asked.clone();
+        asked[name] = json!(value);
+        let check = client.answer("authz", &asked);
+        assert_eq!(check["answer"]["permitted"], permitted, "{name} {value}: {check}");
+    }
+    asked["certificate_age"] = json!("17 hours");
+    let refused = client.refusal("authz", &asked);
+    assert!(refused.contains("--certificate-age"), "{refused}");
     let tapped = client.answer(
         "tap",
         &json!({"workloads": ["client"], "to": "web", "path": "/", "status": "200", "headers": true, "count": 1, "for": 30}),

@@ -34,7 +34,7 @@ struct Parameter {
 /// Where the command line of the command has it.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// `--NAME=VALUE`.
+    /// `--NAME=VALUE`, with dashes where the name has underscores.
     Option,
     Positional,
     /// Behind `--`.
@@ -163,6 +163,16 @@ pub(super) const TOOLS: [&Tool; 7] = [
                 Kind::Texts,
                 "Claims of the request's token, each NAME=VALUE, which is taken for valid",
             ),
+            option(
+                "certificate_age",
+                Kind::Text,
+                "How long ago the certificates of clients began to hold, such as 17h, for policies on it",
+            ),
+            option(
+                "certificate_left",
+                Kind::Text,
+                "How long the certificates of clients still hold, such as 2h, for policies on it",
+            ),
             Parameter { is_required: false, ..REQUEST },
         ],
         answers_no: true,
@@ -238,9 +248,10 @@ impl Tool {
                 parameter.values(given.get(parameter.name).filter(|one| !one.is_null()))?;
             match parameter.place {
                 Place::Option => {
+                    let name = parameter.name.replace('_', "-");
                     line.extend(values.into_iter().map(|value| match parameter.kind {
-                        Kind::Flag => format!("--{}", parameter.name),
-                        _ => format!("--{}={value}", parameter.name),
+                        Kind::Flag => format!("--{name}"),
+                        _ => format!("--{name}={value}"),
                     }))
                 }
                 Place::Positional => positionals.extend(values),
@@ -341,6 +352,9 @@ mod tests {
         let explain = json!({"client": "web", "request": ["GET", "http://cart/", "-H", "x: y"]});
         let wanted = ["web", "--", "GET", "http://cart/", "-H", "x: y"];
         assert_eq!(line("explain", explain).unwrap(), wanted);
+        let authz = json!({"workload": "web", "certificate_age": "17h", "certificate_left": "2h"});
+        let wanted = ["--certificate-age=17h", "--certificate-left=2h", "web"];
+        assert_eq!(line("authz", authz).unwrap(), wanted);
         let tap = json!({"workloads": ["web", "cart"], "headers": true, "for": 5, "status": "5xx"});
         let wanted = ["--status=5xx", "--headers", "--count=10", "--for=5s", "web", "cart"];
         assert_eq!(line("tap", tap).unwrap(), wanted);
