@@ -81,6 +81,7 @@ pub struct PodCertificateSigner {
     issued: AtomicU64,
     denied: AtomicU64,
     failed: AtomicU64,
+    keyless: AtomicU64,
     waiting: AtomicU64,
     left_out: AtomicU64,
     /// 1 where the policy was there when it was looked for last.
@@ -150,7 +151,7 @@ impl PodCertificateSigner {
         authority: Arc<Authority>,
         (lifetime, is_wanted): (Duration, bool),
     ) -> Self {
-        let [issued, denied, failed, waiting, left_out, guarded] =
+        let [issued, denied, failed, keyless, waiting, left_out, guarded] =
             std::array::from_fn(|_| AtomicU64::new(0));
         Self {
             client,
@@ -160,6 +161,7 @@ impl PodCertificateSigner {
             issued,
             denied,
             failed,
+            keyless,
             waiting,
             left_out,
             guarded,
@@ -182,9 +184,14 @@ impl PodCertificateSigner {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "Answers to PodCertificateRequests, by result; failed ones are tried again.";
-        let results =
-            [("issued", &self.issued), ("denied", &self.denied), ("failed", &self.failed)];
+        let help = "Answers to PodCertificateRequests, by result; failed ones are tried again, and those of kubelets that are \
+                    too old have no key and no answer.";
+        let results = [
+            ("issued", &self.issued),
+            ("denied", &self.denied),
+            ("failed", &self.failed),
+            ("keyless", &self.keyless),
+        ];
         counts::render(text, ("pod_certificates_total", help), &results);
         let help = "PodCertificateRequests without an answer, as far as this replica leads: waiting, or left out for want of \
                     room in the queue until it is empty.";
@@ -308,6 +315,18 @@ impl Observed<'_> {
 
     fn take(&mut self, object: DynamicObject) {
         match read(object) {
+            (key, Some(request)) if !request.spec.has_key() => {
+                // What it asks for cannot change, and a denial would hold for good.
+                self.queue.remove(&key);
+                self.own.keyless.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    node = request.spec.node_name,
+                    namespace = key.namespace,
+                    pod = request.spec.pod_name,
+                    "a PodCertificateRequest has no key that this API server keeps, and is left without an answer: update the \
+                     kubelet of this node; it repeats the request once Kubernetes has removed this one"
+                );
+            }
             (_, Some(request)) => self.queue.put(request),
             (key, None) => self.queue.remove(&key),
         }
