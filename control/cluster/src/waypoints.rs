@@ -101,14 +101,15 @@ impl WaypointReconciler {
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
         let owner = (name.as_str(), plan.uid.as_str());
-        put(&accounts, owner, ("ServiceAccount", &plan.account), true).await?;
+        let account = put(&accounts, owner, ("ServiceAccount", &plan.account), true).await?;
         let service = put(&services, owner, ("Service", &plan.service), true).await?;
         // The selector of a Deployment cannot change, so that one of another client is not taken over.
         let deployment = put(&deployments, owner, ("Deployment", &plan.deployment), false).await?;
         self.written.fetch_add(1, Ordering::Relaxed);
         Ok(Written {
             generation: deployment.metadata.generation,
-            version: service.metadata.resource_version,
+            service: service.metadata.resource_version,
+            account: account.metadata.resource_version,
         })
     }
 
@@ -203,13 +204,14 @@ fn resource() -> ApiResource {
 /// Namespace and name.
 type Key = (String, String);
 
-/// What was stored.
+/// What was stored of a Gateway's objects.
 #[derive(Clone, Debug, PartialEq)]
 struct Written {
     /// Of the Deployment's spec.
     generation: Option<i64>,
-    /// Of the Service.
-    version: Option<String>,
+    /// The versions of the Service and of the service account.
+    service: Option<String>,
+    account: Option<String>,
 }
 
 /// What became of the objects of a Gateway.
@@ -255,6 +257,8 @@ struct Observed<'a> {
     gateways: Reflection<Key, Waypoint>,
     deployments: Reflection<Key, DeploymentState>,
     services: Reflection<Key, ServiceState>,
+    /// The versions of service accounts.
+    accounts: Reflection<Key, Option<String>>,
     outcomes: BTreeMap<Key, Outcome>,
 }
 
@@ -263,6 +267,7 @@ enum Observation {
     Gateway(Report<Box<DynamicObject>>),
     Deployment(Report<(Key, DeploymentState)>),
     Service(Report<(Key, ServiceState)>),
+    Account(Report<(Key, Option<String>)>),
 }
 
 fn reduced_deployment(one: Deployment) -> (Key, DeploymentState) {
@@ -277,16 +282,20 @@ fn reduced_service(one: Service) -> (Key, ServiceState) {
     (key, ServiceState { version: one.metadata.resource_version, addresses })
 }
 
+fn reduced_account(one: ServiceAccount) -> (Key, Option<String>) {
+    (key(&one), one.metadata.resource_version)
+}
+
 impl<'a> Observed<'a> {
     fn new(own: &'a WaypointReconciler) -> Self {
         let (gateways, deployments) = (Reflection::default(), Reflection::default());
-        let (services, outcomes) = (Reflection::default(), BTreeMap::new());
-        Self { own, gateways, deployments, services, outcomes }
+        let (services, accounts) = (Reflection::default(), Reflection::default());
+        Self { own, gateways, deployments, services, accounts, outcomes: BTreeMap::new() }
     }
 
     fn is_complete(&self) -> bool {
         let objects = self.deployments.is_complete() && self.services.is_complete();
-        self.gateways.is_complete() && objects
+        self.gateways.is_complete() && objects && self.accounts.is_complete()
     }
 
     /// The Gateways whose objects are to be written, and since when they may be.
@@ -300,19 +309,7 @@ impl<'a> Observed<'a> {
                 None => None,
                 Some(Outcome { written: Err(_), at, .. }) => Some(*at + RETRY),
                 Some(Outcome { written: Ok(written), at, .. }) => {
-                    let there = Written {
-                        generation: self
-                            .deployments
-                            .values()
-                            .get(key)
-                            .and_then(|one| one.generation),
-                        version: self
-                            .services
-                            .values()
-                            .get(key)
-                            .and_then(|one| one.version.clone()),
-                    };
-                    if there == *written {
+                    if self.there(key) == *written {
                         return None;
                     }
                     Some(*at + PAUSE)
@@ -321,6 +318,17 @@ impl<'a> Observed<'a> {
             Some((key.clone(), hash, wait))
         };
         self.gateways.values().iter().filter_map(due).collect()
+    }
+
+    /// The objects of a Gateway, as the watches have reported them.
+    fn there(&self, key: &Key) -> Written {
+        let deployment = self.deployments.values().get(key);
+        let service = self.services.values().get(key);
+        Written {
+            generation: deployment.and_then(|one| one.generation),
+            service: service.and_then(|one| one.version.clone()),
+            account: self.accounts.values().get(key).cloned().flatten(),
+        }
     }
 
     /// The statuses to be written.
@@ -389,7 +397,10 @@ impl Reconciler for Observed<'_> {
             deployments.map(|report| Observation::Deployment(report.map(reduced_deployment)));
         let services = leno_kube::watch(Api::all(client()), ours());
         let services = services.map(|report| Observation::Service(report.map(reduced_service)));
-        stream::select(gateways, stream::select(deployments, services)).boxed()
+        let accounts = leno_kube::watch(Api::all(client()), ours());
+        let accounts = accounts.map(|report| Observation::Account(report.map(reduced_account)));
+        let objects = stream::select(stream::select(deployments, services), accounts);
+        stream::select(gateways, objects).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -401,16 +412,21 @@ impl Reconciler for Observed<'_> {
             Observation::Service(Report::Event(event)) => {
                 return self.services.take(event, |(key, state)| (key, Some(state)));
             }
+            Observation::Account(Report::Event(event)) => {
+                return self.accounts.take(event, |(key, version)| (key, Some(version)));
+            }
             // The kind is not installed.
             Observation::Gateway(Report::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             )) if is_status(&error, 404) => return,
             Observation::Gateway(Report::Failed(error))
             | Observation::Deployment(Report::Failed(error))
-            | Observation::Service(Report::Failed(error)) => error,
+            | Observation::Service(Report::Failed(error))
+            | Observation::Account(Report::Failed(error)) => error,
             Observation::Gateway(Report::Resumed)
             | Observation::Deployment(Report::Resumed)
-            | Observation::Service(Report::Resumed) => return,
+            | Observation::Service(Report::Resumed)
+            | Observation::Account(Report::Resumed) => return,
         };
         let error: &dyn std::error::Error = &error;
         tracing::warn!(error, "waypoints cannot be followed; trying again");
@@ -449,8 +465,9 @@ impl Reconciler for Observed<'_> {
                 let state = DeploymentState { generation: written.generation, ..before };
                 self.deployments.insert(key.clone(), state);
                 let before = self.services.values().get(&key).cloned().unwrap_or_default();
-                let state = ServiceState { version: written.version.clone(), ..before };
+                let state = ServiceState { version: written.service.clone(), ..before };
                 self.services.insert(key.clone(), state);
+                self.accounts.insert(key.clone(), written.account.clone());
             }
             self.outcomes.insert(key, Outcome { plan, written, at: Instant::now() });
         }

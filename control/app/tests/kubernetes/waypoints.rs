@@ -1,6 +1,7 @@
 //! Gateways that become waypoints.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leno_charts::{NAMESPACE, Values, render};
 use leno_testkit_api::objects::{pod, service, slice};
@@ -90,6 +91,29 @@ async fn available(bed: &Bed, name: &str, number: u32) {
     bed.set_status(status).await;
 }
 
+/// The service account of a waypoint that was deleted is there again, and keeps what others add to it.
+async fn account_is_made_again(bed: &Bed, replica: &Replica) {
+    let account = || object("v1", "ServiceAccount", "shop", "edge");
+    let before = bed.get(account()).await.unwrap().metadata.uid;
+    bed.delete(account()).await;
+    until("so is the service account", async || {
+        let found = bed.get(account()).await?;
+        (found.metadata.uid != before && found.metadata.owner_references.is_some()).then_some(())
+    })
+    .await;
+    // What others add to it stays, and is no reason to write again and again.
+    bed.merge(account(), json!({"imagePullSecrets": [{"name": "registry"}]})).await;
+    let writes = "leno_control_waypoint_writes_total{result=\"written\"}";
+    until("the account is settled", async || {
+        let first = replica.metric(writes).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        (replica.metric(writes).await as u64 == first as u64).then_some(())
+    })
+    .await;
+    let found = bed.get(account()).await.unwrap();
+    assert_eq!(found.data["imagePullSecrets"], json!([{"name": "registry"}]));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
     let Some(kube) = binary() else { return };
@@ -139,6 +163,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
     until("so is the Service", async || bed.get(object("v1", "Service", "shop", "edge")).await)
         .await;
     says(&bed, &edge, "Programmed", ("False", "Pending")).await;
+    account_is_made_again(&bed, &replica).await;
 
     // What is not asked of us is left alone.
     let mut other = gateway("shop", "other-class");
