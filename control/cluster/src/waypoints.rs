@@ -59,6 +59,7 @@ const AT_ONCE: usize = 4;
 /// Keeps the objects and the status of each Gateway of the class. If the kind is not installed there is nothing to do.
 pub struct WaypointReconciler {
     client: Client,
+    is_wanted: bool,
     /// The spec of a waypoint's pods, without its service account.
     pod: Value,
     hashes: RandomState,
@@ -68,15 +69,19 @@ pub struct WaypointReconciler {
 }
 
 impl WaypointReconciler {
-    /// `pod`: the spec of a waypoint's pods, without its service account.
+    /// `pod`: the spec of a waypoint's pods, without its service account; `None` if no Gateway becomes a waypoint.
     #[must_use]
-    pub fn new(client: Client, pod: Value) -> Self {
+    pub fn new(client: Client, pod: Option<Value>) -> Self {
         let [written, failed, beyond] = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { client, pod, hashes: RandomState::new(), written, failed, beyond }
+        let (is_wanted, pod) = (pod.is_some(), pod.unwrap_or_default());
+        Self { client, is_wanted, pod, hashes: RandomState::new(), written, failed, beyond }
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
+        if !self.is_wanted {
+            return;
+        }
         while_leading(leads, || Observed::new(self)).await;
     }
 

@@ -239,6 +239,8 @@ struct Planes {
     unread_answers: Cell<u64>,
     /// Announcements of destroyed sockets that this thread has lost and are counted in the registry.
     lost_announcements: Cell<u64>,
+    /// Connections of this thread to itself that were refused and are counted in the registry.
+    refused_passages: Cell<u64>,
 }
 
 async fn serve(
@@ -436,6 +438,7 @@ impl Planes {
             in_process: Cell::default(),
             unread_answers: Cell::new(0),
             lost_announcements: Cell::new(0),
+            refused_passages: Cell::new(0),
         }
     }
 
@@ -476,6 +479,10 @@ impl Planes {
                 let lost = leno_transport::lost_announcements();
                 let counted = self.lost_announcements.replace(lost);
                 self.registry.count_many(Counter::AnnouncementsLost, lost.saturating_sub(counted));
+                let refused = leno_transport::refused_passages();
+                let counted = self.refused_passages.replace(refused);
+                self.registry
+                    .count_many(Counter::OutboundPassages, refused.saturating_sub(counted));
                 // Ejections end by themselves: those of now are told.
                 self.outbound.sweep();
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));

@@ -98,6 +98,8 @@ counters! {
     OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
     /// Connections refused because a limit on connections or on memory was reached.
     InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
+    /// Connections refused because a limit on connections or on memory was reached.
+    OutboundPassages = "leno_connections_refused" r#"direction="outbound",reason="waypoint""#,
     /// Connections that waited up to a second, because more came than the workload, or one client of it, may open in a second.
     OutboundSlowed = "leno_connections_slowed" r#"direction="outbound""#,
     /// Connections that waited up to a second, because more came than the workload, or one client of it, may open in a second.

@@ -72,7 +72,7 @@ pub use liveness::{SILENCE, is_unanswered, shut_down};
 pub use local::{LocalAddresses, interface_addresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use pace::{Arrival, Pace, Paces};
-pub use passage::Passage;
+pub use passage::{Passage, refused_passages};
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
 pub use sockets::{HandedNamespace, diagnosis, is_served_here, serve_over_the_network};

@@ -23,6 +23,16 @@ const MAX_UNDER_WAY: usize = 4096;
 /// keeps one for a minute.
 const SOURCES: u8 = 200;
 
+thread_local! {
+    static REFUSED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many connections of this thread to itself were refused because too many were being made.
+#[must_use]
+pub fn refused_passages() -> u64 {
+    REFUSED.get()
+}
+
 /// The way of one worker to itself.
 #[derive(Debug)]
 pub struct Passage {
@@ -72,6 +82,7 @@ impl Passage {
 
     fn bind(&self, destination: SocketAddr) -> io::Result<(TcpSocket, UnderWay<'_>)> {
         if self.under_way.borrow().len() >= MAX_UNDER_WAY {
+            REFUSED.set(REFUSED.get().saturating_add(1));
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!("{MAX_UNDER_WAY} connections of the waypoint to itself are being made"),
@@ -107,6 +118,20 @@ mod tests {
         assert_eq!(passage.destination(client), None);
         let stranger = TcpStream::connect(listener.address()).await.unwrap();
         assert_eq!(passage.destination(stranger.local_addr().unwrap()), None);
+    }
+
+    #[tokio::test]
+    async fn one_beyond_the_most_is_refused_and_counted() {
+        let (passage, _listener) = Passage::open().unwrap();
+        let to = SocketAddr::from(([10, 96, 0, 7], 80));
+        for number in 0..MAX_UNDER_WAY {
+            let client = SocketAddr::from(([127, 16, 0, 1], u16::try_from(number).unwrap()));
+            passage.under_way.borrow_mut().insert(client, to);
+        }
+        let before = refused_passages();
+        let refused = passage.connect(to).await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Other(address, _) if address == to), "{refused:?}");
+        assert_eq!(refused_passages(), before + 1);
     }
 
     #[tokio::test]

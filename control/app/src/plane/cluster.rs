@@ -121,28 +121,25 @@ fn of_pods(
 ) -> anyhow::Result<Vec<Render>> {
     let signer = pod_certificates(client, of, authority, leads.clone());
     let waypoints = waypoints(client, of.0, has_pod_certificates, leads.clone())?;
-    Ok(std::iter::once(signer).chain(waypoints).collect())
+    Ok(vec![signer, waypoints])
 }
 
-/// Starts what makes waypoints of Gateways, if that is switched on.
+/// Starts what makes waypoints of Gateways, which does nothing unless that is switched on.
 fn waypoints(
     client: &Client,
     cluster: &Cluster,
     has_pod_certificates: bool,
     leads: watch::Receiver<bool>,
-) -> anyhow::Result<Option<Render>> {
-    if !cluster.waypoints {
-        return Ok(None);
-    }
+) -> anyhow::Result<Render> {
     let mut proxies = (*cluster.proxies).clone();
     if !has_pod_certificates {
         proxies.pod_certificates = None;
     }
-    let pod = serde_json::to_value(leno_admission::waypoint_pod(&proxies));
-    let pod = pod.context("making the pods of waypoints")?;
+    let pod = || serde_json::to_value(leno_admission::waypoint_pod(&proxies));
+    let pod = cluster.waypoints.then(pod).transpose().context("making the pods of waypoints")?;
     let reconciler = Arc::new(WaypointReconciler::new(client.clone(), pod));
     let run = |part: Arc<WaypointReconciler>| async move { part.run(leads).await };
-    Ok(Some(start(reconciler, run, WaypointReconciler::render)))
+    Ok(start(reconciler, run, WaypointReconciler::render))
 }
 
 /// Starts what signs the certificates that kubelets request for pods.
