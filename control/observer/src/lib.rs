@@ -94,6 +94,7 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
         pods: pods.clone(),
         edits: edits.clone(),
         metrics: metrics.clone(),
+        places: front.places.clone(),
     };
     let (listener, admin_listener) = (
         listen(settings.listen).await?,

@@ -20,9 +20,9 @@ use crate::pods::Pods;
 use crate::readers::{Readers, Refusal};
 
 /// Connections of readers at once. They all come from loopback, by port-forwards. One of HTTP/1 that sends nothing for 3 s
-/// ends, and so does one of HTTP/2 whose calls are all refused, after 10 s.
+/// ends, and so does one of HTTP/2 whose calls are all refused, after 5 s.
 const MAX_CONNECTIONS: usize = 128;
-/// How many of them may be of HTTP/2, which last for up to an hour.
+/// How many more may be of HTTP/2 of readers that may see something, which last for up to an hour.
 const MAX_HTTP2: usize = 32;
 /// Answers that are computed at once, each by a thread of its own.
 const MAX_COMPUTED: usize = 4;
@@ -35,13 +35,13 @@ pub(crate) struct Front {
     /// Places for answers that are computed.
     computed: Arc<Semaphore>,
     /// What calls of gRPC share.
-    places: Places,
+    pub(crate) places: Arc<Places>,
 }
 
 impl Front {
     pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
         let computed = Arc::new(Semaphore::new(MAX_COMPUTED));
-        Self { hub, pods, readers, computed, places: Places::new(MAX_HTTP2) }
+        Self { hub, pods, readers, computed, places: Arc::new(Places::new(MAX_HTTP2)) }
     }
 
     /// Serves until the future is dropped.
@@ -113,6 +113,8 @@ pub(crate) struct Admin {
     pub(crate) pods: Arc<Pods>,
     pub(crate) edits: Arc<Edits>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What calls of gRPC share.
+    pub(crate) places: Arc<Places>,
 }
 
 impl Admin {
@@ -138,6 +140,7 @@ impl Admin {
             pods: self.pods.beyond(),
             objects: self.edits.beyond(),
             left_out: self.hub.left_out(),
+            places: self.places.counts(),
         };
         self.metrics.render(&mut text, &of_others);
         text

@@ -4,6 +4,7 @@
 //! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin. Documents, in which
 //! administrators write what only they are to know, are for who has the token.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, Shares, refuse_method, respond};
+use leno_program::{Answer, Share, Shares, refuse_method, respond};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::grpc::{self, Places};
@@ -63,7 +64,7 @@ pub struct Front {
 const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", DOCUMENT];
 /// Where documents are.
 const DOCUMENT: &str = "/api/v1/document";
-/// Connections of HTTP/2 at once: half of those that an address may have. The others are for browsers.
+/// Connections of HTTP/2 at once whose callers may read something. They are beside those of browsers.
 const MAX_HTTP2: usize = 8;
 /// Where a tap is polled.
 const TAP: &str = "/api/v1/tap";
@@ -241,7 +242,7 @@ pub async fn serve(listener: TcpListener, shares: Shares<IpAddr>, answers: &impl
     loop {
         tokio::select! {
             (stream, client, share) = shares.accept(&listener) => {
-                connections.push(share.hold(serve_connection(stream, client, answers)));
+                connections.push(serve_connection(stream, (client, share), answers));
             }
             Some(_ended) = connections.next() => {}
         }
@@ -249,15 +250,22 @@ pub async fn serve(listener: TcpListener, shares: Shares<IpAddr>, answers: &impl
 }
 
 /// Serves a connection of a browser, or of a client of gRPC, until it ends.
-async fn serve_connection(stream: TcpStream, client: SocketAddr, answers: &impl Answers) {
-    if grpc::is_http2(&stream).await {
+async fn serve_connection(
+    stream: TcpStream,
+    (client, mut share): (SocketAddr, Share<IpAddr>),
+    answers: &impl Answers,
+) {
+    let is_http2 = tokio::select! {
+        is_http2 = grpc::is_http2(&stream) => is_http2,
+        () = poll_fn(|cx| share.poll_lost(cx)) => return,
+    };
+    if is_http2 {
         let answer = async |request: Request<()>| answers.answer(&request).await;
-        grpc::serve(stream, client, answers.places(), answer).await;
+        grpc::serve(stream, (client, share), answers.places(), answer).await;
     } else {
-        leno_program::serve_stream(stream, client, async |request: Request<Incoming>| {
-            answers.answer(&request).await
-        })
-        .await;
+        let answer = async |request: Request<Incoming>| answers.answer(&request).await;
+        // Its place may be a newer one's before it ends.
+        let _lost = share.hold(leno_program::serve_stream(stream, client, answer)).await;
     }
 }
 

@@ -8,6 +8,7 @@
 //! JSON, which `serde` therefore reads into the messages (`grpc/tests.rs` compares both).
 
 use std::future::poll_fn;
+use std::hash::Hash;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ mod methods;
 mod reflection;
 mod status;
 
-pub use connection::{Places, serve};
+pub use connection::{PlaceCounts, Places, serve};
 use connection::{Shared, unless_reset};
 pub(crate) use methods::number_of;
 use methods::{Form, Method as Rpc};
@@ -76,18 +77,19 @@ pub async fn is_http2(stream: &TcpStream) -> bool {
 }
 
 /// A caller, and how it is answered.
-struct Caller<'a, A> {
+struct Caller<'a, 'p, A, K: Clone + Eq + Hash> {
     headers: HeaderMap,
-    shared: &'a Shared<'a, A>,
+    shared: &'a Shared<'p, A, K>,
 }
 
-async fn call<A, F>(
+async fn call<A, F, K>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    shared: &Shared<'_, A>,
+    shared: &Shared<'_, A, K>,
 ) where
     A: Fn(Request<()>) -> F,
     F: Future<Output = Answer>,
+    K: Clone + Eq + Hash,
 {
     let (head, body) = request.into_parts();
     let is_grpc = head
@@ -121,10 +123,11 @@ async fn call<A, F>(
     }
 }
 
-impl<A, F> Caller<'_, A>
+impl<A, F, K> Caller<'_, '_, A, K>
 where
     A: Fn(Request<()>) -> F,
     F: Future<Output = Answer>,
+    K: Clone + Eq + Hash,
 {
     /// The JSON of a path of the interface.
     async fn get(&self, target: &str) -> Result<Bytes, Status> {

@@ -1,9 +1,10 @@
 //! One connection of HTTP/2: how many calls it has, and when it ends.
 
-use std::fmt::Display;
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use h2::Reason;
 use h2::server::Connection;
 use hyper::Request;
 use hyper::body::Bytes;
-use leno_program::Answer;
+use leno_program::{Answer, Share, Shares};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -31,36 +32,90 @@ const SMALL: usize = 32 * 1024;
 /// How long a connection without calls is kept.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a connection is kept of which no call was answered with what was asked for. Others may need its place.
-const PROOF_WAIT: Duration = Duration::from_secs(10);
+const PROOF_WAIT: Duration = Duration::from_secs(5);
+/// The same while a call of it is being answered: reviews of the API server, and figures of a large mesh, take some seconds.
+const PROOF_LIMIT: Duration = Duration::from_secs(30);
 /// Longest life of a connection, after which callers begin again.
 const LIFE: Duration = Duration::from_hours(1);
 /// How long calls have to end after the connection was told to. A Watch ends at its next answer.
 const DRAIN: Duration = Duration::from_secs(10);
+/// The same for one of which no call was answered with what was asked for.
+const UNPROVEN_DRAIN: Duration = Duration::from_secs(1);
 
 /// What the connections of a program share.
 #[derive(Debug)]
 pub struct Places {
-    connections: Semaphore,
+    /// For connections of which a call was answered with what was asked for.
+    proven: Semaphore,
     most: usize,
+    /// For the others: a newer one gets the place of the oldest of the address with most.
+    unproven: Shares<IpAddr>,
     watches: Semaphore,
     conversions: Arc<Semaphore>,
+    full: AtomicU64,
+    evicted: AtomicU64,
+    late: AtomicU64,
+    watches_refused: AtomicU64,
+}
+
+/// What [`Places`] holds and has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlaceCounts {
+    /// Connections of which a call was answered with what was asked for.
+    pub proven: usize,
+    /// The other connections.
+    pub unproven: usize,
+    /// Watches that are open.
+    pub watches: usize,
+    /// Connections that were ended because all places for proven ones were taken.
+    pub full: u64,
+    /// Unproven connections that were ended because a newer one needed the place.
+    pub evicted: u64,
+    /// Connections that were ended because no call was answered with what was asked for in time.
+    pub late: u64,
+    /// Watches that were refused.
+    pub watches_refused: u64,
 }
 
 impl Places {
-    /// Those of a program that has so many connections of HTTP/2 at most. Its other connections are for browsers.
+    /// Those of a program that has so many connections of HTTP/2 at most whose callers may read something, and as many, two
+    /// at least, of which that is not known yet.
     #[must_use]
     pub fn new(most: usize) -> Self {
+        let unproven = most.max(2);
         Self {
-            connections: Semaphore::new(most),
+            proven: Semaphore::new(most),
             most,
+            // One more than there are: it is the oldest that ends where all are taken, not the newest.
+            unproven: Shares::new(unproven, unproven.saturating_add(1)),
             watches: Semaphore::new(MAX_WATCHES),
             conversions: Arc::new(Semaphore::new(MAX_CONVERTED)),
+            full: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            watches_refused: AtomicU64::new(0),
+        }
+    }
+
+    /// What is held now, and what was counted since the program began.
+    #[must_use]
+    pub fn counts(&self) -> PlaceCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        PlaceCounts {
+            proven: self.most.saturating_sub(self.proven.available_permits()),
+            unproven: self.unproven.held(),
+            watches: MAX_WATCHES.saturating_sub(self.watches.available_permits()),
+            full: of(&self.full),
+            evicted: of(&self.evicted),
+            late: of(&self.late),
+            watches_refused: of(&self.watches_refused),
         }
     }
 
     /// A place for a Watch.
     pub(super) fn watch(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.watches.try_acquire().map_err(|_none| {
+            self.watches_refused.fetch_add(1, Ordering::Relaxed);
             let why = format!("there are {MAX_WATCHES} Watches already: end one, or ask by Get");
             Status::new(Code::ResourceExhausted, why)
         })
@@ -91,12 +146,21 @@ impl Places {
     }
 }
 
+/// The place of a connection.
+enum Place<'a, K: Clone + Eq + Hash> {
+    /// That of any connection from its address, and one of the few for connections of HTTP/2 of which nothing else is known.
+    Unproven(Share<K>, Share<IpAddr>),
+    /// A call was answered with what was asked for: the caller may read something.
+    Proven { _place: SemaphorePermit<'a> },
+}
+
 /// What the calls of a connection share.
-pub(super) struct Shared<'a, A> {
+pub(super) struct Shared<'a, A, K: Clone + Eq + Hash> {
     pub(super) answer: &'a A,
     pub(super) places: &'a Places,
-    /// Whether a call was answered with what was asked for: the caller may read something.
-    is_proven: AtomicBool,
+    place: Mutex<Place<'a, K>>,
+    /// Whether there was no place when it was to have one for long.
+    is_full: AtomicBool,
     /// Requests that are being answered.
     asked: AtomicUsize,
     /// Whether the connection ends.
@@ -112,14 +176,53 @@ impl Drop for Asked<'_> {
     }
 }
 
-impl<'a, A, F> Shared<'a, A>
+impl<'a, A, F, K> Shared<'a, A, K>
 where
     A: Fn(Request<()>) -> F,
     F: Future<Output = Answer>,
+    K: Clone + Eq + Hash,
 {
-    fn new(places: &'a Places, answer: &'a A) -> Self {
-        let (is_proven, asked, is_ending) = Default::default();
-        Self { answer, places, is_proven, asked, is_ending }
+    fn new(places: &'a Places, place: Place<'a, K>, answer: &'a A) -> Self {
+        let (is_full, asked, is_ending) = Default::default();
+        Self { answer, places, place: Mutex::new(place), is_full, asked, is_ending }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place<'a, K>> {
+        // A panic of another call leaves it sound: each change of it is whole.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_proven(&self) -> bool {
+        matches!(*self.place(), Place::Proven { .. })
+    }
+
+    /// Gives the connection a place that no newer one takes. Where there is none it ends after its calls.
+    fn prove(&self) {
+        let mut place = self.place();
+        if matches!(*place, Place::Proven { .. }) {
+            return;
+        }
+        match self.places.proven.try_acquire() {
+            Ok(permit) => *place = Place::Proven { _place: permit },
+            Err(_none) => {
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    self.places.full.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Ready once a newer connection needs the place of one that has shown nothing.
+    fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut *self.place() {
+            Place::Unproven(of_address, own) => {
+                match of_address.poll_lost(cx).is_ready() || own.poll_lost(cx).is_ready() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            }
+            Place::Proven { .. } => Poll::Pending,
+        }
     }
 
     /// The answer to a request of a caller. A client without a token has files too, so that these prove nothing.
@@ -129,7 +232,7 @@ where
         let is_api = request.uri().path().starts_with(crate::serve::ROOT);
         let answer = (self.answer)(request).await;
         if is_api && answer.status().is_success() {
-            self.is_proven.store(true, Ordering::Relaxed);
+            self.prove();
         }
         answer
     }
@@ -141,11 +244,26 @@ where
 
     /// When a connection that has begun then ends, if it has had no call since `idle`.
     fn ends_at(&self, begun: Instant, idle: Option<Instant>) -> Instant {
-        let is_kept =
-            self.is_proven.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed) > 0;
-        let unproven = (!is_kept).then(|| begun + PROOF_WAIT);
+        if self.is_full.load(Ordering::Relaxed) {
+            return begun;
+        }
+        let unproven = match self.asked.load(Ordering::Relaxed) {
+            0 => PROOF_WAIT,
+            _ => PROOF_LIMIT,
+        };
+        let unproven = (!self.is_proven()).then(|| begun + unproven);
         let idle = idle.map(|since| since + IDLE);
         [unproven, idle].into_iter().flatten().fold(begun + LIFE, Instant::min)
+    }
+
+    /// How long calls have to end, of a connection that is about to end.
+    fn drain(&self) -> Duration {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        if is_full || self.is_proven() {
+            return DRAIN;
+        }
+        self.places.late.fetch_add(1, Ordering::Relaxed);
+        UNPROVEN_DRAIN
     }
 
     /// Serves the calls until the connection has ended.
@@ -182,7 +300,7 @@ where
                     if self.ends_at(begun, idle(&calls)) <= Instant::now() {
                         self.is_ending.store(true, Ordering::Relaxed);
                         connection.graceful_shutdown();
-                        drained = Some(Instant::now() + DRAIN);
+                        drained = Some(Instant::now() + self.drain());
                     }
                 }
             }
@@ -191,31 +309,40 @@ where
 }
 
 /// Serves one connection of HTTP/2 until it ends, is idle or reaches its longest life. `answer` gets the requests that a
-/// browser would send, with the headers of the call that say who calls. The log names `client`.
-pub async fn serve<A, F>(
+/// browser would send, with the headers of the call that say who calls. The log names `client`. `share` is its place among all
+/// connections, which it gives back once a call was answered with what was asked for: it has one of its own then.
+pub async fn serve<A, F, K>(
     io: impl AsyncRead + AsyncWrite + Unpin,
-    client: impl Display,
+    (client, share): (SocketAddr, Share<K>),
     places: &Places,
     answer: A,
 ) where
     A: Fn(Request<()>) -> F,
     F: Future<Output = Answer>,
+    K: Clone + Eq + Hash,
 {
-    let Ok(_place) = places.connections.try_acquire() else {
-        let most = places.most;
-        tracing::debug!(%client, most, "a connection of gRPC was closed: there are as many as may be");
-        return;
-    };
+    let Some(own) = places.unproven.take(client.ip().to_canonical()) else { return };
+    let shared = Shared::new(places, Place::Unproven(share, own), &answer);
     let served = async {
         let handshake = h2::server::Builder::new()
             .max_concurrent_streams(MAX_CALLS as u32)
             .max_header_list_size(32 * 1024)
             .handshake::<_, Bytes>(io);
         let Ok(connection) = timeout(REQUEST_WAIT, handshake).await else { return Ok(()) };
-        Shared::new(places, &answer).serve(connection?).await
+        shared.serve(connection?).await
     };
-    if let Err(error) = served.await {
-        tracing::debug!(%client, %error, "a connection of gRPC ended");
+    tokio::select! {
+        served = served => if let Err(error) = served {
+            tracing::debug!(%client, %error, "a connection of gRPC ended");
+        },
+        () = poll_fn(|cx| shared.poll_lost(cx)) => {
+            places.evicted.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%client, "a connection of gRPC was closed: it had shown nothing, and a newer one needed its place");
+        }
+    }
+    if shared.is_full.load(Ordering::Relaxed) {
+        let most = places.most;
+        tracing::debug!(%client, most, "a connection of gRPC was closed: there are as many as may be");
     }
 }
 

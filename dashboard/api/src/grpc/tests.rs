@@ -1,10 +1,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use prost::Message as _;
 use protox::prost_reflect::prost_types::FileDescriptorProto;
 use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use serde_json::Value;
+
+use leno_program::{Share, Shares};
 
 use super::*;
 use crate::hub::Hub;
@@ -97,6 +100,13 @@ fn futures_body(answer: Answer) -> Bytes {
         .to_bytes()
 }
 
+const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// A place among all connections of a program.
+fn share() -> Share<u8> {
+    Shares::new(1, 1).take(0).unwrap()
+}
+
 /// One call over HTTP/2: its messages, or the first `most` of them, and its status.
 async fn called(
     hub: &Hub,
@@ -146,7 +156,7 @@ async fn called(
     let places = Places::new(1);
     tokio::select! {
         got = client => got,
-        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
+        () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
     }
 }
 
@@ -227,7 +237,7 @@ async fn calls_that_are_reset_end() {
     let places = Places::new(1);
     tokio::select! {
         () = client => {}
-        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
+        () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
     }
     assert_eq!(asked.1.get(), connection::MAX_CALLS);
 }
@@ -272,7 +282,7 @@ async fn a_connection_without_an_accepted_call_ends() {
         };
         let begun = tokio::time::Instant::now();
         let places = Places::new(1);
-        tokio::join!(client, serve(far, "test", &places, answer));
+        tokio::join!(client, serve(far, (CLIENT, share()), &places, answer));
         let lasted = begun.elapsed().as_secs();
         assert!(kept.contains(&lasted), "{path} {is_let_in}: {lasted} s");
     }
@@ -283,17 +293,98 @@ async fn watches_and_connections_are_bounded() {
     let places = Places::new(1);
     let watches: Vec<_> = (0..32).map(|_| places.watch().unwrap()).collect();
     assert_eq!(places.watch().unwrap_err().code, Code::ResourceExhausted);
+    assert_eq!((places.counts().watches, places.counts().watches_refused), (32, 1));
     drop(watches);
     assert!(places.watch().is_ok());
-    // The second connection is closed at once.
-    let (_near, first) = tokio::io::duplex(1024);
-    let (_other, second) = tokio::io::duplex(1024);
+    // Of the connections that have shown nothing, a newer one gets the place of the oldest of the address with most.
+    let places = Places::new(3);
+    let mut ends = Vec::new();
+    let mut io = || {
+        let (near, far) = tokio::io::duplex(1024);
+        ends.push(near);
+        far
+    };
+    let [reader, first, second, third] = std::array::from_fn(|_| io());
+    let stranger = SocketAddr::from(([192, 0, 2, 1], 1));
     let answer = async |_: Request<()>| std::future::pending::<Answer>().await;
     tokio::select! {
         biased;
-        () = serve(first, "first", &places, answer) => panic!("it waits for the client"),
-        () = serve(second, "second", &places, answer) => {}
+        () = serve(reader, (CLIENT, share()), &places, answer) => panic!("others have another address"),
+        () = serve(first, (stranger, share()), &places, answer) => {}
+        () = serve(second, (stranger, share()), &places, answer) => panic!("it is not the oldest"),
+        () = serve(third, (stranger, share()), &places, answer) => panic!("it is the newest"),
     }
+    assert_eq!(places.counts().evicted, 1);
+}
+
+/// A caller that asks for the overview, with or without a token, and then keeps its connection.
+async fn keeps(
+    io: tokio::io::DuplexStream,
+    token: Option<&'static str>,
+    answered: &Cell<usize>,
+) -> Duration {
+    let begun = tokio::time::Instant::now();
+    let (mut send, connection) = h2::client::handshake(io).await.unwrap();
+    let mut request = Request::get("http://localhost/api/v1/overview");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, token);
+    }
+    let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
+    let talk = async {
+        // An evicted one has none.
+        if response.await.is_ok() {
+            answered.set(answered.get() + 1);
+        }
+    };
+    let lasts = async {
+        let _ended = connection.await;
+        begun.elapsed()
+    };
+    let ((), lasted) = tokio::join!(talk, lasts);
+    // Until then it could make another call.
+    drop(send);
+    lasted
+}
+
+/// Connections without a token keep no place of a caller that has one, and give back that of their address late or early.
+#[tokio::test(start_paused = true)]
+async fn connections_without_a_token_take_no_places_of_others() {
+    let (_directory, hub) = two_namespaces();
+    let answer = async |request: Request<()>| match request.headers().get(AUTHORIZATION) {
+        Some(_) => {
+            let (uri, method) = (request.uri(), request.method());
+            crate::serve::answer((&hub, &Sight::All), method, uri.path(), uri.query())
+        }
+        None => crate::serve::refuse(StatusCode::UNAUTHORIZED, "no token"),
+    };
+    let (places, answered) = (Places::new(4), Cell::new(0));
+    let outer = Shares::new(100, 100);
+    let one = async |token: Option<&'static str>| {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let client = (CLIENT, outer.take(0_u8).unwrap());
+        let (lasted, ()) =
+            tokio::join!(keeps(near, token, &answered), serve(far, client, &places, answer));
+        lasted
+    };
+    let readers = futures_util::future::join_all((0..4).map(|_| one(Some("Bearer x"))));
+    let strangers = async {
+        // Once all readers are answered, which no stranger may prevent from then on.
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!((answered.get(), places.counts().proven, outer.held()), (4, 4, 0));
+        let strangers = futures_util::future::join_all((0..20).map(|_| one(None))).await;
+        assert_eq!((places.counts().evicted, places.counts().late), (16, 4));
+        assert!(strangers.iter().all(|lasted| *lasted < Duration::from_secs(7)), "{strangers:?}");
+        // One reader too many is answered, and then has to go.
+        let before = answered.get();
+        let lasted = one(Some("Bearer x")).await;
+        assert!(lasted < Duration::from_secs(11), "{lasted:?}");
+        assert_eq!((answered.get() - before, places.counts().full), (1, 1));
+        assert_eq!(places.counts().proven, 4);
+    };
+    let (readers, ()) = tokio::join!(readers, strangers);
+    // They end for want of calls, and for no other reason.
+    assert!(readers.iter().all(|lasted| *lasted >= Duration::from_secs(60)), "{readers:?}");
+    assert_eq!((places.counts().proven, places.counts().unproven), (0, 0));
 }
 
 /// What a page of a browser cannot send is not added to what is no call of gRPC.
@@ -331,7 +422,7 @@ async fn what_is_no_call_has_the_headers_of_its_client_and_head_no_body() {
     let places = Places::new(1);
     let seen = tokio::select! {
         seen = client => seen,
-        () = serve(far, "test", &places, answer) => panic!("the connection has ended"),
+        () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
     };
     assert_eq!(seen, ["other", "page", ""]);
 }
