@@ -40,7 +40,7 @@ pub use duration::{duration, within};
 pub use error::chain;
 pub use listen::listen;
 pub use metrics::Family;
-pub use shares::{Share, Shares};
+pub use shares::{Share, ShareCounts, Shares};
 pub use start::{Failure, run};
 
 /// Content types of responses.

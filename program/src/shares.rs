@@ -36,11 +36,24 @@ enum WhenFull {
     TakeNewestOfLarger,
 }
 
+/// What [`Shares`] hold now, and what became of holders that found no place since the program began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShareCounts {
+    /// Places that are held.
+    pub held: usize,
+    /// Refusals of a holder that had as many places as one may have, or for which there was none.
+    pub refused: u64,
+    /// Places that went to another holder.
+    pub lost: u64,
+}
+
 /// By holder and, within one holder, by age.
 #[derive(Debug)]
 struct Holders<K> {
     next: u64,
     count: usize,
+    refused: u64,
+    lost: u64,
     /// Dropping a sender ends its share.
     of: HashMap<K, BTreeMap<u64, oneshot::Sender<()>>>,
 }
@@ -85,8 +98,18 @@ impl<K: Clone + Eq + Hash> Shares<K> {
     #[must_use]
     pub fn take(&self, holder: K) -> Option<Share<K>> {
         let mut holders = lock(&self.holders);
-        let own = holders.of.get(&holder).map_or(0, BTreeMap::len);
-        if own >= self.each && !self.unbounded.contains(&holder) {
+        if self.make_room(&mut holders, &holder).is_none() {
+            holders.refused = holders.refused.saturating_add(1);
+            return None;
+        }
+        let (number, lost) = holders.insert(holder.clone());
+        Some(Share { holder, number, lost, holders: Arc::clone(&self.holders) })
+    }
+
+    /// `None`: there is no place for `holder`.
+    fn make_room(&self, holders: &mut Holders<K>, holder: &K) -> Option<()> {
+        let own = holders.of.get(holder).map_or(0, BTreeMap::len);
+        if own >= self.each && !self.unbounded.contains(holder) {
             return None;
         }
         if holders.count >= self.total {
@@ -94,15 +117,22 @@ impl<K: Clone + Eq + Hash> Shares<K> {
                 WhenFull::TakeOldest => holders.cut_oldest_of_largest(),
                 WhenFull::TakeNewestOfLarger => holders.cut_newest_of_larger(own)?,
             }
+            holders.lost = holders.lost.saturating_add(1);
         }
-        let (number, lost) = holders.insert(holder.clone());
-        Some(Share { holder, number, lost, holders: Arc::clone(&self.holders) })
+        Some(())
     }
 
     /// Places that are held.
     #[must_use]
     pub fn held(&self) -> usize {
         lock(&self.holders).count
+    }
+
+    /// What is held now, and what was refused and lost.
+    #[must_use]
+    pub fn counts(&self) -> ShareCounts {
+        let holders = lock(&self.holders);
+        ShareCounts { held: holders.count, refused: holders.refused, lost: holders.lost }
     }
 }
 
@@ -122,7 +152,7 @@ impl Shares<IpAddr> {
 
 impl<K> Default for Holders<K> {
     fn default() -> Self {
-        Self { next: 0, count: 0, of: HashMap::new() }
+        Self { next: 0, count: 0, refused: 0, lost: 0, of: HashMap::new() }
     }
 }
 
@@ -213,7 +243,7 @@ mod tests {
         assert_eq!(second.hold(async { "work" }).await, Some("work"));
         assert_eq!(shares.held(), 3);
         many.clear();
-        assert_eq!(shares.held(), 1);
+        assert_eq!(shares.counts(), ShareCounts { held: 1, refused: 1, lost: 1 });
     }
 
     #[tokio::test]

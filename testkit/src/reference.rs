@@ -1,6 +1,7 @@
 //! Pages of `docs/reference` that are written from code: a test compares each with the code, and writes it where
-//! `LENO_UPDATE` is set (`make reference`).
+//! `LENO_UPDATE` is set (`make reference`). Tables of metrics in the guide are compared with what programs expose.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -17,6 +18,41 @@ pub fn check(name: &str, text: &str) {
     }
     let there = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(there == text, "docs/reference/{name} is out of date: make reference");
+}
+
+/// Compares the tables of metrics in a page of the guide with `exposed`, the page of metrics of a program that has counted
+/// nothing yet: both have the same names that begin with `prefix`, with the same words. Each metric has a sample, 0 before the
+/// first event, but for those of `by_object`, whose labels are of objects that a new program does not have.
+///
+/// # Panics
+/// If they differ, or a metric has no sample.
+pub fn check_metrics(guide: &str, prefix: &str, exposed: &str, by_object: &[&str]) {
+    let row = |line| {
+        let (name, cells) = str::strip_prefix(line, "| `")?.split_once("` | ")?;
+        let help = cells.strip_suffix(" |")?.rsplit_once("| ")?.1;
+        name.starts_with(prefix).then_some((name, help))
+    };
+    let described: BTreeSet<(&str, &str)> = guide.lines().filter_map(row).collect();
+    let helps = exposed.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let there: BTreeSet<(&str, &str)> = helps.filter(|one| one.0.starts_with(prefix)).collect();
+    let (missing, extra) = (there.difference(&described), described.difference(&there));
+    let (missing, extra) = (missing.collect::<Vec<_>>(), extra.collect::<Vec<_>>());
+    assert!(
+        missing.is_empty() && extra.is_empty(),
+        "not in the guide: {missing:?}, not exposed: {extra:?}"
+    );
+    assert!(!there.is_empty(), "no metric begins with {prefix}");
+    for (name, _) in there {
+        let is_sample = |line: &str| {
+            line.strip_prefix(name).is_some_and(|rest| {
+                let parts = ["_sum", "_count", "_bucket"];
+                let part = parts.iter().find_map(|part| rest.strip_prefix(part));
+                part.unwrap_or(rest).starts_with([' ', '{'])
+            })
+        };
+        let has_sample = exposed.lines().any(is_sample);
+        assert_eq!(has_sample, !by_object.contains(&name), "samples of {name}");
+    }
 }
 
 /// The page of a program: its usage and options, and those of each of its commands that are not hidden.

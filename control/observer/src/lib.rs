@@ -94,7 +94,7 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
         pods: pods.clone(),
         edits: edits.clone(),
         metrics: metrics.clone(),
-        places: front.places.clone(),
+        limits: front.limits.clone(),
     };
     let (listener, admin_listener) = (
         listen(settings.listen).await?,

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leno_dashboard::grpc::PlaceCounts;
 use leno_program::Family;
 
 /// What the observer counts.
@@ -42,14 +41,12 @@ pub(crate) struct OfOthers {
     pub(crate) objects: u64,
     /// What is beyond the bounds of lists.
     pub(crate) left_out: Vec<(&'static str, u64)>,
-    /// Connections of HTTP/2 and Watches of readers.
-    pub(crate) places: PlaceCounts,
 }
 
 impl Metrics {
     /// Appends them.
     pub(crate) fn render(&self, text: &mut String, of_others: &OfOthers) {
-        let OfOthers { history: (bytes, lost), pods, objects, left_out, places } = of_others;
+        let OfOthers { history: (bytes, lost), pods, objects, left_out } = of_others;
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let help = "Observations of the mesh that the history has.";
         Family::counter(text, "leno_observer_observations_total", help)
@@ -99,24 +96,5 @@ impl Metrics {
         family.sample(&[("result", "answered")], of(&self.answered));
         family.sample(&[("result", "refused")], of(&self.refused));
         family.sample(&[("result", "unreviewed")], of(&self.unreviewed));
-        render_places(text, places);
     }
-}
-
-fn render_places(text: &mut String, places: &PlaceCounts) {
-    let help = "Open connections of readers over HTTP/2, by whether a call was answered with what was asked for.";
-    let mut family = Family::gauge(text, "leno_observer_http2_connections", help);
-    family.sample(&[("state", "proven")], places.proven);
-    family.sample(&[("state", "unproven")], places.unproven);
-    let help = "Connections of readers over HTTP/2 that were ended for others: there are as many as may be, a newer one needed the \
-                place of one that had shown nothing, or no call was answered with what was asked for in time.";
-    let mut family = Family::counter(text, "leno_observer_http2_connections_ended_total", help);
-    family.sample(&[("reason", "limit")], places.full);
-    family.sample(&[("reason", "newer")], places.evicted);
-    family.sample(&[("reason", "unproven")], places.late);
-    let help = "Open Watches of readers.";
-    Family::gauge(text, "leno_observer_watches", help).sample(&[], places.watches);
-    let help = "Watches that were refused because there are as many as may be.";
-    Family::counter(text, "leno_observer_watches_refused_total", help)
-        .sample(&[], places.watches_refused);
 }

@@ -1,12 +1,11 @@
 //! What is served: the page and the interface for readers, and the admin server.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
+use leno_dashboard::ReaderLimits;
 use leno_dashboard::front::{self, Answers};
-use leno_dashboard::grpc::Places;
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
 use leno_dashboard::sight::Sight;
@@ -34,21 +33,21 @@ pub(crate) struct Front {
     readers: Readers,
     /// Places for answers that are computed.
     computed: Arc<Semaphore>,
-    /// What calls of gRPC share.
-    pub(crate) places: Arc<Places>,
+    pub(crate) limits: Arc<ReaderLimits>,
 }
 
 impl Front {
     pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
         let computed = Arc::new(Semaphore::new(MAX_COMPUTED));
-        Self { hub, pods, readers, computed, places: Arc::new(Places::new(MAX_HTTP2)) }
+        // One more than there are: it is the oldest that ends where all are taken, not the newest.
+        let connections = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS + 1);
+        let limits = Arc::new(ReaderLimits::new(connections, MAX_HTTP2));
+        Self { hub, pods, readers, computed, limits }
     }
 
     /// Serves until the future is dropped.
     pub(crate) async fn serve(&self, listener: TcpListener) {
-        // One more than there are: it is the oldest that ends where all are taken, not the newest.
-        let shares: Shares<IpAddr> = Shares::new(MAX_CONNECTIONS, MAX_CONNECTIONS + 1);
-        front::serve(listener, shares, self).await;
+        front::serve(listener, self).await;
     }
 
     async fn page<B>(&self, request: &Request<B>) -> Answer {
@@ -83,8 +82,8 @@ impl Answers for Front {
         front::with_headers(self.page(request).await)
     }
 
-    fn places(&self) -> &Places {
-        &self.places
+    fn limits(&self) -> &ReaderLimits {
+        &self.limits
     }
 }
 
@@ -113,8 +112,7 @@ pub(crate) struct Admin {
     pub(crate) pods: Arc<Pods>,
     pub(crate) edits: Arc<Edits>,
     pub(crate) metrics: Arc<Metrics>,
-    /// What calls of gRPC share.
-    pub(crate) places: Arc<Places>,
+    pub(crate) limits: Arc<ReaderLimits>,
 }
 
 impl Admin {
@@ -140,9 +138,9 @@ impl Admin {
             pods: self.pods.beyond(),
             objects: self.edits.beyond(),
             left_out: self.hub.left_out(),
-            places: self.places.counts(),
         };
         self.metrics.render(&mut text, &of_others);
+        self.limits.render(&mut text, "leno_observer");
         text
     }
 }
@@ -154,5 +152,21 @@ pub(crate) fn say_where(listener: &TcpListener, admin: Option<&TcpListener>) {
     }
     if let Some(Ok(address)) = admin.map(TcpListener::local_addr) {
         tracing::info!(%address, "serving /metrics");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_has_the_metrics_of_the_observer() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = Arc::new(Hub::open("mesh", directory.path().join("history")).unwrap());
+        let limits = Arc::new(ReaderLimits::new(Shares::new(1, 1), 1));
+        let (pods, edits, metrics) = Default::default();
+        let page = Admin { hub, pods, edits, metrics, limits }.metrics();
+        let guide = include_str!("../../../docs/guide/kubernetes.md");
+        leno_testkit::reference::check_metrics(guide, "leno_observer_", &page, &[]);
     }
 }

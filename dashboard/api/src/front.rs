@@ -16,11 +16,12 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
-use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, Share, Shares, refuse_method, respond};
+use leno_program::content::{JSON, PROMETHEUS, TEXT};
+use leno_program::{Answer, Share, refuse_method, respond};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-use crate::grpc::{self, Places};
+use crate::grpc;
+use crate::limits::ReaderLimits;
 use crate::serve::{ROOT, refuse};
 
 /// The page, built from `dashboard/web` by `scripts/web.sh`.
@@ -52,8 +53,7 @@ pub struct Front {
     token: Option<String>,
     /// Whether all but documents is shown on this machine without the token.
     is_open: bool,
-    /// What calls of gRPC share.
-    places: Rc<Places>,
+    limits: Rc<ReaderLimits>,
     /// Polls a tap, by the query of the request.
     taps: Option<Ask>,
     /// Answers [`OWN`], by the path with its query.
@@ -66,6 +66,8 @@ const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", DOCUMENT];
 const DOCUMENT: &str = "/api/v1/document";
 /// Connections of HTTP/2 at once whose callers may read something. They are beside those of browsers.
 const MAX_HTTP2: usize = 8;
+/// What the dashboard itself counts, for a Prometheus.
+const METRICS: &str = "/metrics";
 /// Where a tap is polled.
 const TAP: &str = "/api/v1/tap";
 /// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
@@ -95,9 +97,8 @@ impl Front {
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
         let is_open = listen.is_loopback();
         let token = (!is_open).then(random).transpose()?;
-        let places = Rc::new(Places::new(MAX_HTTP2));
-        let observer = Observer::Socket(observer);
-        Ok(Self { observer, token, is_open, places, taps: None, own: None })
+        let (limits, observer) = (limits(), Observer::Socket(observer));
+        Ok(Self { observer, token, is_open, limits, taps: None, own: None })
     }
 
     /// The dashboard of an observer that `ask` asks with the rights of the user of this program. Other users of this
@@ -106,9 +107,8 @@ impl Front {
     /// # Errors
     /// When the system has no random numbers.
     pub fn far(ask: Ask) -> Result<Self, NoRandomness> {
-        let (token, places) = (Some(random()?), Rc::new(Places::new(MAX_HTTP2)));
-        let observer = Observer::Far(ask);
-        Ok(Self { observer, token, is_open: false, places, taps: None, own: None })
+        let (token, observer) = (Some(random()?), Observer::Far(ask));
+        Ok(Self { observer, token, is_open: false, limits: limits(), taps: None, own: None })
     }
 
     /// The same with live requests: `taps` polls a tap. Browsers have to show a token on loopback, too.
@@ -141,7 +141,7 @@ impl Front {
 
     /// Serves until the future is dropped.
     pub async fn serve(&self, listener: TcpListener) {
-        serve(listener, leno_program::connections(), self).await;
+        serve(listener, self).await;
     }
 
     fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
@@ -154,7 +154,8 @@ impl Front {
             return Some(respond(StatusCode::MISDIRECTED_REQUEST, TEXT, why));
         }
         let path = request.uri().path();
-        if !path.starts_with("/api/") || (self.is_open && path != DOCUMENT) {
+        let is_file = !path.starts_with("/api/") && path != METRICS;
+        if is_file || (self.is_open && path != DOCUMENT) {
             return None;
         }
         let token = self.token.as_ref()?;
@@ -171,6 +172,11 @@ impl Front {
 
     async fn page<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
+        if path == METRICS {
+            let mut text = String::new();
+            self.limits.render(&mut text, "leno_dashboard");
+            return respond(StatusCode::OK, PROMETHEUS, text);
+        }
         if path == TAP {
             return self.tap(request).await;
         }
@@ -219,8 +225,8 @@ pub trait Answers {
     /// The answer to one request: its path, its headers and no body.
     fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = Answer>;
 
-    /// What calls of gRPC share.
-    fn places(&self) -> &Places;
+    /// How many connections there may be.
+    fn limits(&self) -> &ReaderLimits;
 }
 
 impl Answers for Front {
@@ -231,13 +237,14 @@ impl Answers for Front {
         })
     }
 
-    fn places(&self) -> &Places {
-        &self.places
+    fn limits(&self) -> &ReaderLimits {
+        &self.limits
     }
 }
 
 /// Serves browsers and clients of gRPC until the future is dropped; all connections share one task.
-pub async fn serve(listener: TcpListener, shares: Shares<IpAddr>, answers: &impl Answers) {
+pub async fn serve(listener: TcpListener, answers: &impl Answers) {
+    let shares = &answers.limits().connections;
     let mut connections = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -261,7 +268,7 @@ async fn serve_connection(
     };
     if is_http2 {
         let answer = async |request: Request<()>| answers.answer(&request).await;
-        grpc::serve(stream, (client, share), answers.places(), answer).await;
+        grpc::serve(stream, (client, share), &answers.limits().places, answer).await;
     } else {
         let answer = async |request: Request<Incoming>| answers.answer(&request).await;
         // Its place may be a newer one's before it ends.
@@ -284,6 +291,11 @@ impl std::fmt::Debug for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").finish_non_exhaustive()
     }
+}
+
+/// Those of a dashboard.
+fn limits() -> Rc<ReaderLimits> {
+    Rc::new(ReaderLimits::new(leno_program::connections(), MAX_HTTP2))
 }
 
 /// A file of the page.
@@ -389,6 +401,37 @@ mod tests {
         assert!(nameless.starts_with("HTTP/1.1 4"), "{nameless}");
     }
 
+    /// An address has 16 connections at most; the metrics are asked for over one of them.
+    #[tokio::test]
+    async fn connections_that_are_refused_are_counted() {
+        let (_directory, front) = front("127.0.0.1");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = async {
+            let mut silent = Vec::new();
+            for _ in 0..15 {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let mut refused = TcpStream::connect(address).await.unwrap();
+            let mut nothing = Vec::new();
+            refused.read_to_end(&mut nothing).await.unwrap();
+            assert!(nothing.is_empty(), "{nothing:?}");
+            let head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(head).await.unwrap();
+            let mut page = String::new();
+            stream.read_to_string(&mut page).await.unwrap();
+            page
+        };
+        let page = tokio::select! {
+            () = front.serve(listener) => unreachable!("it serves until it is dropped"),
+            page = asked => page,
+        };
+        for line in ["_connections 16\n", "_connections_refused_total{reason=\"address\"} 1\n"] {
+            assert!(page.contains(&format!("leno_dashboard{line}")), "{line} is not in {page}");
+        }
+    }
+
     #[tokio::test]
     async fn off_loopback_the_interface_wants_the_token() {
         let (_directory, front) = front("192.0.2.1");
@@ -404,6 +447,7 @@ mod tests {
         assert!(get(api, String::new()).await.starts_with("HTTP/1.1 401 "));
         let wrong = "Authorization: Bearer 00\r\n".to_owned();
         assert!(get(api, wrong).await.starts_with("HTTP/1.1 401 "));
+        assert!(get("GET /metrics", String::new()).await.starts_with("HTTP/1.1 401 "));
         let right = format!("Authorization: Bearer {token}\r\n");
         assert!(get(api, right).await.starts_with("HTTP/1.1 200 "));
     }

@@ -24,6 +24,7 @@ pub mod grpc;
 pub mod history;
 pub mod hub;
 pub mod inventory;
+mod limits;
 pub mod objective;
 mod outliers;
 pub mod policies;
@@ -40,6 +41,7 @@ mod testing;
 mod view;
 
 pub use file::Store;
+pub use limits::ReaderLimits;
 pub use outliers::outliers;
 pub use restarts::{ProcessEnds, Restarts};
 pub use signs::Signs;
