@@ -9,6 +9,11 @@ use leno_capture::Backend;
 use leno_program::Family;
 
 const FAILING: &str = "Pods whose last capture failed.";
+/// What the plugin requests, and what becomes of it.
+const COMMANDS: [&str; 3] = ["add", "del", "check"];
+const RESULTS: [&str; 3] = ["captured", "passed", "failed"];
+/// What a question for the pod of a peer yields.
+const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
 
 /// Why a pod could not be captured; each is a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +31,9 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
+    const ALL: [Self; 5] =
+        [Self::Annotation, Self::Unusable, Self::Refused, Self::Record, Self::Unserved];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Annotation => "annotation",
@@ -49,6 +57,8 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    const ALL: [Self; 3] = [Self::Cni, Self::Reconciled, Self::TakenOver];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cni => "cni",
@@ -116,20 +126,20 @@ impl Metrics {
         });
         family("pods_captured", "gauge", "Pods that are captured.", pods.collect());
         family("pods_failing", "gauge", FAILING, one(failing as u64));
-        let captures =
-            lock(&self.captures).clone().into_iter().map(|((backend, origin), count)| {
-                (vec![("backend", backend), ("origin", origin.name())], count)
-            });
+        let captures = pairs(Backend::ALL.map(Backend::name), Origin::ALL);
+        let captures = counted(captures, &self.captures).map(|((backend, origin), count)| {
+            (vec![("backend", backend), ("origin", origin.name())], count)
+        });
         family("captures_total", "counter", "Captures made or adopted.", captures.collect());
-        let failures = lock(&self.failures).clone().into_iter();
+        let failures = counted(Reason::ALL, &self.failures);
         let failures = failures.map(|(reason, count)| (vec![("reason", reason.name())], count));
         family("capture_failures_total", "counter", "Captures that failed.", failures.collect());
-        let requests =
-            lock(&self.requests).clone().into_iter().map(|((command, result), count)| {
-                (vec![("command", command), ("result", result)], count)
-            });
+        let requests = counted(pairs(COMMANDS, RESULTS), &self.requests);
+        let requests = requests.map(|((command, result), count)| {
+            (vec![("command", command), ("result", result)], count)
+        });
         family("cni_requests_total", "counter", "Requests of the CNI plugin.", requests.collect());
-        let lookups = lock(&self.lookups).clone().into_iter();
+        let lookups = counted(LOOKUPS, &self.lookups);
         let lookups = lookups.map(|(result, count)| (vec![("result", result)], count));
         let help = "Questions to the API server for the pod with the address of a peer.";
         family("peer_lookups_total", "counter", help, lookups.collect());
@@ -155,6 +165,20 @@ impl Metrics {
 /// Samples with their labels.
 type Rows<'a> = Vec<(Vec<(&'a str, &'a str)>, u64)>;
 
+/// What was counted, and 0 for what is `known` and was not counted yet.
+fn counted<K: Copy + Ord>(
+    known: impl IntoIterator<Item = K>,
+    counts: &Mutex<BTreeMap<K, u64>>,
+) -> impl Iterator<Item = (K, u64)> {
+    let mut all: BTreeMap<K, u64> = known.into_iter().map(|key| (key, 0)).collect();
+    all.extend(lock(counts).iter().map(|(key, count)| (*key, *count)));
+    all.into_iter()
+}
+
+fn pairs<A: Copy, B: Copy, const N: usize, const M: usize>(a: [A; N], b: [B; M]) -> Vec<(A, B)> {
+    a.into_iter().flat_map(|a| b.map(|b| (a, b))).collect()
+}
+
 /// The sample of a family without labels.
 fn one(value: u64) -> Rows<'static> {
     vec![(Vec::new(), value)]
@@ -168,6 +192,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::brokers::Brokers;
 
     #[test]
     fn the_text_has_every_series_and_its_type() {
@@ -189,8 +214,20 @@ mod tests {
             "leno_agent_cni_requests_total{command=\"add\",result=\"captured\"} 1",
             "leno_agent_plugin_installed 1",
             "leno_agent_pods_followed 0",
+            "leno_agent_captures_total{backend=\"nftables\",origin=\"taken_over\"} 0",
+            "leno_agent_cni_requests_total{command=\"del\",result=\"failed\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_guide_has_the_metrics_of_the_agent() {
+        let mut page = Metrics::default().render(&BTreeMap::new(), 0);
+        let runtime = tokio::runtime::Handle::current();
+        let (brokers, _ended) = Brokers::new("leno-proxy".into(), String::new(), runtime);
+        brokers.render(&mut page);
+        let guide = include_str!("../../../docs/guide/kubernetes.md");
+        leno_testkit::reference::check_metrics(guide, "leno_agent_", &page, &[]);
     }
 }

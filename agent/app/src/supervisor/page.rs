@@ -122,3 +122,21 @@ fn metrics(served: &Served) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leno_supervise::PromotionRules;
+
+    use super::*;
+
+    #[test]
+    fn the_guide_has_the_metrics_of_the_supervisor() {
+        let times = (Duration::from_secs(1), PromotionRules { after: None, above_percent: 50 });
+        let page = metrics(&Served::new("leno-proxy".into(), "token".into(), times));
+        let guide = include_str!("../../../../docs/guide/kubernetes.md");
+        let by_object = ["leno_supervisor_group_pods", "leno_supervisor_pod_promoted"];
+        leno_testkit::reference::check_metrics(guide, "leno_supervisor_", &page, &by_object);
+    }
+}
