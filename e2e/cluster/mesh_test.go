@@ -135,6 +135,7 @@ func TestMesh(t *testing.T) {
 		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
 		{"the command line answers as on one machine", mesh.commands},
 		{"edges, routes and single requests are shown to who may see them, and to no one else", mesh.observes},
+		{"the page of the cluster in a browser shows a reader the namespaces that they may see", mesh.isOpenedInABrowser},
 		{"uninstall leaves nothing of the mesh in the cluster and on its nodes", mesh.uninstall},
 	})
 }

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// browserLimit is how long the browser may take for all pages of one reader.
+const browserLimit = 10 * time.Minute
+
+// pageReaders are accounts that reach the observer: `clerk` sees the namespace `shop`, and `visitor` none. The policy is one that
+// the pages of `shop` have.
+const pageReaders = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: clerk, namespace: shop}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: visitor, namespace: shop}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: clerk, namespace: shop}
+rules:
+- {apiGroups: [""], resources: [pods/portforward], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: clerk, namespace: shop}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: clerk}
+subjects: [{kind: ServiceAccount, name: clerk, namespace: shop}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: of-shop, namespace: shop}
+spec: {selector: {}, rules: [{from: [{serviceAccounts: [default]}]}]}
+`
+
+// isOpenedInABrowser opens the page that the observer serves, behind a service account of its own, in a headless Chromium with
+// the token of a reader: every page shows the namespaces that the reader may see, and no other. The workloads are those of
+// [mesh.commands].
+func (m mesh) isOpenedInABrowser() {
+	driver, chromium := browser(m.t)
+	m.must(m.apply(pageReaders))
+	ctx, cancel := context.WithCancel(m.t.Context())
+	defer cancel()
+	address, err := m.forwardsObserver(ctx)
+	m.must(err)
+	for _, reader := range []struct{ account, seen, hidden string }{
+		{"clerk", "shop", "default/,server-ebpf,client-ebpf,server-nftables"},
+		{"visitor", "", "shop,default/,server-ebpf,client-ebpf"},
+	} {
+		token := strings.TrimSpace(m.output(m.t, "create", "token", reader.account, "-n", "shop", "--audience", "leno-observer"))
+		limited, end := context.WithTimeout(ctx, browserLimit)
+		drive := exec.CommandContext(limited, "node", "../../dashboard/web/test/browser.mjs", "cluster", address+"#token="+token)
+		drive.Env = append(os.Environ(), "LENO_BROWSER="+driver, "LENO_CHROMIUM="+chromium,
+			"LENO_SEEN="+reader.seen, "LENO_HIDDEN="+reader.hidden)
+		output, err := drive.CombinedOutput()
+		end()
+		if err != nil {
+			m.t.Errorf("the page of %s: %v\n%s", reader.account, err, output)
+		}
+	}
+	m.must(m.kubectl("delete", "-n", "shop", "authorizationpolicy/of-shop", "rolebinding/clerk", "role/clerk", "serviceaccount/clerk", "serviceaccount/visitor"))
+}
+
+// browser is where what drives Chromium is, and Chromium.
+func browser(t *testing.T) (driver, chromium string) {
+	t.Helper()
+	if _, err := exec.LookPath("node"); err != nil {
+		leaveOutOf(t, "tools", "needs node: apt-get install nodejs")
+	}
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		leaveOutOf(t, "tools", "needs Chromium: apt-get install chromium")
+	}
+	tools := os.Getenv("LENO_TOOLS")
+	if tools == "" {
+		tools = filepath.Join(os.Getenv("CLUSTER_BIN"), "..", "tools")
+	}
+	install := exec.Command("../../scripts/tools.sh", "browser")
+	install.Env = append(os.Environ(), "LENO_TOOLS="+tools)
+	if output, err := install.CombinedOutput(); err != nil {
+		leaveOutOf(t, "tools", fmt.Sprintf("needs what drives Chromium: %v: %s", err, output))
+	}
+	return filepath.Join(tools, "browser"), chromium
+}
+
+// forwardsObserver forwards a port of this machine to the observer until ctx ends, as an administrator may, and returns the
+// address of its page. The page asks each reader for a token of their own.
+func (m mesh) forwardsObserver(ctx context.Context) (string, error) {
+	forward := exec.CommandContext(ctx, m.kube, "kubectl", "--kubeconfig", m.file("kubeconfig"), "port-forward", "-n", "leno-system",
+		"pod/leno-observer-0", ":15024", "--address", "127.0.0.1")
+	output, err := forward.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	var notes strings.Builder
+	forward.Stderr = &notes
+	if err := forward.Start(); err != nil {
+		return "", err
+	}
+	lines := bufio.NewReader(output)
+	line, err := lines.ReadString('\n')
+	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
+	if found == "" {
+		return "", fmt.Errorf("kubectl port-forward prints %q, %w: %s", line, err, notes.String())
+	}
+	go func() {
+		// It prints a line for each connection.
+		_, _ = lines.WriteTo(io.Discard)
+		_ = forward.Wait()
+	}()
+	return "http://" + found + "/", nil
+}
