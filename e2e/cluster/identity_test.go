@@ -40,7 +40,8 @@ type identityReport struct {
 	Problem string   `json:"problem"`
 }
 
-// TestIdentity replaces the root of a mesh under load, revokes certificates, and has an issuer take over. It has the
+// TestIdentity gives applications certificates, replaces the root of a mesh under load, revokes certificates, and has an issuer
+// take over. It has the
 // requirements of TestMesh.
 func TestIdentity(t *testing.T) {
 	m := withLoad(t)
@@ -48,7 +49,8 @@ func TestIdentity(t *testing.T) {
 	m.must(m.apply(operated()))
 	m.operates()
 	m.runs([]part{
-		{"the root is replaced under load", mesh.rootIsReplaced},
+		{"applications have certificates of their own from the Workload API of their proxies", mesh.applicationsHaveCertificates},
+		{"the root is replaced under load, and applications follow it", mesh.applicationsFollowTheRoot},
 		{"certificates of a service account are revoked", mesh.accountIsRevoked},
 		{"an edit of the certificate alone is reported", mesh.editIsReported},
 		{"an issuer takes over under load", mesh.issuerTakesOver},
