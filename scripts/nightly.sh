@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity shares images docs dist supply drill spire fips ambient)
+steps=(e2e conformance fuzz scale parity shares images docs dist supply drill rotation spire fips ambient)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -36,6 +36,13 @@ run() { # step
       ;;
     images) make --no-print-directory images images-test ;;
     drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
+    rotation)
+      # Four clients send a quarter each of 2,000 requests a second.
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+        LENO_ROTATION_RATE=500 scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- \
+          a_root_is_replaced_under_load_while_control_planes_are_killed &&
+        LENO_STRANGERS_SECONDS=60 scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test abuse -- --nocapture strangers_take_no_place
+      ;;
     spire)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/spire-test.sh
@@ -75,6 +82,7 @@ row() { # step: what it is
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
     drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
+    rotation) echo '`scripts/nightly.sh rotation`: the root replaced under 2,000 requests/s while control planes are killed; 10,000 strangers for a minute' ;;
     spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
     fips) echo '`scripts/fips-test.sh`: the FIPS module of aws-lc, in two proxies and the control plane' ;;
     ambient) echo '`scripts/ambient-test.sh`: HBONE with a real ztunnel, both ways' ;;
