@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use leno_dashboard::api::{Routes, Topology};
+use leno_dashboard::series::MAX_SERIES;
 use leno_local::layout::Layout;
 use leno_local::status::Status;
 use leno_observe::stat::{Report, Scrape};
@@ -108,7 +109,7 @@ impl Figures {
         }
         if let Some(since) = self.since {
             let namespace = self.namespace.as_deref();
-            let report = block_on(async {
+            let (report, left_out) = block_on(async {
                 let history = MeshHistory::of(&self.mesh).await?;
                 if let Some(namespace) = namespace {
                     history.has_namespace(namespace).await?;
@@ -116,6 +117,11 @@ impl Figures {
                 before_now(&history, view, since).await
             })?;
             shown(of_namespace(report, namespace))?;
+            if left_out > 0 {
+                eprintln!(
+                    "leno: {left_out} workloads, edges and rules of routes are not shown: the history has room for {MAX_SERIES}"
+                );
+            }
             return Ok(true);
         }
         let wanted = Wanted {
@@ -188,23 +194,27 @@ fn mesh(report: &Report, is_wide: bool) -> String {
     text
 }
 
-/// What a view shows of the time up to now, from the history of a mesh.
+/// What a view shows of the time up to now, from the history of a mesh, and how much was too much for the history.
 ///
 /// # Errors
 /// If the observer of the mesh does not answer.
-async fn before_now(history: &MeshHistory, view: View, since: Duration) -> Result<Report> {
+async fn before_now(history: &MeshHistory, view: View, since: Duration) -> Result<(Report, u64)> {
     let window = since.as_millis();
-    let report = match view {
+    let (report, left_out) = match view {
         View::Mesh | View::Edges => {
             let target = format!("/api/v1/topology?window={window}");
-            past::report(history.ask::<Topology>(&target).await?)
+            let topology = history.ask::<Topology>(&target).await?;
+            let left_out = topology.left_out;
+            (past::report(topology), left_out)
         }
         View::Routes => {
             let target = format!("/api/v1/routes?window={window}");
-            past::routes(history.ask::<Routes>(&target).await?)
+            let routes = history.ask::<Routes>(&target).await?;
+            let left_out = routes.left_out;
+            (past::routes(routes), left_out)
         }
     };
-    Ok(Report { mesh: history.name(report.mesh.clone()), ..report })
+    Ok((Report { mesh: history.name(report.mesh.clone()), ..report }, left_out))
 }
 
 /// The paths of a mesh of this machine that has this namespace.

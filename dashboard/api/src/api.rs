@@ -186,6 +186,10 @@ pub struct Topology {
     pub edges: Vec<Edge>,
     /// What is broken, the worst first.
     pub problems: Vec<Problem>,
+    /// Most workloads, edges and rules of routes at once that the history was too small for; 0 for who may not see all
+    /// namespaces.
+    #[serde(default)]
+    pub left_out: u64,
 }
 
 /// A workload as a server.
@@ -243,6 +247,9 @@ pub struct Routes {
     pub observed_s: f64,
     /// The rules that requests followed, by service, route and rule.
     pub routes: Vec<Route>,
+    /// As that of a [`Topology`].
+    #[serde(default)]
+    pub left_out: u64,
 }
 
 /// A service, and a rule of a route of it.

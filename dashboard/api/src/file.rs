@@ -22,6 +22,8 @@ const SUBJECT: u8 = b's';
 const CAUSE: u8 = b'c';
 const FRAME: u8 = b'f';
 const MARK: u8 = b'm';
+/// How much the frame before it has left out, where that is anything.
+const LEFT_OUT: u8 = b'l';
 
 /// Longest file that is read: whatever a history may hold, and what was appended to it since.
 const MAX_FILE: u64 = 3 * MAX_BYTES as u64;
@@ -132,6 +134,11 @@ fn put_frame(bytes: &mut Vec<u8>, frame: &Frame) {
     put(&mut payload, frame.millis);
     payload.extend_from_slice(frame.bytes());
     put_record(bytes, FRAME, &payload);
+    if frame.left_out > 0 {
+        payload.clear();
+        put(&mut payload, frame.left_out);
+        put_record(bytes, LEFT_OUT, &payload);
+    }
 }
 
 fn put_mark(bytes: &mut Vec<u8>, mark: &Mark) {
@@ -173,6 +180,7 @@ fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
             let (end_ms, millis) = (reader.number()?, reader.number()?);
             history.restore(Frame::packed(end_ms, millis, reader.rest())?);
         }
+        LEFT_OUT => history.restore_left_out(Reader::new(payload).number()?),
         MARK => history.mark(serde_json::from_slice(payload).ok()?),
         // Of a newer version.
         _ => {}
@@ -188,6 +196,22 @@ mod tests {
 
     fn reopened(path: &Path, now_ms: u64) -> History {
         Store::open(path.to_owned(), now_ms).unwrap().1
+    }
+
+    #[test]
+    fn what_was_left_out_survives_the_file() {
+        const EDGES: usize = crate::series::MAX_SERIES + 5;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let (mut store, mut history) = Store::open(path.clone(), 0).unwrap();
+        let all = (0..EDGES).map(|nth| edge("web", &format!("cart-{nth}"), 1.0));
+        history.push(5_000, &growth(5.0, all.collect()));
+        history.push(10_000, &growth(5.0, Vec::new()));
+        store.save(&mut history).unwrap();
+        let again = reopened(&path, 10_000);
+        let left_out =
+            [(0, 5_000), (5_000, 10_000)].map(|(from, to)| again.window(from, to).left_out);
+        assert_eq!(left_out, [5, 0]);
     }
 
     #[test]

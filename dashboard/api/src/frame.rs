@@ -22,6 +22,8 @@ pub(crate) struct Frame {
     pub(crate) end_ms: u64,
     /// How much of the time before its end was observed.
     pub(crate) millis: u64,
+    /// Most workloads, edges and rules of routes at once whose counts are not in it, because there were too many.
+    pub(crate) left_out: u64,
     packed: Box<[u8]>,
 }
 
@@ -42,12 +44,17 @@ impl Frame {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(&bytes).expect("a vector takes every write");
         let packed = encoder.finish().expect("a vector takes every write").into_boxed_slice();
-        Self { end_ms, millis, packed }
+        Self { end_ms, millis, left_out: 0, packed }
+    }
+
+    /// The same with what it has left out.
+    pub(crate) fn leaving_out(self, left_out: u64) -> Self {
+        Self { left_out, ..self }
     }
 
     /// A frame of a file; `None` where it is damaged.
     pub(crate) fn packed(end_ms: u64, millis: u64, packed: &[u8]) -> Option<Self> {
-        let frame = Self { end_ms, millis, packed: packed.into() };
+        let frame = Self { end_ms, millis, left_out: 0, packed: packed.into() };
         frame.each(|_, _| {})?;
         Some(frame)
     }

@@ -70,6 +70,8 @@ pub(crate) struct Window {
     pub(crate) seconds: f64,
     /// The end of the last frame.
     pub(crate) end_ms: u64,
+    /// Most workloads, edges and rules of routes at once that were too many.
+    pub(crate) left_out: u64,
     pub(crate) tallies: BTreeMap<u32, Tally>,
 }
 
@@ -83,6 +85,8 @@ pub struct History {
     /// The sizes of all frames.
     bytes: usize,
     lost: u64,
+    /// Whether a frame was dropped since names were forgotten: only then are there any to forget.
+    has_dropped: bool,
     changes: Changes,
 }
 
@@ -102,10 +106,10 @@ impl History {
     pub fn push(&mut self, now_ms: u64, growth: &Growth) {
         // A clock that was set back must not make two frames of one moment.
         let end_ms = self.end_ms().map_or(now_ms, |end| now_ms.max(end + 1));
-        let mut tallies: BTreeMap<u32, Tally> = BTreeMap::new();
+        let (mut tallies, mut left_out) = (BTreeMap::<u32, Tally>::new(), 0);
         let mut take = |subject: Option<u32>, tally: Tally| match subject {
             Some(series) => tallies.entry(series).or_default().join(&tally),
-            None => self.lost += 1,
+            None => left_out += 1,
         };
         for one in &growth.workloads {
             let mut tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
@@ -126,9 +130,10 @@ impl History {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let millis = (growth.seconds * 1000.0) as u64;
         let of = tallies.iter().map(|(series, tally)| (*series, tally));
-        self.append(Frame::pack(end_ms, millis, of));
+        self.append(Frame::pack(end_ms, millis, of).leaving_out(left_out));
+        self.lost += left_out;
         self.age(end_ms);
-        if self.series.is_full() {
+        if self.has_dropped && self.series.is_full() {
             self.forget_names();
         }
     }
@@ -242,25 +247,29 @@ impl History {
         {
             self.bytes -= frame.size();
             self.coarse.pop_front();
+            self.has_dropped = true;
         }
     }
 
     /// Makes one frame of those of the first slot.
     fn coarsen(&mut self, slot: u64) {
         let (mut tallies, mut end_ms, mut millis) = (BTreeMap::<u32, Tally>::new(), 0, 0);
+        let mut left_out = 0;
         while let Some(frame) = self.fine.pop_front_if(|frame| slot_end(frame) == slot) {
             self.bytes -= frame.size();
             (end_ms, millis) = (frame.end_ms, millis + frame.millis);
+            left_out = frame.left_out.max(left_out);
             let _ = frame.each(|series, tally| tallies.entry(series).or_default().add(&tally));
         }
         let of = tallies.iter().map(|(series, tally)| (*series, tally));
-        let frame = Frame::pack(end_ms, millis, of);
+        let frame = Frame::pack(end_ms, millis, of).leaving_out(left_out);
         self.bytes += frame.size();
         self.coarse.push_back(frame);
     }
 
     /// Frees the numbers of workloads and edges that are in no frame.
     fn forget_names(&mut self) {
+        self.has_dropped = false;
         let mut used = vec![false; crate::series::MAX_SERIES];
         for frame in self.coarse.iter().chain(&self.fine) {
             let _ = frame.each(|series, _| {
@@ -299,6 +308,13 @@ impl History {
         self.fine.push_back(frame);
     }
 
+    /// Takes in what the last frame that was restored has left out.
+    pub(crate) fn restore_left_out(&mut self, left_out: u64) {
+        if let Some(frame) = self.fine.back_mut() {
+            frame.left_out = left_out;
+        }
+    }
+
     pub(crate) fn names_mut(&mut self) -> &mut Series {
         &mut self.series
     }
@@ -307,6 +323,7 @@ impl History {
     pub(crate) fn restored(&mut self, now_ms: u64) {
         let now_ms = self.end_ms().unwrap_or(0).max(now_ms);
         self.age(now_ms);
+        self.has_dropped = true;
         self.changes = Changes { all: true, ..Changes::default() };
         let _ = self.series.take_fresh();
     }

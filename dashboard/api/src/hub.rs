@@ -180,7 +180,8 @@ impl Hub {
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = view.window(from_ms, to_ms);
         let routes = query::routes(view.names(), &window);
-        Routes { mesh: self.mesh.clone(), from_ms, to_ms, observed_s: window.seconds, routes }
+        let (mesh, observed_s, left_out) = (self.mesh.clone(), window.seconds, window.left_out);
+        Routes { mesh, from_ms, to_ms, observed_s, routes, left_out }
     }
 
     /// One workload or edge over time; `None` where the history does not know it.

@@ -103,6 +103,7 @@ pub(crate) fn topology(
         workloads,
         edges: edges(names, window).into_iter().map(edge).collect(),
         problems: Vec::new(),
+        left_out: window.left_out,
     }
 }
 

@@ -77,6 +77,7 @@ impl<'a> View<'a> {
         for frame in self.between(from_ms, to_ms) {
             millis += frame.millis();
             window.end_ms = frame.end_ms();
+            window.left_out = window.left_out.max(frame.left_out());
             let first = window.tallies.is_empty();
             frame.each(|series, tally| {
                 if first {
@@ -113,6 +114,11 @@ impl ViewFrame<'_> {
 
     pub(crate) fn millis(self) -> u64 {
         self.frame.millis
+    }
+
+    /// What is left out of the frame; 0 for who may not see all of it, as it is of all namespaces.
+    pub(crate) fn left_out(self) -> u64 {
+        self.seen.map_or(self.frame.left_out, |_| 0)
     }
 
     /// Calls `visit` with every tally, each series once.

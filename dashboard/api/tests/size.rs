@@ -1,12 +1,14 @@
 //! How much memory the history of a large mesh takes: a day of 1,000 workloads, 10,000 edges and 1,000 rules of routes, every one
-//! of which carries requests all the time.
+//! of which carries requests all the time; and of a mesh with more edges than the history has room for.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leno_dashboard::history::{History, MAX_BYTES};
+use leno_dashboard::series::MAX_SERIES;
 use leno_observe::stat::{Counts, EdgeGrowth, Growth, RouteGrowth, RouteName, WorkloadGrowth};
 
 /// What a history may take.
@@ -18,8 +20,12 @@ const ROUTES: u64 = 1_000;
 const FINE_MS: u64 = 5_000;
 const COARSE_MS: u64 = 600_000;
 const DAY_MS: u64 = 24 * 3_600_000;
+/// Frames of a short history.
+const FRAMES: u64 = 30;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// Held while memory is measured, which is that of all tests.
+static MEASURED: Mutex<()> = Mutex::new(());
 
 struct Counting;
 
@@ -71,7 +77,7 @@ fn counts(random: &mut Random, seconds: u64) -> Counts {
     counts
 }
 
-fn growth(random: &mut Random, seconds: u64) -> Growth {
+fn growth(random: &mut Random, seconds: u64, edges: u64) -> Growth {
     let name = |nth: u64| (format!("namespace-{}", nth % 20), format!("workload-{nth}"));
     let workload = |nth| WorkloadGrowth {
         name: name(nth),
@@ -87,7 +93,7 @@ fn growth(random: &mut Random, seconds: u64) -> Growth {
         encrypted: true,
         counts: counts(random, seconds),
     };
-    let edges = (0..EDGES).map(edge).collect();
+    let edges = (0..edges).map(edge).collect();
     let route = |nth| RouteGrowth {
         name: RouteName {
             service: name(nth),
@@ -102,10 +108,12 @@ fn growth(random: &mut Random, seconds: u64) -> Growth {
 
 #[test]
 fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
+    let _measured = MEASURED.lock().unwrap();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     // Frames are packed one by one, so that the same traffic again takes as much as other traffic.
-    let fine: Vec<Growth> = (0..6).map(|_| growth(&mut random, FINE_MS / 1000)).collect();
-    let coarse: Vec<Growth> = (0..2).map(|_| growth(&mut random, COARSE_MS / 1000)).collect();
+    let fine: Vec<Growth> = (0..6).map(|_| growth(&mut random, FINE_MS / 1000, EDGES)).collect();
+    let coarse: Vec<Growth> =
+        (0..2).map(|_| growth(&mut random, COARSE_MS / 1000, EDGES)).collect();
     let before = LIVE.load(Ordering::Relaxed);
     let mut history = History::default();
     let fine_from = DAY_MS - 3_600_000 - COARSE_MS;
@@ -125,4 +133,28 @@ fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
     assert_eq!(history.lost(), 0);
     // An hour of the finest frames fits: nothing was made coarse before its time.
     assert_eq!(history.frames_between(DAY_MS - 3_600_000, DAY_MS), 720);
+}
+
+/// What some minutes of a mesh with so many edges take, and how many counts were lost.
+fn minutes(edges: u64) -> (usize, u64) {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let fine = growth(&mut random, FINE_MS / 1000, edges);
+    let before = LIVE.load(Ordering::Relaxed);
+    let mut history = History::default();
+    for turn in 1..=FRAMES {
+        history.push(turn * FINE_MS, &fine);
+    }
+    (LIVE.load(Ordering::Relaxed) - before, history.lost())
+}
+
+#[test]
+fn edges_beyond_the_bound_take_no_memory_and_are_counted() {
+    const FIT: u64 = MAX_SERIES as u64 - WORKLOADS - ROUTES;
+    const BEYOND: u64 = 10_000;
+    let _measured = MEASURED.lock().unwrap();
+    let (full, none_lost) = minutes(FIT);
+    let (beyond, lost) = minutes(FIT + BEYOND);
+    println!("{full} bytes with as many as fit, {beyond} with {BEYOND} more");
+    assert!(beyond * 10 <= full * 11, "{beyond} bytes, and {full} without those beyond the bound");
+    assert_eq!((none_lost, lost), (0, FRAMES * BEYOND));
 }

@@ -89,6 +89,8 @@ export interface Topology {
   workloads: Workload[];
   edges: Edge[];
   problems: Problem[];
+  /** Most workloads, edges and rules of routes at once that the history was too small for. */
+  left_out: number;
 }
 
 export interface Route extends Signals {
@@ -101,6 +103,7 @@ export interface Route extends Signals {
 
 export interface Routes {
   routes: Route[];
+  left_out: number;
 }
 
 export interface Point extends Signals {

@@ -215,6 +215,9 @@ pub struct Topology {
     pub edges: ::prost::alloc::vec::Vec<Edge>,
     #[prost(message, repeated, tag = "7")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
+    /// Most workloads, edges and rules of routes at once that the history was too small for; 0 for who may not see all namespaces.
+    #[prost(uint64, tag = "8")]
+    pub left_out: u64,
 }
 #[derive(::serde::Deserialize)]
 #[serde(default)]
@@ -394,6 +397,8 @@ pub struct Routes {
     pub observed_s: f64,
     #[prost(message, repeated, tag = "5")]
     pub routes: ::prost::alloc::vec::Vec<Route>,
+    #[prost(uint64, tag = "6")]
+    pub left_out: u64,
 }
 #[derive(::serde::Deserialize)]
 #[serde(default)]

@@ -64,6 +64,26 @@ fn numbers_of_edges_that_are_gone_are_given_again() {
 }
 
 #[test]
+fn what_is_beyond_the_bound_is_told_in_its_window_alone() {
+    const EDGES: usize = crate::series::MAX_SERIES + 7;
+    let all = || (0..EDGES).map(|nth| edge("web", &format!("cart-{nth}"), 1.0)).collect();
+    let mut history = History::default();
+    history.push(TICK, &growth(5.0, all()));
+    history.push(2 * TICK, &growth(5.0, all()));
+    history.push(3 * TICK, &growth(5.0, vec![edge("web", "cart-0", 1.0)]));
+    let left_out = |history: &History, from: u64, to: u64| history.window(from, to).left_out;
+    assert_eq!((left_out(&history, 0, 3 * TICK), history.lost()), (7, 14));
+    assert_eq!(left_out(&history, 2 * TICK, 3 * TICK), 0);
+    // As long as no frame is dropped there is no name to forget, and the file is appended to.
+    assert_eq!(history.take_changes().0, Changes { frames: 3, ..Changes::default() });
+    // Who sees some namespaces is not told of others.
+    let some = crate::sight::Sight::Namespaces(BTreeMap::new());
+    assert_eq!(crate::view::View::new(&history, &some).window(0, 3 * TICK).left_out, 0);
+    history.push(FINE_MS + SLOT_MS + TICK, &growth(5.0, Vec::new()));
+    assert_eq!((history.coarse.len(), left_out(&history, 0, 3 * TICK)), (1, 7));
+}
+
+#[test]
 fn marks_are_bounded() {
     let mut history = History::default();
     for at_ms in 1..=(MAX_MARKS as u64 + 5) {

@@ -6,6 +6,7 @@ import type { Edge, Topology } from "../api";
 import type { PageProps } from "../app";
 import { full } from "../format";
 import { Graph } from "../graph/graph";
+import { Beyond } from "../lists";
 import { Problems } from "../problems";
 import { change, type Place } from "../route";
 import { EdgeTable, WorkloadTable } from "../tables";
@@ -43,6 +44,7 @@ export function MeshPage({ place, topology, now }: PageProps) {
           </label>
         </h2>
         <Graph topology={shown} place={place} />
+        <Beyond count={topology.left_out} what="workloads, edges and rules of routes" />
       </section>
       <EdgeTable edges={shown.edges} place={place} />
       <WorkloadTable workloads={shown.workloads} place={place} />

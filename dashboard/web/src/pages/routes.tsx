@@ -3,6 +3,7 @@
 import * as api from "../api";
 import type { PageProps } from "../app";
 import { full } from "../format";
+import { Beyond } from "../lists";
 import { TICK, useLoaded } from "../load";
 import { RouteTable } from "../tables";
 
@@ -18,6 +19,7 @@ export function RoutesPage({ place }: PageProps) {
       <h1 class="unseen">Routes</h1>
       {loaded.error !== null && <p class="state bad">The rules are not known: {loaded.error}.</p>}
       {loaded.value && <RouteTable routes={loaded.value.routes.filter(fits)} place={place} />}
+      <Beyond count={loaded.value?.left_out ?? 0} what="workloads, edges and rules of routes" />
       <p class="quiet">
         Services without an HTTPRoute or a GRPCRoute have no rules. The first figures of a rule come with its first request.
       </p>
