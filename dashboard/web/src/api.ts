@@ -1,5 +1,7 @@
 // What the interface answers: the types of dashboard/api/src/api.rs. It is read, never written.
 
+import { moment, type Moment } from "./moment";
+
 export type ControlPlane = "running" | "away" | "not_needed";
 export type Mtls = "all" | "partly" | "none";
 export type Severity = "bad" | "warning";
@@ -339,6 +341,10 @@ function headers(): Record<string, string> {
 }
 
 async function get<T>(path: string, parameters: Record<string, string | number | undefined>, signal: AbortSignal): Promise<T> {
+  if (moment) {
+    if (!(path in moment.answers)) throw new Refused(404, "it is not in this file, which has one moment of the mesh");
+    return moment.answers[path] as T;
+  }
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined) query.set(name, String(value));
@@ -356,6 +362,24 @@ async function get<T>(path: string, parameters: Record<string, string | number |
     throw new Refused(response.status, said);
   }
   return body as T;
+}
+
+/** What a file of a moment has: what this reader may see, and nothing of what only administrators are to know. */
+export async function momentOf(at: number | undefined, window: number, signal: AbortSignal): Promise<Moment> {
+  const of = async (path: string, parameters: Record<string, number>) => [path, await get(path, parameters, signal)] as const;
+  // These are of the present, and not everywhere.
+  const ofNow = (path: string) => of(path, {}).catch(() => null);
+  const now = await overview(signal);
+  const at_ms = Math.round(at ?? now.to_ms ?? now.now_ms);
+  const wanted = [
+    of("topology", { at: at_ms, window }),
+    of("routes", { at: at_ms, window }),
+    of("policies", { at: at_ms, window }),
+    of("changes", { from: (now.from_ms ?? at_ms) - 1, to: at_ms }),
+    ...(at === undefined ? [ofNow("proxies"), ofNow("flows")] : []),
+  ];
+  const there = (await Promise.all(wanted)).filter((one) => one !== null);
+  return { saved_ms: now.now_ms, at_ms, answers: { overview: now, ...Object.fromEntries(there) } };
 }
 
 export const overview = (signal: AbortSignal) => get<Overview>("overview", {}, signal);

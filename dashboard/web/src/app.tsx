@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 import * as api from "./api";
 import { TICK, useLoaded } from "./load";
+import { moment } from "./moment";
 import { CertificatesPage } from "./pages/certificates";
 import { ChangesPage } from "./pages/changes";
 import { ChecksPage } from "./pages/checks";
@@ -17,6 +18,7 @@ import { ProxiesPage, ProxyPage } from "./pages/proxies";
 import { RoutesPage } from "./pages/routes";
 import { WorkloadPage } from "./pages/workload";
 import { change, href, usePlace, type Place } from "./route";
+import { Saved, SaveButton } from "./saved";
 import { StateBar } from "./state";
 import { Timeline } from "./timeline";
 
@@ -75,16 +77,18 @@ export function App() {
           />
         </label>
       </header>
-      {overview.value && (
+      {overview.value && moment === null && (
         <Timeline overview={overview.value} marks={changes.value?.changes ?? []} place={place} />
       )}
       <main>
+        <Saved />
         <StateBar overview={overview} failed={overview.error ?? topology.error} />
         {topology.value && (
           <Page place={place} topology={topology.value} marks={changes.value?.changes ?? []} now={overview.value?.now_ms ?? Date.now()} begin={from ?? 0} />
         )}
         {!topology.value && !topology.error && <p class="quiet">Loading…</p>}
       </main>
+      {mesh !== undefined && <SaveButton mesh={mesh} place={place} />}
     </>
   );
 }

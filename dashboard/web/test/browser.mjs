@@ -6,8 +6,11 @@
 //                                      LENO_SCREENSHOTS: where pictures go, if they are wanted
 
 import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { join } from "node:path";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { pathToFileURL } from "node:url";
 
 const [stage, address] = process.argv.slice(2);
 const require = createRequire(join(process.env.LENO_BROWSER, "node_modules/"));
@@ -44,9 +47,18 @@ async function visit(page, path) {
   await page.goto(base + path);
 }
 
+/** Pictures of the page for the documentation, in a wide window and in a small one. */
 async function shot(page, name) {
   const folder = process.env.LENO_SCREENSHOTS;
-  if (folder) await page.screenshot({ path: join(folder, `${name}.png`) });
+  if (!folder) return;
+  const wide = page.viewportSize();
+  for (const [size, suffix] of [[wide, ""], [{ width: 390, height: 844 }, "-small"]]) {
+    await page.setViewportSize(size);
+    // The picture of the mesh is drawn anew in a frame of its own.
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    await page.screenshot({ path: join(folder, `${name}${suffix}.png`) });
+  }
+  await page.setViewportSize(wide);
 }
 
 /** Nothing is wider than the window, and axe finds nothing. */
@@ -98,6 +110,7 @@ async function mesh() {
   await page.locator("h1 a", { hasText: "shop/cart" }).click();
   await page.locator("h1", { hasText: /^shop\/cart$/ }).waitFor();
   assert.match(await page.locator("dl.figures").first().innerText(), /1 of 1 ready/);
+  await shot(page, "dashboard-workload");
   await page.keyboard.press("Escape");
   await canvas.waitFor();
 
@@ -144,6 +157,33 @@ async function mesh() {
   await page.keyboard.press("l");
   await page.locator(".live[aria-pressed=true]").waitFor();
 
+  // The moment is one file, which any browser opens without this program. It asks nothing of the network.
+  const saved = page.waitForEvent("download");
+  await page.locator("button", { hasText: "Save this moment as a file" }).click();
+  const download = await saved;
+  assert.match(download.suggestedFilename(), /^leno-[\w.-]+\.html$/);
+  const file = join(await mkdtemp(join(tmpdir(), "leno-moment-")), "moment.html");
+  await download.saveAs(file);
+  const alone = await browser.newContext({ offline: true, viewport: { width: 1280, height: 900 } });
+  const kept = await alone.newPage();
+  const asked = [];
+  kept.on("request", (request) => asked.push(request.url()));
+  kept.on("console", (message) => asked.push(message.text()));
+  kept.on("pageerror", (error) => asked.push(`uncaught: ${error}`));
+  await kept.goto(pathToFileURL(file).href);
+  await kept.locator("[data-state=saved]", { hasText: "It has this moment alone" }).waitFor();
+  await kept.locator(".problems li.bad a", { hasText: "shop/front to shop/cart" }).waitFor();
+  await kept.locator("canvas[data-workloads='3'][data-edges='2']").waitFor();
+  assert.equal(await kept.locator(".timeline").count() + await kept.locator("footer.save").count(), 0);
+  await shot(kept, "dashboard-saved");
+  await kept.locator("nav a", { hasText: "Changes" }).click();
+  await kept.locator(".changes", { hasText: /Workload shop\/front changed/ }).waitFor();
+  await kept.locator("nav a", { hasText: "Checks" }).click();
+  await kept.locator("[data-state=unavailable]", { hasText: "is not in this file" }).waitFor();
+  assert.deepEqual(asked.filter((one) => !one.startsWith("data:")), [pathToFileURL(file).href]);
+  await alone.close();
+  await rm(dirname(file), { recursive: true });
+
   // The page is closed when every body is here, and none is asked for after that.
   page.off("response", loaded);
   const total = (await Promise.all(bodies.values())).reduce((sum, body) => sum + body.length, 0);
@@ -154,10 +194,11 @@ async function mesh() {
   for (const path of ["", EDGE, "#/workload/shop/cart"]) {
     for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks(path, { width, dark });
   }
-  const small = await open({ width: 390, height: 844, dark: true });
-  await small.page.goto(address);
-  await small.page.locator(".problems li").first().waitFor();
-  await shot(small.page, "dashboard-small");
+  const night = await open({ dark: true });
+  await night.page.goto(address);
+  await night.page.locator(".problems li").first().waitFor();
+  await night.page.locator("canvas[data-edges='2']").waitFor();
+  await shot(night.page, "dashboard-dark");
 }
 
 /** The rules of routes: two of `web`, and what matches none; filters, the time, and a small window. */
@@ -373,6 +414,7 @@ async function ofThePresent(flows) {
   await row("proxies", "shop/locked-0").locator("a").click();
   await page.locator("h1", { hasText: "Proxy of shop/locked-0" }).waitFor();
   await page.locator("dl.figures", { hasText: "current" }).waitFor();
+  await shot(page, "dashboard-proxy");
   await visit(page, "#/proxy/shop/nosuch");
   await page.locator("p", { hasText: "No proxy of this name is there." }).waitFor();
 
@@ -423,10 +465,6 @@ async function ofThePresent(flows) {
   for (const path of paths) {
     for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks(path, { width, dark });
   }
-  const small = await open({ width: 390, height: 844, dark: true });
-  await visit(small.page, "#/policies");
-  await small.page.locator("tbody tr").first().waitFor();
-  await shot(small.page, "dashboard-policies-small");
 }
 
 /** A control plane that is away is shown as such, and the figures go on. */

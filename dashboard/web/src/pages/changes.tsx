@@ -2,6 +2,7 @@
 
 import type { PageProps } from "../app";
 import { ago, clock } from "../format";
+import { moment } from "../moment";
 import { href } from "../route";
 
 const KINDS = {
@@ -21,8 +22,12 @@ export function ChangesPage({ marks, place, now }: PageProps) {
           <li key={`${mark.at_ms} ${mark.kind}`} class={mark.kind}>
             <time dateTime={new Date(mark.at_ms).toISOString()}>{clock(mark.at_ms)}</time>{" "}
             <span class="quiet">{ago(mark.at_ms, now)}</span> <span class="badge">{KINDS[mark.kind]}</span>{" "}
-            <a href={href("/", place, { at: mark.at_ms })}>before</a>{" "}
-            <a href={href("/", place, { at: mark.at_ms + place.window })}>after</a>
+            {moment === null && (
+              <>
+                <a href={href("/", place, { at: mark.at_ms })}>before</a>{" "}
+                <a href={href("/", place, { at: mark.at_ms + place.window })}>after</a>
+              </>
+            )}
             <ul>
               {mark.lines.map((line) => (
                 <li key={line}>{line}</li>

@@ -1,0 +1,60 @@
+// A moment of the mesh as one file: the page, with the answers of that moment in it. It is opened without a server.
+
+/** What a saved page has. */
+export interface Moment {
+  /** When it was saved, and the end of the window that it shows. */
+  saved_ms: number;
+  at_ms: number;
+  /** The answers, by the path of the interface. */
+  answers: Record<string, unknown>;
+}
+
+const ELEMENT = "leno-moment";
+/** Nothing is fetched, sent or opened by a saved page. */
+const POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:";
+
+/** The moment that this page was saved with; null for a page that is served. */
+export const moment: Moment | null = JSON.parse(document.getElementById(ELEMENT)?.textContent ?? "null");
+
+/** A text in an inline script must not end it. */
+const inScript = (text: string) => text.replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
+/** JSON is data in any spelling. */
+const inData = (value: unknown) => JSON.stringify(value).replaceAll("<", "\\u003c");
+
+/** The page as one file. */
+export function written(now: Moment, [script, style]: [string, string]): string {
+  return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="${POLICY}">
+<title>Leno</title>
+<link rel="icon" href="data:,">
+<style>${style}</style>
+</head>
+<body>
+<div id="app"></div>
+<script type="application/json" id="${ELEMENT}">${inData(now)}</script>
+<script type="module">${inScript(script)}</script>
+</body>
+</html>
+`;
+}
+
+/** Has the browser keep the page as a file. */
+export async function save(now: Moment, mesh: string): Promise<void> {
+  const file = async (name: string) => {
+    const response = await fetch(name);
+    if (!response.ok) throw new Error(`${name}: ${response.statusText}`);
+    return response.text();
+  };
+  const parts = await Promise.all([file("app.js"), file("app.css")]);
+  const address = URL.createObjectURL(new Blob([written(now, parts)], { type: "text/html" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = `leno-${mesh.replace(/[^\w.-]+/g, "-")}-${new Date(now.at_ms).toISOString().replace(/[:.]/g, "-")}.html`;
+  link.click();
+  URL.revokeObjectURL(address);
+}
