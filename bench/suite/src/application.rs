@@ -6,19 +6,18 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use calls::{Callee, Calls};
-use http::{HeaderMap, HeaderValue, Request, Response};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -204,7 +203,7 @@ fn upgraded(request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>
 }
 
 fn body(bytes: Bytes) -> BoxBody<Bytes, hyper::Error> {
-    Full::new(bytes).map_err(|never| match never {}).boxed()
+    BodyExt::boxed(BodyExt::map_err(Full::new(bytes), |never| match never {}))
 }
 
 /// The answer for a path: as many bytes as it ends with, or else the usual one. All requests for a number share its bytes.
@@ -229,48 +228,17 @@ async fn respond(
         while let Some(Ok(_)) = received.frame().await {}
         return Response::new(body(answer));
     }
-    let mut response = Response::new(Echo { request: request.into_body(), ended: false }.boxed());
+    // Sends each message back as it arrives, and ends with a successful gRPC status.
+    let ended = async {
+        let status = [(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))];
+        Ok(Frame::trailers(HeaderMap::from_iter(status)))
+    };
+    let messages = request.into_body().into_data_stream().map_ok(Frame::data);
+    let body = StreamBody::new(messages.chain(stream::once(ended)));
+    let mut response = Response::new(BodyExt::boxed(body));
     let kind = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
-}
-
-/// Sends each message back as it arrives, and ends with a successful gRPC status.
-struct Echo {
-    request: Incoming,
-    ended: bool,
-}
-
-impl Body for Echo {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        match ready!(Pin::new(&mut self.request).poll_frame(context)) {
-            Some(Ok(frame)) if frame.is_data() => Poll::Ready(Some(Ok(frame))),
-            Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            _ => {
-                self.ended = true;
-                let mut trailers = HeaderMap::new();
-                trailers.insert("grpc-status", HeaderValue::from_static("0"));
-                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.ended
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,52 +1,11 @@
-//! Watchers behind an API server that is not reachable, and watchers that answer from a script.
+//! Watchers that answer from a script, or not at all.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-
-use http::{Request, Response};
-use leno_kube::Client;
-use leno_kube::client::Body;
 
 use super::*;
 use crate::kernel_counters::Process;
 use crate::measurement::usage::Role;
-
-/// Refuses every port-forward, and counts them.
-#[derive(Clone, Default)]
-struct Refusing(Arc<AtomicUsize>);
-
-impl tower_service::Service<Request<Body>> for Refusing {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        let status = r#"{"kind": "Status", "status": "Failure", "code": 503, "message": "away"}"#;
-        let body = Body::from(status.as_bytes().to_vec());
-        ready(Ok(Response::builder().status(503).body(body).unwrap()))
-    }
-}
-
-impl Refusing {
-    fn watchers(&self) -> Watchers {
-        let pods = ["n1", "n2"].map(|node| (node.to_owned(), format!("watch-{node}")));
-        Watchers {
-            reach: Reach::new(Client::new(self.clone(), "default")),
-            namespace: "leno-bench-1".into(),
-            pods: pods.into(),
-        }
-    }
-}
 
 fn nodes() -> BTreeSet<String> {
     BTreeSet::from(["n1", "n2"].map(str::to_owned))
@@ -54,22 +13,22 @@ fn nodes() -> BTreeSet<String> {
 
 #[tokio::test(start_paused = true)]
 async fn silent_watchers_are_reported_and_no_error() {
-    let refusing = Refusing::default();
-    let (watchers, asked) = (refusing.watchers(), refusing.0);
+    let watchers = script([]);
+    let asked = || watchers.reach.asked.borrow().len();
     let answers = watchers.under_load(&[]).await;
     assert_eq!(answers.silent.keys().collect::<Vec<_>>(), ["n1", "n2"]);
-    assert_eq!((answers.reading, asked.load(Ordering::Relaxed)), (Reading::default(), 2));
+    assert_eq!((answers.reading, asked()), (Reading::default(), 2));
     let what = CounterQuery { watched: &[], whole: &nodes() };
     let answers = watchers.after(what, &Interrupt::default()).await.unwrap();
     assert_eq!((answers.silent.len(), answers.came.len()), (2, 0), "{answers:?}");
-    assert!(asked.load(Ordering::Relaxed) > 4, "they are asked again");
+    assert!(asked() > 4, "they are asked again");
 }
 
 #[tokio::test]
 async fn an_interrupt_ends_the_wait_for_a_reading() {
     let interrupt = Interrupt::default();
     interrupt.raise();
-    let watchers = Refusing::default().watchers();
+    let watchers = script([]);
     let after = watchers
         .after(CounterQuery { watched: &[], whole: &nodes() }, &interrupt)
         .await
@@ -82,9 +41,9 @@ async fn an_interrupt_ends_the_wait_for_a_reading() {
 
 #[tokio::test(start_paused = true)]
 async fn watchers_with_nothing_to_read_are_not_queried_after_the_load() {
-    let refusing = Refusing::default();
+    let watchers = script([]);
     let what = CounterQuery { watched: &[container("n2", Role::Control)], whole: &BTreeSet::new() };
-    let answers = refusing.watchers().after(what, &Interrupt::default()).await.unwrap();
+    let answers = watchers.after(what, &Interrupt::default()).await.unwrap();
     assert_eq!(answers.silent.keys().collect::<Vec<_>>(), ["n2"]);
 }
 
