@@ -33,10 +33,9 @@ pub(crate) enum Command {
     /// Generates load for a run
     #[command(hide = true)]
     Generate(run::Generate),
+    /// Makes load or watches a node, in a pod of a run
     #[command(hide = true)]
-    LoadServer(in_cluster::LoadServer),
-    #[command(hide = true)]
-    Watch(in_cluster::Watch),
+    Pod,
     /// Measures the start of a proxy for a run
     #[command(hide = true)]
     Probe,
@@ -56,8 +55,7 @@ pub(crate) fn run(command: &Command) -> Result<bool> {
         Command::Serve(args) => match application::serve(args)? {},
         Command::Clean(args) => clean::run(args),
         Command::Generate(args) => run::generate(*args),
-        Command::LoadServer(args) => match in_cluster::load_server(args)? {},
-        Command::Watch(args) => match in_cluster::watch(args)? {},
+        Command::Pod => in_cluster::pod(),
         Command::Probe => run::probe(),
     }
 }

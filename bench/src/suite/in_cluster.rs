@@ -1,7 +1,6 @@
-//! `leno bench run --context`, and the hidden commands that its client and its node watchers run.
+//! `leno bench run --context`, and the hidden command that its client and its node watchers run.
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io::{self, BufReader};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -10,7 +9,7 @@ use leno_suite::cluster::{self, BenchCluster, Mesh};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::measurement::options::Options;
 use leno_suite::real_application::images::Images;
-use leno_suite::{load_server, node_watcher, scenario};
+use leno_suite::{pod_program, scenario};
 
 use super::output::say_scale;
 use leno_console::{Cluster, block_on};
@@ -128,31 +127,10 @@ fn beside(image: &str) -> Option<(&str, &str)> {
     Some((registry, tag))
 }
 
-/// Generates load in a cluster on request
-#[derive(Debug, Args)]
-pub(crate) struct LoadServer {
-    /// Where to listen
-    #[arg(long)]
-    listen: SocketAddr,
-}
-
-pub(super) fn load_server(args: &LoadServer) -> Result<Infallible> {
-    load_server::serve(args.listen)
-}
-
-/// Inspects the processes of a node on request
-#[derive(Debug, Args)]
-pub(crate) struct Watch {
-    /// Where to listen
-    #[arg(long)]
-    listen: SocketAddr,
-    /// The token that callers must present
-    #[arg(long, env = node_watcher::TOKEN, hide_env_values = true)]
-    token: String,
-}
-
-pub(super) fn watch(args: &Watch) -> Result<Infallible> {
-    node_watcher::serve(args.listen, &args.token)
+/// Carries out what the bench asks of a pod, on standard input
+pub(super) fn pod() -> Result<bool> {
+    pod_program::answer(BufReader::new(io::stdin()), &mut io::stdout())?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! round × mesh:  inventory ─ ledger ─ install ─┬─ namespace, pods ─ load ─ record ─ namespace gone ─┬─ remove ─ inventory
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
-//! The client is a pod that generates load on request, through a port-forward (`load_server`). A
-//! pod on each node reads the counters of its processes (`node_watcher`). The ledger lists every
+//! The client is a pod that generates load on request, and a pod on each node reads the counters of
+//! its processes. Both run `pod_program`, and are reached like `kubectl attach` (`pod_stream`). The ledger lists every
 //! change to the cluster before it is made. A run reverts its changes when it ends, even after an
 //! error; those of a killed run are reverted by the next run or by [`clean`].
 //!
@@ -17,7 +17,6 @@ mod install;
 mod installer;
 mod inventory;
 mod ledger;
-mod load_client;
 mod load_readings;
 mod manifests;
 mod measure;
@@ -27,15 +26,17 @@ mod names;
 mod namespace;
 mod nodes;
 mod pod_failure;
+mod pod_stream;
 mod pods;
 mod restart;
 mod restore;
 mod revisions;
 mod roles;
 mod run_lock;
+mod running_load;
 mod start_up;
 mod wait;
-mod watcher_client;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -16,7 +16,6 @@
 //! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 
 mod kernel_counters;
-mod loopback;
 mod process;
 mod revision;
 mod tools;
@@ -31,12 +30,11 @@ pub mod distribution;
 pub mod generator;
 pub mod interrupt;
 pub mod lab;
-pub mod load_server;
 pub mod machine;
 pub mod measurement;
 pub mod mesh_names;
-pub mod node_watcher;
 pub mod picture;
+pub mod pod_program;
 pub mod prometheus;
 pub mod real_application;
 pub mod record;

@@ -397,7 +397,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     let refused = bench.run(&["--mesh", "none"]).await;
     assert_eq!(refused.status.code(), Some(2));
     let text = said(&refused);
-    for word in ["list nodes", "create pods/portforward", "docs/guide/bench.md"] {
+    for word in ["list nodes", "create pods/attach", "docs/guide/bench.md"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
     // The rights in the guide suffice.

@@ -149,7 +149,8 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

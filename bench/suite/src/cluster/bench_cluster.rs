@@ -21,8 +21,8 @@ use crate::record::cluster::Cluster;
 use crate::scenario::Scenario;
 
 /// The rights in the whole cluster that a measurement needs; installing a mesh needs more. Applying
-/// an object needs `create` if it does not exist, and `patch`. A port-forward needs `get` or
-/// `create`, depending on its protocol.
+/// an object needs `create` if it does not exist, and `patch`. Attaching needs `get` or `create`,
+/// depending on its protocol.
 const RIGHTS: [Right; 31] = [
     ("list", "", "nodes"),
     ("create", "", "namespaces"),
@@ -37,8 +37,8 @@ const RIGHTS: [Right; 31] = [
     ("create", "", "pods"),
     ("list", "", "pods"),
     ("patch", "", "pods"),
-    ("create", "", "pods/portforward"),
-    ("get", "", "pods/portforward"),
+    ("create", "", "pods/attach"),
+    ("get", "", "pods/attach"),
     ("get", "", "pods/log"),
     ("get", "", "configmaps"),
     ("list", "", "configmaps"),

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load};
-use leno_operate::{Error, Reach, is_ready};
+use leno_operate::{Error, is_ready};
 use serde_json::Value;
 
 use super::bench_cluster::{BenchCluster, ClusterRun, whose};
@@ -20,17 +20,18 @@ use super::mesh::Mesh;
 use super::names::{CONTAINER, MANAGED, MANAGER};
 use super::nodes::{self, Placement};
 use super::pod_failure::{permanent_failure, waits_for};
+use super::pod_stream::PodStream;
 use super::pods::{containers, image_id, nodes_of};
 use super::revisions::{RevisionResults, Revisions};
 use super::roles::{Carriers, Roles};
 use super::wait::{PollResult, repeated, within};
-use super::watcher_client::Watchers;
+use super::watchers::Watchers;
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
 use crate::measurement::usage::{Component, Role};
+use crate::real_application;
 use crate::record::{Mark, MarkKind};
-use crate::scenario::{CLIENT, Scenario};
-use crate::{node_watcher, real_application};
+use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
 /// How long pods may take to become ready: their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
@@ -53,6 +54,8 @@ pub(super) struct ClusterEnvironment<'a> {
     pub(super) proxies: BTreeSet<String>,
     pub(super) roles: Roles,
     pub(super) watchers: Watchers,
+    /// The pods that make load.
+    pub(super) generators: BTreeMap<&'static str, PodStream>,
     /// Nodes without a watcher that run a part of the control plane.
     uncounted: BTreeSet<String>,
     /// Whether the services are those of a real application.
@@ -72,9 +75,7 @@ impl<'a> ClusterEnvironment<'a> {
         (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let token = node_watcher::token()?;
         let plan = Plan {
-            token: &token,
             namespace: &ground.namespace,
             mesh,
             scenario,
@@ -98,9 +99,9 @@ impl<'a> ClusterEnvironment<'a> {
         for object in plan.watchers(&pods).iter().chain(&plan.workloads(&addresses)) {
             ground.admit(object, interrupt).await?;
         }
-        let reach = Reach::new(ground.client.clone()).with_token(token.clone());
-        let namespace = ground.namespace.clone();
-        let watchers = Watchers { reach, namespace, pods };
+        let watchers = Watchers::of(&ground.client, &ground.namespace, &pods);
+        let generators = [CLIENT, NEIGHBOUR]
+            .map(|workload| (workload, PodStream::of(&ground.client, &ground.namespace, workload)));
         let real = run.real.is_some();
         let mut environment = Self {
             ground,
@@ -110,6 +111,7 @@ impl<'a> ClusterEnvironment<'a> {
             proxies,
             roles,
             watchers,
+            generators: generators.into(),
             uncounted,
             real,
             revisions,
@@ -135,7 +137,7 @@ impl<'a> ClusterEnvironment<'a> {
     }
 
     async fn ready(&self, interrupt: &Interrupt) -> Result<Vec<Pod>> {
-        let wanted = self.scenario.workloads().len() + self.watchers.pods.len();
+        let wanted = self.scenario.workloads().len() + self.watchers.count();
         repeated(("pods are ready", READY), interrupt, async || {
             let found = self.ground.pods().await?;
             for pod in &found {
@@ -201,7 +203,7 @@ impl<'a> ClusterEnvironment<'a> {
     /// Waits until each service answers the client. Of a real application, only the services under
     /// load are probed: the others may not speak HTTP. Its services also take longer to find each
     /// other.
-    async fn answers(&self, interrupt: &Interrupt) -> Result<()> {
+    pub(super) async fn answers(&self, interrupt: &Interrupt) -> Result<()> {
         let address = |address: &SocketAddr| Load {
             protocol: self.scenario.protocol,
             pace: Pace::Rate(10.0),
@@ -220,7 +222,7 @@ impl<'a> ClusterEnvironment<'a> {
             }
         };
         repeated((what, limit), interrupt, async || {
-            let report = self.load(CLIENT, &plans, interrupt).await?;
+            let report = self.load(&plans, interrupt).await?;
             let Some(far) = real_application::unanswered(&report) else {
                 return Ok(PollResult::There(()));
             };
@@ -261,9 +263,8 @@ impl<'a> ClusterEnvironment<'a> {
         }
     }
 
-    /// Waits until the pods are ready again after one of their containers was killed, and every
-    /// service answers.
-    pub(super) async fn is_again(&self, killed: &Component, interrupt: &Interrupt) -> Result<()> {
+    /// Waits until the pods are ready again after one of their containers was killed.
+    pub(super) async fn runs_again(&self, killed: &Component, interrupt: &Interrupt) -> Result<()> {
         let what = "the proxy that was killed is there again";
         repeated((what, READY), interrupt, async || {
             let now = self.watched(interrupt).await?;
@@ -272,8 +273,7 @@ impl<'a> ClusterEnvironment<'a> {
             Ok(if there { PollResult::There(()) } else { PollResult::NotYet(killed.name.clone()) })
         })
         .await?;
-        self.ready(interrupt).await?;
-        self.answers(interrupt).await
+        self.ready(interrupt).await.map(drop)
     }
 
     /// The containers whose resources count, as they run now.

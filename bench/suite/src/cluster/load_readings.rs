@@ -12,15 +12,15 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::Instant;
 
-use super::watcher_client::{Answers, CounterQuery};
+use super::watchers::{Answers, CounterQuery};
 use crate::interrupt::Interrupted;
 use crate::measurement::usage::{Component, Sample};
 use crate::record::{Mark, MarkKind};
 
-/// How much later than the load's end a report may be: resources used until then count as well.
+/// How much later than the load's end a reading may be: resources used until then count as well.
 const LATE: Duration = Duration::from_secs(5);
 
-/// The readings during the load.
+/// The readings during the load and after it.
 #[derive(Debug, Default)]
 pub(super) struct LoadReadings {
     /// The containers to read: all that were running at any of the listings.
@@ -28,24 +28,10 @@ pub(super) struct LoadReadings {
     /// The nodes whose whole kernels are read before the load and after it.
     whole: BTreeSet<String>,
     pub(super) samples: Vec<Sample>,
-    /// The nodes whose watchers did not answer: how often, and the last reason.
-    silent: BTreeMap<String, (usize, String)>,
-    /// How often the containers could not be listed under load, and the last reason.
-    unmet: Option<(usize, String)>,
-    /// Why the containers could not be listed after the load; `None` if they were.
-    unlisted: Option<String>,
-}
-
-/// The reading after the load.
-#[derive(Debug)]
-pub(super) struct AfterLoad {
-    pub(super) sample: Sample,
-    /// The time at which the load ended.
-    ended: Instant,
-    /// The nodes whose watchers did not answer, and why.
-    silent: BTreeMap<String, String>,
-    /// When each answer arrived.
-    came: BTreeMap<String, Instant>,
+    /// What was not read under load: how often, and the last reason.
+    failed: BTreeMap<String, (usize, String)>,
+    /// The figures that are missing after the load.
+    missing: Vec<String>,
 }
 
 impl LoadReadings {
@@ -53,12 +39,10 @@ impl LoadReadings {
         Self { watched, whole, ..Self::default() }
     }
 
-    pub(super) fn add(&mut self, elapsed: Duration, Answers { reading, silent, .. }: Answers) {
+    pub(super) fn add(&mut self, elapsed: Duration, Answers { reading, silent }: Answers) {
         self.samples.push(Sample { elapsed, reading, is_complete: silent.is_empty() });
         for (node, why) in silent {
-            let (times, last) = self.silent.entry(node).or_default();
-            *times += 1;
-            *last = why;
+            self.failed(format!("of node {node}"), why);
         }
     }
 
@@ -73,7 +57,11 @@ impl LoadReadings {
 
     /// Records that the containers could not be listed under load.
     pub(super) fn unmet(&mut self, why: String) {
-        let (times, last) = self.unmet.get_or_insert_default();
+        self.failed("the pods that had started meanwhile were not known".to_owned(), why);
+    }
+
+    fn failed(&mut self, what: String, why: String) {
+        let (times, last) = self.failed.entry(what).or_default();
         *times += 1;
         *last = why;
     }
@@ -84,66 +72,48 @@ impl LoadReadings {
     pub(super) async fn end(
         &mut self,
         listed: impl Future<Output = Result<Vec<Component>>>,
-        look: impl AsyncFn(CounterQuery<'_>) -> Result<Answers>,
+        read: impl AsyncFn(CounterQuery<'_>) -> Answers,
     ) -> Result<Answers> {
-        let mut answers = look(CounterQuery { watched: &self.watched, whole: &self.whole }).await?;
+        let begun = Instant::now();
+        let mut answers = read(CounterQuery { watched: &self.watched, whole: &self.whole }).await;
         let new = match listed.await {
             Ok(now) => self.meet(now),
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
-                self.unlisted = Some(format!("{error:#}"));
+                self.missing.push(format!("the containers that ran at the end: {error:#}"));
                 &[]
             }
         };
         if !new.is_empty() {
-            answers.extend(look(CounterQuery { watched: new, whole: &BTreeSet::new() }).await?);
+            let more = read(CounterQuery { watched: new, whole: &BTreeSet::new() }).await;
+            answers.reading.extend(more.reading);
+            answers.silent.extend(more.silent);
+            if begun.elapsed() > LATE {
+                let late = begun.elapsed().as_secs();
+                self.missing.push(format!("new containers were read {late} s after the load"));
+            }
+        }
+        for (node, why) in &answers.silent {
+            let what = format!("the resources used on node {node} until the end are not known");
+            self.missing.push(format!("{what}: {why}"));
         }
         Ok(answers)
     }
 
     /// The marks for figures that are missing.
-    pub(super) fn marks(&self, after: &AfterLoad) -> Vec<Mark> {
+    pub(super) fn marks(&self) -> Vec<Mark> {
         let of = self.samples.len();
-        let said = self
-            .silent
-            .iter()
-            .map(|(node, (times, why))| format!("{times} of {of} times of node {node}: {why}"));
-        let unmet = self.unmet.iter().map(|(times, why)| {
-            format!(
-                "{times} of {of} times the pods that had started meanwhile were not known: {why}"
-            )
-        });
-        let said: Vec<String> = said.chain(unmet).collect();
-        let silent = (!said.is_empty())
-            .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
-        let missing = after.silent.iter().map(|(node, why)| {
-            format!("the resources used on node {node} until the end are not known: {why}")
-        });
-        let late = after.late().map(|(node, late)| {
-            let late = late.as_secs();
-            format!("what was used on node {node} is that of {late} s after the load as well")
-        });
-        let unlisted = self.unlisted.iter().map(|why| format!("who ran at the end: {why}"));
+        let failed = self.failed.iter();
+        let failed =
+            failed.map(|(what, (times, why))| format!("{times} of {of} times {what}: {why}"));
         let unseen = !self.samples.iter().any(|one| one.is_complete);
         let unseen = unseen.then(|| "memory under load, and connections".to_owned());
-        let missing: Vec<String> = missing.chain(late).chain(unlisted).chain(unseen).collect();
-        let missing = (!missing.is_empty())
-            .then(|| Mark { kind: MarkKind::FiguresMissing, why: missing.join("; ") });
-        silent.into_iter().chain(missing).collect()
-    }
-}
-
-impl AfterLoad {
-    pub(super) fn of(elapsed: Duration, ended: Instant, answers: Answers) -> Self {
-        let Answers { reading, silent, came } = answers;
-        let sample = Sample { elapsed, reading, is_complete: silent.is_empty() };
-        Self { sample, ended, silent, came }
-    }
-
-    /// The nodes whose reports came late, and by how much.
-    fn late(&self) -> impl Iterator<Item = (&str, Duration)> {
-        let late = self.came.iter().map(|(node, at)| (&**node, *at - self.ended));
-        late.filter(|(_, late)| *late > LATE)
+        let mark = |kind, said: Vec<String>| {
+            (!said.is_empty()).then(|| Mark { kind, why: said.join("; ") })
+        };
+        let silent = mark(MarkKind::WatcherSilent, failed.collect());
+        let missing = self.missing.iter().cloned().chain(unseen).collect();
+        silent.into_iter().chain(mark(MarkKind::FiguresMissing, missing)).collect()
     }
 }
 
@@ -154,56 +124,28 @@ mod tests {
     use super::*;
     use crate::measurement::usage::Role;
 
-    #[test]
-    fn failed_listings_under_load_are_a_mark() {
-        let mut seen = LoadReadings::default();
-        seen.add(Duration::from_secs(1), Answers::default());
-        seen.unmet("it is away".into());
-        let marks = seen.marks(&after(Answers::default()));
-        let why = "1 of 1 times the pods that had started meanwhile were not known: it is away";
-        assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
-    }
-
-    fn complete(seen: &LoadReadings) -> usize {
-        seen.samples.iter().filter(|one| one.is_complete).count()
-    }
-
-    fn after(answers: Answers) -> AfterLoad {
-        AfterLoad::of(Duration::from_secs(3), Instant::now(), answers)
-    }
-
-    #[test]
-    fn a_silent_watcher_under_load_is_a_mark() {
-        let mut seen = LoadReadings::default();
-        let good = after(Answers::default());
-        seen.add(Duration::from_secs(1), Answers::default());
-        assert_eq!((seen.marks(&good), complete(&seen)), (vec![], 1));
+    fn silent() -> Answers {
         let silent = BTreeMap::from([("n2".to_owned(), "no answer".to_owned())]);
-        seen.add(Duration::from_secs(2), Answers { silent: silent.clone(), ..Answers::default() });
-        let marks = seen.marks(&good);
-        let why = "1 of 2 times of node n2: no answer";
+        Answers { silent, ..Answers::default() }
+    }
+
+    #[test]
+    fn readings_under_load_that_fail_are_a_mark() {
+        let mut seen = LoadReadings::default();
+        seen.add(Duration::from_secs(1), Answers::default());
+        assert_eq!(seen.marks(), []);
+        seen.add(Duration::from_secs(2), silent());
+        seen.unmet("it is away".into());
+        let marks = seen.marks();
+        let why = "1 of 2 times of node n2: no answer; \
+                   1 of 2 times the pods that had started meanwhile were not known: it is away";
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
         assert!(!marks[0].kind.invalidates());
-        assert_eq!(complete(&seen), 1, "a sum of a part would be a dip");
-        // The reading after the load cannot be replaced by another one.
-        let marks = seen.marks(&after(Answers { silent, ..Answers::default() }));
-        assert_eq!((marks.len(), marks[1].kind), (2, MarkKind::FiguresMissing));
-        assert!(marks[1].kind.invalidates() && marks[1].why.contains("on node n2"), "{marks:?}");
+        let complete = seen.samples.iter().filter(|one| one.is_complete);
+        assert_eq!(complete.count(), 1, "a sum of a part would be a dip");
     }
 
-    #[test]
-    fn a_late_reading_after_the_load_is_a_mark() {
-        let mut seen = LoadReadings::default();
-        seen.add(Duration::from_secs(1), Answers::default());
-        let mut after = after(Answers::default());
-        let came = |node: &str, ms| (node.to_owned(), after.ended + Duration::from_millis(ms));
-        let all = [came("n1", 200), came("n2", 41_500), came("n3", 5000)];
-        after.came = all.into();
-        let why = "what was used on node n2 is that of 41 s after the load as well".to_owned();
-        assert_eq!(seen.marks(&after), [Mark { kind: MarkKind::FiguresMissing, why }]);
-    }
-
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn known_containers_are_read_before_new_ones_are_listed() {
         let container = |id: &str| Component {
             role: Role::Control,
@@ -213,32 +155,48 @@ mod tests {
         };
         let (old, new) = (container("old"), container("new"));
         let done = std::cell::RefCell::new(Vec::new());
-        let look = async |what: CounterQuery<'_>| {
+        let read = async |what: CounterQuery<'_>| {
             let ids: Vec<&str> = what.watched.iter().map(|one| &*one.id).collect();
-            done.borrow_mut().push(format!("look {} {}", ids.join(" "), what.whole.len()));
-            Ok(Answers::default())
+            done.borrow_mut().push(format!("read {} {}", ids.join(" "), what.whole.len()));
+            Answers::default()
         };
-        let whole = BTreeSet::from(["n1".to_owned()]);
-        let mut seen = LoadReadings::of(vec![old.clone()], whole);
+        let mut seen = LoadReadings::of(vec![old.clone()], BTreeSet::from(["n1".to_owned()]));
+        seen.add(Duration::from_secs(1), Answers::default());
         let list = async || {
             done.borrow_mut().push("list".to_owned());
             Ok(vec![old.clone(), new.clone()])
         };
-        seen.end(list(), look).await.unwrap();
-        assert_eq!(done.take(), ["look old 1", "list", "look new 0"]);
-        seen.end(list(), look).await.unwrap();
-        assert_eq!(done.take(), ["look old new 1", "list"], "no container is new");
-        seen.end(async { bail!("it is away") }, look).await.unwrap();
-        assert_eq!((done.take().len(), seen.unlisted.as_deref()), (1, Some("it is away")));
-        let interrupted = seen.end(async { Err(Interrupted.into()) }, look).await.unwrap_err();
+        seen.end(list(), read).await.unwrap();
+        assert_eq!(done.take(), ["read old 1", "list", "read new 0"]);
+        seen.end(list(), read).await.unwrap();
+        assert_eq!(done.take(), ["read old new 1", "list"], "no container is new");
+        let interrupted = seen.end(async { Err(Interrupted.into()) }, read).await.unwrap_err();
         assert!(interrupted.is::<Interrupted>(), "{interrupted}");
+        assert_eq!(seen.marks(), []);
     }
 
-    #[test]
-    fn a_measurement_without_complete_samples_has_missing_figures() {
-        let seen = LoadReadings { unlisted: Some("it is away".into()), ..LoadReadings::default() };
-        let marks = seen.marks(&after(Answers::default()));
-        let why = "who ran at the end: it is away; memory under load, and connections";
-        assert_eq!(marks, [Mark { kind: MarkKind::FiguresMissing, why: why.to_owned() }]);
+    #[tokio::test(start_paused = true)]
+    async fn figures_that_are_missing_after_the_load_are_a_mark() {
+        let why = |seen: &LoadReadings| match &seen.marks()[..] {
+            [mark] if mark.kind == MarkKind::FiguresMissing => mark.why.clone(),
+            marks => panic!("{marks:?}"),
+        };
+        let read = async |_: CounterQuery<'_>| silent();
+        let mut seen = LoadReadings::default();
+        seen.end(async { bail!("it is away") }, read).await.unwrap();
+        assert_eq!(
+            why(&seen),
+            "the containers that ran at the end: it is away; the resources used on node n2 until the end are not \
+             known: no answer; memory under load, and connections"
+        );
+        let late = async {
+            tokio::time::sleep(LATE * 2).await;
+            let (name, node) = ("leno-system/new/controller".into(), "n1".into());
+            Ok(vec![Component { role: Role::Control, name, node, id: "new".into() }])
+        };
+        let mut seen = LoadReadings::default();
+        seen.add(Duration::from_secs(1), Answers::default());
+        seen.end(late, async |_: CounterQuery<'_>| Answers::default()).await.unwrap();
+        assert_eq!(why(&seen), "new containers were read 10 s after the load");
     }
 }

@@ -15,12 +15,12 @@ use minijinja::{Environment, UndefinedBehavior, Value as Part, context};
 use serde_json::Value;
 
 use super::mesh::Mesh;
+use super::names::POD;
 use super::nodes::Placement;
 use crate::application::{self, PORT};
 use crate::real_application::images::Images;
 use crate::revision::CHURNING;
 use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
-use crate::{load_server, node_watcher};
 
 /// The template of all objects.
 const OBJECTS: &str = include_str!("../../data/cluster.yaml");
@@ -54,8 +54,6 @@ pub(super) struct Plan<'a> {
     /// The place of the records.
     pub(super) records: &'a str,
     pub(super) placement: &'a Placement,
-    /// The token that watchers require.
-    pub(super) token: &'a str,
 }
 
 impl Plan<'_> {
@@ -88,14 +86,12 @@ impl Plan<'_> {
     /// The workloads: the load generators, and the services with the addresses of the services they
     /// call.
     pub(super) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
-        let listen = format!("127.0.0.1:{}", load_server::PORT);
-        let args = ["load-server", "--listen", &listen].map(str::to_owned).to_vec();
         let generators = [CLIENT, NEIGHBOUR].into_iter();
         let generators = generators.take(1 + usize::from(!self.scenario.neighbours.is_empty()));
         let mut all: Vec<Value> = generators
             .flat_map(|name| {
                 let host = self.placement.host_of(name);
-                self.objects("workload", context! { name, host, args => &args })
+                self.objects("workload", context! { name, host, args => [POD], answers => true })
             })
             .collect();
         for nth in 0..self.scenario.services {
@@ -112,11 +108,8 @@ impl Plan<'_> {
     /// The watchers, each with its account, after what lets them decline a proxy.
     pub(super) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
         let exemption = (self.mesh == Mesh::Leno).then(|| self.object("exemption", context! {}));
-        let listen = format!("127.0.0.1:{}", node_watcher::PORT);
-        let args = ["watch", "--listen", &listen].map(str::to_owned).to_vec();
-        let watchers = watchers.iter();
-        let watchers = watchers.flat_map(|(node, name)| {
-            self.objects("watcher", context! { name, node, args => &args })
+        let watchers = watchers.iter().flat_map(|(node, name)| {
+            self.objects("watcher", context! { name, node, args => [POD] })
         });
         exemption.into_iter().chain(watchers).collect()
     }
@@ -147,8 +140,6 @@ impl Plan<'_> {
             image => self.image,
             port => PORT,
             user => USER,
-            token => self.token,
-            token_variable => node_watcher::TOKEN,
         };
         let text = environment.render_str(OBJECTS, values).expect("a test renders every part");
         leno_operate::documents(&text).expect("a test reads every part")
@@ -181,7 +172,6 @@ mod tests {
             real,
             records: "/bench (on here)",
             placement: &placement,
-            token: "0123456789abcdef",
         };
         let address = |nth: u32| SocketAddr::from(([10, 96, 0, 1 + nth as u8], PORT));
         let addresses: Vec<SocketAddr> = (0..scenario.services).map(address).collect();

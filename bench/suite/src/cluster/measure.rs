@@ -1,37 +1,35 @@
 //! One measurement in a cluster: pods, load, the resources they use, and the record.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::bench_cluster::{BenchCluster, ClusterRun};
 use super::environment::ClusterEnvironment;
-use super::load_readings::{AfterLoad, LoadReadings};
+use super::load_readings::LoadReadings;
 use super::mesh::Mesh;
 use super::namespace;
 use super::nodes::Placement;
 use super::restart::{KillResult, kills, restart};
 use super::revisions::RevisionResults;
+use super::running_load::RunningLoad;
 use super::start_up::start_up;
 use super::wait::pass;
-use super::watcher_client::CounterQuery;
+use super::watchers::CounterQuery;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::figures::{SETTLE, table};
 use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
 use crate::measurement::plans::{flood, lasting, load_plans};
 use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
-use crate::measurement::usage::Readings;
+use crate::measurement::usage::{Readings, Sample};
 use crate::record::{Mark, MarkKind, Record};
 use crate::scenario::{CLIENT, NEIGHBOUR, Pace, Scenario};
 
 /// Time between two samples during the load; each takes some milliseconds on its node.
 const PERIOD: Duration = Duration::from_secs(1);
-
-/// How long the generator waits for the answer to a request that it sends at the very end.
-const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// One measurement to make.
 pub(super) struct ClusterCase<'a> {
@@ -108,7 +106,7 @@ async fn in_environment(
         _ => plans,
     };
     if !options.warm_up.is_zero() {
-        environment.load(CLIENT, &lasting(&plans, options.warm_up), interrupt).await?;
+        environment.load(&lasting(&plans, options.warm_up), interrupt).await?;
     }
     // Counters of whole kernels are only read on nodes with workloads. A node that only has the
     // mesh's control plane would not be counted without a mesh either.
@@ -118,7 +116,7 @@ async fn in_environment(
     let mut loaded = load(run, &environment, (&plans, &mut seen), interrupt).await?;
     environment.arrived(&mut loaded.given).await;
     let (idle, before, during) = (&idle, &before, &seen.samples[..]);
-    let readings = Readings { idle, before, during, after: &loaded.after.sample };
+    let readings = Readings { idle, before, during, after: &loaded.after };
     let broken = readings.fill(&mut record, &loaded.report);
     keep(&mut record, &environment, (broken, &seen), &loaded);
     write_raw(&options.out, &record, "usage", &readings.table())?;
@@ -131,7 +129,7 @@ fn keep(
     record: &mut Record,
     environment: &ClusterEnvironment<'_>,
     (mut broken, seen): (Vec<String>, &LoadReadings),
-    Loaded { after, flooded, given, killed, .. }: &Loaded,
+    Loaded { flooded, given, killed, .. }: &Loaded,
 ) {
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
@@ -140,7 +138,7 @@ fn keep(
     if !broken.is_empty() {
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
     }
-    record.marks.extend(seen.marks(after));
+    record.marks.extend(seen.marks());
     record.marks.extend(shared(environment).into_iter().chain(environment.uncounted()));
     flooded.iter().for_each(|flooded| flooded.keep(record));
     record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
@@ -172,7 +170,7 @@ fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
 struct Loaded {
     report: Report,
     /// The figures that were read as soon as the load was reported.
-    after: AfterLoad,
+    after: Sample,
     flooded: Option<FloodResult>,
     /// The revisions that the mesh received during the load.
     given: RevisionResults,
@@ -196,14 +194,15 @@ async fn load(
     };
     let flood = match &flooded {
         Some(plan) => {
-            let (id, _) =
-                environment.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
+            let plans = std::slice::from_ref(plan);
+            let flood = environment.begin(NEIGHBOUR, plans, interrupt).await?;
             pass(FLOOD_LEAD, interrupt).await?;
-            Some(id)
+            Some(flood)
         }
         None => None,
     };
-    let (id, begun) = environment.begin(CLIENT, plans, interrupt).await?;
+    let client = environment.begin(CLIENT, plans, interrupt).await?;
+    let begun = client.begun;
     let watching = async {
         while begun.elapsed() < duration {
             if kills(environment.mesh, environment.scenario) {
@@ -216,18 +215,17 @@ async fn load(
                     Err(error) => seen.unmet(format!("{error:#}")),
                 }
             }
-            let (at, answers) =
-                (begun.elapsed(), environment.watchers.under_load(&seen.watched).await);
+            let what = CounterQuery { watched: &seen.watched, whole: &BTreeSet::new() };
+            let (at, answers) = (begun.elapsed(), environment.watchers.read(what).await);
             seen.add(at, answers);
             let next = (at + PERIOD).min(duration).saturating_sub(begun.elapsed());
             pass(next, interrupt).await?;
         }
-        let report = environment.report((CLIENT, &id), interrupt).await?;
-        // The report may arrive late, but the load has ended in time.
-        let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
-        let look = async |what: CounterQuery<'_>| environment.watchers.after(what, interrupt).await;
-        let answers = seen.end(environment.watched(interrupt), look).await?;
-        let after = AfterLoad::of(begun.elapsed(), ended, answers);
+        let report = client.report(interrupt).await?;
+        let read = async |what: CounterQuery<'_>| environment.watchers.read(what).await;
+        let answers = seen.end(environment.watched(interrupt), read).await?;
+        let is_complete = answers.silent.is_empty();
+        let after = Sample { elapsed: begun.elapsed(), reading: answers.reading, is_complete };
         anyhow::Ok((report, after))
     };
     let disturbed =
@@ -235,7 +233,7 @@ async fn load(
     let restarted = restart(environment, begun + duration / 2, interrupt);
     let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
-        Some(id) => Some(end_flood(environment, &id, interrupt).await?),
+        Some(flood) => Some(end_flood(environment, flood, interrupt).await?),
         None => None,
     };
     Ok(Loaded { report, after, flooded, given, killed })
@@ -244,26 +242,18 @@ async fn load(
 /// Stops the flood and returns its results, as far as they are known.
 async fn end_flood(
     environment: &ClusterEnvironment<'_>,
-    id: &str,
+    mut flood: RunningLoad<'_>,
     interrupt: &Interrupt,
 ) -> Result<FloodResult> {
-    let of = (NEIGHBOUR, id);
     let sends = environment.scenario.neighbours.first().map(|one| one.sends).unwrap_or_default();
     let workload = NEIGHBOUR.to_owned();
-    let known = |result: Result<_>| match result {
-        Err(error) if error.is::<Interrupted>() => Err(error),
-        result => Ok(result.map_err(|error| format!("{error:#}"))),
+    let (report, lasted) = match flood.early_report().await {
+        Ok(Some(early)) => (Ok(early), Ok(false)),
+        Ok(None) => (flood.end(interrupt).await, Ok(true)),
+        Err(why) => (Err(anyhow!("{why:#}")), Err(format!("{why:#}"))),
     };
-    let lasted = match known(environment.ended(of, interrupt).await)? {
-        Ok(Some(early)) => {
-            return Ok(FloodResult { workload, sends, report: Ok(early), lasted: Ok(false) });
-        }
-        Ok(None) => Ok(true),
-        Err(why) => Err(why),
-    };
-    let report = known(environment.end(of, interrupt).await.map(Some))?;
-    let report = report.map(Option::unwrap_or_default);
-    Ok(FloodResult { workload, sends, report, lasted })
+    interrupt.check()?;
+    Ok(FloodResult { workload, sends, report: report.map_err(|why| format!("{why:#}")), lasted })
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.
@@ -276,7 +266,7 @@ async fn search(
     let short = RateSearch::step(run.options.duration);
     let try_with = async |rate: Option<f64>| -> Result<Report> {
         let plans = load_plans(&environment.addresses, environment.scenario, &run.options, rate)?;
-        environment.load(CLIENT, &lasting(&plans, short), interrupt).await
+        environment.load(&lasting(&plans, short), interrupt).await
     };
     let mut search = RateSearch::below(try_with(None).await?.requests_per_s, bound);
     while let Some(rate) = search.next() {

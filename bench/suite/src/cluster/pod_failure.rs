@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
 use leno_kube::ResourceExt as _;
 use leno_operate::{statuses, unstartable};
 
-use super::names::CONTAINER;
+use super::names::{CONTAINER, POD};
 
 /// Waiting reasons of a container that ended after its start or during it. A mesh's container may
 /// do so until another part of the mesh runs; a container of the bench never should.
@@ -118,7 +118,7 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
     let arguments: Vec<&str> = arguments.flatten().map(String::as_str).collect();
     // Other arguments are those of the real application.
-    if let ["serve" | "load-server" | "watch", "--listen", ..] = arguments[..] {
+    if matches!(arguments[..], [POD] | ["serve", "--listen", ..]) {
         "; --image names one that the nodes can fetch or have, with leno-bench as its entrypoint"
     } else {
         "; the file of --application names it, and what it is told"

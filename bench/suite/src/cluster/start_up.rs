@@ -12,16 +12,13 @@ use anyhow::{Context as _, Result};
 use leno_measure::load::Plan;
 
 use super::environment::ClusterEnvironment;
-use super::wait::pass;
-use crate::interrupt::Interrupt;
-use crate::load_server::Probe;
+use super::wait::within;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::usage::Component;
-use crate::node_watcher::container_start::Start;
 use crate::scenario::CLIENT;
 
-/// How long the client may take to notice a success, after all services have answered. Each of its
-/// requests takes at most a quarter of that.
-const NOTICE: Duration = Duration::from_secs(1);
+/// How long the client may take to notice a success after its proxy is ready again.
+const NOTICE: Duration = Duration::from_secs(10);
 
 /// Kills the client's proxy, which the kubelet starts again, and measures the time until it serves,
 /// in milliseconds. `None` if the client has no proxy, or the interruption was too short or too
@@ -38,16 +35,18 @@ pub(super) async fn start_up(
     let end = format!("/{CLIENT}/{proxy}");
     let proxy = watched.iter().find(|one| one.name.ends_with(&end));
     let proxy = proxy.context("the client's proxy does not run")?;
-    environment.probe(plan, |probe| *probe != Probe::Asking, interrupt).await?;
-    let path = environment.watchers.restart(proxy, interrupt).await?;
-    let start = environment.watchers.started((&proxy.node, &path), interrupt).await?;
-    environment.is_again(proxy, interrupt).await?;
-    pass(NOTICE, interrupt).await?;
-    let probe = environment.end_probe(interrupt).await?;
-    Ok(match (start, probe) {
-        (Start::Seen(began), Probe::AnsweredAgain(served)) if served > began => {
-            Some(Duration::from_nanos(served - began).as_secs_f64() * 1000.0)
-        }
-        _ => None,
-    })
+    let mut probe = environment.probe(plan, interrupt).await?;
+    let began = environment.watchers.restart(proxy, interrupt).await?;
+    environment.runs_again(proxy, interrupt).await?;
+    let served = match within(NOTICE, probe.next::<u64>(), interrupt).await {
+        Err(error) if error.is::<Interrupted>() => return Err(error),
+        served => served.ok(),
+    };
+    // The next load ends the probe.
+    drop(probe);
+    environment.answers(interrupt).await?;
+    Ok(began
+        .zip(served)
+        .filter(|(began, served)| served > began)
+        .map(|(began, served)| Duration::from_nanos(served - began).as_secs_f64() * 1000.0))
 }

@@ -9,7 +9,7 @@ use crate::kernel_counters::{self, KernelCounters, NodeCounters, Process};
 /// The counters to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Question {
+pub(crate) struct CounterQuestion {
     /// IDs of containers.
     pub(crate) containers: Vec<String>,
     /// The container whose connections to others are counted.
@@ -20,7 +20,7 @@ pub(crate) struct Question {
 }
 
 /// Reads the counters.
-pub(super) fn read(question: &Question) -> Result<NodeCounters> {
+pub(super) fn read(question: &CounterQuestion) -> Result<NodeCounters> {
     let asked = question.containers.iter().chain(&question.connections_of);
     let pids = containers::pids(asked.map(String::as_str));
     let now = NodeCounters::now()?;

@@ -18,7 +18,7 @@ const DIGITS: usize = 64;
 const MONITOR: &str = "crio-conmon-";
 
 /// Whether the text has the form of a container's ID.
-pub(super) fn is_id(text: &str) -> bool {
+fn is_id(text: &str) -> bool {
     text.len() == DIGITS && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 

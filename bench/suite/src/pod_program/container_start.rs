@@ -15,47 +15,25 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
 use super::containers::{cgroups, pids, places};
 use crate::kernel_counters::{processes, program};
 
-/// How long a container may take to run again. Kubelets wait 10 s before the second restart.
-pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// The pause between two scans of all processes. The time of a start is precise to this pause and
 /// the duration of a scan.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The state of a requested start.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Start {
-    /// There is no start with this ID.
-    #[default]
-    Unknown,
-    /// The container was killed, and its program does not run yet.
-    Waiting,
-    /// The start time of the scan that found the program running, in nanoseconds of
-    /// CLOCK_MONOTONIC.
-    Seen(u64),
-    /// The start failed, with the reason.
-    Failed(String),
-}
-
-/// Kills every process of these containers.
-///
-/// # Errors
-/// If one of them has no process; then nothing is killed.
-pub(super) fn kill(containers: &[String]) -> Result<()> {
+/// Kills every process of these containers. If one of them has no process, kills nothing and says so.
+pub(super) fn kill(containers: &[String]) -> Result<Option<String>> {
     let found = pids(containers.iter().map(String::as_str));
     if let Some(none) = containers.iter().find(|id| !found.contains_key(*id)) {
-        bail!("no process of container {none} is here");
+        return Ok(Some(format!("no process of container {none} is here")));
     }
     for pid in found.into_values().flatten() {
         // A process that has ended meanwhile needs no signal.
         let _gone = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
     }
-    Ok(())
+    Ok(None)
 }
 
 /// A container that was just killed.
@@ -83,26 +61,26 @@ impl KilledContainer {
             programs: own.iter().filter_map(|pid| program(*pid)).collect(),
             before: processes().collect(),
         };
-        kill(&[id.to_owned()])?;
-        Ok(killed)
+        match kill(&[id.to_owned()])? {
+            None => Ok(killed),
+            Some(why) => bail!("{why}"),
+        }
     }
 
-    /// Waits until one of its programs runs in another container of the pod.
-    pub(super) fn follow(mut self, limit: Duration) -> Start {
+    /// Waits until one of its programs runs in another container of the pod. Returns the start of the scan that found it, in
+    /// nanoseconds of CLOCK_MONOTONIC; `None` after the limit.
+    pub(super) fn follow(mut self, limit: Duration) -> Result<Option<u64>> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
             // Read before the scan. A time after it would leave the duration of the scan out of the
             // start.
-            let at = match clock_gettime(ClockId::CLOCK_MONOTONIC) {
-                Ok(now) => Duration::from(now).as_nanos() as u64,
-                Err(error) => return Start::Failed(error.to_string()),
-            };
+            let at = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
             if self.runs_again() {
-                return Start::Seen(at);
+                return Ok(Some(u64::try_from(at.as_nanos())?));
             }
             thread::sleep(LOOK);
         }
-        Start::Failed(format!("no program of container {} ran again within {limit:?}", self.id))
+        Ok(None)
     }
 
     fn runs_again(&mut self) -> bool {

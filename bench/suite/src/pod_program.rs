@@ -1,0 +1,148 @@
+//! The program of the pods that make load and of the pods that watch nodes. It answers requests on its standard input, which the
+//! bench reaches like `kubectl attach`.
+//!
+//! ```text
+//! stdin    {"number": 7, "task": {"look": ...}}           a line for each request
+//! stdout   {"number": 7, "answer": {"Ok": ...}}           its answer; load and probes have two
+//!          {"number": 7, "answer": {"Err": "..."}}
+//! ```
+//! Requests are carried out one after the other; a line that arrives during load or a probe ends it.
+
+mod container_start;
+mod containers;
+pub(crate) mod counters;
+
+use std::io::{BufRead, Write};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use leno_bpf::Counting;
+use leno_measure::load::{self, Plan, Stop};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::measurement::probe::probe_for;
+use container_start::{KilledContainer, kill};
+use counters::CounterQuestion;
+
+/// How long a probe runs. Kubelets wait 10 s before they restart a container for the second time.
+const PROBE: Duration = Duration::from_secs(60);
+/// How long a container may take to run again after it was killed.
+pub(crate) const RUNS_AGAIN: Duration = Duration::from_secs(30);
+/// Requests that wait for the one before them; the bench sends one or two.
+const WAITING: usize = 16;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PodRequest {
+    /// The number that its answers have.
+    pub(crate) number: u64,
+    pub(crate) task: PodTask,
+}
+
+/// An answer to a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PodAnswer {
+    /// The number of the request; 0 for a line that is no request.
+    pub(crate) number: u64,
+    /// What the task returned, or why it failed.
+    pub(crate) answer: Result<Value, String>,
+}
+
+/// What a pod is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PodTask {
+    /// Only answers.
+    Greet,
+    /// Reads counters: `NodeCounters`.
+    Look(CounterQuestion),
+    /// Kills all processes of containers. If one of them has no process, kills none and says which: an optional text.
+    Kill(Vec<String>),
+    /// Kills a container. Answers when its program runs again in another container of the pod: the time in nanoseconds of
+    /// CLOCK_MONOTONIC, or nothing after 30 s.
+    Restart(String),
+    /// Makes load. Answers when it begins, and when it ends: `Report`.
+    Load(Vec<Plan>),
+    /// Sends requests until one succeeds, then until one fails, then until one succeeds again. Answers at both successes:
+    /// the time in nanoseconds of CLOCK_MONOTONIC.
+    Probe(Plan),
+}
+
+/// Answers requests until the input ends.
+///
+/// # Errors
+/// If the output cannot be written.
+pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> Result<()> {
+    let current = Arc::new(Mutex::new(Stop::default()));
+    let (sender, requests) = mpsc::sync_channel(WAITING);
+    let running = current.clone();
+    let end = move || running.lock().unwrap_or_else(PoisonError::into_inner).stop();
+    // The thread ends with the input, or with the program. An error of the input counts as its end.
+    thread::spawn(move || {
+        for line in input.lines().map_while(Result::ok) {
+            end();
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        end();
+    });
+    let mut counting = None;
+    for line in requests {
+        let mut say = |number, answer| -> Result<()> {
+            writeln!(output, "{}", serde_json::to_string(&PodAnswer { number, answer })?)?;
+            Ok(output.flush()?)
+        };
+        match serde_json::from_str::<PodRequest>(&line) {
+            Ok(PodRequest { number, task }) => {
+                let stop = Stop::default();
+                *current.lock().unwrap_or_else(PoisonError::into_inner) = stop.clone();
+                let done = carry_out(task, &mut counting, &stop, |answer| say(number, Ok(answer)));
+                if let Err(error) = done {
+                    say(number, Err(format!("{error:#}")))?;
+                }
+            }
+            Err(error) => say(0, Err(format!("this is no request: {error}")))?,
+        }
+    }
+    Ok(())
+}
+
+/// Carries out a task; `say` receives its answers. `counting` makes the kernel time its programs, from the first question about
+/// the whole kernel until this program ends.
+fn carry_out(
+    task: PodTask,
+    counting: &mut Option<Counting>,
+    stop: &Stop,
+    mut say: impl FnMut(Value) -> Result<()>,
+) -> Result<()> {
+    match task {
+        PodTask::Greet => say(Value::Null),
+        PodTask::Look(question) => {
+            if question.whole && counting.is_none() {
+                // If the kernel cannot time its programs, their run time counts as 0.
+                *counting = Counting::start().ok();
+            }
+            say(serde_json::to_value(counters::read(&question)?)?)
+        }
+        PodTask::Kill(containers) => say(json!(kill(&containers)?)),
+        PodTask::Restart(id) => say(json!(KilledContainer::now(&id)?.follow(RUNS_AGAIN)?)),
+        PodTask::Load(plans) => {
+            say(Value::Null)?;
+            say(serde_json::to_value(load::run_until(&plans, stop)?)?)
+        }
+        PodTask::Probe(plan) => {
+            let goes_on = || {
+                ensure!(!stop.is_stopped(), "it was told to end");
+                Ok(())
+            };
+            probe_for(plan, PROBE, goes_on, |at| say(json!(u64::try_from(at.as_nanos())?)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
