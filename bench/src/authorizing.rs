@@ -28,9 +28,9 @@ const JUDGED: usize = 100;
 const MESH: usize = 10_000;
 const MOST_NS: f64 = 500.0;
 
-struct Get(String);
+struct DecisionRequest(String);
 
-impl AuthorizationRequest for Get {
+impl AuthorizationRequest for DecisionRequest {
     fn method(&self) -> &str {
         "GET"
     }
@@ -101,9 +101,9 @@ fn cost(authorization: &Authorization, count: usize, args: Args) -> f64 {
     let rules = table.connection(&client);
     let request = |number: usize| {
         let at = number * 7919 % count;
-        Get(format!("/api/things{}/all", if denies(at) { 0 } else { at }))
+        DecisionRequest(format!("/api/things{}/all", if denies(at) { 0 } else { at }))
     };
-    let requests: Vec<Get> = (0..1_000).map(request).collect();
+    let requests: Vec<DecisionRequest> = (0..1_000).map(request).collect();
     median_of(args.rounds, || {
         let started = Instant::now();
         for number in 0..args.requests {

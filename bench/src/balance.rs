@@ -11,6 +11,10 @@ use anyhow::{Result, ensure};
 use leno_testkit::load::{Plan, Report, run as load};
 use leno_testkit::peer::{Act, Faulty};
 use leno_testkit::proxy::Proxy;
+use minijinja::context;
+use minijinja::value::Serde;
+
+use crate::documents::{BALANCE, from_template};
 
 /// Number of endpoints of the service.
 const ENDPOINTS: usize = 3;
@@ -100,8 +104,12 @@ fn measure(algorithm: &str, args: Args, slower: u32) -> Result<(Report, f64)> {
     let server = |takes| Faulty::start(listen, move |_| Act::After(takes));
     let mut servers: Vec<Faulty> = (1..ENDPOINTS).map(|_| server(takes)).collect::<Result<_>>()?;
     servers.push(server(takes * slower)?);
-    let proxy =
-        Proxy::start_with(|address, admin| documents(algorithm, (address, admin), &servers))?;
+    let proxy = Proxy::start_with(|address, admin| {
+        let at = |server: &Faulty| (server.address().ip().to_string(), server.address().port());
+        let servers: Vec<_> = servers.iter().map(at).collect();
+        let (address, admin) = (address.to_string(), admin.to_string());
+        from_template(BALANCE, context! { algorithm, address, admin, servers => Serde(servers) })
+    })?;
     let duration = Duration::from_secs(args.seconds);
     let plan = Plan {
         warm_up: WARM_UP,
@@ -113,32 +121,4 @@ fn measure(algorithm: &str, args: Args, slower: u32) -> Result<(Report, f64)> {
     let seen: Vec<usize> = servers.iter().map(|server| server.seen().len()).collect();
     let all: usize = seen.iter().sum();
     Ok((report, seen[ENDPOINTS - 1] as f64 / all.max(1) as f64))
-}
-
-fn documents(
-    algorithm: &str,
-    (address, admin): (SocketAddr, SocketAddr),
-    servers: &[Faulty],
-) -> String {
-    let mut documents = format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: bench, namespace: b}}\n\
-         spec:\n  workers: 1\n  admin: \"{admin}\"\n  \
-         outbound: {{listen: \"{address}\", service: \"b/web:80\"}}\n  mtls: disabled\n---\n\
-         apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: b}}\n\
-         spec:\n  clusterIP: 10.96.0.10\n  ports: [{{name: x, port: 80, appProtocol: http}}]\n---\n\
-         apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: p, namespace: b}}\n\
-         spec:\n  targetRefs: [{{group: \"\", kind: Service, name: web}}]\n  \
-         balancing: {{algorithm: {algorithm}}}\n"
-    );
-    for (number, server) in servers.iter().enumerate() {
-        let (ip, port) = (server.address().ip(), server.address().port());
-        documents += &format!(
-            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-             metadata: {{name: web-{number}, namespace: b, \
-             labels: {{kubernetes.io/service-name: web}}}}\naddressType: IPv4\n\
-             ports: [{{name: x, port: {port}, appProtocol: http}}]\n\
-             endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
-        );
-    }
-    documents
 }

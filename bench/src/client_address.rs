@@ -12,21 +12,15 @@ use anyhow::{Context, Result, bail};
 use leno_testkit::binaries;
 use leno_testkit::lab::{Capture, Lab, Options};
 
-use crate::connecting::{Cost, Costs};
-use crate::rounds::{self, Figure};
+use crate::connecting::{ConnectionCost, ConnectionCosts};
+use crate::documents::{CLIENT_ADDRESS, require_root};
+use crate::rounds::{self, CostFigure};
 
 /// The port of the application.
 const PORT: u16 = 9000;
 
-const MESH: &str = "
-apiVersion: leno.dev/v1alpha1
-kind: Workload
-metadata: {name: web, namespace: bench}
-spec: {command: [\"@BIN@/leno-peer\", echo, --listen, \"0.0.0.0:9000\"], ports: [{name: echo, port: 9000, appProtocol: tcp}]}
-";
-
 /// What the table shows.
-const FIGURES: [Figure<Cost>; 2] = [
+const FIGURES: [CostFigure<ConnectionCost>; 2] = [
     ("CPU of a connection, us", |cost| Some(cost.cpu_us)),
     ("until the first answer, us", |cost| Some(cost.answer_us)),
 ];
@@ -44,17 +38,15 @@ pub(crate) struct Args {
 
 /// Prints the median of each way, and its ratio to the way without.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("leno up makes network namespaces, which takes root: run this as root");
-    }
-    let lab = Lab::start(&Options::new(Capture::Ebpf), MESH, |_| Ok(()))?;
+    require_root()?;
+    let lab = Lab::start(&Options::new(Capture::Ebpf), CLIENT_ADDRESS, |_| Ok(()))?;
     let costs = lab.explain(measure(&lab, args))?;
     let rows: Vec<_> = costs.iter().map(|(way, rounds)| (way.as_str(), &rounds[..])).collect();
     print!("{}", rounds::table("the application sees", &FIGURES, &rows));
     Ok(true)
 }
 
-fn measure(lab: &Lab, args: Args) -> Result<Costs> {
+fn measure(lab: &Lab, args: Args) -> Result<ConnectionCosts> {
     let status = lab.status()?;
     let web = status.instance("web")?;
     let address = SocketAddr::from((status.address("web", false)?, PORT));

@@ -4,10 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use leno_testkit::usage::cpu_of_this_thread;
 use leno_transport::{ClientAddress, Shown};
 use leno_types::ports::PROXY_UID;
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
@@ -20,7 +19,7 @@ const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7
 
 /// Connect to an application as its proxy does, in each way in turn, and print the cost as JSON.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ConnectingPlan {
     /// The workload's address and the port of its echo server
     address: SocketAddr,
     /// Connections of each way in a round
@@ -33,7 +32,7 @@ pub(crate) struct Plan {
 
 /// What one connection cost, on average over a round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Cost {
+pub(crate) struct ConnectionCost {
     /// CPU of the connecting side.
     pub(crate) cpu_us: f64,
     /// From the begin until the first answer.
@@ -41,16 +40,16 @@ pub(crate) struct Cost {
 }
 
 /// The ways: their names as `/config` has them, with the cost of each round.
-pub(crate) type Costs = Vec<(String, Vec<Cost>)>;
+pub(crate) type ConnectionCosts = Vec<(String, Vec<ConnectionCost>)>;
 
 /// Runs the plan and prints the costs.
-pub(crate) fn run(plan: &Plan) -> Result<bool> {
+pub(crate) fn run(plan: &ConnectingPlan) -> Result<bool> {
     println!("{}", serde_json::to_string(&costs(plan)?)?);
     Ok(true)
 }
 
 /// Runs the plan in this process, which becomes the proxy's user.
-fn costs(plan: &Plan) -> Result<Costs> {
+fn costs(plan: &ConnectingPlan) -> Result<ConnectionCosts> {
     setgroups(&[]).context("cannot leave root's groups")?;
     setgid(Gid::from_raw(PROXY_UID))?;
     setuid(Uid::from_raw(PROXY_UID))?;
@@ -63,9 +62,9 @@ fn costs(plan: &Plan) -> Result<Costs> {
     Ok(ways.iter().map(|way| way.name().to_owned()).zip(costs).collect())
 }
 
-async fn connect(addresses: &ClientAddress, plan: &Plan) -> Result<Cost> {
+async fn connect(addresses: &ClientAddress, plan: &ConnectingPlan) -> Result<ConnectionCost> {
     let application = SocketAddr::from((Ipv4Addr::LOCALHOST, plan.address.port()));
-    let (mut answered, before) = (Duration::ZERO, cpu()?);
+    let (mut answered, before) = (Duration::ZERO, cpu_of_this_thread()?);
     for _ in 0..plan.connections {
         let begun = Instant::now();
         let mut stream = addresses.connect(application, (CLIENT, plan.address.ip())).await?;
@@ -76,12 +75,8 @@ async fn connect(addresses: &ClientAddress, plan: &Plan) -> Result<Cost> {
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     }
     let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(plan.connections);
-    Ok(Cost { cpu_us: each(cpu()?.saturating_sub(before)), answer_us: each(answered) })
-}
-
-/// What this thread has used, in user and system time.
-fn cpu() -> Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
-    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok(Duration::from_micros(u64::try_from(micros)?))
+    Ok(ConnectionCost {
+        cpu_us: each(cpu_of_this_thread()?.saturating_sub(before)),
+        answer_us: each(answered),
+    })
 }

@@ -8,12 +8,14 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::usage;
 use leno_testkit::wait;
+use minijinja::context;
 
-use crate::rounds::{self, Figure, in_turns};
+use crate::documents::{FLOWS, from_template, require_root};
+use crate::rounds::{self, CostFigure, in_turns};
 
 /// How long a server may take until it answers.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -61,7 +63,7 @@ struct Accounting {
 
 /// The figures of one measurement; those of Redis are missing if it is not installed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Cost {
+struct FlowCost {
     /// CPU of client and server for a request over kept connections, in microseconds.
     kept_cpu_us: f64,
     kept_p99_ms: f64,
@@ -73,7 +75,7 @@ struct Cost {
 }
 
 /// What the table shows.
-const FIGURES: [Figure<Cost>; 5] = [
+const FIGURES: [CostFigure<FlowCost>; 5] = [
     ("HTTP: CPU of a request, us", |cost| Some(cost.kept_cpu_us)),
     ("p99, ms", |cost| Some(cost.kept_p99_ms)),
     ("new connection: CPU of a request, us", |cost| Some(cost.new_cpu_us)),
@@ -83,9 +85,7 @@ const FIGURES: [Figure<Cost>; 5] = [
 
 /// Measures every source in turn, and prints the table.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("leno up makes network namespaces, which takes root: run this as root");
-    }
+    require_root()?;
     let of = |name: &str, source| Accounting { name: name.to_owned(), source, command: None };
     let mut all = vec![of("none", "off"), of("sockets", "sockets"), of("packets", "packets")];
     all.extend(
@@ -106,24 +106,29 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-fn measure(accounting: &Accounting, args: &Args) -> Result<Cost> {
+fn measure(accounting: &Accounting, args: &Args) -> Result<FlowCost> {
     let has_redis = ["redis-server", "redis-benchmark"].iter().all(|program| {
         let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
     });
-    let lab =
-        Lab::start(&Options::new(Capture::Ebpf), &documents(accounting, has_redis), |_| Ok(()))?;
+    let documents = from_template(FLOWS, context! { source => accounting.source, has_redis });
+    let lab = Lab::start(&Options::new(Capture::Ebpf), &documents, |_| Ok(()))?;
     lab.explain(measure_in(&lab, accounting, args, has_redis))
 }
 
-fn measure_in(lab: &Lab, accounting: &Accounting, args: &Args, has_redis: bool) -> Result<Cost> {
+fn measure_in(
+    lab: &Lab,
+    accounting: &Accounting,
+    args: &Args,
+    has_redis: bool,
+) -> Result<FlowCost> {
     lab.reach("client", "web:8080")?;
-    let _beside = accounting.command.as_deref().map(Beside::start).transpose()?;
+    let _beside = accounting.command.as_deref().map(OtherAgent::start).transpose()?;
     let (kept_cpu_us, kept_p99_ms) = http(lab, args.rate, args.seconds, &[])?;
     let (new_cpu_us, new_p99_ms) =
         http(lab, args.connections, args.seconds, &["--new-connection"])?;
     let redis_us = if has_redis { Some(redis(lab, args.commands)?) } else { None };
-    Ok(Cost { kept_cpu_us, kept_p99_ms, new_cpu_us, new_p99_ms, redis_us })
+    Ok(FlowCost { kept_cpu_us, kept_p99_ms, new_cpu_us, new_p99_ms, redis_us })
 }
 
 /// CPU of client and server for each request, and p99.
@@ -167,9 +172,9 @@ fn cpu_us(lab: &Lab) -> Result<f64> {
 }
 
 /// Another agent; ended when dropped.
-struct Beside(Child);
+struct OtherAgent(Child);
 
-impl Beside {
+impl OtherAgent {
     fn start(command: &str) -> Result<Self> {
         let child = Command::new("sh")
             .args(["-c", &format!("exec {command}")])
@@ -182,37 +187,12 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for OtherAgent {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ended = self.0.kill();
         let _status = self.0.wait();
     }
-}
-
-fn documents(accounting: &Accounting, has_redis: bool) -> String {
-    let mut text = format!(
-        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: bench, annotations: {{leno.dev/inject: disabled, \
-         leno.dev/flow-metrics: \"{}\"}}}}\n",
-        accounting.source
-    );
-    let mut workload = |name: &str, command: &str, port: Option<(u16, &str)>| {
-        text += &format!(
-            "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
-             metadata: {{name: {name}, namespace: bench}}\nspec:\n  command: [{command}]\n"
-        );
-        if let Some((port, protocol)) = port {
-            text += &format!("  ports: [{{name: p, port: {port}, appProtocol: {protocol}}}]\n");
-        }
-    };
-    workload("client", "\"@BIN@/leno-peer\", idle", None);
-    let web = "\"@BIN@/leno-peer\", http, --listen, \"0.0.0.0:8080\"";
-    workload("web", web, Some((8080, "http")));
-    if has_redis {
-        let redis = "redis-server, --protected-mode, \"no\", --save, \"\", --port, \"6379\"";
-        workload("redis", redis, Some((6379, "tcp")));
-    }
-    text
 }
 
 #[cfg(test)]

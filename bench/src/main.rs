@@ -10,6 +10,7 @@ mod authorizing;
 mod balance;
 mod client_address;
 mod connecting;
+mod documents;
 mod flows;
 mod matching;
 mod memory;
@@ -50,12 +51,12 @@ enum Command {
     /// CPU per request, throughput and latency of one hop in plaintext, one worker each
     ///
     /// Each scenario of one proxy is measured as fast as it goes and at a rate. Its records are those of a run of the suite.
-    Http(one_proxy::Http),
+    Http(one_proxy::HttpOptions),
     /// CPU per request of two proxies, throughput and latency through mTLS (needs root)
     ///
     /// The same scenarios in namespaces of `leno up`, through the proxies of a client and of its server: Leno's, or those of
     /// Envoy or HAProxy in their place, with the same TLS. CPU is that of both proxies together.
-    Mesh(one_proxy::Mesh),
+    Mesh(one_proxy::MeshOptions),
     /// Private, proportional and resident memory of proxies: idle, with connections open, and after them
     Memory(memory::Args),
     /// Effect of one slow endpoint of three on latency, for each balancing algorithm
@@ -92,7 +93,7 @@ enum Command {
         file: PathBuf,
     },
     #[command(hide = true)]
-    ConnectAsProxy(connecting::Plan),
+    ConnectAsProxy(connecting::ConnectingPlan),
 }
 
 fn main() -> ExitCode {

@@ -43,12 +43,12 @@ enum Shape {
     Expressions,
 }
 
-struct Get {
+struct LookupRequest {
     path: String,
     tenant: String,
 }
 
-impl Request for Get {
+impl Request for LookupRequest {
     fn method(&self) -> &str {
         "GET"
     }
@@ -102,7 +102,8 @@ pub(crate) fn run(args: Args) -> bool {
 fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
     let all: Vec<_> = (0..routes).map(|number| Arc::new(route(shape, number))).collect();
     let table = RouteTable::compile(&all, 80).expect("there are routes");
-    let requests: Vec<Get> = (0..1_000).map(|number| request(shape, number, routes)).collect();
+    let requests: Vec<LookupRequest> =
+        (0..1_000).map(|number| request(shape, number, routes)).collect();
     median_of(args.rounds, || {
         let started = Instant::now();
         for number in 0..args.lookups {
@@ -144,12 +145,12 @@ fn route(shape: Shape, number: usize) -> Route {
 }
 
 /// In the shape `Paths`, half of the requests match an exact path and half a prefix.
-fn request(shape: Shape, number: usize, routes: usize) -> Get {
+fn request(shape: Shape, number: usize, routes: usize) -> LookupRequest {
     let place = number * 7919 % routes;
     let path = match (shape, number % 2) {
         (Shape::Paths, 0) => format!("/api/v1/things{place}/all"),
         (Shape::Paths, _) => format!("/api/v2/things{place}/items/42"),
         _ => "/api".to_owned(),
     };
-    Get { path, tenant: format!("tenant-{place}") }
+    LookupRequest { path, tenant: format!("tenant-{place}") }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Args {
 /// The memory of one kind of proxies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Record {
+pub(crate) struct MemoryRecord {
     /// `memory`.
     pub(crate) bench: String,
     proxy: String,
@@ -55,17 +55,17 @@ pub(crate) struct Record {
     /// Proxies that run beside each other; figures are those of all together.
     copies: usize,
     /// Resident memory.
-    rss_kib: Moments,
+    rss_kib: MemoryByMoment,
     /// Proportional memory: pages of several processes are divided among them.
-    pss_kib: Moments,
+    pss_kib: MemoryByMoment,
     /// Memory that no other process shares.
-    private_kib: Moments,
+    private_kib: MemoryByMoment,
 }
 
 /// Memory in KiB at named moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Moments {
+struct MemoryByMoment {
     /// Before any connection.
     idle: u64,
     /// With idle connections open.
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-fn measure(name: &str, args: &Args, server: &Listening) -> Result<Record> {
+fn measure(name: &str, args: &Args, server: &Listening) -> Result<MemoryRecord> {
     let choices = Choices { before: args.before.clone(), ..Choices::default() };
     let mesh = mesh::named(name, &choices)?;
     let found = mesh.find()?;
@@ -116,12 +116,12 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<Record> {
         request(&mut TcpStream::connect(proxy.address)?)?;
     }
     let connections_closed = memory(&proxies)?;
-    let moments = |of: fn(Memory) -> u64| Moments {
+    let moments = |of: fn(Memory) -> u64| MemoryByMoment {
         idle: of(idle),
         connections_open: of(connections_open),
         connections_closed: of(connections_closed),
     };
-    Ok(Record {
+    Ok(MemoryRecord {
         bench: "memory".into(),
         proxy: name.to_owned(),
         version: found.version,
@@ -162,7 +162,7 @@ fn request(stream: &mut TcpStream) -> Result<()> {
     }
 }
 
-fn write(path: &Path, records: &[Record]) -> Result<()> {
+fn write(path: &Path, records: &[MemoryRecord]) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -171,8 +171,8 @@ fn write(path: &Path, records: &[Record]) -> Result<()> {
 }
 
 /// The table of these records, as Markdown.
-pub(crate) fn table(records: &[Record]) -> String {
-    type Row<'r> = (&'r Record, &'static str, Moments);
+pub(crate) fn table(records: &[MemoryRecord]) -> String {
+    type Row<'r> = (&'r MemoryRecord, &'static str, MemoryByMoment);
     let all: Vec<Row<'_>> = records
         .iter()
         .flat_map(|one| {

@@ -10,10 +10,9 @@ use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::{self, LabRun};
 use leno_suite::measurement::options::Options;
 use leno_suite::record;
-use leno_suite::report::Summary;
+use leno_suite::report::{Form, Summary};
 use leno_suite::scenario::{self, Scenario};
 
-use crate::suite::report::tables;
 use crate::suite::run::raise_on_signals;
 
 /// Load before each measurement, so that pools are full and code is warm.
@@ -68,7 +67,7 @@ pub(crate) struct Rounds {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Http {
+pub(crate) struct HttpOptions {
     /// Which proxies; none measures the server alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,envoy,none",
           value_parser = PROXIES)]
@@ -81,7 +80,7 @@ pub(crate) struct Http {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Mesh {
+pub(crate) struct MeshOptions {
     /// Which proxies; none measures the server alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,envoy,none",
           value_parser = MESHES)]
@@ -97,12 +96,12 @@ pub(crate) struct Mesh {
 }
 
 /// One hop in plaintext.
-pub(crate) fn http(args: &Http) -> Result<bool> {
+pub(crate) fn http(args: &HttpOptions) -> Result<bool> {
     run(("http", true), (&args.proxies, args.rate), &args.rounds)
 }
 
 /// Two hops with mTLS, in namespaces.
-pub(crate) fn mesh(args: &Mesh) -> Result<bool> {
+pub(crate) fn mesh(args: &MeshOptions) -> Result<bool> {
     let captured = format!("leno-{}", args.capture);
     let names = args.proxies.iter();
     let names: Vec<String> =
@@ -136,7 +135,7 @@ fn run(
     let meshes = proxies.iter().map(|name| mesh::named(name, &choices));
     let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
     lab::run(&mut run, &interrupt)?;
-    print!("{}", tables(&Summary::of(&record::read(&out)?)));
+    println!("{}", Form::TERMINAL.of(&Summary::of(&record::read(&out)?), &[]));
     println!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
     Ok(true)
 }

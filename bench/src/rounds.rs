@@ -8,7 +8,7 @@ use leno_suite::statistics::median;
 use leno_suite::tabular::markdown;
 
 /// A column of a table: its heading, and the figure of one measurement, if it has one.
-pub(crate) type Figure<T> = (&'static str, fn(&T) -> Option<f64>);
+pub(crate) type CostFigure<T> = (&'static str, fn(&T) -> Option<f64>);
 
 /// How often a decision is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) fn median_of(rounds: usize, round: impl FnMut() -> f64) -> f64 {
 }
 
 /// A row for each of `all`: the median of every figure, and of its ratio to that of the first row.
-pub(crate) fn table<T>(what: &str, figures: &[Figure<T>], all: &[(&str, &[T])]) -> String {
+pub(crate) fn table<T>(what: &str, figures: &[CostFigure<T>], all: &[(&str, &[T])]) -> String {
     let headings = figures.iter().flat_map(|(heading, _)| [*heading, "ratio"]);
     let mut rows: Vec<Vec<String>> =
         vec![std::iter::once(what).chain(headings).map(str::to_owned).collect()];
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn ratios_are_made_within_a_round_and_a_figure_may_be_missing() {
-        let figures: [Figure<(f64, Option<f64>)>; 2] =
+        let figures: [CostFigure<(f64, Option<f64>)>; 2] =
             [("us", |one| Some(one.0)), ("redis", |one| one.1)];
         let base = [1.0, 10.0, 2.0].map(|us| (us, None));
         let other = [2.0, 11.0, 4.0].map(|us| (us, None));

@@ -8,9 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::wait;
+use minijinja::context;
+
+use crate::documents::{CHANGED_ROUTE, ROUTES, from_template, require_root};
 
 /// How long a change may take to reach the client's proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(30);
@@ -37,10 +40,9 @@ pub(crate) struct Args {
 /// Starts a mesh and changes its route under load. Returns whether no request or stream was lost
 /// and the rate was held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("leno up makes network namespaces, which takes root: run this as root");
-    }
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &documents(), |_| Ok(()))?;
+    require_root()?;
+    let lab =
+        Lab::start(&Options::new(Capture::Ebpf), &from_template(ROUTES, context! {}), |_| Ok(()))?;
     lab.explain(measure(&lab, args))
 }
 
@@ -104,7 +106,10 @@ impl Changes {
 
     fn write(&self, number: u32) -> Result<()> {
         let draft = self.state.with_file_name(".draft");
-        fs::write(&draft, format!("{}{}", self.without, route(number)))?;
+        fs::write(
+            &draft,
+            self.without.clone() + &from_template(CHANGED_ROUTE, context! { number }),
+        )?;
         Ok(fs::rename(draft, &self.state)?)
     }
 
@@ -119,39 +124,4 @@ impl Changes {
         }
         Ok(all)
     }
-}
-
-fn route(number: u32) -> String {
-    let backend = if number.is_multiple_of(2) { "v1" } else { "v2" };
-    format!(
-        "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
-         metadata: {{name: web, namespace: bench}}\nspec:\n  \
-         parentRefs: [{{group: \"\", kind: Service, name: web}}]\n  rules:\n  \
-         - filters: [{{type: ResponseHeaderModifier, responseHeaderModifier: {{set: \
-         [{{name: x-change, value: \"{number}\"}}]}}}}]\n    backendRefs: [{{name: {backend}, port: 80}}]\n"
-    )
-}
-
-fn documents() -> String {
-    let workload = |name: &str, of: &str, command: &str| {
-        format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
-             metadata: {{name: {name}, namespace: bench, labels: {{of: \"{of}\"}}}}\n\
-             spec:\n  serviceAccount: {name}\n  command: [\"@BIN@/leno-peer\", {command}]\n"
-        )
-    };
-    let mut text = workload("client", "", "idle");
-    for name in ["v1", "v2"] {
-        text += "---\n";
-        text += &workload(&format!("{name}-server"), name, "http, --listen, \"0.0.0.0:8080\"");
-        text += "  ports: [{name: http, port: 8080, appProtocol: http}]\n";
-    }
-    for (name, of) in [("web", "v1"), ("v1", "v1"), ("v2", "v2")] {
-        text += &format!(
-            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: bench}}\n\
-             spec: {{selector: {{of: {of}}}, \
-             ports: [{{name: http, port: 80, targetPort: 8080, appProtocol: http}}]}}\n"
-        );
-    }
-    text
 }

@@ -9,7 +9,7 @@ mod in_cluster;
 mod list;
 mod output;
 mod prometheus;
-pub(crate) mod report;
+mod report;
 mod resources;
 pub(crate) mod run;
 
@@ -21,11 +21,11 @@ use leno_suite::application::{self, Application};
 pub(crate) enum Command {
     List(list::List),
     Run(Box<run::Run>),
-    Report(report::Report),
+    Report(report::ReportOptions),
     Compare(compare::Compare),
     Resources(resources::Resources),
     Prometheus(prometheus::Prometheus),
-    Cost(cost::Cost),
+    Cost(cost::CostOptions),
     Claims(claims::Claims),
     Clean(clean::Clean),
     #[command(hide = true)]

@@ -4,11 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use leno_suite::record::Record;
-use leno_suite::report::Summary;
+use leno_suite::report::{Form, Summary};
 use serde_json::Value;
 
 use crate::memory;
-use crate::suite::report;
 
 /// The fields of earlier records of `http` and `mesh` that records of the suite have under the same name.
 const SAME: [&str; 10] = [
@@ -34,9 +33,9 @@ pub(crate) fn print(file: &Path) -> Result<bool> {
     let others: Vec<Record> =
         others.iter().map(earlier).collect::<Result<_, _>>().with_context(none)?;
     if !others.is_empty() {
-        print!("{}", report::tables(&Summary::of(&others)));
+        println!("{}", Form::TERMINAL.of(&Summary::of(&others), &[]));
     }
-    let memory = memory.into_iter().map(serde_json::from_value::<memory::Record>);
+    let memory = memory.into_iter().map(serde_json::from_value::<memory::MemoryRecord>);
     let memory = memory.collect::<Result<Vec<_>, _>>().with_context(none)?;
     if !memory.is_empty() {
         print!("{}", memory::table(&memory));

@@ -25,8 +25,8 @@ use anyhow::{Result, anyhow};
 
 pub use plan::{MAX_CONNECTIONS, MAX_STREAMS, Pace, Plan, Protocol, Stop};
 use plan::{Target, check, target};
-use record::Tally;
-pub use record::{Bucket, Latency, MAX_BUSY, MAX_LAG_US, MAX_LATENCY_US, Report};
+use record::LoadTally;
+pub use record::{Bucket, Latency, MAX_BUSY, MAX_LAG_US, MAX_LATENCY_US, Report, value_at};
 
 /// Runs `plan` to its end and reports. Blocks the caller; the load runs on threads of its own.
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -55,7 +55,7 @@ pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
         for (nth, (plan, target)) in plans.iter().zip(&targets).enumerate() {
             let threads = plan.threads.min(plan.connections);
             for thread in 0..threads {
-                let share = worker::Share::of(plan, (thread, threads), start);
+                let share = worker::LoadShare::of(plan, (thread, threads), start);
                 let share = share.later(nth, plans.len());
                 running.push(scope.spawn(move || worker::run(target, share, stop)));
             }
@@ -63,8 +63,8 @@ pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
         running
             .into_iter()
             .map(|t| t.join().map_err(|_| anyhow!("a load thread panicked"))?)
-            .collect::<Result<Vec<Tally>>>()
+            .collect::<Result<Vec<LoadTally>>>()
     })?;
     let cpu = crate::usage::cpu_of_process(std::process::id())? - cpu_before;
-    Ok(Report::new(plans, &Tally::merge(tallies), cpu))
+    Ok(Report::new(plans, &LoadTally::merge(tallies), cpu))
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::ops::{AddAssign, Sub};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// CPU time used, in microseconds.
@@ -44,7 +46,7 @@ impl AddAssign for Cpu {
     }
 }
 
-/// The resources of a process or a cgroup at one moment.
+/// The resources of a process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time since its start.
@@ -55,18 +57,6 @@ pub struct Usage {
     pub anonymous_kib: u64,
     /// Open file descriptors.
     pub descriptors: u64,
-    /// How many processes were counted.
-    pub processes: u64,
-}
-
-impl AddAssign for Usage {
-    fn add_assign(&mut self, other: Usage) {
-        self.cpu += other.cpu;
-        self.rss_kib += other.rss_kib;
-        self.anonymous_kib += other.anonymous_kib;
-        self.descriptors += other.descriptors;
-        self.processes += other.processes;
-    }
 }
 
 /// The usage of one process, all its threads together.
@@ -81,7 +71,6 @@ pub fn of_process(pid: u32) -> Result<Usage> {
         rss_kib: kib(&status, "VmRSS:")?,
         anonymous_kib: kib(&status, "RssAnon:")?,
         descriptors,
-        processes: 1,
     })
 }
 
@@ -133,6 +122,11 @@ pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
     Ok(Cpu { user_us, system_us: system_us.max(run_time_us(pid).saturating_sub(user_us)) })
 }
 
+/// The time that this thread was on a CPU.
+pub fn cpu_of_this_thread() -> Result<Duration> {
+    Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
+}
+
 /// The fields of proc(5) of a process from its state on, which is the first; those that are no number are 0.
 pub fn stat_of_process(pid: u32) -> Result<Vec<u64>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
@@ -164,19 +158,6 @@ pub fn threads_of_process(pid: u32) -> Result<Vec<u32>> {
     let entries = fs::read_dir(&tasks).with_context(|| format!("there is no process {pid}"))?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().parse()?));
     names.collect()
-}
-
-/// The usage of a cgroup2 directory and all below it. CPU time is the kernel's own sum and includes
-/// processes that have ended; memory and descriptors are those of living processes.
-pub fn of_cgroup(dir: &Path) -> Result<Usage> {
-    let mut sum = Usage { cpu: cpu_of_cgroup(dir)?, ..Usage::default() };
-    for pid in pids_of_cgroup(dir)? {
-        // A process may end after it was listed; it holds nothing then.
-        if let Ok(one) = of_process(pid) {
-            sum += Usage { cpu: Cpu::default(), ..one };
-        }
-    }
-    Ok(sum)
 }
 
 /// The process ids in a cgroup directory and all below it.
@@ -263,6 +244,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_no_cgroup_is_an_error() {
-        assert!(of_cgroup(Path::new("/proc/self")).is_err());
+        let directory = Path::new("/proc/self");
+        assert!(cpu_of_cgroup(directory).is_err() && pids_of_cgroup(directory).is_err());
     }
 }

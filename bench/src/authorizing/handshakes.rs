@@ -7,17 +7,23 @@
 //! ```
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use leno_testkit::binaries;
+use anyhow::{Context, Result, ensure};
+use leno_suite::interrupt::Interrupt;
+use leno_suite::lab::mesh::certificates::Authority;
+use leno_suite::lab::mesh::{self, Choices};
+use leno_suite::lab::one_hop::Listening;
+use leno_testkit::proxy::free_address;
+use leno_testkit::usage;
 use leno_tls::{Acceptor, Alpn, ClientIdentity, Connector, Credentials, Keyring};
 use leno_types::Identity;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use minijinja::context;
+use rcgen::SanType;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -28,6 +34,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use crate::documents::{ECHO_OF_ENVOY, from_template};
 use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
@@ -35,16 +42,12 @@ const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const NAME: &str = "web";
 /// Handshakes of a round: of decisions there are so many times as many.
 const LESS_OFTEN: usize = 1_000;
-/// Where `scripts/tools.sh envoy` installs it.
-const INSTALLED: &str = "envoy/envoy/_bin/envoy";
-/// How long Envoy may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// Prints the table. Without Envoy it says so.
 pub(super) fn run(args: Args) -> Result<()> {
     let proof = Proof::new()?;
     let count = (args.requests / LESS_OFTEN).max(10);
-    let envoy = binaries::tool("envoy", INSTALLED).ok().or_else(|| binaries::find("envoy"));
+    let envoy = mesh::named("envoy", &Choices::default())?.find().ok().and_then(|one| one.program);
     println!("| handshake | end | rustls alone, us | a proxy, us | | Envoy, us |");
     println!("|---|---|---|---|---|---|");
     for (name, resumes) in [("full", false), ("resumed", true)] {
@@ -59,9 +62,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         })?;
         let theirs = match &envoy {
             Some(program) => {
-                let server = Envoy::start(program, &proof)?;
+                let server = self::envoy(program, &proof)?;
                 let client = ClientSide::rustls(&proof)?;
-                let [us, _] = medians(args, || server.round(&client, count, resumes))?;
+                let [us, _] = medians(args, || round_of_envoy(&server, &client, count, resumes))?;
                 format!("{us:.0}")
             }
             None => "-".to_owned(),
@@ -103,17 +106,10 @@ struct Proof {
 
 impl Proof {
     fn new() -> Result<Self> {
-        let root_key = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "root");
-        let root = params.self_signed(&root_key)?;
-        let issuer = Issuer::new(params, root_key);
-        let key = KeyPair::generate()?;
-        let mut leaf = CertificateParams::default();
-        leaf.subject_alt_names =
-            vec![SanType::URI(ID.try_into()?), SanType::DnsName(NAME.try_into()?)];
-        let leaf = leaf.signed_by(&key, &issuer)?;
+        let authority = Authority::new()?;
+        let names = vec![SanType::URI(ID.try_into()?), SanType::DnsName(NAME.try_into()?)];
+        let (leaf, key) = authority.issue(names)?;
+        let root = authority.root();
         let files =
             [("chain.pem", leaf.pem()), ("key.pem", key.serialize_pem()), ("root.pem", root.pem())];
         let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
@@ -260,16 +256,16 @@ fn pair(server: ServerSide, client: &ClientSide, count: usize, resumes: bool) ->
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let listener = TcpListener::from_std(listener)?;
-            let mut began = of_this_thread()?;
+            let mut began = micros_of_this_thread()?;
             for nth in 0..first + count {
                 if nth == first {
-                    began = of_this_thread()?;
+                    began = micros_of_this_thread()?;
                 }
                 let (tcp, _) = listener.accept().await?;
                 tcp.set_nodelay(true)?;
                 server.answer(tcp).await?;
             }
-            Ok((of_this_thread()? - began) / count as f64)
+            Ok((micros_of_this_thread()? - began) / count as f64)
         })
     };
     let (send, served) = channel();
@@ -285,10 +281,10 @@ fn knock(port: u16, client: &ClientSide, (first, count): (usize, usize)) -> Resu
     let resumes = first > 0;
     let kept = client.client(true);
     runtime.block_on(async {
-        let mut began = of_this_thread()?;
+        let mut began = micros_of_this_thread()?;
         for nth in 0..first + count {
             if nth == first {
-                began = of_this_thread()?;
+                began = micros_of_this_thread()?;
             }
             let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
             // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
@@ -299,99 +295,47 @@ fn knock(port: u16, client: &ClientSide, (first, count): (usize, usize)) -> Resu
             };
             ensure!(resumed == (nth > 0 && resumes), "handshake {nth} is resumed: {resumed}");
         }
-        Ok((of_this_thread()? - began) / count as f64)
+        Ok((micros_of_this_thread()? - began) / count as f64)
     })
 }
 
-fn of_this_thread() -> Result<f64> {
-    on_processors(Path::new("/proc/thread-self"))
-}
-
-/// Microseconds that a thread was on processors (Documentation/scheduler/sched-stats.rst).
-fn on_processors(thread: &Path) -> Result<f64> {
-    let text = fs::read_to_string(thread.join("schedstat"))?;
-    let ns = text.split_whitespace().next().context("/proc/*/schedstat is empty")?;
-    Ok(ns.parse::<f64>()? / 1e3)
+/// Microseconds that this thread was on processors.
+fn micros_of_this_thread() -> Result<f64> {
+    Ok(usage::cpu_of_this_thread()?.as_secs_f64() * 1e6)
 }
 
 /// Envoy, which requires a client's certificate, and sends back what it gets.
-struct Envoy {
-    child: Child,
-    port: u16,
-    /// Its files.
-    _folder: tempfile::TempDir,
+fn envoy(program: &Path, proof: &Proof) -> Result<Listening> {
+    let (folder, port) = (tempfile::tempdir()?, free_address()?.port());
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    for (name, pem) in &proof.files {
+        fs::write(folder.path().join(name), pem)?;
+    }
+    let values = context! { folder => folder.path().display().to_string(), port };
+    fs::write(folder.path().join("envoy.yaml"), from_template(ECHO_OF_ENVOY, values))?;
+    let mut command = Command::new(program);
+    command.args([
+        "--concurrency",
+        "1",
+        "--disable-hot-restart",
+        "-l",
+        "error",
+        "-c",
+        "envoy.yaml",
+    ]);
+    Listening::start((command, address), folder, &Interrupt::default())
 }
 
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _status = self.child.wait();
-    }
-}
-
-impl Envoy {
-    fn start(program: &Path, proof: &Proof) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        // Free again at once, and not taken by the next that asks.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        for (name, pem) in &proof.files {
-            fs::write(folder.path().join(name), pem)?;
-        }
-        let file = folder.path().join("envoy.yaml");
-        fs::write(&file, configuration(folder.path(), port))?;
-        let child = Command::new(program)
-            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"])
-            .arg(&file)
-            .spawn()
-            .with_context(|| format!("cannot run {}", program.display()))?;
-        let started = Self { child, port, _folder: folder };
-        let deadline = Instant::now() + START_LIMIT;
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if Instant::now() > deadline {
-                bail!("Envoy does not listen after {START_LIMIT:?}");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(started)
-    }
-
-    /// The full handshake before resumed ones is among those of Envoy.
-    fn round(&self, client: &ClientSide, count: usize, resumes: bool) -> Result<Ends> {
-        let began = self.on_processors()?;
-        let first = usize::from(resumes);
-        let of_client = knock(self.port, client, (first, count))?;
-        Ok([(self.on_processors()? - began) / (first + count) as f64, of_client])
-    }
-
-    /// Microseconds of all its threads.
-    fn on_processors(&self) -> Result<f64> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
-        threads.map(|thread| on_processors(&thread?.path())).sum()
-    }
-}
-
-fn configuration(folder: &Path, port: u16) -> String {
-    let folder = folder.display();
-    format!(
-        r#"static_resources:
-  listeners:
-  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.echo
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo
-      transport_socket:
-        name: envoy.transport_sockets.tls
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
-          require_client_certificate: true
-          common_tls_context:
-            tls_params: {{tls_minimum_protocol_version: TLSv1_3, ecdh_curves: [X25519MLKEM768]}}
-            tls_certificates:
-            - certificate_chain: {{filename: {folder}/chain.pem}}
-              private_key: {{filename: {folder}/key.pem}}
-            validation_context: {{trusted_ca: {{filename: {folder}/root.pem}}}}
-"#
-    )
+/// The full handshake before resumed ones is among those of Envoy.
+fn round_of_envoy(
+    envoy: &Listening,
+    client: &ClientSide,
+    count: usize,
+    resumes: bool,
+) -> Result<Ends> {
+    let began = envoy.cpu()?;
+    let first = usize::from(resumes);
+    let of_client = knock(envoy.address.port(), client, (first, count))?;
+    let used = (envoy.cpu()? - began).total_us();
+    Ok([used as f64 / (first + count) as f64, of_client])
 }

@@ -15,7 +15,7 @@ use super::output::caveats;
 /// A sidecar pays for the larger of its two shares of a machine, CPU or memory. Savings are
 /// relative to the most expensive mesh of the same scenario.
 #[derive(Debug, Args)]
-pub(crate) struct Cost {
+pub(crate) struct CostOptions {
     /// The directory of a run
     #[arg(required_unless_present = "print_prices")]
     directory: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct Cost {
     output: Output,
 }
 
-pub(super) fn run(args: &Cost) -> Result<bool> {
+pub(super) fn run(args: &CostOptions) -> Result<bool> {
     if args.print_prices {
         return print(cost::PRICES).map(|()| true);
     }

@@ -1,6 +1,7 @@
 //! `leno bench list`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use anyhow::Result;
 use clap::Args;
@@ -9,9 +10,7 @@ use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::real_application::images;
-use leno_suite::scenario;
-
-use leno_suite::tabular::aligned;
+use leno_suite::scenario::{self, Scenario};
 
 /// Lists scenarios, meshes and generators, and what is missing here
 #[derive(Debug, Args)]
@@ -29,50 +28,57 @@ pub(super) fn run(args: &List) -> Result<bool> {
     if let Some(scenario) = &args.application {
         return print(images::printed(scenario)?).map(|()| true);
     }
+    let scenarios = scenario::all()?;
     let mut text = "Scenarios\n".to_owned();
-    for scenario in scenario::all()? {
-        let real = scenario.is_an_application();
-        let (name, about, source) = (scenario.name, scenario.about, scenario.source);
-        text += &format!("  {name:<20}{about}\n{:22}{source}\n", "");
-        if real {
-            text += &format!("{:22}the real one: leno bench list --application {name}\n", "");
-        }
+    for one in &scenarios {
+        let real = format!("the real one: leno bench list --application {}", one.name);
+        let real = one.is_an_application().then_some(&*real);
+        text += &entry(&one.name, [&*one.about, &one.source].into_iter().chain(real));
     }
     text += "\nMeshes\n";
-    let mut rows = Vec::new();
-    let scenarios = scenario::all()?;
     for name in mesh::names() {
         let mesh = mesh::named(name, &Choices::default())?;
-        let state = match mesh.find() {
-            Ok(found) => found.version,
-            Err(missing) => missing.to_string(),
-        };
-        rows.push(format!(
-            "  {name:<16}{}\n{:18}{}\n",
-            mesh.about(),
-            "",
-            if state.is_empty() { "-" } else { &state }
-        ));
-        rows.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
+        let found = mesh.find().map(|found| found.version);
+        text += &entry(name, [mesh.about(), &state(found)]);
+        text.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
     }
-    text += &rows.concat();
-    text += &in_cluster(&scenarios);
+    text += "\nMeshes in a cluster (--context)\n";
+    for mesh in Mesh::ALL {
+        let found = mesh
+            .find()
+            .map(|tool| tool.map_or_else(String::new, |tool| tool.display().to_string()));
+        text += &entry(mesh.name(), [mesh.about(), &state(found)]);
+        text.extend(cannot(&scenarios, |scenario| mesh.unable(scenario)));
+    }
     text += "\nGenerators\n";
-    let rows: Vec<Vec<String>> = Generator::ALL
-        .iter()
-        .map(|generator| {
-            let state =
-                generator.find().map_or_else(|missing| missing.to_string(), |()| "-".into());
-            vec![format!("  {generator:<10}"), state]
-        })
-        .collect();
-    print(&(text + &aligned(&rows))).map(|()| true)
+    for generator in Generator::ALL {
+        text += &entry(generator.name(), [&*state(generator.find().map(|()| String::new()))]);
+    }
+    print(&text).map(|()| true)
+}
+
+/// A name with what there is to say of it, a line each.
+fn entry<'l>(name: &str, lines: impl IntoIterator<Item = &'l str>) -> String {
+    let mut text = format!("  {name:<20}");
+    for (nth, line) in lines.into_iter().enumerate() {
+        let indent = if nth == 0 { 0 } else { 22 };
+        text += &format!("{:indent$}", "");
+        text += line;
+        text.push('\n');
+    }
+    text
+}
+
+/// The version of a program or its path, or how to get it.
+fn state(found: Result<String, impl Display>) -> String {
+    let text = found.unwrap_or_else(|missing| missing.to_string());
+    if text.is_empty() { "-".to_owned() } else { text }
 }
 
 /// The scenarios that a mesh cannot carry, one line for each reason.
 fn cannot<'a>(
-    scenarios: &'a [scenario::Scenario],
-    unable: impl Fn(&'a scenario::Scenario) -> Option<&'static str>,
+    scenarios: &'a [Scenario],
+    unable: impl Fn(&'a Scenario) -> Option<&'static str>,
 ) -> Vec<String> {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for scenario in scenarios {
@@ -80,21 +86,6 @@ fn cannot<'a>(
             found.entry(why).or_default().push(&scenario.name);
         }
     }
-    let line = |(why, of): (&str, Vec<&str>)| format!("{:18}not {}: {why}\n", "", of.join(", "));
+    let line = |(why, of): (&str, Vec<&str>)| format!("{:22}not {}: {why}\n", "", of.join(", "));
     found.into_iter().map(line).collect()
-}
-
-/// The meshes of clusters.
-fn in_cluster(scenarios: &[scenario::Scenario]) -> String {
-    let mut text = "\nMeshes in a cluster (--context)\n".to_owned();
-    for mesh in Mesh::ALL {
-        let state = match mesh.find() {
-            Ok(Some(tool)) => tool.display().to_string(),
-            Ok(None) => "-".to_owned(),
-            Err(missing) => missing.to_string(),
-        };
-        text += &format!("  {:<16}{}\n{:18}{state}\n", mesh.name(), mesh.about(), "");
-        text.extend(cannot(scenarios, |scenario| mesh.unable(scenario)));
-    }
-    text
 }

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use leno_console::print;
-use leno_suite::report::{self, Brief, Summary};
+use leno_suite::report::{self, Brief, Form, Summary};
 use leno_suite::{cost, picture, record};
-
-use leno_suite::tabular::aligned;
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
@@ -21,13 +19,13 @@ use leno_suite::tabular::aligned;
     after_help = "Examples:\n  leno bench report bench\n  leno bench report bench -o csv | column -ts,\n  \
                   leno bench report bench --brief docs/figures"
 )]
-pub(crate) struct Report {
+pub(crate) struct ReportOptions {
     /// The directory of a run
     directory: PathBuf,
 
     /// The form of the printed report
     #[arg(short, long, value_enum, default_value_t)]
-    output: Form,
+    output: ReportOutput,
 
     /// A file with a table of prices, instead of the built-in one
     #[arg(long, value_name = "FILE")]
@@ -43,9 +41,9 @@ pub(crate) struct Report {
     brief: Option<PathBuf>,
 }
 
-/// The forms of a report.
+/// What is printed of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum ReportOutput {
     /// For a terminal
     #[default]
     Table,
@@ -57,7 +55,7 @@ enum Form {
     Json,
 }
 
-pub(super) fn run(args: &Report) -> Result<bool> {
+pub(super) fn run(args: &ReportOptions) -> Result<bool> {
     let records = record::read(&args.directory)?;
     if let Some(folder) = &args.brief {
         return brief(&records, folder);
@@ -68,10 +66,12 @@ pub(super) fn run(args: &Report) -> Result<bool> {
         files = write(args, &records, &summary)?;
     }
     match args.output {
-        Form::Csv => print(&report::csv(&records)?)?,
-        Form::Markdown => print(&report::markdown(&summary))?,
-        Form::Json => leno_console::print_json(&records)?,
-        Form::Table => print(&(tables(&summary) + &files.join("\n") + "\n"))?,
+        ReportOutput::Csv => print(&report::csv(&records)?)?,
+        ReportOutput::Markdown => print(&Form::MARKDOWN.of(&summary, &[]))?,
+        ReportOutput::Json => leno_console::print_json(&records)?,
+        ReportOutput::Table => {
+            print(&format!("{}\n{}\n", Form::TERMINAL.of(&summary, &[]), files.join("\n")))?;
+        }
     }
     Ok(true)
 }
@@ -90,48 +90,32 @@ fn brief(records: &[record::Record], folder: &Path) -> Result<bool> {
     print(&brief.markdown).map(|()| true)
 }
 
-/// The tables of a report.
-pub(crate) fn tables(summary: &Summary) -> String {
-    let mut text = format!("{}\n", summary.machine);
-    for caveat in &summary.caveats {
-        text += &format!("! {caveat}\n");
-    }
-    for (title, cells) in summary.scenarios() {
-        text += &format!("\n{title}\n{}", aligned(&report::rows(&cells)));
-        text += &format!("\n{}", aligned(&report::rows_of_other_figures(&cells)));
-    }
-    if !summary.generators.is_empty() {
-        text += "\ngenerators side by side\n";
-        text += &aligned(&report::rows_of_generators(&summary.generators));
-    }
-    for (scenario, mesh, why) in &summary.left_out {
-        text += &format!("\nnot measured: {scenario}, {mesh}: {why}");
-    }
-    text + "\n"
-}
-
 /// Writes every form beside the records; returns lines that name the files.
-fn write(args: &Report, records: &[record::Record], summary: &Summary) -> Result<Vec<String>> {
-    let figures = report::figures(summary, records, &cost::prices(args.prices.as_deref())?);
-    let charts = args.directory.join("charts");
-    fs::create_dir_all(&charts).with_context(|| format!("cannot make {}", charts.display()))?;
+fn write(
+    args: &ReportOptions,
+    records: &[record::Record],
+    summary: &Summary,
+) -> Result<Vec<String>> {
+    let charts = report::charts(summary, records, &cost::prices(args.prices.as_deref())?);
+    let folder = args.directory.join("charts");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let png = picture::draws_png();
-    for figure in &figures {
-        picture::write(&figure.svg, &charts.join(format!("{}.svg", figure.name)))?;
+    for chart in &charts {
+        picture::write(&chart.svg, &folder.join(format!("{}.svg", chart.name)))?;
         if png {
-            picture::write(&figure.svg, &charts.join(format!("{}.png", figure.name)))?;
+            picture::write(&chart.svg, &folder.join(format!("{}.png", chart.name)))?;
         }
     }
     let page = args.directory.join("report.html");
     for (path, text) in [
-        (page.clone(), report::page(summary, &figures)),
-        (args.directory.join("report.md"), report::markdown(summary)),
+        (page.clone(), Form::PAGE.of(summary, &charts)),
+        (args.directory.join("report.md"), Form::MARKDOWN.of(summary, &[])),
         (args.directory.join("report.csv"), report::csv(records)?),
     ] {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut lines = vec![format!("page:   {}", page.display())];
     let forms = if png { "SVG and PNG" } else { "SVG; for PNG: apt-get install -y librsvg2-bin" };
-    lines.push(format!("charts: {} ({forms})", charts.display()));
+    lines.push(format!("charts: {} ({forms})", folder.display()));
     Ok(lines)
 }

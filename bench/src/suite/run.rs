@@ -1,6 +1,5 @@
 //! `leno bench run`, and the hidden commands that its labs run.
 
-use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,7 +123,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         duration: args.duration,
         warm_up: args.warm_up,
         scale: args.scale.unwrap_or_else(|| scenario::usual_scale(Machine::this().cpus)),
-        generators: each_once(&args.generators),
+        generators: once(&args.generators),
         application: args.application.as_deref().map(std::path::absolute).transpose()?,
         out: args.out.clone(),
         resume: args.resume,
@@ -158,10 +157,10 @@ fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
     Ok(found)
 }
 
-/// The names in their order, without duplicates.
-fn once(names: &[String]) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    names.iter().filter(|name| seen.insert(*name)).cloned().collect()
+/// All in their order, without duplicates.
+fn once<T: Clone + PartialEq>(all: &[T]) -> Vec<T> {
+    let is_first = |(nth, one): &(usize, &T)| !all[..*nth].contains(*one);
+    all.iter().enumerate().filter(is_first).map(|(_, one)| one.clone()).collect()
 }
 
 /// The option that only applies to the lab, if one was given.
@@ -174,11 +173,6 @@ fn of_the_lab(args: &Run) -> Option<&'static str> {
         (args.choices.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
     ];
     given.into_iter().find_map(|(given, name)| given.then_some(name))
-}
-
-fn each_once(named: &[Generator]) -> Vec<Generator> {
-    let first = |(nth, one): &(usize, &Generator)| !named[..*nth].contains(*one);
-    named.iter().enumerate().filter(first).map(|(_, one)| *one).collect()
 }
 
 /// Ctrl-C and other termination signals end the run in order.

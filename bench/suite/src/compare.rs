@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::machine::unequal;
 use crate::mesh_names::NONE;
 use crate::real_application::images::Images;
 use crate::record::{Record, cluster, of_one_generator, title};
 use crate::statistics::{Interval, ratio};
 
 /// The name of a figure and the function that reads it from a record.
-type Figure = (&'static str, fn(&Record) -> f64);
+type ComparedFigure = (&'static str, fn(&Record) -> f64);
 
 /// The figures that are compared.
-const FIGURES: &[Figure] = &[
+const FIGURES: &[ComparedFigure] = &[
     ("latency_us.p50", |record| record.latency_us.p50 as f64),
     ("latency_us.p99", |record| record.latency_us.p99 as f64),
     ("cpu_us_per_request", Record::cpu_us_per_request),
@@ -169,7 +170,7 @@ fn of_mesh(one: &Record, two: &Record) -> Vec<String> {
         let (version, origin) = (record.mesh_version.clone(), came(record).to_owned());
         [("versions", version), ("settings", told(record)), ("origins", origin)]
     };
-    unequal(words(one), words(two), &one.mesh)
+    different(words(one), words(two), &one.mesh)
 }
 
 /// What makes the load of a mesh, and how it is captured.
@@ -179,17 +180,16 @@ fn of_load(one: &Record, two: &Record) -> Vec<String> {
         let (capture, generator) = (record.capture.clone(), record.generator.clone());
         [("captures", capture), ("generators", generator), ("rates", rate)]
     };
-    unequal(words(one), words(two), &one.mesh)
+    different(words(one), words(two), &one.mesh)
 }
 
-fn unequal<const N: usize>(
-    one: [(&str, String); N],
-    two: [(&str, String); N],
+fn different<const N: usize>(
+    one: [(&'static str, String); N],
+    two: [(&'static str, String); N],
     of: &str,
 ) -> Vec<String> {
-    let both = one.into_iter().zip(two).filter(|(one, two)| one != two);
-    both.map(|((what, one), (_, two))| format!("different {what} of {of} ({one} and {two})"))
-        .collect()
+    let all = unequal(one, two).into_iter();
+    all.map(|(what, one, two)| format!("different {what} of {of} ({one} and {two})")).collect()
 }
 
 /// The applications of a scenario.
@@ -292,163 +292,68 @@ fn by_case(records: &[Record]) -> BTreeMap<(String, String), Vec<&Record>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::machine::Machine;
-    use crate::record::Latency;
+    use serde::Deserialize;
 
-    fn record(round: u32, p99: u64) -> Record {
-        Record {
-            scenario: "http-1k".into(),
-            mesh: "leno".into(),
-            mesh_version: "1".into(),
-            round,
-            machine: Machine { cpus: 2, ..Machine::default() },
-            latency_us: Latency { p99, ..Latency::default() },
-            ..Record::default()
-        }
-    }
+    use super::*;
+    use crate::record::Latency;
 
     #[test]
     fn figures_are_compared_with_their_interval() {
-        let compared =
-            compare(&[record(0, 100), record(1, 100)], &[record(0, 150), record(1, 150)]);
+        let run = |p99: u64| {
+            let latency_us = Latency { p99, ..Latency::default() };
+            [0, 1].map(|round| Record {
+                round,
+                latency_us: latency_us.clone(),
+                ..Record::default()
+            })
+        };
+        let compared = compare(&run(100), &run(150));
         assert_eq!(compared.caveats, [""; 0]);
         let row = compared.rows.iter().find(|row| row.figure == "latency_us.p99").unwrap();
         assert_eq!((row.ratio.low, row.ratio.value, row.ratio.high), (1.5, 1.5, 1.5));
     }
 
-    #[test]
-    fn a_cluster_and_a_lab_are_never_compared_without_a_word() {
-        let mut other = record(0, 100);
-        other.cluster = Some(cluster::Cluster { context: "prod".into(), ..Default::default() });
-        let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
-        assert!(
-            said.contains("measured in different places (the lab of one machine and cluster prod"),
-            "{said}"
-        );
-        let said = within(&[record(0, 100), other]).join("\n");
-        assert!(said.contains("measured in different places"), "{said}");
+    /// Two runs, and what is said of them.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct ComparedRuns {
+        before: Vec<Record>,
+        after: Vec<Record>,
+        #[serde(default)]
+        says: Vec<String>,
+        #[serde(default)]
+        unsaid: Vec<String>,
+        #[serde(default)]
+        within: Vec<String>,
     }
 
     #[test]
-    fn a_mesh_that_was_there_is_not_one_that_was_installed() {
-        let of = |found, mesh: &str| {
-            let cluster = Some(cluster::Cluster { found, ..Default::default() });
-            Record { cluster, mesh: mesh.into(), ..record(0, 100) }
-        };
-        let said = compare(&[of(false, "leno")], &[of(true, "leno")]).caveats.join("\n");
-        let how = "different origins of leno (was installed for the run and was there";
-        assert!(said.contains(how), "{said}");
-        let said = within(&[of(false, "leno"), of(true, "leno")]).join("\n");
-        assert!(said.contains("different origins of leno"), "{said}");
-        let unknown = "leno was there, as its owner has it: its settings are not in the records";
-        assert_eq!(within(&[of(false, "none"), of(true, "leno"), of(true, "leno")]), [unknown]);
-        assert_eq!(within(&[of(false, "none"), of(false, "leno")]), [""; 0]);
-    }
-
-    #[test]
-    fn a_real_application_is_never_compared_with_another_without_a_word() {
-        let of = |tag: &str, env: &str| {
-            let text = format!(
-                "{{scenario: faces, services: {{face: {{image: 'face:{tag}', env: {{A: {env}}}}}}}}}"
-            );
-            let application = Some(serde_saphyr::from_str(&text).unwrap());
-            let cluster = Some(cluster::Cluster { application, ..Default::default() });
-            Record { cluster, application: Some("/images.yaml".into()), ..record(0, 100) }
-        };
-        let own = Record { cluster: Some(cluster::Cluster::default()), ..record(0, 100) };
-        let in_lab = |folder: Option<&str>| Record {
-            application: folder.map(str::to_owned),
-            ..record(0, 100)
-        };
-        let same = of("1", "b");
-        let twice = [same.clone(), same.clone()];
-        assert_eq!((within(&twice), compare(&twice, &twice).caveats), (vec![], vec![]));
-        let said = ["http-1k is the real application (face face:1)"];
-        assert_eq!(real_applications(&twice), said);
-        assert_eq!(real_applications(std::slice::from_ref(&own)), [""; 0]);
-        for (one, two, words) in [
-            (&own, &same, "the suite's own services and face face:1"),
-            (&same, &of("2", "b"), "face face:1 and face face:2"),
-            (&same, &of("1", "c"), "\"A\":\"b\""),
-            (&in_lab(None), &in_lab(Some("/faces")), "the suite's own services and /faces"),
-            (&in_lab(Some("/shop")), &in_lab(Some("/faces")), "/shop and /faces"),
-        ] {
-            let said =
-                compare(std::slice::from_ref(one), std::slice::from_ref(two)).caveats.join("\n");
-            assert!(
-                said.contains("http-1k with different applications (") && said.contains(words),
-                "{said}"
-            );
-            let said = within(&[one.clone(), two.clone()]).join("\n");
-            assert!(said.contains("http-1k with different applications ("), "{said}");
-            assert!(said.contains(words), "{said}");
-        }
-        let moved = Record { application: Some("/other.yaml".into()), ..same.clone() };
-        let said = compare(&[same], &[moved]).caveats.join("\n");
-        assert!(!said.contains("different"), "the file has the same content: {said}");
-    }
-
-    #[test]
-    fn applications_of_the_same_name_are_distinguished_by_digest() {
-        let of = |folder: &str, face: &str| {
-            let digests = [("face", face), ("color", "sha256:0")];
-            let application_digests =
-                digests.map(|(name, digest)| (name.to_owned(), digest.to_owned())).into();
-            Record { application: Some(folder.into()), application_digests, ..record(0, 100) }
-        };
-        let said = |one: &Record, two: &Record| {
-            let both = compare(std::slice::from_ref(one), std::slice::from_ref(two));
-            both.caveats.join("\n")
-        };
-        let before = of("/faces", "sha256:1");
-        let differs = said(&before, &of("/faces", "sha256:2"));
-        let words = "http-1k with different applications (face sha256:1 and face sha256:2)";
-        assert!(differs.contains(words) && !differs.contains("color"), "{differs}");
-        assert!(
-            !said(&before, &of("/moved", "sha256:1")).contains("different"),
-            "they are the same"
-        );
-        let in_cluster = |digest: &str| {
-            let cluster = Some(cluster::Cluster::default());
-            Record { cluster, ..of("/images.yaml", digest) }
-        };
-        let differs = said(&in_cluster("a@sha256:1"), &in_cluster("a@sha256:2"));
-        assert!(differs.contains("face a@sha256:1 and face a@sha256:2"), "{differs}");
-    }
-
-    #[test]
-    fn records_without_figures_add_no_caveats() {
-        let mut out = record(0, 0);
-        out.left_out = Some("linkerd is missing".into());
-        out.machine.cpus = 64;
-        out.cluster = Some(cluster::Cluster { context: "prod".into(), ..Default::default() });
-        for records in [[out.clone(), record(0, 100)], [record(0, 100), out]] {
-            assert_eq!(within(&records), [""; 0]);
-            assert_eq!(compare(&[record(0, 100)], &records).caveats, [""; 0]);
+    fn what_makes_runs_hard_to_compare_is_said() {
+        let rows: Vec<ComparedRuns> =
+            serde_saphyr::from_str(include_str!("../data/compare.test.yaml")).unwrap();
+        for ComparedRuns { before, after, says, unsaid, within } in rows {
+            let said = compare(&before, &after).caveats.join("\n");
+            assert_eq!(said.is_empty(), says.is_empty(), "{said}");
+            assert!(!unsaid.iter().any(|words| said.contains(words)), "{unsaid:?} is in {said}");
+            let both = super::within(&[before, after].concat()).join("\n");
+            for (words, said) in
+                says.iter().map(|one| (one, &said)).chain(within.iter().map(|one| (one, &both)))
+            {
+                assert!(said.contains(words), "{words} is not in {said}");
+            }
         }
     }
 
     #[test]
-    fn short_and_long_measurements_are_told_apart() {
-        let of = |duration_s| Record { duration_s, ..record(0, 100) };
-        let said = compare(&[of(10.0)], &[of(1.0)]).caveats.join("\n");
-        assert!(said.contains("http-1k for 10 s and 1 s"), "{said}");
-        let said = within(&[of(10.0), of(1.0)]).join("\n");
-        assert!(said.contains("http-1k for 10 s and 1 s"), "{said}");
-        let compared = compare(&[of(10.0)], &[of(10.4)]);
-        assert_eq!((compared.caveats.len(), compared.rows[0].rounds), (0, 1));
-    }
-
-    #[test]
-    fn other_machines_and_versions_are_never_passed_over() {
-        let mut other = record(0, 100);
-        other.machine.cpus = 64;
-        other.mesh_version = "2".into();
-        let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
-        assert!(said.contains("processors: 2 and 64"), "{said}");
-        assert!(said.contains("different versions of leno (1 and 2)"), "{said}");
-        let said = within(&[record(0, 100), other]).join("\n");
-        assert!(said.contains("different machines") && said.contains("versions of leno"), "{said}");
+    fn a_real_application_is_named() {
+        let real = Record {
+            scenario: "faces".into(),
+            application: Some("/faces".into()),
+            ..Record::default()
+        };
+        assert_eq!(
+            real_applications(&[real, Record::default()]),
+            ["faces is the real application (/faces)"]
+        );
     }
 }

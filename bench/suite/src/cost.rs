@@ -1,5 +1,6 @@
 //! The yearly cost of sidecars, from measured CPU and memory and a table of prices.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -37,7 +38,7 @@ pub struct Price {
 
 /// The resources that one sidecar uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Use {
+pub struct SidecarUse {
     /// Processors that it keeps busy.
     pub cpus: f64,
     /// Resident memory.
@@ -55,7 +56,7 @@ pub struct Cost {
     pub machine: String,
     /// The resources that one sidecar uses.
     #[serde(flatten)]
-    pub used: Use,
+    pub used: SidecarUse,
     /// Dollars a year for 100 sidecars.
     pub dollars_per_100_sidecars_year: f64,
     /// Dollars saved in comparison with the most expensive mesh of the same scenario and machine.
@@ -85,93 +86,80 @@ impl Price {
     /// Dollars a year for 100 sidecars that each use this much. A sidecar pays for the larger of
     /// its two shares of a machine, CPU or memory: a machine is full as soon as one of the two is
     /// used up, even if other programs could use the rest of the other.
-    pub fn a_year(&self, used: Use) -> f64 {
+    pub fn a_year(&self, used: SidecarUse) -> f64 {
         let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
         share * self.dollars_per_hour * HOURS * SIDECARS
     }
 }
 
-/// The valid records of meshes with proxies.
-fn counted(records: &[Record]) -> impl Iterator<Item = &Record> {
-    records.iter().filter(|record| record.valid() && record.proxies > 0)
+/// The valid records of meshes with proxies, by scenario and mesh.
+fn counted(records: &[Record]) -> BTreeMap<&str, BTreeMap<&str, Vec<&Record>>> {
+    let mut counted: BTreeMap<&str, BTreeMap<&str, Vec<&Record>>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.valid() && record.proxies > 0) {
+        let meshes = counted.entry(&record.scenario).or_default();
+        meshes.entry(&record.mesh).or_default().push(record);
+    }
+    counted
 }
 
-/// Pairs of a scenario and one of its meshes, without duplicates.
-fn keys(records: &[Record]) -> Vec<(&str, &str)> {
-    let mut keys: Vec<(&str, &str)> =
-        counted(records).map(|record| (record.scenario.as_str(), record.mesh.as_str())).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
-}
-
-/// The meshes of a scenario that have no valid record of a step.
-fn without<'a>(records: &'a [Record], scenario: &str, step: Option<f64>) -> Vec<&'a str> {
-    let has = |mesh: &str| {
-        counted(records).any(|one| one.scenario == scenario && one.mesh == mesh && one.step == step)
-    };
-    let meshes = keys(records).into_iter().filter(|(of, _)| *of == scenario);
-    meshes.map(|(_, mesh)| mesh).filter(|mesh| !has(mesh)).collect()
+fn has_step(runs: &[&Record], step: Option<f64>) -> bool {
+    runs.iter().any(|record| record.step == step)
 }
 
 /// One line per step that cannot be priced, because a mesh of its scenario has no valid record of
 /// it. Otherwise a mesh that fails at the highest rates would be the cheapest.
 pub fn uncounted(records: &[Record]) -> Vec<String> {
-    let mut steps: Vec<(&str, f64)> = counted(records)
-        .filter_map(|record| Some((record.scenario.as_str(), record.step?)))
-        .collect();
-    steps.sort_by(|one, other| one.0.cmp(other.0).then(one.1.total_cmp(&other.1)));
-    steps.dedup();
-    let line = |(scenario, step): (&str, f64)| {
-        let missing = without(records, scenario, Some(step));
-        let of = missing.join(", ");
-        (!missing.is_empty())
-            .then(|| format!("{scenario} at {step}/s is not counted: no valid record of {of}"))
-    };
-    steps.into_iter().filter_map(line).collect()
+    let mut lines = Vec::new();
+    for (scenario, meshes) in counted(records) {
+        let mut steps: Vec<f64> = meshes.values().flatten().filter_map(|one| one.step).collect();
+        steps.sort_by(f64::total_cmp);
+        steps.dedup();
+        for step in steps {
+            let missing = meshes.iter().filter(|(_, runs)| !has_step(runs, Some(step)));
+            let missing: Vec<&str> = missing.map(|(mesh, _)| *mesh).collect();
+            if !missing.is_empty() {
+                let of = missing.join(", ");
+                lines.push(format!(
+                    "{scenario} at {step}/s is not counted: no valid record of {of}"
+                ));
+            }
+        }
+    }
+    lines
 }
 
 /// The cost of every mesh with proxies, by scenario and machine, over the steps that all meshes
 /// have valid records of; see [`uncounted`].
 pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
-    let in_all = |record: &&Record| without(records, &record.scenario, record.step).is_empty();
-    let shared: Vec<Record> = counted(records).filter(in_all).cloned().collect();
     let mut found = Vec::new();
     for price in prices {
-        for (scenario, mesh) in keys(&shared) {
-            let used = used(&shared, scenario, mesh);
-            found.push(Cost {
+        for (scenario, meshes) in counted(records) {
+            let in_all =
+                |record: &&&Record| meshes.values().all(|runs| has_step(runs, record.step));
+            let uses = meshes.iter().filter_map(|(mesh, runs)| {
+                Some((*mesh, mean_use(runs.iter().filter(in_all).copied())?))
+            });
+            let costs: Vec<_> = uses.map(|(mesh, used)| (mesh, used, price.a_year(used))).collect();
+            let dearest = costs.iter().map(|(.., dollars)| *dollars).fold(0.0, f64::max);
+            found.extend(costs.into_iter().map(|(mesh, used, dollars)| Cost {
                 scenario: scenario.to_owned(),
                 mesh: mesh.to_owned(),
                 machine: price.name.clone(),
                 used,
-                dollars_per_100_sidecars_year: price.a_year(used),
-                saved_dollars: 0.0,
-            });
+                dollars_per_100_sidecars_year: dollars,
+                saved_dollars: dearest - dollars,
+            }));
         }
-    }
-    for index in 0..found.len() {
-        let same = |other: &&Cost| {
-            other.scenario == found[index].scenario && other.machine == found[index].machine
-        };
-        let all = found.iter().filter(same).map(|other| other.dollars_per_100_sidecars_year);
-        let dearest = all.fold(0.0, f64::max);
-        found[index].saved_dollars = dearest - found[index].dollars_per_100_sidecars_year;
     }
     found
 }
 
-/// The mean resources of a sidecar of `mesh` in `scenario`, over all rounds.
-fn used(records: &[Record], scenario: &str, mesh: &str) -> Use {
-    let of = |figure: &dyn Fn(&Record) -> f64| {
-        let mine =
-            records.iter().filter(|record| record.scenario == scenario && record.mesh == mesh);
-        mean(&mine.map(figure).collect::<Vec<_>>())
-    };
-    Use {
-        cpus: of(&Record::cpus_per_proxy),
-        rss_kib: of(&|record| record.rss_kib.peak as f64 / f64::from(record.proxies.max(1))),
-    }
+/// The mean resources of a sidecar over rounds; `None` without any.
+fn mean_use<'r>(runs: impl Iterator<Item = &'r Record>) -> Option<SidecarUse> {
+    let each = |record: &Record| record.rss_kib.peak as f64 / f64::from(record.proxies.max(1));
+    let (cpus, rss_kib): (Vec<f64>, Vec<f64>) =
+        runs.map(|record| (record.cpus_per_proxy(), each(record))).unzip();
+    (!cpus.is_empty()).then(|| SidecarUse { cpus: mean(&cpus), rss_kib: mean(&rss_kib) })
 }
 
 #[cfg(test)]
@@ -197,9 +185,9 @@ mod tests {
         };
         // 0.1 of two processors is a twentieth, and the memory is a hundredth: the larger share
         // counts.
-        let busy = Use { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
+        let busy = SidecarUse { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
         assert!((price.a_year(busy) - 0.05 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
-        let large = Use { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };
+        let large = SidecarUse { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };
         assert!((price.a_year(large) - 0.1 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
     }
 

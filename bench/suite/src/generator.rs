@@ -1,9 +1,7 @@
 //! Load generators: Leno's own, and others whose figures its figures can be checked against.
 
-mod fortio;
-mod h2load;
+mod external;
 pub(crate) mod name;
-mod wrk;
 
 use std::io::{self, BufRead};
 
@@ -15,6 +13,8 @@ use crate::process::{self, Running};
 use crate::scenario::{self, Scenario};
 use crate::tools::Missing;
 
+use external::External;
+
 pub use name::{Client, Generator};
 
 impl Generator {
@@ -23,33 +23,16 @@ impl Generator {
     /// # Errors
     /// What is missing, and the command that installs it.
     pub fn find(self) -> Result<(), Missing> {
-        match self {
-            Self::Leno => Ok(()),
-            Self::Fortio => fortio::find().map(drop),
-            Self::H2load => h2load::find().map(drop),
-            Self::Wrk => wrk::find().map(drop),
-        }
+        External::named(self.name()).map_or(Ok(()), |one| one.find().map(drop))
     }
 
     /// Why the generator cannot make this load; `None` if it can.
     pub fn unable(self, plan: &Plan) -> Option<&'static str> {
-        if self != Self::Leno && !plan.paths.is_empty() {
+        let external = External::named(self.name())?;
+        if !plan.paths.is_empty() {
             return Some("only leno's own generator asks for several paths in turn");
         }
-        let open = matches!(plan.pace, Pace::Rate(_));
-        match (self, plan.protocol) {
-            (Self::Leno, _) => None,
-            (Self::Fortio, Protocol::Http1) if open => None,
-            (Self::Fortio, _) => Some("fortio is driven for HTTP/1.1 at a rate only"),
-            (Self::H2load, Protocol::Http2 | Protocol::Grpc)
-                if !matches!(plan.pace, Pace::Think(_)) =>
-            {
-                None
-            }
-            (Self::H2load, _) => Some("h2load is driven for HTTP/2 and gRPC without pauses only"),
-            (Self::Wrk, Protocol::Http1) if plan.pace == Pace::Saturate => None,
-            (Self::Wrk, _) => Some("wrk is driven for HTTP/1.1 in a closed loop only"),
-        }
+        external.unable(plan)
     }
 
     /// The program that is established for the load of a scenario at a step. Closed loops of others are faster than
@@ -71,11 +54,9 @@ impl Generator {
 
     /// Makes the load, with one plan per service.
     pub fn run(self, client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
-        match self {
-            Self::Leno => own(client, plans, interrupt),
-            Self::Fortio => side_by_side(plans, |plan| fortio::run(client, plan, interrupt)),
-            Self::H2load => side_by_side(plans, |plan| h2load::run(client, plan, interrupt)),
-            Self::Wrk => side_by_side(plans, |plan| wrk::run(client, plan, interrupt)),
+        match External::named(self.name()) {
+            None => own(client, plans, interrupt),
+            Some(external) => side_by_side(plans, |plan| external.run(client, plan, interrupt)),
         }
     }
 }

@@ -19,7 +19,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// CPU time of a machine since its boot, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineTime {
     /// Everything but idle time.
     pub(crate) busy_ms: f64,
     /// The part of it that hard and soft interrupts took.
@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) processors: usize,
 }
 
-impl Machine {
+impl MachineTime {
     /// Reads the counters of this machine (proc(5): user, nice, system, idle, iowait, irq, softirq,
     /// steal).
     pub(crate) fn read() -> Result<Self> {
@@ -99,7 +99,7 @@ pub(crate) struct Process {
 /// The counters of a whole kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineTime,
     /// `None` if kernel threads are not visible.
     pub(crate) kernel_threads_ms: Option<f64>,
     /// Every kernel program by its ID: number of runs, and total nanoseconds.
@@ -156,7 +156,7 @@ impl KernelCounters {
     pub(crate) fn read() -> Result<Self> {
         let programs = leno_bpf::run_times().into_iter();
         Ok(Self {
-            machine: Machine::read()?,
+            machine: MachineTime::read()?,
             kernel_threads_ms: kernel_threads_ms(),
             programs: programs.map(|(id, one)| (id, runs_and_nanos(one))).collect(),
         })

@@ -15,6 +15,7 @@
 //!
 //! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 
+mod figures;
 mod kernel_counters;
 mod process;
 mod revision;

@@ -40,19 +40,31 @@ impl Machine {
 
     /// The differences in words; empty if there are none.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut look = |what: &str, one: String, two: String| {
-            if one != two {
-                found.push(format!("{what}: {one} and {two}"));
-            }
+        let of = |one: &Self| {
+            let Self { kernel, architecture, cpu, cpus, memory_mib } = one.clone();
+            [
+                ("kernel", kernel),
+                ("architecture", architecture),
+                ("processor", cpu),
+                ("processors", cpus.to_string()),
+                ("memory, MiB", memory_mib.to_string()),
+            ]
         };
-        look("kernel", self.kernel.clone(), other.kernel.clone());
-        look("architecture", self.architecture.clone(), other.architecture.clone());
-        look("processor", self.cpu.clone(), other.cpu.clone());
-        look("processors", self.cpus.to_string(), other.cpus.to_string());
-        look("memory, MiB", self.memory_mib.to_string(), other.memory_mib.to_string());
-        found
+        in_words(unequal(of(self), of(other)))
     }
+}
+
+/// The properties that differ between two things, with the value of each.
+pub(crate) fn unequal<const N: usize>(
+    one: [(&'static str, String); N],
+    two: [(&'static str, String); N],
+) -> Vec<(&'static str, String, String)> {
+    let both = one.into_iter().zip(two).filter(|(one, two)| one != two);
+    both.map(|((what, one), (_, two))| (what, one, two)).collect()
+}
+
+pub(crate) fn in_words(unequal: Vec<(&'static str, String, String)>) -> Vec<String> {
+    unequal.into_iter().map(|(what, one, two)| format!("{what}: {one} and {two}")).collect()
 }
 
 fn after_colon(text: &str, name: &str) -> Option<String> {

@@ -11,12 +11,13 @@
 
 pub mod cluster;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 pub use leno_measure::load::Latency;
 use leno_measure::load::Report;
@@ -126,7 +127,6 @@ pub struct Record {
     /// CPU of all components.
     pub cpu_ms: CpuMs,
     /// Processors that all proxies together kept busy before the load; only in a cluster.
-    #[serde(skip_serializing_if = "is_zero")]
     pub idle_proxies_cpus: f64,
     /// Run time of the capture's kernel programs, which the kernel accounts as CPU time of the
     /// connecting process. In a cluster, all programs of the nodes' kernels count, because the
@@ -329,28 +329,15 @@ pub enum MarkKind {
     DisturbedLess,
 }
 
-impl MarkKind {
-    /// The name in tables.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::GeneratorLimited => "generator limited",
-            Self::DeadTarget => "dead target",
-            Self::Errors => "errors",
-            Self::BusyMachine => "busy machine",
-            Self::FasterThanNone => "faster than none",
-            Self::Restarted => "restarted",
-            Self::WatcherSilent => "watcher silent",
-            Self::FiguresMissing => "figures missing",
-            Self::FloodEnded => "flood ended",
-            Self::FloodUnreported => "flood unreported",
-            Self::FloodFailed => "flood failed",
-            Self::BoundMissed => "bound missed",
-            Self::SharedProxies => "shared proxies",
-            Self::ControlUncounted => "control uncounted",
-            Self::DisturbedLess => "disturbed less",
-        }
+/// As in records, with spaces.
+impl fmt::Display for MarkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        f.write_str(&name.trim_matches('"').replace('-', " "))
     }
+}
 
+impl MarkKind {
     /// Whether a run with this mark has no valid figures. Figures that are merely noisy remain
     /// valid and are shown with their mark.
     pub const fn invalidates(self) -> bool {
@@ -408,6 +395,15 @@ impl Record {
         all / f64::from(self.proxies.max(1))
     }
 
+    /// The machine or the cluster, in one line.
+    pub fn place(&self) -> String {
+        if let Some(cluster) = &self.cluster {
+            return cluster.line();
+        }
+        let Machine { cpus, cpu, memory_mib, kernel, .. } = &self.machine;
+        format!("{cpus} processors ({cpu}), {memory_mib} MiB, Linux {kernel}")
+    }
+
     /// Writes the record into the directory of a run, atomically.
     pub fn write(&self, directory: &Path) -> Result<PathBuf> {
         let folder = directory.join(RECORDS);
@@ -423,20 +419,11 @@ impl Record {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-fn is_zero(figure: &f64) -> bool {
-    *figure == 0.0
-}
-
 /// Reads all records of a run, sorted by scenario, step, mesh and round.
 pub fn read(directory: &Path) -> Result<Vec<Record>> {
-    let folder = directory.join(RECORDS);
-    fs::read_dir(&folder)
-        .with_context(|| format!("cannot read {} (is it the --out of a run?)", folder.display()))?;
     let records = there(directory)?;
-    if records.is_empty() {
-        return Err(anyhow!("{}: there is no record in it", folder.display()));
-    }
+    let folder = directory.join(RECORDS);
+    ensure!(!records.is_empty(), "{} has no record: name the --out of a run", folder.display());
     Ok(records)
 }
 
@@ -489,12 +476,10 @@ pub(crate) fn pairs<'a>(own: &[&'a Record], base: &[&'a Record]) -> Vec<(&'a Rec
 }
 
 /// The kinds of marks of these records, without duplicates.
-pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<&'static str> {
+pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<String> {
     let marks = records.iter().flat_map(|record| &record.marks);
-    let mut kinds: Vec<_> = marks.map(|mark| mark.kind.as_str()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds
+    let kinds: BTreeSet<String> = marks.map(|mark| mark.kind.to_string()).collect();
+    kinds.into_iter().collect()
 }
 
 /// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise
@@ -594,8 +579,10 @@ mod tests {
     #[test]
     fn a_folder_without_records_is_an_error_that_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(read(directory.path()).unwrap_err().to_string().contains("--out"));
-        fs::create_dir(directory.path().join(RECORDS)).unwrap();
-        assert!(read(directory.path()).unwrap_err().to_string().contains("no record"));
+        for _ in 0..2 {
+            let why = read(directory.path()).unwrap_err().to_string();
+            assert!(why.contains("records has no record: name the --out of a run"), "{why}");
+            fs::create_dir_all(directory.path().join(RECORDS)).unwrap();
+        }
     }
 }

@@ -1,16 +1,17 @@
-//! Reports, made from records alone: a table, CSV, Markdown, and one page of HTML with charts.
+//! Reports, made from records alone: tables, CSV, Markdown, and one page of HTML with charts.
 
 mod brief;
+mod cell;
 mod charts;
+mod forms;
 mod generators;
-mod html;
-mod other_figures;
 mod summary;
-mod text;
+mod tables;
 
 pub use brief::Brief;
-pub use charts::{Figure, figures};
+pub use cell::Cell;
+pub use charts::{CaptionedChart, charts};
+pub use forms::Form;
 pub use generators::Agreement;
-pub use html::page;
-pub use summary::{Cell, Summary};
-pub use text::{csv, markdown, rows, rows_of_generators, rows_of_other_figures};
+pub use summary::Summary;
+pub use tables::csv;

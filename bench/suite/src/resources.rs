@@ -6,8 +6,6 @@
 //! away from the mean of the rest are dropped. The average of a rate is the mean of its runs'
 //! means, and a parabola is fitted over the rates.
 
-mod analysis;
-mod plot;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -15,16 +13,59 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use serde::Serialize;
 
-use crate::statistics::{deviation, mean, quadratic};
+use crate::chart::{Axis, Chart, Scale, Series, colour};
+use crate::statistics::{deviation, fitted, mean, quadratic};
 
-pub use analysis::{Analysis, Column, RunMean, Sequence};
 pub use read::{Rate, SampleRun, read};
 
 /// Rounding error of sums of a few hundred samples, relative to their size. Values that differ by
 /// less count as equal.
 const ROUNDING: f64 = 1e-12;
+
+/// The result of the analysis, and the output of `-o json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// One per folder, in the given order.
+    pub sequences: Vec<Sequence>,
+}
+
+/// One folder.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sequence {
+    /// The folder's name.
+    pub name: String,
+    /// The columns by name, without those that have no samples.
+    pub columns: BTreeMap<String, SampleColumn>,
+}
+
+/// One column of a sequence, in the file's own units.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SampleColumn {
+    /// The means of the runs, by rate and then by run.
+    pub runs: Vec<RunMean>,
+    /// The mean of a rate's runs, by rate in requests/s.
+    pub mean_by_rate: BTreeMap<Rate, f64>,
+    /// `[c0, c1, c2]` of c0 + c1 x + c2 x² over requests/s; `None` with fewer than three rates.
+    pub fit: Option<[f64; 3]>,
+}
+
+/// The filtered samples of one column and run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RunMean {
+    /// Requests a second.
+    pub rate: Rate,
+    /// The number of the run.
+    pub run: u32,
+    /// Number of samples before filtering.
+    pub samples: usize,
+    /// Number of samples after filtering.
+    pub kept: usize,
+    /// The mean of the filtered samples.
+    pub mean: f64,
+}
 
 /// Analyses folders.
 pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
@@ -39,7 +80,7 @@ pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
 }
 
 /// Analyses every column of these runs.
-pub fn columns(runs: &[SampleRun]) -> BTreeMap<String, Column> {
+pub fn columns(runs: &[SampleRun]) -> BTreeMap<String, SampleColumn> {
     let mut found: BTreeMap<String, Vec<RunMean>> = BTreeMap::new();
     for run in runs {
         for (name, samples) in &run.columns {
@@ -56,7 +97,7 @@ pub fn columns(runs: &[SampleRun]) -> BTreeMap<String, Column> {
     found.into_iter().map(|(name, runs)| (name, column(runs))).collect()
 }
 
-fn column(mut runs: Vec<RunMean>) -> Column {
+fn column(mut runs: Vec<RunMean>) -> SampleColumn {
     runs.sort_by_key(|one| (one.rate, one.run));
     let mut means: BTreeMap<Rate, Vec<f64>> = BTreeMap::new();
     for one in &runs {
@@ -65,7 +106,7 @@ fn column(mut runs: Vec<RunMean>) -> Column {
     let mean_by_rate: BTreeMap<Rate, f64> =
         means.into_iter().map(|(rate, means)| (rate, mean(&means))).collect();
     let points: Vec<_> = mean_by_rate.iter().map(|(rate, mean)| (*rate as f64, *mean)).collect();
-    Column { runs, mean_by_rate, fit: quadratic(&points) }
+    SampleColumn { runs, mean_by_rate, fit: quadratic(&points) }
 }
 
 /// Filters the samples of one run. The result is only empty if `samples` is.
@@ -84,4 +125,46 @@ fn slack(sample: f64, middle: f64) -> f64 {
 fn keep(samples: &[f64], wanted: impl Fn(f64) -> bool) -> Vec<f64> {
     let kept: Vec<f64> = samples.iter().copied().filter(|sample| wanted(*sample)).collect();
     if kept.is_empty() { samples.to_vec() } else { kept }
+}
+
+impl Analysis {
+    /// The chart of one column, without the sequences that lack it.
+    ///
+    /// # Errors
+    /// If no sequence has such a column; the error lists the columns.
+    pub fn chart(&self, column: &str) -> Result<Chart> {
+        let series: Vec<Series> = self
+            .sequences
+            .iter()
+            .enumerate()
+            .filter_map(|(nth, one)| Some((nth, &one.name, one.columns.get(column)?)))
+            .map(|(nth, name, column)| series(name, nth, column))
+            .collect();
+        if series.is_empty() {
+            let mut there: Vec<&str> = self
+                .sequences
+                .iter()
+                .flat_map(|one| one.columns.keys())
+                .map(String::as_str)
+                .collect();
+            there.sort_unstable();
+            there.dedup();
+            bail!("there is no column {column:?}; there are: {}", there.join(", "));
+        }
+        let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
+        Ok(Chart {
+            title: format!("{column} by requests/s"),
+            x: Axis("requests/s".into(), Scale::Linear),
+            y: Axis(format!("{column}, {unit}"), Scale::Linear),
+            series,
+        })
+    }
+}
+
+fn series(name: &str, nth: usize, column: &SampleColumn) -> Series {
+    let points = column.runs.iter().map(|run| (run.rate as f64, run.mean)).collect();
+    let means: Vec<(f64, f64)> =
+        column.mean_by_rate.iter().map(|(rate, mean)| (*rate as f64, *mean)).collect();
+    let curve = fitted(&means);
+    Series { name: name.to_owned(), colour: colour(name, nth), points, curve }
 }

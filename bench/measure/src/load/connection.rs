@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::dialler::{Dialler, Outcome};
+use super::dialler::{Dialler, RequestOutcome};
 use super::plan::{Protocol, Target};
 use super::{h2, stream};
 
 /// A slot: it carries one request at a time.
 pub(super) enum Connection {
-    Stream(stream::Connection),
+    Stream(stream::StreamConnection),
     H2(h2::Slot),
 }
 
@@ -23,9 +23,9 @@ impl Connection {
         let mut slots = Vec::new();
         for nth in first..first + connections {
             let dialler = Dialler { target: Rc::clone(target), next_address: nth, opened: 0 };
-            match target.protocol {
+            match target.plan.protocol {
                 Protocol::Http1 | Protocol::Tcp | Protocol::WebSocket => {
-                    slots.push(Self::Stream(stream::Connection::new(dialler)));
+                    slots.push(Self::Stream(stream::StreamConnection::new(dialler)));
                 }
                 Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream => {
                     slots.extend(h2::Slot::all(dialler, streams).map(Self::H2));
@@ -36,7 +36,7 @@ impl Connection {
     }
 
     /// Sends the target's request and reads the whole response.
-    pub(super) async fn request(&mut self) -> Outcome {
+    pub(super) async fn request(&mut self) -> RequestOutcome {
         match self {
             Self::Stream(connection) => connection.request().await,
             Self::H2(slot) => slot.request().await,

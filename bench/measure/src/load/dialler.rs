@@ -8,7 +8,7 @@ use super::plan::Target;
 
 /// Why a request failed; the label names it in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     Connect,
     ConnectTimeout,
     Send,
@@ -22,20 +22,20 @@ pub(super) enum Failure {
     GrpcStatus,
 }
 
-impl Failure {
+impl RequestFailure {
     pub(super) fn label(self) -> &'static str {
         match self {
-            Failure::Connect => "connect",
-            Failure::ConnectTimeout => "connect_timeout",
-            Failure::Send => "send",
-            Failure::Reset => "reset",
-            Failure::Closed => "closed_early",
-            Failure::Timeout => "timeout",
-            Failure::Malformed => "malformed",
-            Failure::Status4xx => "status_4xx",
-            Failure::Status5xx => "status_5xx",
-            Failure::StatusOther => "status_other",
-            Failure::GrpcStatus => "grpc_status",
+            RequestFailure::Connect => "connect",
+            RequestFailure::ConnectTimeout => "connect_timeout",
+            RequestFailure::Send => "send",
+            RequestFailure::Reset => "reset",
+            RequestFailure::Closed => "closed_early",
+            RequestFailure::Timeout => "timeout",
+            RequestFailure::Malformed => "malformed",
+            RequestFailure::Status4xx => "status_4xx",
+            RequestFailure::Status5xx => "status_5xx",
+            RequestFailure::StatusOther => "status_other",
+            RequestFailure::GrpcStatus => "grpc_status",
         }
     }
 
@@ -44,16 +44,16 @@ impl Failure {
     pub(super) fn of_status(status: u16) -> Option<Self> {
         match status {
             200..400 => None,
-            400..500 => Some(Failure::Status4xx),
-            500..600 => Some(Failure::Status5xx),
-            _ => Some(Failure::StatusOther),
+            400..500 => Some(RequestFailure::Status4xx),
+            500..600 => Some(RequestFailure::Status5xx),
+            _ => Some(RequestFailure::StatusOther),
         }
     }
 }
 
 /// The result of one request.
-pub(super) struct Outcome {
-    pub(super) result: Result<(), Failure>,
+pub(super) struct RequestOutcome {
+    pub(super) result: Result<(), RequestFailure>,
     pub(super) body_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Dialler {
 }
 
 impl Dialler {
-    pub(super) async fn dial(&mut self) -> Result<TcpStream, Failure> {
+    pub(super) async fn dial(&mut self) -> Result<TcpStream, RequestFailure> {
         let addresses = &self.target.addresses;
         for _ in 0..addresses.len() {
             let address = addresses[self.next_address % addresses.len()];
@@ -77,6 +77,6 @@ impl Dialler {
             }
             self.next_address += 1;
         }
-        Err(Failure::Connect)
+        Err(RequestFailure::Connect)
     }
 }

@@ -9,7 +9,7 @@ use h2::{RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::sync::Mutex;
 
-use super::dialler::{Dialler, Failure, Outcome};
+use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::{Protocol, Target};
 
 /// Flow-control window of streams and connections, so large that it never delays a response.
@@ -47,17 +47,17 @@ enum Receive {
 }
 
 impl Receive {
-    async fn body(&mut self) -> Result<&mut RecvStream, Failure> {
+    async fn body(&mut self) -> Result<&mut RecvStream, RequestFailure> {
         if let Self::Head(head) = self {
-            let response = head.await.map_err(|_| Failure::Reset)?;
-            if let Some(failure) = Failure::of_status(response.status().as_u16()) {
+            let response = head.await.map_err(|_| RequestFailure::Reset)?;
+            if let Some(failure) = RequestFailure::of_status(response.status().as_u16()) {
                 return Err(failure);
             }
             *self = Self::Body(response.into_body());
         }
         match self {
             Self::Body(body) => Ok(body),
-            Self::Head(_) => Err(Failure::Malformed),
+            Self::Head(_) => Err(RequestFailure::Malformed),
         }
     }
 }
@@ -89,43 +89,44 @@ impl Slot {
     }
 
     pub(super) async fn open(&mut self) {
-        if !self.shared.target.new_connection {
+        if !self.shared.target.plan.new_connection {
             // The first request reports the failure.
             let _ = self.shared.sender().await;
         }
     }
 
-    pub(super) async fn request(&mut self) -> Outcome {
+    pub(super) async fn request(&mut self) -> RequestOutcome {
         let mut body_bytes = 0;
-        let limit = self.shared.target.timeout;
+        let limit = self.shared.target.plan.timeout;
         let exchange = async {
-            match self.shared.target.protocol {
+            match self.shared.target.plan.protocol {
                 Protocol::GrpcStream => self.talk(&mut body_bytes).await,
                 _ => self.shared.call(&mut body_bytes).await,
             }
         };
-        let result = tokio::time::timeout(limit, exchange).await.unwrap_or(Err(Failure::Timeout));
+        let result =
+            tokio::time::timeout(limit, exchange).await.unwrap_or(Err(RequestFailure::Timeout));
         if result.is_err() {
             self.stays = None;
         }
         // After an error on one stream, other slots may still use the connection. A dead connection
         // is replaced because opening a stream on it fails.
-        if self.shared.target.new_connection {
+        if self.shared.target.plan.new_connection {
             self.shared.sender.replace(None);
         }
-        Outcome { result, body_bytes }
+        RequestOutcome { result, body_bytes }
     }
 
     /// Sends one message on the stream that stays open and reads its echo.
-    async fn talk(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
+    async fn talk(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
         if self.stays.is_none() {
             self.stays = Some(self.shared.stream().await?);
         }
-        let stream = self.stays.as_mut().ok_or(Failure::Connect)?;
+        let stream = self.stays.as_mut().ok_or(RequestFailure::Connect)?;
         stream
             .send
             .send_data(self.shared.target.request().clone(), false)
-            .map_err(|_| Failure::Send)?;
+            .map_err(|_| RequestFailure::Send)?;
         let wanted = self.shared.target.request().len();
         let body = stream.receive.body().await?;
         while stream.rest.len() < wanted {
@@ -135,8 +136,8 @@ impl Slot {
                     // Fails only if the connection is gone, which the next read reports.
                     let _ = body.flow_control().release_capacity(bytes.len());
                 }
-                Some(Err(_)) => return Err(Failure::Reset),
-                None => return Err(Failure::Closed),
+                Some(Err(_)) => return Err(RequestFailure::Reset),
+                None => return Err(RequestFailure::Closed),
             }
         }
         let _message = stream.rest.split_to(wanted);
@@ -147,7 +148,7 @@ impl Slot {
 
 impl SharedConnection {
     /// A sender of the connection; opens the connection if it is closed.
-    async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
+    async fn sender(&self) -> Result<SendRequest<Bytes>, RequestFailure> {
         // The lock is held while the connection is opened, so that only one is opened.
         let mut dialler = self.dialler.lock().await;
         let open = self.sender.borrow().clone();
@@ -164,60 +165,61 @@ impl SharedConnection {
             .initial_connection_window_size(WINDOW)
             .handshake(stream)
             .await
-            .map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
         // The task ends with the connection; every stream reports the connection's error.
         tokio::task::spawn_local(async move { drop(connection.await) });
-        let sender = sender.ready().await.map_err(|_| Failure::Connect)?;
+        let sender = sender.ready().await.map_err(|_| RequestFailure::Connect)?;
         self.sender.replace(Some(sender.clone()));
         Ok(sender)
     }
 
-    fn head(&self) -> Result<Request<()>, Failure> {
+    fn head(&self) -> Result<Request<()>, RequestFailure> {
         let target = &self.target;
-        let grpc = target.protocol != Protocol::Http2;
-        let method = if grpc { "POST" } else { target.method.as_str() };
-        let method = Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Malformed)?;
-        let mut head = Request::builder().method(method).uri(&target.url);
+        let grpc = target.plan.protocol != Protocol::Http2;
+        let method = if grpc { "POST" } else { target.plan.method.as_str() };
+        let method =
+            Method::from_bytes(method.as_bytes()).map_err(|_| RequestFailure::Malformed)?;
+        let mut head = Request::builder().method(method).uri(&target.plan.url);
         if grpc {
             head = head.header("content-type", "application/grpc").header("te", "trailers");
         }
-        for (name, value) in &target.headers {
+        for (name, value) in &target.plan.headers {
             head = head.header(name, value);
         }
-        head.body(()).map_err(|_| Failure::Malformed)
+        head.body(()).map_err(|_| RequestFailure::Malformed)
     }
 
     /// Sends a request and reads the whole response.
-    async fn call(&self, body_bytes: &mut u64) -> Result<(), Failure> {
+    async fn call(&self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
         let mut sender = self.sender().await?;
         let body = self.target.request().clone();
         let (response, mut send) =
-            sender.send_request(self.head()?, body.is_empty()).map_err(|_| Failure::Send)?;
+            sender.send_request(self.head()?, body.is_empty()).map_err(|_| RequestFailure::Send)?;
         if !body.is_empty() {
-            send.send_data(body, true).map_err(|_| Failure::Send)?;
+            send.send_data(body, true).map_err(|_| RequestFailure::Send)?;
         }
-        let mut response = response.await.map_err(|_| Failure::Reset)?;
+        let mut response = response.await.map_err(|_| RequestFailure::Reset)?;
         while let Some(bytes) = response.body_mut().data().await {
-            let bytes = bytes.map_err(|_| Failure::Reset)?;
+            let bytes = bytes.map_err(|_| RequestFailure::Reset)?;
             *body_bytes += bytes.len() as u64;
             // Fails only if the connection is gone, which the next read reports.
             let _ = response.body_mut().flow_control().release_capacity(bytes.len());
         }
-        let trailers = response.body_mut().trailers().await.map_err(|_| Failure::Reset)?;
-        if let Some(failure) = Failure::of_status(response.status().as_u16()) {
+        let trailers = response.body_mut().trailers().await.map_err(|_| RequestFailure::Reset)?;
+        if let Some(failure) = RequestFailure::of_status(response.status().as_u16()) {
             return Err(failure);
         }
-        if self.target.protocol == Protocol::Grpc && !succeeded(&response, trailers.as_ref()) {
-            return Err(Failure::GrpcStatus);
+        if self.target.plan.protocol == Protocol::Grpc && !succeeded(&response, trailers.as_ref()) {
+            return Err(RequestFailure::GrpcStatus);
         }
         Ok(())
     }
 
     /// Opens a stream whose two directions stay open.
-    async fn stream(&self) -> Result<Streaming, Failure> {
+    async fn stream(&self) -> Result<Streaming, RequestFailure> {
         let mut sender = self.sender().await?;
         let (response, send) =
-            sender.send_request(self.head()?, false).map_err(|_| Failure::Send)?;
+            sender.send_request(self.head()?, false).map_err(|_| RequestFailure::Send)?;
         Ok(Streaming { send, receive: Receive::Head(response), rest: BytesMut::new() })
     }
 }

@@ -115,21 +115,25 @@ impl Plan {
             threads: 1,
         }
     }
+
+    /// Requests a second; `None` for a closed loop.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        match self.pace {
+            Pace::Rate(rate) => Some(rate),
+            Pace::Saturate | Pace::Think(_) => None,
+        }
+    }
 }
 
 /// What every connection sends, and the addresses it connects to.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
+    /// The rest of it.
+    pub(super) plan: Plan,
     pub(super) addresses: Vec<SocketAddr>,
-    pub(super) protocol: Protocol,
-    pub(super) url: String,
-    pub(super) method: String,
-    pub(super) headers: Vec<(String, String)>,
     /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
     pub(super) requests: Vec<Bytes>,
-    pub(super) new_connection: bool,
-    pub(super) unread: bool,
-    pub(super) timeout: Duration,
 }
 
 impl Target {
@@ -206,17 +210,8 @@ pub(super) fn target(plan: &Plan) -> Result<Target> {
         Protocol::Grpc | Protocol::GrpcStream => vec![message(plan.body_size)?],
         Protocol::Http2 | Protocol::Tcp | Protocol::WebSocket => vec![vec![b'x'; plan.body_size]],
     };
-    Ok(Target {
-        addresses,
-        protocol: plan.protocol,
-        url: plan.url.clone(),
-        method: plan.method.clone(),
-        headers: plan.headers.clone(),
-        requests: requests.into_iter().map(Bytes::from).collect(),
-        new_connection: plan.new_connection,
-        unread: plan.unread,
-        timeout: plan.timeout,
-    })
+    let requests = requests.into_iter().map(Bytes::from).collect();
+    Ok(Target { plan: plan.clone(), addresses, requests })
 }
 
 fn http1_request(plan: &Plan, authority: &str, path: &str) -> Vec<u8> {

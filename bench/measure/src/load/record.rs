@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Pace, Plan};
+use super::plan::Plan;
 use crate::usage::Cpu;
 
 /// The largest latency that the histogram resolves; longer ones count as this.
@@ -23,7 +23,7 @@ pub(super) const UNSENT: &str = "unsent";
 pub(super) const BACKLOG_FULL: &str = "backlog_full";
 
 /// The counts of one thread.
-pub(super) struct Tally {
+pub(super) struct LoadTally {
     pub(super) latency: Histogram<u64>,
     pub(super) lag: Histogram<u64>,
     pub(super) requests: u64,
@@ -35,11 +35,11 @@ pub(super) struct Tally {
     pub(super) busy: f64,
 }
 
-impl Tally {
+impl LoadTally {
     pub(super) fn new() -> Self {
         let histogram =
             || Histogram::new_with_bounds(1, MAX_LATENCY_US, 3).expect("the bounds are in order");
-        Tally {
+        LoadTally {
             latency: histogram(),
             lag: histogram(),
             requests: 0,
@@ -56,8 +56,8 @@ impl Tally {
         *self.errors.entry(label).or_default() += 1;
     }
 
-    pub(super) fn merge(tallies: Vec<Tally>) -> Tally {
-        let mut sum = Tally::new();
+    pub(super) fn merge(tallies: Vec<LoadTally>) -> LoadTally {
+        let mut sum = LoadTally::new();
         for t in tallies {
             sum.latency.add(&t.latency).expect("the same bounds");
             sum.lag.add(&t.lag).expect("the same bounds");
@@ -77,6 +77,7 @@ impl Tally {
 
 /// Percentiles in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Latency {
     /// Mean.
     pub mean: f64,
@@ -93,28 +94,50 @@ pub struct Latency {
     /// 99.9th percentile.
     pub p99_9: u64,
     /// 99.99th percentile.
-    #[serde(default)]
     pub p99_99: u64,
     /// Longest.
     pub max: u64,
 }
 
 impl Latency {
-    /// The percentiles of a histogram of microseconds.
+    /// The percentiles of sorted buckets.
     #[must_use]
-    pub fn of(h: &Histogram<u64>) -> Self {
+    pub fn of(buckets: &[Bucket]) -> Self {
+        let (sum, count) = buckets.iter().fold((0.0, 0), |(sum, count), bucket| {
+            (sum + bucket.us as f64 * bucket.count as f64, count + bucket.count)
+        });
+        let at = |quantile| value_at(buckets, quantile);
         Latency {
-            mean: (h.mean() * 10.0).round() / 10.0,
-            p50: h.value_at_quantile(0.50),
-            p75: h.value_at_quantile(0.75),
-            p90: h.value_at_quantile(0.90),
-            p95: h.value_at_quantile(0.95),
-            p99: h.value_at_quantile(0.99),
-            p99_9: h.value_at_quantile(0.999),
-            p99_99: h.value_at_quantile(0.9999),
-            max: h.max(),
+            mean: (sum / f64::max(count as f64, 1.0) * 10.0).round() / 10.0,
+            p50: at(0.5),
+            p75: at(0.75),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: buckets.last().map_or(0, |bucket| bucket.us),
         }
     }
+}
+
+/// The smallest value of sorted buckets that is not exceeded by at least this share of all values.
+#[must_use]
+pub fn value_at(buckets: &[Bucket], quantile: f64) -> u64 {
+    let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
+    let wanted = (count as f64 * quantile).ceil().max(1.0) as u64;
+    let mut seen = 0;
+    let reaches = |bucket: &&Bucket| {
+        seen += bucket.count;
+        seen >= wanted
+    };
+    buckets.iter().find(reaches).or(buckets.last()).map_or(0, |bucket| bucket.us)
+}
+
+/// The buckets of a histogram that are not empty, shortest first.
+fn buckets(histogram: &Histogram<u64>) -> Vec<Bucket> {
+    let recorded = histogram.iter_recorded();
+    recorded.map(|at| Bucket { us: at.value_iterated_to(), count: at.count_at_value() }).collect()
 }
 
 /// One bucket of a histogram, which keeps three significant digits of a value.
@@ -187,14 +210,11 @@ impl Report {
         kinds.collect::<Vec<_>>().join(", ")
     }
 
-    pub(super) fn new(plans: &[Plan], tally: &Tally, cpu: Cpu) -> Self {
-        let rate = |plan: &Plan| match plan.pace {
-            Pace::Rate(rate) => Some(rate),
-            Pace::Saturate | Pace::Think(_) => None,
-        };
-        let rate_per_s = plans.iter().map(rate).sum::<Option<f64>>();
+    pub(super) fn new(plans: &[Plan], tally: &LoadTally, cpu: Cpu) -> Self {
+        let rate_per_s = plans.iter().map(Plan::rate).sum::<Option<f64>>();
         let duration_s = tally.measured.as_secs_f64();
-        let lag_us = Latency::of(&tally.lag);
+        let buckets = buckets(&tally.latency);
+        let lag_us = Latency::of(&self::buckets(&tally.lag));
         Report {
             url: plans.iter().map(|plan| plan.url.as_str()).collect::<Vec<_>>().join(" "),
             rate_per_s,
@@ -205,7 +225,7 @@ impl Report {
             errors: tally.errors.values().sum(),
             errors_by_kind: tally.errors.iter().map(|(k, v)| ((*k).to_string(), *v)).collect(),
             requests_per_s: (tally.requests as f64 / duration_s * 10.0).round() / 10.0,
-            latency_us: Latency::of(&tally.latency),
+            latency_us: Latency::of(&buckets),
             generator_limited: rate_per_s.is_some()
                 && (lag_us.p99 > MAX_LAG_US || tally.busy > MAX_BUSY),
             generator_busy: (tally.busy * 1000.0).round() / 1000.0,
@@ -215,11 +235,21 @@ impl Report {
             connections_opened: tally.opened,
             generator_cpu_user_us: cpu.user_us,
             generator_cpu_system_us: cpu.system_us,
-            buckets: tally
-                .latency
-                .iter_recorded()
-                .map(|at| Bucket { us: at.value_iterated_to(), count: at.count_at_value() })
-                .collect(),
+            buckets,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_count_from_below() {
+        let buckets: Vec<Bucket> = (1..=1000).map(|us| Bucket { us, count: 1 }).collect();
+        let found = Latency::of(&buckets);
+        assert_eq!((found.p50, found.p99, found.p99_9, found.max), (500, 990, 999, 1000));
+        assert_eq!(found.p99_99, 1000);
+        assert_eq!(Latency::of(&[]), Latency::default());
     }
 }

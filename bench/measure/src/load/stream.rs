@@ -4,7 +4,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::dialler::{Dialler, Failure, Outcome};
+use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::Protocol;
 use crate::http1::ResponseReader;
 
@@ -17,7 +17,7 @@ const MAX_UNPARSED: usize = 64 * 1024 + HTTP1_READ;
 const MAX_HEAD: usize = 4096;
 
 /// A slot: a connection, which may be closed.
-pub(super) struct Connection {
+pub(super) struct StreamConnection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
@@ -26,30 +26,30 @@ pub(super) struct Connection {
     sent: usize,
 }
 
-impl Connection {
+impl StreamConnection {
     pub(super) fn new(dialler: Dialler) -> Self {
         let target = &dialler.target;
-        let head_request = target.method.eq_ignore_ascii_case("HEAD");
-        let buffer = match target.protocol {
+        let head_request = target.plan.method.eq_ignore_ascii_case("HEAD");
+        let buffer = match target.plan.protocol {
             Protocol::Http1 => Vec::with_capacity(HTTP1_READ),
             _ => vec![0; ECHO_READ.min(target.request().len())],
         };
-        Connection { dialler, stream: None, buffer, head_request, sent: 0 }
+        StreamConnection { dialler, stream: None, buffer, head_request, sent: 0 }
     }
 
-    pub(super) async fn request(&mut self) -> Outcome {
+    pub(super) async fn request(&mut self) -> RequestOutcome {
         let mut body_bytes = 0;
-        let limit = self.dialler.target.timeout;
+        let limit = self.dialler.target.plan.timeout;
         let exchange = tokio::time::timeout(limit, self.exchange(&mut body_bytes));
         let result = exchange.await.unwrap_or_else(|_| Err(self.timed_out()));
-        if result.is_err() || self.dialler.target.new_connection {
+        if result.is_err() || self.dialler.target.plan.new_connection {
             self.stream = None;
         }
-        Outcome { result, body_bytes }
+        RequestOutcome { result, body_bytes }
     }
 
-    fn timed_out(&self) -> Failure {
-        if self.stream.is_some() { Failure::Timeout } else { Failure::ConnectTimeout }
+    fn timed_out(&self) -> RequestFailure {
+        if self.stream.is_some() { RequestFailure::Timeout } else { RequestFailure::ConnectTimeout }
     }
 
     /// Drops the connection.
@@ -58,13 +58,13 @@ impl Connection {
     }
 
     pub(super) async fn open(&mut self) {
-        if !self.dialler.target.new_connection {
+        if !self.dialler.target.plan.new_connection {
             self.stream = dial(&mut self.dialler).await.ok();
         }
     }
 
-    async fn exchange(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
-        let is_http1 = self.dialler.target.protocol == Protocol::Http1;
+    async fn exchange(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
+        let is_http1 = self.dialler.target.plan.protocol == Protocol::Http1;
         if is_http1 && self.closed_by_server() {
             self.stream = None;
         }
@@ -75,13 +75,13 @@ impl Connection {
     }
 
     /// Sends a request and reads the whole response.
-    async fn http1(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
-        let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
+    async fn http1(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
+        let stream = self.stream.as_mut().ok_or(RequestFailure::Connect)?;
         let requests = &self.dialler.target.requests;
         let request = &requests[self.sent % requests.len()];
         self.sent = self.sent.wrapping_add(1);
-        stream.write_all(request).await.map_err(|_| Failure::Send)?;
-        if self.dialler.target.unread {
+        stream.write_all(request).await.map_err(|_| RequestFailure::Send)?;
+        if self.dialler.target.plan.unread {
             // Ends at the time limit of the request.
             std::future::pending::<()>().await;
         }
@@ -89,44 +89,47 @@ impl Connection {
         let mut reader = ResponseReader::new(self.head_request, false);
         loop {
             let response = match stream.read_buf(&mut self.buffer).await {
-                Ok(0) => reader.finish().map_err(|_| Failure::Closed)?.ok_or(Failure::Closed)?,
-                Ok(_) if self.buffer.len() > MAX_UNPARSED => return Err(Failure::Malformed),
+                Ok(0) => reader
+                    .finish()
+                    .map_err(|_| RequestFailure::Closed)?
+                    .ok_or(RequestFailure::Closed)?,
+                Ok(_) if self.buffer.len() > MAX_UNPARSED => return Err(RequestFailure::Malformed),
                 Ok(_) => {
                     let (used, response) =
-                        reader.read(&self.buffer).map_err(|_| Failure::Malformed)?;
+                        reader.read(&self.buffer).map_err(|_| RequestFailure::Malformed)?;
                     self.buffer.drain(..used);
                     match response {
                         Some(response) => response,
                         None => continue,
                     }
                 }
-                Err(_) => return Err(Failure::Reset),
+                Err(_) => return Err(RequestFailure::Reset),
             };
             *body_bytes = response.body_len;
             if !self.buffer.is_empty() {
-                return Err(Failure::Malformed);
+                return Err(RequestFailure::Malformed);
             }
             if !response.keep_alive {
                 self.stream = None;
             }
-            return Failure::of_status(response.status).map_or(Ok(()), Err);
+            return RequestFailure::of_status(response.status).map_or(Ok(()), Err);
         }
     }
 
     /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both directions.
-    async fn echo(&mut self, body_bytes: &mut u64) -> Result<(), Failure> {
-        let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
+    async fn echo(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
+        let stream = self.stream.as_mut().ok_or(RequestFailure::Connect)?;
         let (mut reader, mut writer) = stream.split();
         let body = self.dialler.target.request();
-        let send = async { writer.write_all(body).await.map_err(|_| Failure::Send) };
+        let send = async { writer.write_all(body).await.map_err(|_| RequestFailure::Send) };
         let receive = async {
             let mut left = body.len();
             while left > 0 {
                 let size = left.min(self.buffer.len());
                 match reader.read(&mut self.buffer[..size]).await {
-                    Ok(0) => return Err(Failure::Closed),
+                    Ok(0) => return Err(RequestFailure::Closed),
                     Ok(count) => left -= count,
-                    Err(_) => return Err(Failure::Reset),
+                    Err(_) => return Err(RequestFailure::Reset),
                 }
             }
             Ok(())
@@ -145,17 +148,17 @@ impl Connection {
 }
 
 /// A connection that is ready for the first bytes.
-async fn dial(dialler: &mut Dialler) -> Result<TcpStream, Failure> {
+async fn dial(dialler: &mut Dialler) -> Result<TcpStream, RequestFailure> {
     let mut stream = dialler.dial().await?;
-    if dialler.target.protocol == Protocol::WebSocket {
-        upgrade(&mut stream, &dialler.target.url).await?;
+    if dialler.target.plan.protocol == Protocol::WebSocket {
+        upgrade(&mut stream, &dialler.target.plan.url).await?;
     }
     Ok(stream)
 }
 
 /// Upgrades a connection. The server sends nothing but the response until it receives something, so that the bytes that are
 /// read end with the head.
-async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), Failure> {
+async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure> {
     let rest = url.trim_start_matches("http://");
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     // The key of RFC 6455, section 1.3.
@@ -163,21 +166,23 @@ async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), Failure> {
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await.map_err(|_| Failure::Send)?;
+    stream.write_all(head.as_bytes()).await.map_err(|_| RequestFailure::Send)?;
     let mut response = Vec::new();
     while !response.ends_with(b"\r\n\r\n") {
         match stream.read_buf(&mut response).await {
-            Ok(0) => return Err(Failure::Closed),
-            Ok(_) if response.len() > MAX_HEAD => return Err(Failure::Malformed),
+            Ok(0) => return Err(RequestFailure::Closed),
+            Ok(_) if response.len() > MAX_HEAD => return Err(RequestFailure::Malformed),
             Ok(_) => {}
-            Err(_) => return Err(Failure::Reset),
+            Err(_) => return Err(RequestFailure::Reset),
         }
     }
     let status =
         response.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     match status {
         Some(101) => Ok(()),
-        Some(status) => Err(Failure::of_status(status).unwrap_or(Failure::StatusOther)),
-        None => Err(Failure::Malformed),
+        Some(status) => {
+            Err(RequestFailure::of_status(status).unwrap_or(RequestFailure::StatusOther))
+        }
+        None => Err(RequestFailure::Malformed),
     }
 }

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use super::clock::Clock;
 use super::connection::Connection;
 use super::plan::{Pace, Plan, Stop, Target};
-use super::record::{BACKLOG_FULL, Tally, UNSENT};
+use super::record::{BACKLOG_FULL, LoadTally, UNSENT};
+use crate::usage::cpu_of_this_thread;
 
 /// The largest number of due, unsent requests of a thread: one minute at twice the rate that one
 /// proxy can serve. Requests beyond it count as errors.
@@ -28,38 +28,25 @@ const PRIME_LIMITS: PrimeLimits =
 
 /// One thread's part of a plan.
 #[derive(Clone, Copy)]
-pub(super) struct Share {
-    pace: Pace,
+pub(super) struct LoadShare {
     interval: Option<Duration>,
     phase: Duration,
     connections: usize,
     first_connection: usize,
-    streams: usize,
-    primed: bool,
-    warm_up: Duration,
-    duration: Duration,
     not_before: Instant,
 }
 
-impl Share {
+impl LoadShare {
     /// Part `nth` of `threads`; the schedules of all parts interleave.
     pub(super) fn of(plan: &Plan, (nth, threads): (usize, usize), not_before: Instant) -> Self {
-        let whole = match plan.pace {
-            Pace::Rate(rate) => Some(Duration::from_secs_f64(1.0 / rate)),
-            Pace::Saturate | Pace::Think(_) => None,
-        };
+        let whole = plan.rate().map(|rate| Duration::from_secs_f64(1.0 / rate));
         let connections =
             plan.connections / threads + usize::from(nth < plan.connections % threads);
-        Share {
-            pace: plan.pace,
+        LoadShare {
             interval: whole.map(|i| i * u32::try_from(threads).unwrap_or(u32::MAX)),
             phase: whole.unwrap_or_default() * u32::try_from(nth).unwrap_or(u32::MAX),
             connections,
             first_connection: plan.connections / threads * nth,
-            streams: plan.streams,
-            primed: plan.primed && !plan.new_connection,
-            warm_up: plan.warm_up,
-            duration: plan.duration,
             not_before,
         }
     }
@@ -69,7 +56,7 @@ impl Share {
     pub(super) fn later(self, nth: usize, of: usize) -> Self {
         let part = nth as f64 / of as f64;
         let phase = self.phase + self.interval.unwrap_or_default().mul_f64(part);
-        Share { phase, ..self }
+        LoadShare { phase, ..self }
     }
 }
 
@@ -89,7 +76,7 @@ struct Desk {
     pace: Pace,
     /// State of the random generator for the pauses of a closed loop.
     random: Cell<u64>,
-    tally: RefCell<Tally>,
+    tally: RefCell<LoadTally>,
 }
 
 impl Desk {
@@ -181,21 +168,21 @@ impl Desk {
 }
 
 /// Runs one share to its end.
-pub(super) fn run(target: &Target, share: Share, stop: &Stop) -> Result<Tally> {
+pub(super) fn run(target: &Target, share: LoadShare, stop: &Stop) -> Result<LoadTally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Tasks of a `LocalSet` must be `'static`, so they own the target.
     let target: Rc<Target> = Rc::new(target.clone());
     LocalSet::new().block_on(&runtime, drive(target, share, stop.clone()))
 }
 
-async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
-    let now = Instant::now();
+async fn drive(target: Rc<Target>, share: LoadShare, stop: Stop) -> Result<LoadTally> {
+    let (plan, now) = (&target.plan, Instant::now());
     let mut slots =
-        Connection::all(&target, (share.first_connection, share.connections), share.streams);
+        Connection::all(&target, (share.first_connection, share.connections), plan.streams);
     for slot in &mut slots {
         slot.open(OPEN_LIMIT).await;
     }
-    if share.primed {
+    if plan.primed && !plan.new_connection {
         prime(&mut slots, PRIME_LIMITS).await;
     }
     let desk = Rc::new(Desk {
@@ -207,14 +194,14 @@ async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
         measure_from: Cell::new(now),
         measure_to: Cell::new(now),
         stop,
-        pace: share.pace,
+        pace: plan.pace,
         random: Cell::new(share.first_connection as u64),
-        tally: RefCell::new(Tally::new()),
+        tally: RefCell::new(LoadTally::new()),
     });
     let start = Instant::now().max(share.not_before) + share.phase;
-    desk.measure_from.set(start + share.warm_up);
-    desk.measure_to.set(start + share.warm_up + share.duration);
-    let cpu_start = thread_cpu()?;
+    desk.measure_from.set(start + plan.warm_up);
+    desk.measure_to.set(start + plan.warm_up + plan.duration);
+    let cpu_start = cpu_of_this_thread()?;
     let tasks: Vec<_> = slots
         .into_iter()
         .enumerate()
@@ -229,11 +216,11 @@ async fn drive(target: Rc<Target>, share: Share, stop: Stop) -> Result<Tally> {
     for task in tasks {
         task.await?;
     }
-    let mut tally = desk.tally.replace(Tally::new());
+    let mut tally = desk.tally.replace(LoadTally::new());
     tally.measured = if share.interval.is_some() && !desk.stop.is_stopped() {
-        share.duration
+        plan.duration
     } else {
-        desk.measure_from.get().elapsed().min(share.duration)
+        desk.measure_from.get().elapsed().min(plan.duration)
     };
     Ok(tally)
 }
@@ -316,14 +303,10 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-fn thread_cpu() -> Result<Duration> {
-    Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
-}
-
 /// The share of the time since `start` that this thread was on a CPU.
 fn busy(cpu_start: Duration, start: Instant) -> Result<f64> {
     let wall = start.elapsed().as_secs_f64().max(1e-6);
-    Ok((thread_cpu()?.saturating_sub(cpu_start).as_secs_f64() / wall).min(1.0))
+    Ok((cpu_of_this_thread()?.saturating_sub(cpu_start).as_secs_f64() / wall).min(1.0))
 }
 
 #[cfg(test)]

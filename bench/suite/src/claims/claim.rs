@@ -8,7 +8,7 @@ use serde::Deserialize;
 const CLAIMS: &str = include_str!("../../data/claims.yaml");
 
 /// One claim.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Short name of the source.
@@ -22,111 +22,75 @@ pub struct Claim {
     pub(super) check: Check,
 }
 
-/// The check of a claim. The name of a lab's mesh also accepts records of the same proxy in a
-/// cluster.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+/// The check of a claim.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Check {
-    /// A latency.
-    Latency {
-        scenario: String,
-        /// The step of the scenario, as the published total of requests per second; all steps if
-        /// absent.
-        #[serde(default)]
-        step: Option<f64>,
-        mesh: String,
-        quantile: Percentile,
-        ms: f64,
-    },
-    /// The latency that a mesh adds to that of another mesh, or of none.
-    AddedLatency {
-        scenario: String,
-        mesh: String,
-        #[serde(default)]
-        over: Option<String>,
-        quantile: Percentile,
-        ms: f64,
-    },
-    /// A latency that is lower than that of another mesh, by a percentage.
-    LessLatency { scenario: String, mesh: String, than: String, quantile: Percentile, percent: f64 },
-    /// Context switches per request, lower than those of another mesh by a percentage.
-    LessSwitches { scenario: String, mesh: String, than: String, percent: f64 },
-    /// Which of two meshes has the lower p99 at a given rate to each service.
-    Leads { scenario: String, mesh: String, than: String, rate_per_s: f64 },
+    /// A figure of the records against a bound.
+    Figure(FigureCheck),
     /// Whether the rate of a step is sustained, with no more errors than a valid run may have.
-    Keeps { scenario: String, step: f64, mesh: String, kept: bool },
-    /// Processors that a proxy keeps busy at a rate, scaled linearly from the measured rate.
-    Cpu { scenario: String, mesh: String, rate_per_s: f64, cpus: f64 },
-    /// Processors that a proxy keeps busy before any load; only records of a cluster have it.
-    IdleCpu { mesh: String, cpus: f64 },
-    /// Meshes by the memory of all their proxies together under load, in rising order.
-    MemoryOrder { scenario: String, rising: Vec<String> },
-    /// Resident memory of a proxy.
-    Memory {
-        #[serde(default)]
-        scenario: Option<String>,
-        mesh: String,
-        moment: MemoryMoment,
-        mb: f64,
-    },
-    /// Time from exec to the first served request.
-    StartUp { mesh: String, ms: f64 },
-    /// Size of the executable.
-    Binary { mesh: String, mb: f64 },
-    /// The highest sustained rate.
-    HighestRate { mesh: String, rate_per_s: f64 },
+    Keeps { by: Evidence, kept: bool },
     /// The cost of a hundred sidecars that use the stated resources.
-    Dollars { machine: String, cpus: f64, mb: f64, dollars: f64 },
-    /// This bench cannot check the claim.
-    Unmeasurable { why: String },
+    Dollars { machine: String, cpus: f64, mb: f64, near: f64 },
+    /// This bench cannot check the claim, because of this.
+    Unmeasurable(String),
 }
 
 impl Check {
-    /// The scenario whose records are evidence; `None` if any scenario will do or the check needs
-    /// no records.
+    /// The scenario whose records are evidence; `None` if any will do or no record is needed.
     pub(super) fn scenario(&self) -> Option<&str> {
         match self {
-            Self::Latency { scenario, .. }
-            | Self::AddedLatency { scenario, .. }
-            | Self::LessLatency { scenario, .. }
-            | Self::LessSwitches { scenario, .. }
-            | Self::Leads { scenario, .. }
-            | Self::Keeps { scenario, .. }
-            | Self::Cpu { scenario, .. }
-            | Self::MemoryOrder { scenario, .. } => Some(scenario),
-            Self::Memory { scenario, .. } => scenario.as_deref(),
-            Self::IdleCpu { .. }
-            | Self::StartUp { .. }
-            | Self::Binary { .. }
-            | Self::HighestRate { .. }
-            | Self::Dollars { .. }
-            | Self::Unmeasurable { .. } => None,
+            Self::Figure(FigureCheck { by, .. }) | Self::Keeps { by, .. } => by.scenario.as_deref(),
+            Self::Dollars { .. } | Self::Unmeasurable(_) => None,
         }
     }
 }
 
-/// The percentile of a latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Percentile {
-    /// The median.
-    P50,
-    /// The 75th percentile.
-    P75,
-    /// The 95th percentile.
-    P95,
-    /// The 99th percentile.
-    P99,
+/// A figure of the records against a bound.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FigureCheck {
+    /// Its name.
+    pub(super) of: String,
+    /// What the figure is multiplied by.
+    #[serde(default = "once")]
+    pub(super) times: f64,
+    pub(super) by: Evidence,
+    pub(super) is: Bound,
 }
 
-/// The moment of a memory measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum MemoryMoment {
-    /// Before the load.
-    Idle,
-    /// The highest value under load.
-    Peak,
+/// The records that are evidence.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Evidence {
+    /// The name of a lab's mesh also accepts records of the same proxy in a cluster.
+    pub(super) mesh: String,
+    /// `None` accepts any scenario and prefers the usual one.
+    pub(super) scenario: Option<String>,
+    /// The step of the scenario, as the published total of requests per second; all steps if absent.
+    pub(super) step: Option<f64>,
+    /// Only runs in which each service answered so many requests a second.
+    pub(super) reached: Option<f64>,
+}
+
+/// What a figure is claimed to be.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Bound {
+    /// About this, in its unit.
+    Near(f64),
+    /// At most about this.
+    AtMost(f64),
+    /// More than that of another mesh, by about so much.
+    Over { mesh: String, by: f64 },
+    /// Less than that of another mesh, by about this percentage.
+    Under { mesh: String, percent: f64 },
+    /// The lowest of these meshes too, which are in rising order.
+    Rising(Vec<String>),
+}
+
+fn once() -> f64 {
+    1.0
 }
 
 /// Parses the built-in claims.

@@ -28,9 +28,9 @@ use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
 use crate::measurement::usage::Readings;
 use crate::process::Running;
-use crate::record::{Mark, MarkKind, Record, RssKib, WebSockets};
+use crate::record::{Latency, Mark, MarkKind, Record, RssKib, WebSockets};
 use crate::scenario::{self, CLIENT, Disturbance, Scenario};
-use crate::{distribution, generator, real_application};
+use crate::{generator, real_application};
 
 /// The pause between two probes of a real application that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
@@ -97,7 +97,7 @@ pub(super) fn measure(
     environment.warm_up(case, &plans, options.warm_up, interrupt)?;
     if !case.scenario.neighbours.is_empty() {
         let alone = case.generator.run(&environment.client(), &plans, interrupt)?;
-        record.alone_latency_us = Some(distribution::latency(&alone.buckets));
+        record.alone_latency_us = Some(Latency::of(&alone.buckets));
     }
     let sampler = Sampler::start(&environment.parts)?;
     let load = environment.load(options, (case, &plans), || sampler.stop(), interrupt);

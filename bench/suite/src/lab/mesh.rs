@@ -20,12 +20,12 @@ use crate::tools::{self, Missing};
 use certificates::Authority;
 use hop::{Configuration, Hop};
 use linkerd::Control;
-use peer::{Peer, Unable, parsed};
+use peer::{Exclusion, Peer, parsed};
 
 pub use peer::MeshPrograms;
 
 /// The file of the meshes, built into this program.
-static FACTS: LazyLock<Vec<MeshFacts>> = LazyLock::new(|| {
+static FACTS: LazyLock<Vec<LabMeshFacts>> = LazyLock::new(|| {
     let all = serde_saphyr::from_str(include_str!("../../data/lab.yaml"));
     all.expect("a test reads the built-in file")
 });
@@ -33,22 +33,22 @@ static FACTS: LazyLock<Vec<MeshFacts>> = LazyLock::new(|| {
 /// What is known of a mesh.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct MeshFacts {
+struct LabMeshFacts {
     name: String,
     about: String,
     /// How the lab runs Leno's own proxies.
-    own: Option<Own>,
+    own: Option<LenoProxies>,
     /// The proxy beside each workload, if that is not one that `leno up` runs.
     peer: Option<Peer>,
     /// The scenarios that it cannot carry.
     #[serde(default)]
-    unable: Vec<Unable>,
+    unable: Vec<Exclusion>,
 }
 
 /// How the lab runs Leno's own proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Own {
+pub struct LenoProxies {
     /// How they capture traffic.
     #[serde(deserialize_with = "parsed")]
     pub capture: Choice,
@@ -119,7 +119,7 @@ pub struct Choices {
 /// One mesh, or none.
 #[derive(Debug)]
 pub struct Mesh {
-    facts: &'static MeshFacts,
+    facts: &'static LabMeshFacts,
     /// The program that the user named.
     given: Option<PathBuf>,
 }
@@ -162,7 +162,7 @@ impl Mesh {
     }
 
     /// How the lab runs Leno's own proxies; `None` if it has none of them.
-    pub fn own(&self) -> Option<Own> {
+    pub fn own(&self) -> Option<LenoProxies> {
         self.facts.own
     }
 
@@ -198,18 +198,18 @@ impl Mesh {
     }
 
     /// The port of the proxy beside an application that other proxies dial; `None` if all connections are captured.
-    pub(crate) fn dialled_port(&self, hop: &Hop<'_>) -> Option<u16> {
+    pub(crate) fn dialled_port(&self, hop: &Hop) -> Option<u16> {
         hop.application.and(self.facts.peer.as_ref()?.port)
     }
 
     /// The stand-in for the mesh's control plane on loopback of a workload, if the mesh needs one.
-    pub(crate) fn control(&self, hop: &Hop<'_>, authority: &Arc<Authority>) -> Option<Control> {
+    pub(crate) fn control(&self, hop: &Hop, authority: &Arc<Authority>) -> Option<Control> {
         let is_needed = self.facts.peer.as_ref().is_some_and(|peer| peer.control);
         is_needed.then(|| Control::new(hop, authority.clone()))
     }
 
     /// The configuration of the proxy of a hop; `None` if the lab runs Leno's own proxies or none.
-    pub(crate) fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
+    pub(crate) fn configure(&self, hop: &Hop) -> Option<Configuration> {
         // The only proxy between a client and a server needs no mesh: Leno's is configured by a file there.
         let is_alone = hop.listen.is_some() && self.own().is_some();
         let alone = || FACTS.iter().find(|one| is_alone && one.name == "leno-proxy");

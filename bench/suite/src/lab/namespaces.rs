@@ -22,7 +22,7 @@ use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
 
 use super::documents::{NAMESPACE, Programs, documents};
-use super::mesh::{Observed, Own};
+use super::mesh::{LenoProxies, Observed};
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
 use crate::process::own_program;
@@ -46,7 +46,7 @@ pub(crate) struct Lab {
     name: String,
     layout: Layout,
     application: Option<PathBuf>,
-    own: Option<Own>,
+    own: Option<LenoProxies>,
     up: Launched,
     /// `leno tap`, where that is what is measured.
     tap: Option<Child>,
@@ -59,7 +59,7 @@ impl Lab {
     pub(crate) fn start(
         name: &str,
         (scenario, application): (&Scenario, Option<&Path>),
-        own: Option<Own>,
+        own: Option<LenoProxies>,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let leno = leno()?;
@@ -70,7 +70,7 @@ impl Lab {
         let program = own_program()?;
         let programs = Programs { own: &program, application: application.as_deref() };
         fs::write(&file, documents(programs, scenario, own, 0)?)?;
-        let Own { capture, observed, .. } = own.unwrap_or_default();
+        let LenoProxies { capture, observed, .. } = own.unwrap_or_default();
         let mut up = Command::new(&leno);
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.to_string())

@@ -47,7 +47,16 @@ pub struct Listening {
 }
 
 impl Listening {
-    fn start(
+    /// Starts a program that listens at an address, in a directory of its own.
+    pub fn start(
+        command: (Command, SocketAddrV4),
+        directory: TempDir,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        Self::start_pinned(command, directory, Pinning::Anywhere, interrupt)
+    }
+
+    fn start_pinned(
         (mut command, address): (Command, SocketAddrV4),
         directory: TempDir,
         place: Pinning,
@@ -68,7 +77,8 @@ impl Listening {
         Ok(std::iter::once(id).chain(children).collect())
     }
 
-    fn cpu(&self) -> Result<Cpu> {
+    /// Its CPU time.
+    pub fn cpu(&self) -> Result<Cpu> {
         let mut sum = Cpu::default();
         for pid in self.pids()? {
             sum += usage::cpu_of_process(pid)?;
@@ -97,7 +107,7 @@ pub fn server(scenario: &Scenario, pinned: bool, interrupt: &Interrupt) -> Resul
             command
         }
     };
-    Listening::start((command, address), directory, Pinning::rest(pinned), interrupt)
+    Listening::start_pinned((command, address), directory, Pinning::rest(pinned), interrupt)
 }
 
 fn nginx(root: &Path, address: SocketAddrV4) -> Result<Command> {
@@ -129,16 +139,10 @@ pub fn proxy(
     let hop = Hop {
         protocol,
         listen: Some(address),
-        mixed: false,
-        application: None,
-        services: &[server],
-        opaque: &[],
-        workload: "proxy",
-        workloads: &[],
-        directory: directory.path(),
-        disturbance: None,
-        revision: 0,
-        endpoints: &[],
+        services: vec![server],
+        workload: "proxy".to_owned(),
+        directory: directory.path().to_owned(),
+        ..Hop::default()
     };
     let why = || format!("{} is not measured alone, in plaintext", mesh.name());
     let configuration = mesh.configure(&hop).with_context(why)?;
@@ -146,7 +150,7 @@ pub fn proxy(
     let mut command = Command::new(program);
     command.args(&configuration.arguments);
     command.envs(configuration.environment);
-    Listening::start((command, address), directory, Pinning::proxies(pinned), interrupt)
+    Listening::start_pinned((command, address), directory, Pinning::proxies(pinned), interrupt)
 }
 
 /// A temporary directory in memory (/dev/shm), or on disk if there is none. Workers that drop root can read it.

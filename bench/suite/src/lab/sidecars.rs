@@ -54,7 +54,7 @@ pub(crate) struct Sidecars {
     all: Vec<Sidecar>,
     program: PathBuf,
     /// The stand-ins for the control plane, stopped together with the proxies.
-    controls: Vec<control::Running>,
+    controls: Vec<control::RunningControl>,
 }
 
 struct Sidecar {
@@ -63,82 +63,29 @@ struct Sidecar {
     captured: Option<Captured>,
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
-    task: Task,
+    hop: Hop,
     /// The port that must accept connections before traffic can pass.
     port: u16,
     process: Option<(Child, File)>,
 }
 
-/// The owned data of a proxy's [`Hop`].
-struct Task {
-    workload: String,
-    workloads: Arc<[(String, Ipv4Addr)]>,
-    application: Option<SocketAddrV4>,
-    services: Vec<SocketAddrV4>,
-    opaque: Opaque,
-    directory: PathBuf,
-}
-
-/// The services whose traffic every proxy must forward as opaque bytes; only real applications have
+/// The services whose traffic every proxy must forward as opaque bytes, with their addresses; only real applications have
 /// such services.
-#[derive(Clone)]
-struct Opaque {
-    names: Arc<[String]>,
-    addresses: Arc<[SocketAddrV4]>,
+fn opaque(
+    (lab, scenario): (&Lab, &Scenario),
+    services: &[SocketAddrV4],
+) -> Vec<(String, SocketAddrV4)> {
+    let all = scenario.opaque.iter().filter(|_| lab.is_real());
+    all.filter_map(|nth| Some((scenario.service(*nth), *services.get(*nth as usize)?))).collect()
 }
 
-impl Opaque {
-    fn of((lab, scenario): (&Lab, &Scenario), services: &[SocketAddrV4]) -> Self {
-        let all: Vec<u32> = scenario.opaque.iter().copied().filter(|_| lab.is_real()).collect();
-        let address = |nth: &u32| services.get(*nth as usize).copied();
-        Self {
-            names: all.iter().map(|nth| scenario.service(*nth)).collect(),
-            addresses: all.iter().filter_map(address).collect(),
-        }
+fn configure(mesh: &Mesh, hop: &Hop) -> Result<Configuration> {
+    let configuration = mesh.configure(hop).context("a mesh of others has proxies")?;
+    replace(&hop.directory.join(configuration.file), &configuration.text)?;
+    for (name, text) in &configuration.others {
+        replace(&hop.directory.join(name), text)?;
     }
-}
-
-impl Task {
-    /// Calls `work` with the [`Hop`] of a revision.
-    fn with_hop<T>(
-        &self,
-        (scenario, revision): (&Scenario, u64),
-        work: impl FnOnce(&Hop<'_>) -> T,
-    ) -> T {
-        let disturbance = scenario.disturbance;
-        let there = disturbance.map(|one| one.endpoints(scenario.services, revision));
-        let there = there.unwrap_or_default();
-        let endpoints: Vec<SocketAddrV4> =
-            there.iter().filter_map(|nth| self.services.get(*nth as usize).copied()).collect();
-        let is_opaque = self.opaque.names.contains(&self.workload);
-        work(&Hop {
-            protocol: if is_opaque { Protocol::Tcp } else { scenario.protocol },
-            listen: None,
-            mixed: scenario.is_mixed(),
-            application: self.application,
-            services: &self.services,
-            opaque: &self.opaque.addresses,
-            workload: &self.workload,
-            workloads: &self.workloads,
-            directory: &self.directory,
-            disturbance,
-            revision,
-            endpoints: &endpoints,
-        })
-    }
-
-    fn configure(&self, mesh: &Mesh, revision: (&Scenario, u64)) -> Result<Configuration> {
-        let configuration = self.with_hop(revision, |hop| mesh.configure(hop));
-        configuration.context("a mesh of others has proxies")
-    }
-
-    fn write(&self, configuration: &Configuration) -> Result<()> {
-        replace(&self.directory.join(configuration.file), &configuration.text)?;
-        for (name, text) in &configuration.others {
-            replace(&self.directory.join(name), text)?;
-        }
-        Ok(())
-    }
+    Ok(configuration)
 }
 
 impl Sidecars {
@@ -155,8 +102,8 @@ impl Sidecars {
         let mut sidecars =
             Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
         let instances = lab.status()?.instances;
-        let workloads: Arc<[_]> = instances.iter().filter_map(named).collect();
-        let opaque = Opaque::of((lab, scenario), services);
+        let workloads: Vec<_> = instances.iter().filter_map(named).collect();
+        let opaque = opaque((lab, scenario), services);
         for instance in instances {
             let directory = lab.directory().join(&instance.name);
             fs::create_dir(&directory)?;
@@ -166,21 +113,25 @@ impl Sidecars {
             authority.write(&directory, &instance.workload)?;
             let client = makes_load(&instance);
             let calls = client || lab.is_real() || scenario.has_calls(&instance.workload);
-            let task = Task {
-                workload: instance.workload.clone(),
-                workloads: workloads.clone(),
+            let is_opaque = opaque.iter().any(|(name, _)| *name == instance.workload);
+            let hop = Hop {
+                protocol: if is_opaque { Protocol::Tcp } else { scenario.protocol },
+                mixed: scenario.is_mixed(),
                 application: (!client).then_some(APPLICATION),
                 services: if calls { services.to_vec() } else { Vec::new() },
-                opaque: opaque.clone(),
+                opaque: opaque.iter().map(|(_, address)| *address).collect(),
+                workload: instance.workload.clone(),
+                workloads: workloads.clone(),
                 directory,
+                ..Hop::default()
             };
-            let configuration = task.configure(mesh, (scenario, 0))?;
-            let dialled_port = task.with_hop((scenario, 0), |hop| mesh.dialled_port(hop));
-            let control = task.with_hop((scenario, 0), |hop| mesh.control(hop, &authority));
-            task.write(&configuration)?;
+            let hop = hop.in_revision(scenario, 0);
+            let configuration = configure(mesh, &hop)?;
+            let dialled_port = mesh.dialled_port(&hop);
+            let control = mesh.control(&hop, &authority);
             let netns = Netns::open(&instance.surroundings.netns)?;
             if let Some(control) = control {
-                Authority::write_request(&task.directory, &control::identity(&task.workload))?;
+                Authority::write_request(&hop.directory, &control::identity(&hop.workload))?;
                 let listener = netns.within(|| Ok(TcpListener::bind(control.address())))??;
                 sidecars.controls.push(control.serve(listener)?);
             }
@@ -204,7 +155,7 @@ impl Sidecars {
                 captured,
                 arguments: configuration.arguments,
                 environment: configuration.environment,
-                task,
+                hop,
                 port,
                 process: None,
             });
@@ -237,9 +188,8 @@ impl Sidecars {
 
     /// Gives the proxies another revision of their configuration, by the means of the mesh.
     pub(crate) fn revise(&self, mesh: &Mesh, (scenario, revision): (&Scenario, u64)) -> Result<()> {
-        for sidecar in self.all.iter().filter(|one| !one.task.services.is_empty()) {
-            let configuration = sidecar.task.configure(mesh, (scenario, revision))?;
-            sidecar.task.write(&configuration)?;
+        for sidecar in self.all.iter().filter(|one| !one.hop.services.is_empty()) {
+            let configuration = configure(mesh, &sidecar.hop.in_revision(scenario, revision))?;
             if let (Some(signal), Some((child, _))) = (configuration.told_by, &sidecar.process) {
                 kill(Pid::from_raw(i32::try_from(child.id())?), signal)?;
             }
@@ -276,7 +226,7 @@ impl Sidecar {
         let netns = Netns::open(&surroundings.netns)?;
         // The proxy's user may have no access to the binary's directory, so the binary is
         // bind-mounted over an empty file.
-        let laid = self.task.directory.join("program");
+        let laid = self.hop.directory.join("program");
         if !laid.exists() {
             File::create(&laid)?;
         }
@@ -291,7 +241,7 @@ impl Sidecar {
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir(&self.task.directory)
+            .current_dir(&self.hop.directory)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leno_measure::load::{Bucket, MAX_BUSY, Report};
 
 use crate::distribution;
-use crate::record::{ContextSwitches, CpuMs, Mark, MarkKind, Record, RssKib};
+use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, Record, RssKib};
 use crate::statistics::median;
 
 /// The share of failed requests above which a run is marked, and a rate is not sustained.
@@ -58,7 +58,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
     record.requests_per_s = report.requests_per_s;
     record.bytes_per_s = report.body_bytes as f64 / report.duration_s.max(f64::MIN_POSITIVE);
     record.connections_opened = report.connections_opened;
-    record.latency_us = distribution::latency(&report.buckets);
+    record.latency_us = Latency::of(&report.buckets);
     record.spectrum = distribution::spectrum(&report.buckets);
     let each = |ms: f64| ms * 1000.0 / (report.requests.max(1)) as f64;
     record.cpu_user_us_per_request = each(used.proxy_user_ms);
@@ -140,7 +140,6 @@ mod tests {
 
     use super::*;
     use crate::machine::Machine;
-    use crate::record::Latency;
 
     fn report() -> Report {
         Report { requests: 1000, rate_per_s: Some(100.0), duration_s: 10.0, ..Report::default() }

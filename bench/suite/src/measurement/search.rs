@@ -6,8 +6,7 @@ use anyhow::{Result, bail};
 use leno_measure::load::Report;
 
 use super::figures::failing;
-use crate::distribution;
-use crate::record::{Mark, MarkKind, Record};
+use crate::record::{Latency, Mark, MarkKind, Record};
 use crate::scenario::{self, Scenario};
 
 /// Steps of the search for the highest rate. Each halves the interval; five of them leave 3 % of
@@ -41,7 +40,7 @@ impl RateSearch {
 
     /// Records the result of a rate.
     pub(crate) fn tried(&mut self, rate: f64, report: &Report) {
-        let p99 = distribution::latency(&report.buckets).p99;
+        let p99 = Latency::of(&report.buckets).p99;
         let good = u128::from(p99) < self.bound.as_micros() && !failing(report);
         if good {
             self.low = rate
@@ -82,7 +81,6 @@ mod tests {
     use leno_measure::load::Bucket;
 
     use super::*;
-    use crate::record::Latency;
 
     /// Runs a search in which `capacity` requests a second are answered in time.
     fn search(capacity: f64) -> Result<f64> {

@@ -195,7 +195,7 @@ fn between(readings: &[&Reading]) -> UsageByRole {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return UsageByRole::default();
     };
-    let mut tally = Tally::since(first);
+    let mut tally = UsageTally::since(first);
     readings.iter().for_each(|reading| tally.add(reading));
     let mut used = tally.used(last);
     let programs = kernels((first, last), &mut used);
@@ -246,7 +246,7 @@ impl Readings<'_> {
     /// The file of the samples: a line for each complete reading, with the memory at that time and
     /// the CPU time since the reading before the load.
     pub(crate) fn table(&self) -> String {
-        let mut tally = Tally::since(self.before);
+        let mut tally = UsageTally::since(self.before);
         let mut text = format!("{USAGE}\n");
         for Sample { elapsed, reading, is_complete } in self.during.iter().chain([self.after]) {
             tally.add(reading);
@@ -265,7 +265,7 @@ impl Readings<'_> {
 }
 
 /// Adds up what every process has used since the first reading, from the readings that were added.
-struct Tally<'r> {
+struct UsageTally<'r> {
     first: &'r Reading,
     /// The processes by component, process ID and start time.
     processes: BTreeMap<(&'r str, u32, u64), ProcessUse<'r>>,
@@ -279,7 +279,7 @@ struct ProcessUse<'r> {
     to: &'r Process,
 }
 
-impl<'r> Tally<'r> {
+impl<'r> UsageTally<'r> {
     fn since(first: &'r Reading) -> Self {
         let mut tally = Self { first, processes: BTreeMap::new() };
         tally.add(first);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
+use crate::machine::{Machine, in_words, unequal};
 use crate::real_application::images::Images;
 
 /// The properties of a cluster that affect figures.
@@ -109,28 +109,19 @@ pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> 
             )];
         }
     };
-    let mut found = Vec::new();
-    let mut look = |what: &str, one: String, two: String| {
-        if one != two {
-            found.push(format!("{what}: {one} and {two}"));
-        }
-    };
-    if one.uid != two.uid {
-        look("cluster", one.called(), two.called());
-    }
-    look("Kubernetes", one.server_version.clone(), two.server_version.clone());
-    let nodes = |cluster: &Cluster| {
+    let of = |cluster: &Cluster| {
         let node = |node: &Node| format!("{} ({}, {})", node.name, node.kubelet, node.runtime);
-        cluster.nodes.iter().map(node).collect::<Vec<_>>().join(", ")
+        let beside = cluster.beside.join(", ");
+        [
+            // A context is only another name for a cluster.
+            ("cluster", if one.uid == two.uid { String::new() } else { cluster.called() }),
+            ("Kubernetes", cluster.server_version.clone()),
+            ("nodes", cluster.nodes.iter().map(node).collect::<Vec<_>>().join(", ")),
+            ("image", cluster.image.clone()),
+            ("meshes that were there", if beside.is_empty() { "none".to_owned() } else { beside }),
+        ]
     };
-    look("nodes", nodes(one), nodes(two));
-    look("image", one.image.clone(), two.image.clone());
-    let beside = |cluster: &Cluster| match cluster.beside.join(", ") {
-        none if none.is_empty() => "none".to_owned(),
-        some => some,
-    };
-    look("meshes that were there", beside(one), beside(two));
-    found
+    in_words(unequal(of(one), of(two)))
 }
 
 #[cfg(test)]

@@ -3,8 +3,12 @@
 
 use anyhow::{Result, bail};
 
+use minijinja::context;
+
+use super::cell::Cell;
 use super::charts::{added_p99, bars, cpu_of_request, meshes, peak_memory};
-use super::summary::{Cell, Summary};
+use super::forms::Form;
+use super::summary::Summary;
 use crate::chart::{Bars, dark};
 use crate::mesh_names::CLUSTER;
 use crate::record::Record;
@@ -34,20 +38,33 @@ impl Brief {
         let scenarios = summary.scenarios();
         let [(title, cells)] = &scenarios[..] else {
             let names: Vec<&str> = scenarios.iter().map(|(title, _)| title.as_str()).collect();
-            let why =
-                format!("a brief report is of one scenario, and the run has: {}", names.join(", "));
-            bail!("{}", why);
+            bail!("a brief report is of one scenario, and the run has: {}", names.join(", "));
         };
         let shown: Vec<&Cell> =
             cells.iter().copied().filter(|cell| cell.added_ms.is_some()).collect();
         if shown.is_empty() {
-            let why =
-                "no mesh has valid figures beside those of no mesh: `leno bench report` says why";
-            bail!("{}", why.to_owned());
+            bail!(
+                "no mesh has valid figures beside those of no mesh: `leno bench report` says why"
+            );
         }
         let light = chart(title, &shown, &meshes(&summary));
-        let markdown =
-            [picture(title, folder), table(&shown), notes(records, &summary, cells)].concat();
+        let invalid = cells.iter().filter(|cell| !cell.valid);
+        let invalid =
+            invalid.map(|cell| format!("{} is not shown: {}", cell.mesh, cell.marks.join(", ")));
+        let left_out =
+            summary.left_out.iter().map(|(_, mesh, why)| format!("{mesh} is not shown: {why}"));
+        let caveats = summary.caveats.iter().cloned().chain(invalid).chain(left_out);
+        let markdown = Form::BRIEF.render(context! {
+            title,
+            folder,
+            light => Self::CHARTS[0],
+            dark => Self::CHARTS[1],
+            rows => rows(&shown),
+            command => command(records),
+            machine => &summary.machine,
+            versions => &summary.versions,
+            caveats => caveats.collect::<Vec<_>>(),
+        });
         Ok(Self { dark: dark(&light), light, markdown })
     }
 }
@@ -65,42 +82,16 @@ fn chart(title: &str, shown: &[&Cell], meshes: &[String]) -> String {
     Bars { title: format!("{title}: what each mesh costs"), bars: groups.concat() }.svg()
 }
 
-fn picture(title: &str, folder: &str) -> String {
-    let [light, dark] = Brief::CHARTS;
-    format!(
-        "<picture>\n  <source media=\"(prefers-color-scheme: dark)\" srcset=\"{folder}/{dark}\">\n  \
-         <img alt=\"{title}: what each mesh costs\" src=\"{folder}/{light}\">\n</picture>\n"
-    )
-}
-
-fn table(shown: &[&Cell]) -> String {
+fn rows(shown: &[&Cell]) -> Vec<Vec<String>> {
     let columns: [Column<'_, Cell>; 4] = [
         ("mesh", &|cell| cell.mesh.clone()),
         ("added at p99, ms", &|cell| {
             cell.added_ms.map_or_else(String::new, |[_, p99]| p99.in_words(2))
         }),
         ("CPU for a request, us", &|cell| format!("{:.0}", cell.cpu_us_in_all())),
-        ("memory of a proxy, MB", &|cell| format!("{:.1}", cell.rss_mb[2])),
+        ("memory of a proxy, MB", &|cell| cell.text("peak-memory")),
     ];
-    tabular::markdown(&tabular::rows(shown.iter().copied(), &columns))
-}
-
-/// The command, where and with what it ran, and what readers must know before they trust the figures.
-fn notes(records: &[Record], summary: &Summary, cells: &[&Cell]) -> String {
-    let versions: Vec<String> =
-        summary.versions.iter().map(|(mesh, version)| format!("{mesh}: {version}")).collect();
-    let mut text =
-        format!("\n`{}` on {}; {}.\n", command(records), summary.machine, versions.join("; "));
-    let caveats = summary.caveats.iter().cloned();
-    let invalid = cells.iter().filter(|cell| !cell.valid);
-    let invalid =
-        invalid.map(|cell| format!("{} is not shown: {}", cell.mesh, cell.marks.join(", ")));
-    let left_out =
-        summary.left_out.iter().map(|(_, mesh, why)| format!("{mesh} is not shown: {why}"));
-    for caveat in caveats.chain(invalid).chain(left_out) {
-        text += &format!("- {caveat}\n");
-    }
-    text
+    tabular::rows(shown.iter().copied(), &columns)
 }
 
 /// The command that makes such records.

@@ -2,16 +2,18 @@
 
 use plotters::style::RGBColor;
 
-use super::summary::{Cell, Summary};
+use super::cell::Cell;
+use super::summary::Summary;
 use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, as_preferred, colour};
 use crate::cost::{self, Price};
+use crate::figures;
 use crate::mesh_names::NONE;
 use crate::record::{Record, of_one_generator};
 use crate::statistics::fitted;
 
 /// A chart with its file name and a caption.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
+pub struct CaptionedChart {
     /// The file name without extension.
     pub name: String,
     /// What the chart shows and how it was made, in one sentence.
@@ -22,7 +24,7 @@ pub struct Figure {
     is_empty: bool,
 }
 
-impl Figure {
+impl CaptionedChart {
     fn of_bars(name: &str, caption: String, bars: Bars) -> Self {
         let (name, svg) = (name.to_owned(), as_preferred(&bars.svg()));
         Self { name, caption, svg, is_empty: bars.bars.is_empty() }
@@ -36,7 +38,7 @@ impl Figure {
 }
 
 /// All charts that the records have enough data for.
-pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Figure> {
+pub fn charts(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<CaptionedChart> {
     let mut found = Vec::new();
     let meshes = meshes(summary);
     for (title, cells) in summary.scenarios() {
@@ -45,7 +47,7 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
     found.extend(side_by_side(summary, &meshes));
     found.extend(by_rate(summary, &meshes));
     found.extend(costs(records, prices, &meshes));
-    found.retain(|figure| !figure.is_empty);
+    found.retain(|chart| !chart.is_empty);
     found
 }
 
@@ -71,12 +73,12 @@ pub(super) fn of_latency(title: &str) -> String {
     format!("latency-{}", file(title))
 }
 
-fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
+fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> CaptionedChart {
     let series = cells.iter().map(|cell| Series {
         name: if cell.valid { cell.mesh.clone() } else { format!("{} (invalid)", cell.mesh) },
         colour: colour_of(&cell.mesh, meshes),
         points: Vec::new(),
-        curve: cell.spectrum.iter().map(|q| (q.quantile, q.us as f64 / 1000.0)).collect(),
+        curve: cell.spectrum().iter().map(|q| (q.quantile, q.us as f64 / 1000.0)).collect(),
     });
     let chart = Chart {
         title: format!("{title}: latency by percentile"),
@@ -84,7 +86,7 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
         y: Axis("latency, ms".into(), Scale::Linear),
         series: series.collect(),
     };
-    Figure::of_curves(
+    CaptionedChart::of_curves(
         &of_latency(title),
         "From the moment a request was due to its last byte; median of the rounds at each \
          percentile. Each further nine takes the same room, so the right is what the slowest \
@@ -99,18 +101,18 @@ pub(super) type Length = (f64, Option<(f64, f64)>);
 /// The latency that is added to the 99th percentile, in milliseconds, with its interval.
 pub(super) fn added_p99(cell: &Cell) -> Option<Length> {
     let [_, p99] = cell.added_ms?;
-    Some((p99.value, (cell.rounds > 1).then_some((p99.low, p99.high))))
+    Some((p99.value, (cell.rounds.len() > 1).then_some((p99.low, p99.high))))
 }
 
 /// CPU of all proxies for a request, in microseconds.
 pub(super) fn cpu_of_request(cell: &Cell) -> Option<Length> {
-    (cell.rss_mb[0] > 0.0).then(|| (cell.cpu_us_in_all(), None))
+    cell.has_proxies().then(|| (cell.cpu_us_in_all(), None))
 }
 
 /// Memory of a proxy in MB, at its peak; the line begins where it was idle.
 pub(super) fn peak_memory(cell: &Cell) -> Option<Length> {
-    let [idle, _, peak] = cell.rss_mb;
-    (idle > 0.0).then_some((peak, Some((idle, peak))))
+    let (idle, peak) = (cell.median("idle-memory")?, cell.median("peak-memory")?);
+    Some((peak, Some((idle, peak))))
 }
 
 /// A bar for each cell that has this figure, in groups of the same title.
@@ -129,13 +131,15 @@ pub(super) fn bars<'c>(
 }
 
 /// The figures of all scenarios as bars.
-fn side_by_side(summary: &Summary, meshes: &[String]) -> [Figure; 3] {
+fn side_by_side(summary: &Summary, meshes: &[String]) -> [CaptionedChart; 3] {
     type Figures = fn(&Cell) -> Option<Length>;
-    let figure =
-        |(name, unit): (&str, &'static str), title: &str, caption: &str, length: Figures| {
-            let bars = bars((&summary.cells, meshes), unit, Cell::title, length);
-            Figure::of_bars(name, caption.to_owned(), Bars { title: title.to_owned(), bars })
-        };
+    let figure = |(name, unit): (&str, &'static str),
+                  title: &str,
+                  caption: &str,
+                  length: Figures| {
+        let bars = bars((&summary.cells, meshes), unit, Cell::title, length);
+        CaptionedChart::of_bars(name, caption.to_owned(), Bars { title: title.to_owned(), bars })
+    };
     [
         figure(
             ("added-p99", "ms"),
@@ -160,23 +164,21 @@ fn side_by_side(summary: &Summary, meshes: &[String]) -> [Figure; 3] {
 }
 
 /// CPU and memory over the rate, for scenarios with several rates.
-fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
-    type Point = fn(&Cell) -> f64;
-    let kinds: [(&str, &str, Point); 2] = [
-        ("CPU of all proxies", "processors", |cell| cell.cpus),
-        ("memory of a proxy", "MB", |cell| cell.rss_mb[1]),
-    ];
+fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<CaptionedChart> {
+    let kinds = [("CPU of all proxies", "cpus"), ("memory of a proxy", "load-memory")];
     let mut names: Vec<&str> =
         summary.cells.iter().filter(|c| c.step.is_some()).map(|c| c.scenario.as_str()).collect();
     names.dedup();
-    let figure = |name: &str, (title, unit, value): (&str, &str, Point)| {
+    let chart = |name: &str, (title, figure): (&str, &str)| {
+        let unit = &figures::named(figure).unit;
         let series = meshes.iter().map(|mesh| {
             let is_of = |cell: &&Cell| {
-                cell.scenario == name && cell.mesh == *mesh && cell.latency_ms[0] > 0.0
+                let is_served = cell.median("p50").is_some_and(|ms| ms > 0.0);
+                cell.scenario == name && cell.mesh == *mesh && is_served
             };
             let cells = summary.cells.iter().filter(is_of);
-            let points: Vec<(f64, f64)> =
-                cells.map(|cell| (cell.requests_per_s, value(cell))).collect();
+            let point = |cell: &Cell| Some((cell.median("rate")?, cell.median(figure)?));
+            let points: Vec<(f64, f64)> = cells.filter_map(point).collect();
             let curve = fitted(&points);
             Series { name: mesh.clone(), colour: colour_of(mesh, meshes), points, curve }
         });
@@ -186,17 +188,17 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
             y: Axis(format!("{title}, {unit}"), Scale::Linear),
             series: series.collect(),
         };
-        Figure::of_curves(
+        CaptionedChart::of_curves(
             &file(&format!("{name}-{unit}-by-rate")),
             "Dots are medians of the rounds, lines the least-squares parabola.",
             &chart,
         )
     };
-    names.iter().flat_map(|name| kinds.map(|kind| figure(name, kind))).collect()
+    names.iter().flat_map(|name| kinds.map(|kind| chart(name, kind))).collect()
 }
 
 /// Yearly cost of 100 sidecars on the first machine of the table.
-fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figure> {
+fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<CaptionedChart> {
     let price = prices.first()?;
     let records = of_one_generator(records);
     let costs = cost::costs(&records, std::slice::from_ref(price));
@@ -218,7 +220,11 @@ fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figu
         uncounted.collect::<String>()
     );
     let title = format!("100 sidecars a year on {}, {}", price.name, price.place);
-    Some(Figure::of_bars("cost", caption, Bars { title, bars: costs.iter().map(bar).collect() }))
+    Some(CaptionedChart::of_bars(
+        "cost",
+        caption,
+        Bars { title, bars: costs.iter().map(bar).collect() },
+    ))
 }
 
 #[cfg(test)]
@@ -231,7 +237,7 @@ mod tests {
         let mut records = vec![record("none", 0, 1000), record("leno", 0, 2500)];
         let names = |records: &[Record]| -> Vec<String> {
             let prices = cost::prices(None).unwrap();
-            figures(&Summary::of(records), records, &prices).into_iter().map(|f| f.name).collect()
+            charts(&Summary::of(records), records, &prices).into_iter().map(|f| f.name).collect()
         };
         let plain = ["latency-http-1k", "added-p99", "cpu", "memory", "cost"];
         assert_eq!(names(&records), plain);

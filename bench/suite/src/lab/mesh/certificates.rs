@@ -9,8 +9,9 @@ use std::{fmt, fs};
 use anyhow::{Context, Result};
 use leno_types::ports::PROXY_UID;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 
 /// The trust domain, the same as that of `leno up`.
@@ -35,7 +36,7 @@ pub(crate) struct Signed {
 /// A certificate authority that exists as long as the lab.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    roots: String,
+    root: Certificate,
 }
 
 impl fmt::Debug for Authority {
@@ -56,8 +57,24 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().context("cannot make a key")?;
-        let roots = params.self_signed(&key)?.pem();
-        Ok(Self { issuer: Issuer::new(params, key), roots })
+        let root = params.self_signed(&key)?;
+        Ok(Self { issuer: Issuer::new(params, key), root })
+    }
+
+    /// Its own certificate.
+    pub fn root(&self) -> &Certificate {
+        &self.root
+    }
+
+    /// A certificate of these names, for clients and servers, and its key: ECDSA P-256, as in Leno and the other meshes.
+    pub fn issue(&self, names: Vec<SanType>) -> Result<(Certificate, KeyPair)> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = names;
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().context("cannot make a key")?;
+        Ok((params.signed_by(&key, &self.issuer)?, key))
     }
 
     /// Signs a certificate request (DER) of a workload that requests its own certificate, for its
@@ -93,22 +110,14 @@ impl Authority {
     /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
     /// proxies run as can read them.
     pub fn write(&self, directory: &Path, workload: &str) -> Result<()> {
-        let identity = spiffe_id(workload);
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        // ECDSA P-256, as in Leno and the other meshes.
-        let key = KeyPair::generate().context("cannot make a key")?;
-        let chain = params.signed_by(&key, &self.issuer)?.pem();
-        let key = key.serialize_pem();
+        let (chain, key) = self.issue(vec![SanType::URI(spiffe_id(workload).try_into()?)])?;
+        let (chain, key) = (chain.pem(), key.serialize_pem());
         let both = format!("{chain}{key}");
         for (name, text) in [
             ("chain.pem", &chain),
             ("key.pem", &key),
             ("both.pem", &both),
-            ("roots.pem", &self.roots),
+            ("roots.pem", &self.root.pem()),
         ] {
             let path = directory.join(name);
             fs::write(&path, text)?;

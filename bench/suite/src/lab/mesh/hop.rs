@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::Path;
+use std::path::PathBuf;
 
 use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
-use minijinja::{Environment, UndefinedBehavior, context};
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, Value, context};
 use nix::sys::signal::Signal;
+use serde::Serialize;
 
 use crate::application::{PORT, PUSHED};
 use crate::process::free_address;
-use crate::scenario::Disturbance;
+use crate::scenario::{Disturbance, Scenario};
 
 /// The port of the stand-in for Linkerd's control plane, on loopback of each workload.
 pub(super) const CONTROL: u16 = 8086;
@@ -31,10 +33,11 @@ const TEMPLATES: [(&[&str], &str); 6] = [
     (&["token"], include_str!("../../../data/peers/token")),
 ];
 
-/// What the configuration of the proxy beside one workload depends on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop<'a> {
+/// What the configuration of the proxy beside one workload depends on. Templates have the fields under the same names.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Hop {
     /// The protocol of the traffic.
+    #[serde(skip)]
     pub protocol: Protocol,
     /// Where the proxy listens if it is the only one between the client and the first service, in plaintext; `None`
     /// for the proxy beside a workload, with mTLS between proxies.
@@ -44,23 +47,24 @@ pub(crate) struct Hop<'a> {
     /// The application's address on loopback; `None` beside the client.
     pub application: Option<SocketAddrV4>,
     /// The services that the workload calls; empty beside a workload that only answers.
-    pub services: &'a [SocketAddrV4],
+    pub services: Vec<SocketAddrV4>,
     /// The services whose traffic every proxy must forward as opaque bytes, whatever the protocol
     /// of the others.
-    pub opaque: &'a [SocketAddrV4],
+    pub opaque: Vec<SocketAddrV4>,
     /// The workload beside the proxy. It is in the namespace `bench` and has a service account of
     /// its own name.
-    pub workload: &'a str,
+    pub workload: String,
     /// All workloads, with their addresses.
-    pub workloads: &'a [(String, Ipv4Addr)],
+    pub workloads: Vec<(String, Ipv4Addr)>,
     /// The directory of the proxy's files: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
-    pub directory: &'a Path,
+    pub directory: PathBuf,
     /// The change of configuration while the proxy runs.
+    #[serde(skip)]
     pub disturbance: Option<Disturbance>,
     /// The number of this revision; 0 is the first.
     pub revision: u64,
     /// The endpoints of the called service in this revision; empty unless endpoints come and go.
-    pub endpoints: &'a [SocketAddrV4],
+    pub endpoints: Vec<SocketAddrV4>,
 }
 
 /// A proxy's configuration.
@@ -80,7 +84,15 @@ pub(crate) struct Configuration {
     pub told_by: Option<Signal>,
 }
 
-impl Hop<'_> {
+impl Hop {
+    /// The same hop in another revision.
+    pub(crate) fn in_revision(&self, scenario: &Scenario, revision: u64) -> Self {
+        let there = scenario.disturbance.map(|one| one.endpoints(scenario.services, revision));
+        let there = there.unwrap_or_default().into_iter();
+        let endpoints = there.filter_map(|nth| self.services.get(nth as usize).copied()).collect();
+        Self { disturbance: scenario.disturbance, revision, endpoints, ..self.clone() }
+    }
+
     /// Whether the traffic is HTTP/2.
     pub(super) fn http2(&self) -> bool {
         matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
@@ -102,7 +114,7 @@ impl Hop<'_> {
     /// The endpoints of this revision; `None` if they do not change or this proxy calls no service.
     pub(super) fn churning(&self) -> Option<&[SocketAddrV4]> {
         let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
-        (churns && self.is_revised()).then_some(self.endpoints)
+        (churns && self.is_revised()).then_some(&self.endpoints[..])
     }
 
     /// The contents of a file.
@@ -115,37 +127,27 @@ impl Hop<'_> {
 
     /// A template with the values of this hop; `file` is the file that it is for.
     pub(super) fn render(&self, file: &str, template: &str) -> String {
-        let texts =
-            |all: &[SocketAddrV4]| all.iter().map(SocketAddrV4::to_string).collect::<Vec<_>>();
-        let workload = |(name, at): &(String, Ipv4Addr)| (name.clone(), at.to_string());
-        let own = self.workloads.iter().find(|(name, _)| name == self.workload);
+        let own = self.workloads.iter().find(|(name, _)| *name == self.workload);
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let values = context! {
             file,
             tcp => self.protocol == Protocol::Tcp,
             http2 => self.http2(),
-            mixed => self.mixed,
-            listen => self.listen.map(|at| at.to_string()),
             admin => self.listen.and_then(|_| Some(free_address().ok()?.to_string())),
-            application => self.application.map(|at| at.to_string()),
-            services => texts(self.services),
-            opaque => texts(self.opaque),
-            workload => self.workload,
             own_address => own.map_or_else(String::new, |(_, at)| at.to_string()),
-            workloads => self.workloads.iter().map(workload).collect::<Vec<_>>(),
             at => self.directory.to_string_lossy().into_owned(),
             roots => fs::read_to_string(self.directory.join("roots.pem")).unwrap_or_default(),
             revised => self.is_revised(),
-            revision => self.revision,
             pushed => self.pushed(),
-            churning => self.churning().map(texts),
+            churning => Serde(self.churning()),
             pushed_header => PUSHED,
             outbound => OUTBOUND,
             inbound => INBOUND,
             control => CONTROL,
             port => PORT,
             stream => STREAM,
+            ..Value::from(Serde(self))
         };
         environment.render_str(template, values).expect("the templates are tested with every hop")
     }
@@ -156,26 +158,8 @@ pub(super) mod tests {
     use super::*;
     use crate::lab::mesh::{Choices, named, names};
 
-    /// A proxy without services or application.
-    pub(in crate::lab::mesh) fn hop() -> Hop<'static> {
-        Hop {
-            protocol: Protocol::Http1,
-            listen: None,
-            mixed: false,
-            application: None,
-            services: &[],
-            opaque: &[],
-            workload: "client",
-            workloads: &[],
-            directory: Path::new("/d"),
-            disturbance: None,
-            revision: 0,
-            endpoints: &[],
-        }
-    }
-
     /// Every hop that differs in what a template asks for.
-    pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop<'_>)) {
+    pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop)) {
         let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, last), 8080);
         let services = [at(3), at(4), at(5)];
         let workloads = [("client".to_owned(), *at(2).ip()), ("s0".to_owned(), *at(3).ip())];
@@ -196,13 +180,14 @@ pub(super) mod tests {
                     listen: bit(0).then_some(at(1)),
                     mixed: bit(1),
                     application: bit(2).then_some(at(9)),
-                    services: if bit(3) { &services } else { &[] },
-                    opaque: if bit(4) { &services[1..] } else { &[] },
-                    workloads: &workloads,
+                    services: if bit(3) { services.to_vec() } else { Vec::new() },
+                    opaque: if bit(4) { services[1..].to_vec() } else { Vec::new() },
+                    workload: "client".to_owned(),
+                    workloads: workloads.to_vec(),
+                    directory: "/d".into(),
                     disturbance,
                     revision: 7,
-                    endpoints: &services[..2],
-                    ..hop()
+                    endpoints: services[..2].to_vec(),
                 });
             }
         }

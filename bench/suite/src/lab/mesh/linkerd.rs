@@ -63,7 +63,7 @@ pub(crate) struct Control {
 
 /// A running stand-in; dropping it stops it.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningControl {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -76,9 +76,9 @@ fn once_and_stay<T: Send + 'static>(item: T) -> Response<Streamed<T>> {
 }
 
 impl Control {
-    pub(super) fn new(hop: &Hop<'_>, authority: Arc<Authority>) -> Self {
+    pub(super) fn new(hop: &Hop, authority: Arc<Authority>) -> Self {
         let opaque = hop.opaque.iter().map(|one| SocketAddr::V4(*one)).collect();
-        Self { authority, workloads: hop.workloads.to_vec(), protocol: hop.protocol, opaque }
+        Self { authority, workloads: hop.workloads.clone(), protocol: hop.protocol, opaque }
     }
 
     /// The address at which proxies connect to it.
@@ -87,7 +87,7 @@ impl Control {
     }
 
     /// Serves on a thread of its own.
-    pub(crate) fn serve(self, listener: TcpListener) -> Result<Running> {
+    pub(crate) fn serve(self, listener: TcpListener) -> Result<RunningControl> {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
@@ -104,7 +104,7 @@ impl Control {
                 }
             });
         });
-        Ok(Running { stop: Some(stop), thread: Some(thread) })
+        Ok(RunningControl { stop: Some(stop), thread: Some(thread) })
     }
 
     async fn accept(self, listener: tokio::net::TcpListener) {
@@ -281,7 +281,7 @@ impl InboundServerPolicies for Control {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningControl {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

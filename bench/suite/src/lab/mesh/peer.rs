@@ -65,7 +65,7 @@ pub(super) struct Peer {
 /// Scenarios that a mesh cannot carry, and why.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Unable {
+pub(super) struct Exclusion {
     when: Condition,
     why: String,
 }
@@ -87,7 +87,7 @@ enum Condition {
     NoRelay,
 }
 
-impl Unable {
+impl Exclusion {
     /// Why, if a scenario is one of them.
     pub(super) fn why(&self, scenario: &Scenario) -> Option<&str> {
         let disturbance = scenario.disturbance;
@@ -134,7 +134,7 @@ impl Peer {
         Ok(MeshPrograms { program: Some(program), version })
     }
 
-    pub(super) fn configure(&'static self, hop: &Hop<'_>) -> Configuration {
+    pub(super) fn configure(&'static self, hop: &Hop) -> Configuration {
         let others = self.others.iter().map(|file| (&**file, hop.file(file)));
         let environment = self.environment.iter();
         Configuration {

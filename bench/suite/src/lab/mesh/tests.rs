@@ -7,24 +7,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use leno_measure::load::Protocol;
 use nix::sys::signal::Signal;
 
-use super::hop::tests::hop;
 use super::*;
 use crate::scenario::Disturbance;
 
 #[test]
-fn a_mesh_of_a_cluster_is_sent_there() {
-    let why = |name| named(name, &Choices::default()).err().unwrap().to_string();
-    assert!(why("istio").contains("is measured in a cluster (--context)"), "{}", why("istio"));
-    assert!(why("x").contains("is unknown") && why("x").contains("leno-ebpf"), "{}", why("x"));
-}
-
-#[test]
-fn every_known_mesh_is_there_under_its_name() {
+fn meshes_are_known_by_their_names_and_those_of_a_cluster_are_sent_there() {
     for name in names() {
         assert_eq!(named(name, &Choices::default()).unwrap().name(), name);
     }
-    let error = named("istio", &Choices::default()).unwrap_err();
-    assert!(error.to_string().contains("envoy"));
+    let why = |name| named(name, &Choices::default()).err().unwrap().to_string();
+    assert!(why("istio").contains("is measured in a cluster (--context)"), "{}", why("istio"));
+    assert!(why("x").contains("is unknown") && why("x").contains("leno-ebpf"), "{}", why("x"));
 }
 
 #[test]
@@ -38,103 +31,90 @@ fn only_node_proxies_hand_over_while_they_serve() {
     assert_eq!(able, ["none", "leno-node", "leno-shared"]);
 }
 
-#[test]
-fn a_named_binary_that_is_not_there_is_missing_by_its_path() {
-    let choices = Choices { envoy: Some("/nowhere/envoy".into()), ..Choices::default() };
-    let missing = named("envoy", &choices).unwrap().find().unwrap_err();
-    assert!(missing.to_string().contains("/nowhere/envoy"), "{missing}");
+/// A hop to services at these last numbers of addresses.
+fn to(services: &[u8]) -> Hop {
+    let at = |last: &u8| SocketAddrV4::new([10, 89, 0, *last].into(), 8080);
+    let services = services.iter().map(at).collect();
+    Hop { services, directory: "/d".into(), ..Hop::default() }
+}
+
+/// The same beside an application.
+fn beside_application(hop: Hop) -> Hop {
+    Hop { application: Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080)), ..hop }
+}
+
+/// A configuration with all its files.
+fn configured(name: &str, hop: &Hop) -> String {
+    let made = named(name, &Choices::default()).unwrap().configure(hop).unwrap();
+    let files = made.others.into_iter().map(|(_, text)| text).chain([made.text]);
+    files.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn every_mesh_gets_pushed_routes_and_current_endpoints() {
-    let services = [3, 4, 5].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
-    let push = Hop {
-        services: &services,
-        disturbance: Some(Disturbance::Push { every_ms: 100 }),
-        ..hop()
-    };
-    let churn = Hop {
-        disturbance: Some(Disturbance::Churn { changes_per_s: 50 }),
-        endpoints: &services[1..],
-        ..push
-    };
+    let disturbed = |one, hop: Hop| Hop { disturbance: Some(one), ..hop };
+    let push = disturbed(Disturbance::Push { every_ms: 100 }, to(&[3, 4, 5]));
+    let endpoints = to(&[4, 5]).services;
+    let churn = Disturbance::Churn { changes_per_s: 50 };
+    let churn = Hop { endpoints, ..disturbed(churn, to(&[3, 4, 5])) };
+    let later = |hop: &Hop| Hop { revision: 7, ..hop.clone() };
     for (name, told_by) in
         [("envoy", None), ("haproxy", Some(Signal::SIGUSR2)), ("nginx", Some(Signal::SIGHUP))]
     {
         let mesh = named(name, &Choices::default()).unwrap();
-        let all = |hop: &Hop<'_>| {
-            let configuration = mesh.configure(hop).unwrap();
-            assert_eq!(configuration.told_by, told_by, "{name}");
-            let others = configuration.others.iter().map(|(_, text)| text.clone());
-            others.chain([configuration.text]).collect::<Vec<_>>().join("\n")
-        };
-        let (one, two) = (all(&push), all(&Hop { revision: 7, ..push }));
+        assert_eq!(mesh.configure(&push).unwrap().told_by, told_by, "{name}");
+        let (one, two) = (configured(name, &push), configured(name, &later(&push)));
         assert_ne!(one, two, "{name}");
         assert!(two.contains(crate::application::PUSHED) && two.contains('7'), "{name}: {two}");
-        let some = all(&churn);
+        let some = configured(name, &churn);
         let is_there = |last: u8| some.contains(&format!("10.89.0.{last}"));
         assert!(!is_there(3) && is_there(4) && is_there(5), "{name}: {some}");
-        let server = Hop { services: &[], application: Some(services[0]), ..push };
-        let later = Hop { revision: 7, ..server };
-        assert_eq!(mesh.configure(&server), mesh.configure(&later), "{name}: only callers");
+        let server = beside_application(Hop { services: Vec::new(), ..push.clone() });
+        let (one, two) = (mesh.configure(&server), mesh.configure(&later(&server)));
+        assert_eq!(one, two, "{name}: only callers");
     }
 }
 
 #[test]
 fn proxies_of_others_ask_for_mtls_on_both_sides() {
-    let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
-    let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
     for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
-        let client = Hop { protocol, services: &services, ..hop() };
-        let server = Hop { application, services: &[], ..client };
-        let words = [
-            ("haproxy", "verify required", "verify required"),
-            ("nginx", "ssl_certificate_key /d/key.pem", "ssl_verify_client on"),
-            ("envoy", "trusted_ca", "\"require_client_certificate\": true"),
-        ];
-        for (name, out, back) in words {
-            let mesh = named(name, &Choices::default()).unwrap();
-            let (client, server) = (mesh.configure(&client), mesh.configure(&server));
-            let (client, server) = (client.unwrap().text, server.unwrap().text);
-            assert!(
-                client.contains(out) && client.contains("127.0.0.1:15001")
-                    || client.contains("\"port_value\": 15001"),
-                "{name}: {client}"
-            );
-            assert!(server.contains(back), "{name}: {server}");
+        let client = Hop { protocol, ..to(&[3]) };
+        let server = beside_application(Hop { protocol, ..to(&[]) });
+        for (name, hop, all) in [
+            ("haproxy", &client, ["verify required", "127.0.0.1:15001"]),
+            ("haproxy", &server, ["verify required", ""]),
+            ("nginx", &client, ["ssl_certificate_key /d/key.pem", "127.0.0.1:15001"]),
+            ("nginx", &server, ["ssl_verify_client on", ""]),
+            ("envoy", &client, ["trusted_ca", "\"port_value\": 15001"]),
+            ("envoy", &server, ["\"require_client_certificate\": true", ""]),
+        ] {
+            let text = configured(name, hop);
+            assert!(all.iter().all(|words| text.contains(words)), "{name}: {all:?}: {text}");
         }
     }
 }
 
 #[test]
-fn envoy_forwards_to_opaque_services_without_parsing() {
-    let services = [3, 4].map(|last| SocketAddrV4::new([10, 89, 0, last].into(), 8080));
-    let envoy = named("envoy", &Choices::default()).unwrap();
-    let caller = Hop { services: &services, opaque: &services[1..], ..hop() };
-    let text = envoy.configure(&caller).unwrap().text;
-    let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
-    let chains = &read["static_resources"]["listeners"][0]["filter_chains"];
+fn the_configuration_of_envoy_is_yaml_and_forwards_to_opaque_services_without_parsing() {
+    let read = |hop: &Hop| -> serde_json::Value {
+        let text = configured("envoy", hop);
+        let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
+        read["static_resources"].clone()
+    };
+    for (hop, count) in
+        [(to(&[3]), 1), (beside_application(to(&[])), 1), (beside_application(to(&[3])), 2)]
+    {
+        let read = read(&Hop { mixed: true, ..hop });
+        let all = |what: &str| read[what].as_array().map_or(0, Vec::len);
+        assert_eq!((all("listeners"), all("clusters")), (count, count), "{read}");
+    }
+    let read = read(&Hop { opaque: to(&[4]).services, ..to(&[3, 4]) });
+    let chains = &read["listeners"][0]["filter_chains"];
     let filter = |nth: usize| chains[nth]["filters"][0]["name"].as_str().unwrap();
     assert_eq!(filter(0), "envoy.filters.network.http_connection_manager");
     assert_eq!(filter(1), "envoy.filters.network.tcp_proxy");
     let matching = &chains[1]["filter_chain_match"]["prefix_ranges"];
     assert_eq!(*matching, serde_json::json!([{"address_prefix": "10.89.0.4", "prefix_len": 32}]));
-}
-
-#[test]
-fn the_configuration_of_envoy_is_yaml_on_both_sides_and_in_between() {
-    let services = [SocketAddrV4::new([10, 89, 0, 3].into(), 8080)];
-    let application = Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080));
-    let envoy = named("envoy", &Choices::default()).unwrap();
-    for (application, services, count) in
-        [(None, &services[..], 1), (application, &[][..], 1), (application, &services[..], 2)]
-    {
-        let hop = Hop { mixed: true, application, services, ..hop() };
-        let text = envoy.configure(&hop).unwrap().text;
-        let read: serde_json::Value = serde_saphyr::from_str(&text).expect(&text);
-        let all = |what: &str| read["static_resources"][what].as_array().map_or(0, Vec::len);
-        assert_eq!((all("listeners"), all("clusters")), (count, count), "{text}");
-    }
 }
 
 fn given(name: &str, program: PathBuf) -> Mesh {
@@ -159,10 +139,14 @@ fn a_script_of_the_python_package_is_the_binary_that_it_starts() {
 }
 
 #[test]
-fn a_proxy_without_an_installer_names_the_option_for_it() {
+fn a_missing_program_is_named_with_what_brings_it() {
+    let missing = |mesh: Mesh| mesh.find().unwrap_err().to_string();
+    let why = missing(given("envoy", "/nowhere/envoy".into()));
+    assert!(why.contains("/nowhere/envoy"), "{why}");
+    // These have no installer.
     for (name, words) in [("linkerd2-proxy", "--linkerd2-proxy PATH"), ("ztunnel", "testing")] {
-        let missing = named(name, &Choices::default()).unwrap().find().unwrap_err().to_string();
-        assert!(missing.contains(words), "{missing}");
+        let why = missing(named(name, &Choices::default()).unwrap());
+        assert!(why.contains(words), "{why}");
     }
 }
 
@@ -186,9 +170,11 @@ fn scenarios_that_a_mesh_cannot_carry_are_refused() {
 
 #[test]
 fn ztunnel_knows_every_workload_and_linkerds_proxy_is_told_all_by_its_environment() {
-    let workloads =
-        [("client".to_owned(), [10, 89, 0, 2].into()), ("s0".to_owned(), [10, 89, 0, 3].into())];
-    let hop = Hop { workload: "s0", workloads: &workloads, ..hop() };
+    let workloads = vec![
+        ("client".to_owned(), [10, 89, 0, 2].into()),
+        ("s0".to_owned(), [10, 89, 0, 3].into()),
+    ];
+    let hop = Hop { workload: "s0".into(), workloads, directory: "/d".into(), ..Hop::default() };
     let of = |name: &str| named(name, &Choices::default()).unwrap().configure(&hop).unwrap();
     let ztunnel = of("ztunnel");
     let read: serde_json::Value = serde_saphyr::from_str(&ztunnel.text).unwrap();

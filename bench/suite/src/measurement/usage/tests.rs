@@ -3,7 +3,7 @@
 use leno_measure::usage::Cpu;
 
 use super::*;
-use crate::kernel_counters::Machine;
+use crate::kernel_counters::MachineTime;
 use crate::record::ContextSwitches;
 
 /// One second of a kernel's clock, in microseconds.
@@ -35,7 +35,12 @@ fn reading(second: u64, components: Components<'_>) -> Reading {
     }
     let busy_ms = (second * 1500) as f64;
     counters.whole = Some(KernelCounters {
-        machine: Machine { busy_ms, interrupts_ms: 1.0, steal_ms: busy_ms / 10.0, processors: 2 },
+        machine: MachineTime {
+            busy_ms,
+            interrupts_ms: 1.0,
+            steal_ms: busy_ms / 10.0,
+            processors: 2,
+        },
         kernel_threads_ms: Some(second as f64),
         programs: BTreeMap::from([(1, (second, second * 1_000_000)), (second as u32, (5, 1))]),
     });
@@ -89,7 +94,7 @@ fn usage_between_two_readings_is_counted_by_role() {
 #[test]
 fn nodes_that_share_a_kernel_count_it_once() {
     let whole = |ms: f64| KernelCounters {
-        machine: Machine { busy_ms: ms, processors: 2, ..Machine::default() },
+        machine: MachineTime { busy_ms: ms, processors: 2, ..MachineTime::default() },
         ..KernelCounters::default()
     };
     let of = |boot_ids: [&str; 2], second: u64| {
@@ -115,7 +120,7 @@ fn nodes_that_share_a_kernel_count_it_once() {
 #[test]
 fn threads_of_kernels_that_one_node_does_not_see_are_none() {
     let of = |node: &str, second: u64, kernel_threads_ms| {
-        let machine = Machine { processors: 2, ..Machine::default() };
+        let machine = MachineTime { processors: 2, ..MachineTime::default() };
         let whole =
             Some(KernelCounters { machine, kernel_threads_ms, ..KernelCounters::default() });
         let (boot_id, at_us) = (node.to_owned(), second * SECOND);

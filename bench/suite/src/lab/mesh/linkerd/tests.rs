@@ -8,10 +8,9 @@ use linkerd2_proxy_api::outbound::outbound_policies_client::OutboundPoliciesClie
 use tonic::transport::{Channel, Endpoint};
 
 use super::*;
-use crate::lab::mesh::hop::tests::hop;
 
 /// The stand-in's policy for a port.
-async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
+async fn server_of(protocol: Protocol) -> (Server, Channel, RunningControl) {
     let (running, channel) = served(protocol).await;
     let port = PortSpec { workload: "s0".into(), port: 8080 };
     let answer = InboundServerPoliciesClient::new(channel.clone()).watch_port(port).await.unwrap();
@@ -19,10 +18,12 @@ async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
 }
 
 /// A running stand-in for a lab with two workloads, and a channel to it.
-async fn served(protocol: Protocol) -> (Running, Channel) {
-    let workloads =
-        [("client".to_owned(), [10, 89, 0, 2].into()), ("s0".to_owned(), [10, 89, 0, 3].into())];
-    let hop = Hop { protocol, workloads: &workloads, ..hop() };
+async fn served(protocol: Protocol) -> (RunningControl, Channel) {
+    let workloads = vec![
+        ("client".to_owned(), [10, 89, 0, 2].into()),
+        ("s0".to_owned(), [10, 89, 0, 3].into()),
+    ];
+    let hop = Hop { protocol, workloads, ..Hop::default() };
     let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -78,9 +79,9 @@ async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
 #[tokio::test]
 async fn an_opaque_service_is_so_by_its_address_alone() {
     let workloads =
-        [("s0".to_owned(), [10, 89, 0, 3].into()), ("db".to_owned(), [10, 89, 0, 4].into())];
-    let opaque = ["10.89.0.4:8080".parse().unwrap()];
-    let hop = Hop { workloads: &workloads, opaque: &opaque, ..hop() };
+        vec![("s0".to_owned(), [10, 89, 0, 3].into()), ("db".to_owned(), [10, 89, 0, 4].into())];
+    let opaque = vec!["10.89.0.4:8080".parse().unwrap()];
+    let hop = Hop { workloads, opaque, ..Hop::default() };
     let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
     let hint = |path: &str| control.endpoint(path).unwrap().protocol_hint.unwrap().protocol;
     let bytes = Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}));

@@ -1,83 +1,81 @@
-//! Tables for a terminal and as Markdown, and all figures as CSV.
-
-use std::fmt::Write as _;
+//! The tables of a report, and all figures as CSV.
 
 use anyhow::{Result, anyhow};
 
 use serde_json::Value;
 
+use super::cell::{Cell, REFERENCES};
 use super::generators::Agreement;
-use super::other_figures::FIGURES;
-use super::summary::{Cell, REFERENCES, Summary};
+use crate::figures;
 use crate::record::Record;
-use crate::tabular::{self, Column, markdown as table};
+use crate::tabular::{self, Column};
 
 /// The table of one scenario, heading first; latencies in milliseconds, memory of one proxy.
-pub fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
-    let ms = |nth: usize| move |cell: &Cell| format!("{:.2}", cell.latency_ms[nth]);
+pub(super) fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
+    let heading = |figure| figures::named(figure).heading.as_str();
+    let of = |figure: &'static str| move |cell: &Cell| cell.text(figure);
     let added = |nth: usize| {
         move |cell: &Cell| or_dash(cell.added_ms.map(|ms| format!("{:+.2}", ms[nth].value)))
     };
-    let of_proxies = |cell: &Cell, text: String| or_dash((cell.rss_mb[0] > 0.0).then_some(text));
     let columns: [Column<'_, Cell>; 13] = [
         ("MESH", &|cell| match cell.valid {
             true => cell.mesh.clone(),
             false => format!("{} (invalid)", cell.mesh),
         }),
-        ("REQ/S", &|cell| format!("{:.0}", cell.requests_per_s)),
+        (heading("rate"), &of("rate")),
         ("ERRORS", &|cell| cell.errors.to_string()),
-        ("P50 MS", &ms(0)),
-        ("P95 MS", &ms(1)),
-        ("P99 MS", &ms(2)),
-        ("P99.9 MS", &ms(3)),
+        (heading("p50"), &of("p50")),
+        (heading("p95"), &of("p95")),
+        (heading("p99"), &of("p99")),
+        (heading("p99.9"), &of("p99.9")),
         ("+P50", &added(0)),
         ("+P99", &added(1)),
         ("CPU US/REQ", &|cell| {
-            of_proxies(cell, format!("{:.0} + {:.0}", cell.cpu_us[0], cell.cpu_us[1]))
+            let cpu = ["cpu-user", "cpu-system"].map(|figure| cell.text(figure));
+            or_dash(cell.has_proxies().then(|| cpu.join(" + ")))
         }),
-        ("IDLE MB", &|cell| of_proxies(cell, format!("{:.1}", cell.rss_mb[0]))),
-        ("PEAK MB", &|cell| of_proxies(cell, format!("{:.1}", cell.rss_mb[2]))),
+        (heading("idle-memory"), &of("idle-memory")),
+        (heading("peak-memory"), &of("peak-memory")),
         ("MARKS", &|cell| or_dash((!cell.marks.is_empty()).then(|| cell.marks.join(", ")))),
     ];
     tabular::rows(cells.iter().copied(), &columns)
 }
 
 /// The table of one scenario, heading first; columns without figures are left out.
-pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
-    let column = |heading: String, text: &dyn Fn(&Cell) -> Option<String>| {
-        let texts = cells.iter().map(|cell| or_dash(text(cell)));
-        std::iter::once(heading).chain(texts).collect::<Vec<_>>()
+pub(super) fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
+    let column = |heading: &str, text: &dyn Fn(&Cell) -> String| {
+        let texts = cells.iter().map(|cell| text(cell));
+        std::iter::once(heading.to_owned()).chain(texts).collect::<Vec<_>>()
     };
     let ratios = REFERENCES.iter().enumerate().map(|(nth, name)| {
         let heading = format!("CPU / {}", name.to_uppercase());
-        column(heading, &|cell| Some(cell.cpu_ratios[nth]?.in_words(2)))
+        column(&heading, &|cell| or_dash(cell.cpu_ratios[nth].map(|ratio| ratio.in_words(2))))
     });
-    let others = FIGURES.iter().enumerate().map(|(nth, (heading, digits, _))| {
-        column((*heading).to_owned(), &|cell| Some(format!("{:.digits$}", cell.others[nth]?)))
-    });
-    let meshes = column("MESH".to_owned(), &|cell| Some(cell.mesh.clone()));
+    let others = figures::second().map(|one| column(&one.heading, &|cell| cell.text(&one.name)));
     let has_figures = |column: &Vec<String>| column[1..].iter().any(|text| text != "-");
-    let columns = std::iter::once(meshes).chain(ratios.chain(others).filter(has_figures));
-    let columns: Vec<Vec<String>> = columns.collect();
+    let mut columns = vec![column("MESH", &|cell| cell.mesh.clone())];
+    columns.extend(ratios.chain(others).filter(has_figures));
     (0..=cells.len()).map(|row| columns.iter().map(|all| all[row].clone()).collect()).collect()
 }
 
 /// The table, heading first; the ratio is the report's generator divided by the other.
-pub fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
-    let figure = |one: &Agreement, text: String| or_dash((one.rounds > 0).then_some(text));
+pub(super) fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
+    let heading = |figure| figures::named(figure).heading.as_str();
+    let of = |figure: &'static str| move |one: &Agreement| one.cell.text(figure);
     let columns: [Column<'_, Agreement>; 9] = [
-        ("SCENARIO", &|one| one.title.clone()),
-        ("MESH", &|one| one.mesh.clone()),
+        ("SCENARIO", &|one| one.cell.title()),
+        ("MESH", &|one| one.cell.mesh.clone()),
         ("GENERATOR", &|one| one.generator.clone()),
-        ("REQ/S", &|one| figure(one, format!("{:.0}", one.requests_per_s))),
-        ("P50 MS", &|one| figure(one, format!("{:.2}", one.latency_ms[0]))),
-        ("P99 MS", &|one| figure(one, format!("{:.2}", one.latency_ms[1]))),
+        (heading("rate"), &of("rate")),
+        (heading("p50"), &of("p50")),
+        (heading("p99"), &of("p99")),
         ("P50 RATIO", &|one| or_dash(one.p50_ratio.map(|ratio| ratio.in_words(3)))),
         ("WITHIN 10 %", &|one| {
             or_dash(one.is_close().map(|close| if close { "yes" } else { "NO" }.to_owned()))
         }),
         ("MARKS", &|one| {
-            let marks: Vec<&str> = one.marks.iter().copied().chain(one.apart.as_deref()).collect();
+            let marks: Vec<&str> =
+                one.cell.marks.iter().chain(&one.apart).map(String::as_str).collect();
             let marks = (!marks.is_empty()).then(|| marks.join(", "));
             or_dash(one.left_out.clone().or(marks))
         }),
@@ -87,37 +85,6 @@ pub fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
 
 fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
-}
-
-/// The report as Markdown.
-pub fn markdown(summary: &Summary) -> String {
-    let mut text = format!("# leno bench\n\n{}\n", summary.machine);
-    if !summary.caveats.is_empty() {
-        text += "\n## Before any figure\n";
-        for caveat in &summary.caveats {
-            let _ = writeln!(text, "- {caveat}");
-        }
-    }
-    for (title, cells) in summary.scenarios() {
-        let _ = writeln!(text, "\n## {title}");
-        text += &table(&rows(&cells));
-        text += &table(&rows_of_other_figures(&cells));
-    }
-    if !summary.generators.is_empty() {
-        text += "\n## Generators side by side\n";
-        text += &table(&rows_of_generators(&summary.generators));
-    }
-    if !summary.left_out.is_empty() {
-        text += "\n## Not measured\n";
-        for (scenario, mesh, why) in &summary.left_out {
-            let _ = writeln!(text, "- {scenario}, {mesh}: {why}");
-        }
-    }
-    text += "\n## Versions\n";
-    for (mesh, version) in &summary.versions {
-        let _ = writeln!(text, "- {mesh}: {version}");
-    }
-    text
 }
 
 /// One line per record, with the names of the records' own fields.
@@ -149,7 +116,9 @@ fn value(record: &Record, fields: &Value, column: &str) -> String {
     match column {
         "cluster" => record.cluster.as_ref().map(|one| one.context.clone()).unwrap_or_default(),
         "valid" => record.valid().to_string(),
-        "marks" => record.marks.iter().map(|m| m.kind.as_str()).collect::<Vec<_>>().join("; "),
+        "marks" => {
+            record.marks.iter().map(|mark| mark.kind.to_string()).collect::<Vec<_>>().join("; ")
+        }
         path => match fields.pointer(&format!("/{}", path.replace('.', "/"))) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
@@ -161,21 +130,35 @@ fn value(record: &Record, fields: &Value, column: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::KernelPrograms;
+    use crate::report::summary::Summary;
     use crate::report::summary::tests::record;
 
     #[test]
-    fn every_form_has_every_mesh() {
-        let mut missing = record("envoy", 0, 0);
-        missing.left_out = Some("missing, \"bring\" it".into());
-        let records = [record("none", 0, 1000), record("leno", 0, 2500), missing];
-        let text = markdown(&Summary::of(&records));
-        assert!(
-            text.contains("| leno | 100   | 0      | 1.00   |") && text.contains("+1.50"),
-            "{text}"
-        );
-        assert!(text.contains("envoy: missing"), "{text}");
-        let lines = csv(&records).unwrap();
+    fn every_record_is_a_line_of_csv() {
+        let missing =
+            Record { left_out: Some("missing, \"bring\" it".into()), ..record("envoy", 0, 0) };
+        let lines = csv(&[record("none", 0, 1000), record("leno", 0, 2500), missing]).unwrap();
         assert_eq!(lines.lines().count(), 4);
         assert!(lines.contains("\"missing, \"\"bring\"\" it\""), "{lines}");
+    }
+
+    #[test]
+    fn only_columns_with_a_figure_are_there() {
+        let leno = Record {
+            requests: 100,
+            crossing_connections: 2,
+            kernel_programs: KernelPrograms { runs: 400, ms: 0.5 },
+            revisions: 40,
+            revisions_arrived: Some(38),
+            ..record("leno", 0, 2500)
+        };
+        let none = Record { crossing_connections: 16, ..record("none", 0, 1000) };
+        let summary = Summary::of(&[none, leno]);
+        let (_, cells) = summary.scenarios().remove(0);
+        let rows = rows_of_other_figures(&cells);
+        assert_eq!(rows[0], ["MESH", "CONNECTIONS", "PROGRAMS US/REQ", "REVISIONS", "ARRIVED"]);
+        assert_eq!(rows[1], ["none", "16", "-", "-", "-"]);
+        assert_eq!(rows[2], ["leno", "2", "5.00", "40", "38"]);
     }
 }

@@ -1,0 +1,62 @@
+//! The documents of the meshes that commands of one property start, from templates.
+
+use anyhow::{Result, bail};
+use minijinja::{Environment, Value};
+
+/// Of an endpoint, an algorithm and servers.
+pub(crate) const BALANCE: &str = include_str!("../data/balance.yaml");
+pub(crate) const CLIENT_ADDRESS: &str = include_str!("../data/client_address.yaml");
+pub(crate) const FLOWS: &str = include_str!("../data/flows.yaml");
+pub(crate) const ROUTES: &str = include_str!("../data/routes.yaml");
+/// The route in `routes` that changes.
+pub(crate) const CHANGED_ROUTE: &str = include_str!("../data/routes.change.yaml");
+/// An Envoy that sends back what it gets.
+pub(crate) const ECHO_OF_ENVOY: &str = include_str!("../data/echo.envoy.yaml");
+
+/// A template with values.
+pub(crate) fn from_template(template: &str, values: Value) -> String {
+    Environment::new().render_str(template, values).expect("a test makes each")
+}
+
+/// Refuses to start a mesh as another user than root.
+pub(crate) fn require_root() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("leno up makes network namespaces, which takes root: run this as root");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use minijinja::context;
+    use minijinja::value::Serde;
+
+    use super::*;
+
+    #[test]
+    fn every_template_makes_yaml() {
+        let values = context! {
+            admin => "127.0.0.1:1", address => "127.0.0.1:2", algorithm => "PeakEwma",
+            servers => Serde([("127.0.0.1", 3), ("127.0.0.1", 4)]),
+            source => "off", has_redis => true, number => 7, port => 5, folder => "/x",
+        };
+        for (template, count) in [
+            (BALANCE, 5),
+            (CLIENT_ADDRESS, 1),
+            (FLOWS, 4),
+            (ROUTES, 6),
+            (CHANGED_ROUTE, 2),
+            (ECHO_OF_ENVOY, 1),
+        ] {
+            let text = from_template(template, values.clone());
+            assert_eq!(text.split("---\n").count(), count, "{text}");
+            for document in text.split("---\n").filter(|one| !one.is_empty()) {
+                serde_saphyr::from_str::<serde_json::Value>(document).expect(document);
+            }
+        }
+        assert!(
+            from_template(CHANGED_ROUTE, values)
+                .contains("value: \"7\"}]}}]\n    backendRefs: [{name: v2")
+        );
+    }
+}
