@@ -13,9 +13,12 @@ mod report;
 mod resources;
 pub(crate) mod run;
 
+use std::io::{self, BufReader};
+
 use anyhow::Result;
 use clap::Subcommand;
 use leno_suite::application::{self, Application};
+use leno_suite::pod_program;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -30,15 +33,9 @@ pub(crate) enum Command {
     Clean(clean::Clean),
     #[command(hide = true)]
     Serve(Application),
-    /// Generates load for a run
-    #[command(hide = true)]
-    Generate(run::Generate),
-    /// Makes load or watches a node, in a pod of a run
+    /// Makes load or watches a node, in a pod or a workload of a run
     #[command(hide = true)]
     Pod,
-    /// Measures the start of a proxy for a run
-    #[command(hide = true)]
-    Probe,
 }
 
 /// Runs a command; `false` means a negative result, such as a claim that does not hold.
@@ -54,8 +51,9 @@ pub(crate) fn run(command: &Command) -> Result<bool> {
         Command::Claims(claims) => claims::run(claims),
         Command::Serve(args) => match application::serve(args)? {},
         Command::Clean(args) => clean::run(args),
-        Command::Generate(args) => run::generate(*args),
-        Command::Pod => in_cluster::pod(),
-        Command::Probe => run::probe(),
+        Command::Pod => {
+            pod_program::answer(BufReader::new(io::stdin()), &mut io::stdout())?;
+            Ok(true)
+        }
     }
 }

@@ -1,6 +1,4 @@
-//! `leno bench run --context`, and the hidden command that its client and its node watchers run.
-
-use std::io::{self, BufReader};
+//! `leno bench run --context`.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -9,7 +7,7 @@ use leno_suite::cluster::{self, BenchCluster, Mesh};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::measurement::options::Options;
 use leno_suite::real_application::images::Images;
-use leno_suite::{pod_program, scenario};
+use leno_suite::scenario;
 
 use super::output::say_scale;
 use leno_console::{Cluster, block_on};
@@ -125,12 +123,6 @@ fn beside(image: &str) -> Option<(&str, &str)> {
     }
     let (_, tag) = name.split_once(':')?;
     Some((registry, tag))
-}
-
-/// Carries out what the bench asks of a pod, on standard input
-pub(super) fn pod() -> Result<bool> {
-    pod_program::answer(BufReader::new(io::stdin()), &mut io::stdout())?;
-    Ok(true)
 }
 
 #[cfg(test)]

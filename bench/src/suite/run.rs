@@ -1,18 +1,17 @@
-//! `leno bench run`, and the hidden commands that its labs run.
+//! `leno bench run`.
 
-use std::io::{self, BufReader, Read};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use leno_suite::generator::{self, Generator};
+use leno_suite::generator::Generator;
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::{self, LabRun};
 use leno_suite::machine::Machine;
 use leno_suite::measurement::options::Options;
-use leno_suite::measurement::probe;
 use leno_suite::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -195,35 +194,6 @@ pub(crate) fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
         });
     });
     Ok(())
-}
-
-/// Generates load for a run
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Generate {
-    /// Plans are the first line of standard input; the load stops at the end of the input
-    #[arg(long)]
-    until_closed: bool,
-}
-
-/// Reads plans of load from standard input and writes a report to standard output.
-pub(super) fn generate(args: Generate) -> Result<bool> {
-    let report = match args.until_closed {
-        true => generator::generate_until_closed(BufReader::new(io::stdin()))?,
-        false => generator::generate(&input()?)?,
-    };
-    print(&(report + "\n")).map(|()| true)
-}
-
-/// Reads a plan of load from standard input; reports when the first request was served, and again
-/// after an interruption.
-pub(super) fn probe() -> Result<bool> {
-    probe::probe(&input()?, &mut io::stdout().lock()).map(|()| true)
-}
-
-fn input() -> Result<String> {
-    let mut text = String::new();
-    io::stdin().read_to_string(&mut text).context("reading standard input")?;
-    Ok(text)
 }
 
 #[cfg(test)]

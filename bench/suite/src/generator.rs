@@ -3,12 +3,11 @@
 mod external;
 pub(crate) mod name;
 
-use std::io::{self, BufRead};
-
-use anyhow::{Context, Result, bail};
-use leno_measure::load::{self, Pace, Plan, Protocol, Report, Stop};
+use anyhow::{Context, Result, anyhow, bail};
+use leno_measure::load::{Pace, Plan, Protocol, Report};
 
 use crate::interrupt::Interrupt;
+use crate::pod_program::{POD, PodAnswer, PodRequest, PodTask};
 use crate::process::{self, Running};
 use crate::scenario::{self, Scenario};
 use crate::tools::Missing;
@@ -55,52 +54,31 @@ impl Generator {
     /// Makes the load, with one plan per service.
     pub fn run(self, client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
         match External::named(self.name()) {
-            None => own(client, plans, interrupt),
+            None => report(start(client, plans)?, interrupt),
             Some(external) => side_by_side(plans, |plan| external.run(client, plan, interrupt)),
         }
     }
 }
 
-/// The command `leno-bench generate`: reads plans and returns a report, both as JSON.
-pub fn generate(plans: &str) -> Result<String> {
-    let plans: Vec<Plan> = serde_json::from_str(plans).context("these are no plans of load")?;
-    Ok(serde_json::to_string(&load::run_all(&plans)?)?)
-}
-
-/// The command `leno-bench generate --until-closed`: as [`generate`], but reads the plans from the
-/// first line of the input and stops the load at the end of the input.
-pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result<String> {
-    let mut plans = String::new();
-    input.read_line(&mut plans).context("reading standard input")?;
-    let plans: Vec<Plan> = serde_json::from_str(&plans).context("these are no plans of load")?;
-    let stop = Stop::default();
-    let ends = stop.clone();
-    // The thread ends with the input or with the program.
-    std::thread::spawn(move || {
-        // A read error counts as the end of the input.
-        let _ = io::copy(&mut input, &mut io::sink());
-        ends.stop();
-    });
-    Ok(serde_json::to_string(&load::run_until(&plans, &stop)?)?)
-}
-
-/// Starts the neighbour's load, which does not yield to any other load, and runs until it is ended.
-pub(crate) fn flood(neighbour: Client<'_>, plan: &Plan) -> Result<Running> {
-    let mut command = neighbour(&process::own_program()?)?;
-    command.args(["generate", "--until-closed"]);
-    Running::start(&mut command, &(serde_json::to_string(&[plan])? + "\n"))
-}
-
-/// Ends a flood and returns its report.
-pub(crate) fn end_flood(flood: Running, interrupt: &Interrupt) -> Result<Report> {
-    serde_json::from_slice(&flood.end(interrupt)?).context("the neighbour did not report")
-}
-
-fn own(client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
+/// Starts Leno's own generator where the load comes from. It ends with its plans, or when it is told to.
+pub(crate) fn start(client: Client<'_>, plans: &[Plan]) -> Result<Running> {
     let mut command = client(&process::own_program()?)?;
-    command.arg("generate");
-    let said = process::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
-    serde_json::from_slice(&said).context("the generator did not report")
+    Running::start(command.arg(POD), &PodRequest::line(1, PodTask::Load(plans.to_vec()))?)
+}
+
+/// Ends Leno's own generator before its plans do, and returns its report.
+pub(crate) fn end(mut generator: Running, interrupt: &Interrupt) -> Result<Report> {
+    generator.say(&PodRequest::line(0, PodTask::Greet)?);
+    report(generator, interrupt)
+}
+
+/// Waits until Leno's own generator ends. It answers when the load begins, and when it ends.
+fn report(generator: Running, interrupt: &Interrupt) -> Result<Report> {
+    let said = generator.end(interrupt)?;
+    let answers = serde_json::Deserializer::from_slice(&said).into_iter::<PodAnswer>();
+    let answers = answers.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let last = answers.filter(|one| one.number == 1).last().context("the generator did not report")?;
+    Ok(serde_json::from_value(last.answer.map_err(|why| anyhow!("{why}"))?)?)
 }
 
 /// Runs one generator per service concurrently and adds up their counts.
@@ -146,20 +124,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn load_ends_with_its_input_and_is_reported_as_far_as_it_came() {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        // One hour of load: the test only ends if the load is stopped early.
-        let hour = Duration::from_hours(1);
-        let plan =
-            Plan { pace: Pace::Saturate, ..Plan::new(format!("http://{closed}/"), 1.0, hour) };
-        let input = serde_json::to_string(&[plan]).unwrap() + "\n";
-        let said = generate_until_closed(io::Cursor::new(input)).unwrap();
-        let report: Report = serde_json::from_str(&said).unwrap();
-        assert!(report.duration_s < 3600.0, "{report:?}");
-        generate_until_closed(io::Cursor::new("[1]\n")).unwrap_err();
-    }
 
     #[test]
     fn a_generator_refuses_plans_that_it_cannot_carry_out() {

@@ -5,7 +5,7 @@ pub(crate) mod figures;
 pub(crate) mod flood;
 pub mod options;
 pub(crate) mod plans;
-pub mod probe;
+pub(crate) mod probe;
 pub(crate) mod records;
 pub(crate) mod search;
 pub(crate) mod usage;

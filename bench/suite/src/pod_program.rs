@@ -1,12 +1,13 @@
-//! The program of the pods that make load and of the pods that watch nodes. It answers requests on its standard input, which the
-//! bench reaches like `kubectl attach`.
+//! The program that makes load and reads counters where the bench is not: in pods, whose standard input it reaches like
+//! `kubectl attach`, and in the workloads of a lab. It answers requests on its standard input.
 //!
 //! ```text
 //! stdin    {"number": 7, "task": {"look": ...}}           a line for each request
 //! stdout   {"number": 7, "answer": {"Ok": ...}}           its answer; load and probes have two
 //!          {"number": 7, "answer": {"Err": "..."}}
 //! ```
-//! Requests are carried out one after the other; a line that arrives during load or a probe ends it.
+//! Requests are carried out one after the other; a line that arrives during load or a probe ends it, and the end of the input
+//! does not.
 
 mod container_start;
 mod containers;
@@ -23,12 +24,12 @@ use leno_measure::load::{self, Plan, Stop};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::measurement::probe::probe_for;
+use crate::measurement::probe::probe;
 use container_start::{KilledContainer, kill};
 use counters::CounterQuestion;
 
-/// How long a probe runs. Kubelets wait 10 s before they restart a container for the second time.
-const PROBE: Duration = Duration::from_secs(60);
+/// The command of `leno-bench` that is this program.
+pub(crate) const POD: &str = "pod";
 /// How long a container may take to run again after it was killed.
 pub(crate) const RUNS_AGAIN: Duration = Duration::from_secs(30);
 /// Requests that wait for the one before them; the bench sends one or two.
@@ -40,6 +41,13 @@ pub(crate) struct PodRequest {
     /// The number that its answers have.
     pub(crate) number: u64,
     pub(crate) task: PodTask,
+}
+
+impl PodRequest {
+    /// The line of a request.
+    pub(crate) fn line(number: u64, task: PodTask) -> Result<String> {
+        Ok(serde_json::to_string(&Self { number, task })? + "\n")
+    }
 }
 
 /// An answer to a request.
@@ -67,8 +75,8 @@ pub(crate) enum PodTask {
     /// Makes load. Answers when it begins, and when it ends: `Report`.
     Load(Vec<Plan>),
     /// Sends requests until one succeeds, then until one fails, then until one succeeds again. Answers at both successes:
-    /// the time in nanoseconds of CLOCK_MONOTONIC.
-    Probe(Plan),
+    /// the time in nanoseconds of CLOCK_MONOTONIC. Fails after the limit.
+    Probe(Plan, Duration),
 }
 
 /// Answers requests until the input ends.
@@ -88,7 +96,6 @@ pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> 
                 break;
             }
         }
-        end();
     });
     let mut counting = None;
     for line in requests {
@@ -134,12 +141,12 @@ fn carry_out(
             say(Value::Null)?;
             say(serde_json::to_value(load::run_until(&plans, stop)?)?)
         }
-        PodTask::Probe(plan) => {
+        PodTask::Probe(plan, limit) => {
             let goes_on = || {
                 ensure!(!stop.is_stopped(), "it was told to end");
                 Ok(())
             };
-            probe_for(plan, PROBE, goes_on, |at| say(json!(u64::try_from(at.as_nanos())?)))
+            probe(plan, limit, goes_on, |at| say(json!(u64::try_from(at.as_nanos())?)))
         }
     }
 }

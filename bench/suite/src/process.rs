@@ -50,17 +50,23 @@ impl Running {
     pub(crate) fn start(command: &mut Command, input: &str) -> Result<Self> {
         let name = format!("{command:?}");
         let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
-        let mut child = command
+        let child = command
             .stdin(Stdio::piped())
             .stdout(out.try_clone()?)
             .stderr(errors.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
-        if let Some(stdin) = &mut child.stdin {
+        let mut running = Self { name, child, out, errors };
+        running.say(input);
+        Ok(running)
+    }
+
+    /// Writes to its standard input.
+    pub(crate) fn say(&mut self, input: &str) {
+        if let Some(stdin) = &mut self.child.stdin {
             // A command that does not read has ended early; its own output says why.
             let _ = stdin.write_all(input.as_bytes());
         }
-        Ok(Self { name, child, out, errors })
     }
 
     /// Its process ID.

@@ -15,9 +15,9 @@ use minijinja::{Environment, UndefinedBehavior, Value as Part, context};
 use serde_json::Value;
 
 use super::mesh::Mesh;
-use super::names::POD;
 use super::nodes::Placement;
 use crate::application::{self, PORT};
+use crate::pod_program::POD;
 use crate::real_application::images::Images;
 use crate::revision::CHURNING;
 use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};

@@ -12,5 +12,3 @@ pub(super) const RECORDS: &str = "leno.dev/bench-records";
 pub(super) const CONTAINER: &str = "bench";
 /// The name of the port of each service.
 pub(super) const PORT_NAME: &str = "bench";
-/// The command of the pods that answer the bench (`pod_program`).
-pub(super) const POD: &str = "pod";

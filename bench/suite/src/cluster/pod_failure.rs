@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
 use leno_kube::ResourceExt as _;
 use leno_operate::{statuses, unstartable};
 
-use super::names::{CONTAINER, POD};
+use super::names::CONTAINER;
+use crate::pod_program::POD;
 
 /// Waiting reasons of a container that ended after its start or during it. A mesh's container may
 /// do so until another part of the mesh runs; a container of the bench never should.

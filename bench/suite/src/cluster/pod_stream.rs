@@ -171,8 +171,7 @@ impl OpenStream {
     }
 
     async fn send(&mut self, number: u64, task: PodTask) -> Result<()> {
-        let line = serde_json::to_string(&PodRequest { number, task })? + "\n";
-        self.requests.write_all(line.as_bytes()).await?;
+        self.requests.write_all(PodRequest::line(number, task)?.as_bytes()).await?;
         Ok(self.requests.flush().await?)
     }
 

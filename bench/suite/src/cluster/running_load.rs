@@ -15,6 +15,8 @@ use crate::scenario::CLIENT;
 
 /// How late a pod's answer may be: the generator waits for its last responses.
 const LATE: Duration = Duration::from_secs(60);
+/// How long a probe runs. Kubelets wait 10 s before they restart a container for the second time.
+const PROBE: Duration = Duration::from_secs(60);
 /// How long a report that was sent before may take to be read.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -45,7 +47,7 @@ impl ClusterEnvironment<'_> {
 
     /// Starts a probe of the client, and waits until a request has succeeded. The probe continues after that.
     pub(super) async fn probe(&self, plan: &Plan, interrupt: &Interrupt) -> Result<PodCall<'_>> {
-        self.begun(CLIENT, PodTask::Probe(plan.clone()), interrupt).await
+        self.begun(CLIENT, PodTask::Probe(plan.clone(), PROBE), interrupt).await
     }
 
     /// Sends a task to a generator, and waits for its first answer.

@@ -203,7 +203,8 @@ impl LabEnvironment {
         let has_floods = !case.scenario.neighbours.is_empty();
         let load = |begins: mpsc::Sender<()>| -> Result<((Report, T), DuringLoad)> {
             let start = |(workload, plan): &(String, Plan)| {
-                generator::flood(&|program: &Path| lab.as_workload(workload, program), plan)
+                let client = |program: &Path| lab.as_workload(workload, program);
+                generator::start(&client, std::slice::from_ref(plan))
             };
             let mut beside = beside.iter().map(start).collect::<Result<Vec<Running>>>()?;
             if !beside.is_empty() {
@@ -217,7 +218,7 @@ impl LabEnvironment {
             let report = (report?, read?);
             // From here on only an interrupt is an error; an unknown result of a flood only leads to a mark.
             let charged = if has_floods { lab.charged() } else { Ok(BTreeMap::new()) };
-            let ended = beside.into_iter().map(|one| generator::end_flood(one, interrupt));
+            let ended = beside.into_iter().map(|one| generator::end(one, interrupt));
             let ended: Vec<_> = ended.zip(running).collect();
             interrupt.check()?;
             Ok((report, DuringLoad::of(case.scenario, ended, charged)?))

@@ -1,7 +1,7 @@
 //! Measures how long a proxy takes from its start to the first request that is served through it.
 //!
 //! ```text
-//! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── prints the time
+//! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── answers with the time
 //! bench:         kill, exec         (both on CLOCK_MONOTONIC)
 //! ```
 
@@ -20,7 +20,11 @@ use super::namespaces::{Lab, is_client};
 use super::sidecars::Sidecars;
 use crate::interrupt::Interrupt;
 use crate::measurement::probe::monotonic;
+use crate::pod_program::{POD, PodAnswer, PodRequest, PodTask};
 use crate::process::own_program;
+
+/// How long the prober tries; a start that takes longer counts as failed.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Restarts the client's proxy and measures the time until it serves again, in milliseconds; `None`
 /// if the prober did not see an interruption.
@@ -32,15 +36,18 @@ pub(super) fn start_up(
 ) -> Result<Option<f64>> {
     interrupt.check()?;
     let mut command = lab.as_client(&own_program()?)?;
-    command.arg("probe").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.arg(POD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start the prober")?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(serde_json::to_string(plan)?.as_bytes())?;
+        stdin.write_all(PodRequest::line(1, PodTask::Probe(plan.clone(), LIMIT))?.as_bytes())?;
     }
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
-    let answered = lines.next().transpose()?.is_some();
+    let mut answer = || -> Result<Option<u64>> {
+        let Some(line) = lines.next().transpose()? else { return Ok(None) };
+        Ok(serde_json::from_str::<PodAnswer>(&line)?.answer.ok().and_then(|at| at.as_u64()))
+    };
     let mut took = None;
-    if answered {
+    if answer()?.is_some() {
         let begun = match sidecars {
             Some(sidecars) => {
                 let before_exec = sidecars.restart_client()?;
@@ -48,8 +55,7 @@ pub(super) fn start_up(
             }
             None => end_own(lab)?,
         };
-        let again = lines.next().transpose()?.and_then(|line| line.parse::<u64>().ok());
-        took = again.map(|nanos| Duration::from_nanos(nanos).saturating_sub(begun));
+        took = answer()?.map(|nanos| Duration::from_nanos(nanos).saturating_sub(begun));
     }
     // The prober has ended, or is no longer needed.
     let _gone = child.kill();

@@ -1,36 +1,17 @@
 //! Requests that are sent until one succeeds, until one fails, and until one succeeds again.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use leno_measure::load::{self, Pace, Plan};
 use nix::time::{ClockId, clock_gettime};
 
 /// The time limit of a request: it may hang while a proxy starts.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long the prober tries; a start that takes longer counts as failed.
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// The command `leno-bench probe`: sends requests until one succeeds, then until one fails, then
-/// until one succeeds again, and prints the times of both successes.
-pub fn probe(plan: &str, out: &mut impl Write) -> Result<()> {
-    let plan: Plan = serde_json::from_str(plan).context("this is no plan of load")?;
-    probe_for(
-        plan,
-        LIMIT,
-        || Ok(()),
-        |at| {
-            writeln!(out, "{}", at.as_nanos())?;
-            Ok(out.flush()?)
-        },
-    )
-}
-
-/// As [`probe`], within a limit and as long as `goes_on` returns `Ok`. `answered` receives the
-/// times of both successes on CLOCK_MONOTONIC.
-pub(crate) fn probe_for(
+/// Sends requests until one succeeds, then until one fails, then until one succeeds again, within a limit and as long as
+/// `goes_on` returns `Ok`. `answered` receives the times of both successes on CLOCK_MONOTONIC.
+pub(crate) fn probe(
     mut plan: Plan,
     limit: Duration,
     goes_on: impl Fn() -> Result<()>,

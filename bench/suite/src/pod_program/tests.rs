@@ -14,6 +14,9 @@ use super::*;
 use crate::kernel_counters::NodeCounters;
 use crate::measurement::probe::monotonic;
 
+/// How long a probe may run.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// A hierarchy in which the test may create cgroups: one of v1, or v2.
 fn hierarchy() -> Option<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
@@ -90,8 +93,7 @@ impl Program {
 
     fn send(&mut self, task: PodTask) {
         self.last += 1;
-        let request = PodRequest { number: self.last, task };
-        writeln!(self.requests, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+        write!(self.requests, "{}", PodRequest::line(self.last, task).unwrap()).unwrap();
     }
 
     /// The next answer to the last request.
@@ -234,6 +236,12 @@ fn load_says_when_it_begins_and_ends_with_the_next_line() {
     assert_eq!(program.ask(PodTask::Load(vec![plan.clone()])).unwrap(), Value::Null);
     let report: Report = serde_json::from_value(program.next().unwrap()).unwrap();
     assert_eq!((report.requests, report.errors), (100, 100));
+    // The end of the input does not end load.
+    let line = PodRequest::line(1, PodTask::Load(vec![plan.clone()])).unwrap();
+    let mut said = Vec::new();
+    answer(std::io::Cursor::new(line), &mut said).unwrap();
+    let report = str::from_utf8(&said).unwrap().lines().last().unwrap();
+    assert!(report.contains("\"requests\":100,"), "{report}");
     // One hour of load: the test only ends if the load is stopped early.
     let hour = Plan { pace: Pace::Saturate, duration: Duration::from_hours(1), ..plan.clone() };
     assert_eq!(program.ask(PodTask::Load(vec![hour])).unwrap(), Value::Null);
@@ -269,7 +277,7 @@ fn a_probe_says_when_it_was_answered_again() {
     let mut program = Program::start();
     let begun = monotonic().unwrap();
     let plan = Plan::new(format!("http://{address}/"), 1.0, Duration::from_secs(1));
-    let first = program.ask(PodTask::Probe(plan.clone())).unwrap().as_u64().unwrap();
+    let first = program.ask(PodTask::Probe(plan.clone(), LIMIT)).unwrap().as_u64().unwrap();
     answers.store(false, Ordering::SeqCst);
     // One request may have been in flight; the next one is from this probe.
     while refused.load(Ordering::SeqCst) < 2 {
@@ -279,6 +287,6 @@ fn a_probe_says_when_it_was_answered_again() {
     let again = program.next().unwrap().as_u64().unwrap();
     assert!(begun.as_nanos() < u128::from(first) && first < again);
     // The next line ends a probe, and is answered.
-    program.ask(PodTask::Probe(plan)).unwrap();
+    program.ask(PodTask::Probe(plan, LIMIT)).unwrap();
     assert_eq!(program.ask(PodTask::Greet).unwrap(), Value::Null);
 }
