@@ -76,8 +76,8 @@ pub(crate) fn end(mut generator: Running, interrupt: &Interrupt) -> Result<Repor
 fn report(generator: Running, interrupt: &Interrupt) -> Result<Report> {
     let said = generator.end(interrupt)?;
     let answers = serde_json::Deserializer::from_slice(&said).into_iter::<PodAnswer>();
-    let answers = answers.collect::<Result<Vec<_>, _>>()?.into_iter();
-    let last = answers.filter(|one| one.number == 1).last().context("the generator did not report")?;
+    let mut answers = answers.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let last = answers.rfind(|one| one.number == 1).context("the generator did not report")?;
     Ok(serde_json::from_value(last.answer.map_err(|why| anyhow!("{why}"))?)?)
 }
 

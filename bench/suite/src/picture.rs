@@ -1,11 +1,13 @@
 //! Charts as files: SVG directly, PNG through a program that Debian packages.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::interrupt::Interrupt;
+use crate::process;
 
 /// Converts SVG to PNG. A library for it would be a third of the size of this program.
 const CONVERTER: &str = "rsvg-convert";
@@ -22,7 +24,7 @@ pub fn write(svg: &str, file: &Path) -> Result<()> {
             fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))
         }
         Some("png") => png(svg, file),
-        _ => Err(anyhow!("{}: a chart ends in .svg or .png", file.display())),
+        _ => bail!("{}: a chart ends in .svg or .png", file.display()),
     }
 }
 
@@ -32,25 +34,13 @@ pub fn draws_png() -> bool {
 }
 
 fn png(svg: &str, file: &Path) -> Result<()> {
-    let running = Command::new(CONVERTER)
-        .args(["-z", ZOOM, "-o"])
-        .arg(file)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut running = running.with_context(|| {
-        format!("cannot run {CONVERTER}, which draws PNG: apt-get install -y librsvg2-bin")
-    })?;
-    if let Some(mut stdin) = running.stdin.take() {
-        // A program that does not read all its input reports the reason itself.
-        let _ = stdin.write_all(svg.as_bytes());
-    }
-    let done = running.wait_with_output().with_context(|| format!("cannot run {CONVERTER}"))?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(anyhow!("{CONVERTER} failed: {}", said.trim()))
+    ensure!(
+        draws_png(),
+        "{CONVERTER} is missing, which draws PNG: apt-get install -y librsvg2-bin"
+    );
+    let mut command = Command::new(CONVERTER);
+    command.args(["-z", ZOOM, "-o"]).arg(file);
+    process::run(&mut command, svg, &Interrupt::default()).map(drop)
 }
 
 #[cfg(test)]
@@ -86,6 +76,6 @@ mod tests {
         let kept = fs::read_to_string(folder.path().join("a.svg")).unwrap();
         assert_eq!(kept, chart(99), "the chart of another program");
         let wrong = write("no chart", &file).unwrap_err().to_string();
-        assert!(wrong.contains("rsvg-convert failed: "), "{wrong}");
+        assert!(wrong.contains("rsvg-convert") && wrong.contains("ended with"), "{wrong}");
     }
 }

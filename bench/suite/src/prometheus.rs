@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use bytes::Bytes;
-use http::Uri;
 use http::uri::Scheme;
+use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use serde::{Deserialize, Serialize};
+use leno_observe::prometheus::samples;
+use serde::Serialize;
 
 /// The default histogram without a mesh.
 const BASELINE: &str = "request_duration_seconds_bucket{mesh=\"none\"}";
@@ -115,33 +116,26 @@ pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
 /// The single number that a query returns; `metric` is named in the error if the query returns
 /// nothing.
 async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
-    let mut pause = PAUSE;
-    let mut attempt = 1;
-    let reply = loop {
-        match tokio::time::timeout(LIMIT, get(url, query)).await {
-            Ok(Ok(reply)) => break reply,
-            Ok(Err(Failure::Final(why))) => bail!("{}", why),
-            Ok(Err(Failure::Passing(why))) if attempt == ATTEMPTS => {
-                bail!("{why}, {ATTEMPTS} times over");
-            }
-            Err(_) if attempt == ATTEMPTS => {
-                let why = format!("{url} does not answer within {LIMIT:?}, {ATTEMPTS} times over");
-                bail!("{}", why);
-            }
-            Ok(Err(Failure::Passing(_))) | Err(_) => {}
-        }
+    let (mut pause, mut attempt) = (PAUSE, 1);
+    let body = loop {
+        let why = match tokio::time::timeout(LIMIT, get(url, query)).await {
+            Ok(Ok(body)) => break body,
+            Ok(Err(Failure::Final(why))) => bail!("{why}"),
+            Ok(Err(Failure::Passing(why))) => why,
+            Err(_) => format!("{url} does not answer within {LIMIT:?}"),
+        };
+        ensure!(attempt < ATTEMPTS, "{why}, {ATTEMPTS} times over");
         tokio::time::sleep(pause).await;
         (attempt, pause) = (attempt + 1, pause * 2);
     };
-    let missing = || {
-        anyhow!(
+    let samples = samples(metric, &body);
+    let samples = samples.map_err(|why| anyhow!("{url} refuses {query}: {why}"))?;
+    samples.first().map(|sample| sample.value).with_context(|| {
+        format!(
             "Prometheus has no samples of {metric} in that time: check the name, its labels and \
              --window, or give another one"
         )
-    };
-    let sample = reply.data.result.first().ok_or_else(missing)?;
-    let number: f64 = sample.value.1.parse().map_err(|_| missing())?;
-    if number.is_finite() { Ok(number) } else { Err(missing()) }
+    })
 }
 
 /// Why a query failed.
@@ -152,55 +146,27 @@ enum Failure {
     Final(String),
 }
 
-#[derive(Debug, Deserialize)]
-struct Reply {
-    data: Data,
-}
-
-#[derive(Debug, Deserialize)]
-struct Data {
-    result: Vec<Sample>,
-}
-
-/// A time and a number. The number is text because it may be NaN.
-#[derive(Debug, Deserialize)]
-struct Sample {
-    value: (f64, String),
-}
-
-#[derive(Debug, Deserialize)]
-struct QueryError {
-    error: String,
-}
-
-async fn get(url: &str, query: &str) -> std::result::Result<Reply, Failure> {
-    let wrong =
-        || Failure::Final(format!("{url:?} is no address of a Prometheus: use http://host:port"));
+async fn get(url: &str, query: &str) -> Result<String, Failure> {
     let encoded =
         form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
     let address = format!("{}/api/v1/query?{encoded}", url.trim_end_matches('/'));
     let is_http = |uri: &Uri| uri.scheme() == Some(&Scheme::HTTP);
-    let address = address.parse().ok().filter(is_http).ok_or_else(wrong)?;
+    let address = address.parse().ok().filter(is_http).ok_or_else(|| {
+        Failure::Final(format!("{url:?} is no address of a Prometheus: use http://host:port"))
+    })?;
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let passing =
-        |what: &str, why: &dyn std::fmt::Display| Failure::Passing(format!("{url}: {what}: {why}"));
-    let response = client.get(address).await;
-    let causes = |error| format!("{:#}", anyhow::Error::new(error));
-    let response = response.map_err(|error| passing("no answer", &causes(error)))?;
+    let passing = |why: String| Failure::Passing(format!("{url}: {why}"));
+    let response = client.get(address).await.map_err(|error| {
+        let causes = anyhow::Error::new(error);
+        passing(format!("no answer: {causes:#}"))
+    })?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    let body = body.map_err(|e| passing("broken answer", &e))?.to_bytes();
-    if status.is_server_error() || status.as_u16() == 429 {
-        return Err(passing("refused for now", &status));
+    let body = body.map_err(|error| passing(format!("broken answer: {error}")))?.to_bytes();
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Err(passing(format!("refused for now: {status}")));
     }
-    if !status.is_success() {
-        let said = serde_json::from_slice::<QueryError>(&body)
-            .map_or_else(|_| status.to_string(), |said| said.error);
-        return Err(Failure::Final(format!("Prometheus refuses {query}: {said}")));
-    }
-    serde_json::from_slice(&body).map_err(|error| {
-        Failure::Final(format!("{url} does not answer as Prometheus does: {error}"))
-    })
+    Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
 #[cfg(test)]
