@@ -45,7 +45,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::interrupt::Interrupt;
-use crate::measurement::records::{flag_impossible, has_same_application, leave_out, prepare_out};
+use crate::measurement::records::{
+    Progress, flag_impossible, has_same_application, leave_out, prepare_out,
+};
 use crate::record::cluster::Cluster;
 use crate::record::{self, Record};
 
@@ -55,7 +57,7 @@ use install::Installation;
 use inventory::Inventory;
 use ledger::Ledger;
 pub use mesh::Mesh;
-use mesh_round::{Clock, MeshRoundContext, mesh_rounds};
+use mesh_round::{MeshRoundContext, mesh_rounds};
 use restore::{NotRestored, finish, let_go};
 use run_lock::Claimant;
 
@@ -84,7 +86,7 @@ pub async fn run(run: &mut ClusterRun, ground: BenchCluster, interrupt: &Interru
     let beside: Vec<String> = beside.collect();
     let tools = able(run, &ground, (&there, &beside, &old)).await?;
     let rounds = mesh_rounds(run, &tools, &old);
-    let mut clock = Clock::of(rounds.iter().map(|round| round.cases.len()).sum());
+    let mut progress = Progress::of(rounds.iter().map(|round| round.cases.len()).sum(), 0);
     let rounds = rounds.iter().map(|round| {
         let tool = tools.get(round.mesh.name()).and_then(Option::as_deref);
         MeshRoundContext { run, ground: &ground, round, tool, beside: &beside }
@@ -98,7 +100,7 @@ pub async fn run(run: &mut ClusterRun, ground: BenchCluster, interrupt: &Interru
         }
         for round in rounds {
             interrupt.check()?;
-            round.carry_out(&mut ledger, &mut clock, interrupt).await?;
+            round.carry_out(&mut ledger, &mut progress, interrupt).await?;
         }
         Ok(())
     };

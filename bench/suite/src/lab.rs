@@ -11,15 +11,14 @@ mod pinning;
 mod sidecars;
 mod start_up;
 
-use std::time::Instant;
-
 use anyhow::{Result, bail};
 
 use crate::generator::Generator;
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::Interrupt;
 use crate::measurement::options::Options;
 use crate::measurement::records::{
-    blank, flag_impossible, has_same_application, is_measured, leave_out, line, prepare_out, write,
+    Progress, blank, flag_impossible, has_same_application, in_turn, is_measured, leave_out,
+    or_left_out, prepare_out,
 };
 use crate::mesh_names::NONE;
 use crate::real_application;
@@ -85,16 +84,9 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt) -> Result<()> {
         let record = begun(options, case);
         !is_measured(&old, &record)
     });
-    let since = Instant::now();
-    let skipped = total - cases.len();
-    if skipped > 0 {
-        eprintln!("{skipped} of {total} have a record already");
-    }
-    for (done, case) in cases.iter().enumerate() {
-        let mut record = one(options, case, interrupt)?;
-        write(&options.out, &mut record)?;
-        let left = since.elapsed().mul_f64((cases.len() - done - 1) as f64 / (done + 1) as f64);
-        eprintln!("{}", line(&record, (skipped + done + 1, total), left));
+    let mut progress = Progress::of(total, total - cases.len());
+    for case in &cases {
+        progress.keep(&options.out, &mut one(options, case, interrupt)?)?;
     }
     flag_impossible(&options.out)
 }
@@ -107,17 +99,15 @@ fn add_baseline(meshes: &mut Vec<Mesh>) -> Result<()> {
     Ok(())
 }
 
-/// All measurements: the baseline is first in each round, and the other meshes rotate.
+/// All measurements. The baseline is the first of the meshes.
 fn cases<'a>(options: &'a Options, able: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
-    let (base, others): (Vec<_>, Vec<_>) = able.iter().partition(|(mesh, _)| mesh.name() == NONE);
+    let meshes: Vec<_> = able.iter().collect();
+    let Some((baseline, others)) = meshes.split_first() else { return cases };
     for round in 0..options.rounds {
         for scenario in &options.scenarios {
-            let turn = round as usize % others.len().max(1);
-            let turned = others[turn..].iter().chain(&others[..turn]);
-            let turned: Vec<_> = base.iter().copied().chain(turned.copied()).collect();
             for step in scenario.steps() {
-                for (mesh, found) in &turned {
+                for (mesh, found) in in_turn(*baseline, others, round) {
                     let established = [Generator::established(scenario, step)];
                     let generators = match &options.generators[..] {
                         [] => &established,
@@ -141,15 +131,7 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
         return Ok(record);
     }
     let measure = if options.one_hop { one_hop::measure } else { measure::measure };
-    match measure(options, case, record.clone(), interrupt) {
-        Ok(record) => Ok(record),
-        Err(error) if error.is::<Interrupted>() => Err(error),
-        Err(error) => {
-            interrupt.check()?;
-            record.left_out = Some(format!("{error:#}"));
-            Ok(record)
-        }
-    }
+    or_left_out(measure(options, case, record.clone(), interrupt), record, interrupt)
 }
 
 /// A record that only has the fields of the case.

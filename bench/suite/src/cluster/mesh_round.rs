@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
@@ -17,7 +16,7 @@ use super::restore::take_back;
 use super::revisions;
 use super::run_lock::{self, Claimant};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::measurement::records::{blank, is_measured, line, write};
+use crate::measurement::records::{Progress, blank, in_turn, is_measured, or_left_out};
 use crate::record::Record;
 use crate::scenario::{Disturbance, Scenario};
 
@@ -39,9 +38,7 @@ pub(super) fn mesh_rounds<'a>(
         run.meshes.iter().copied().filter(|mesh| able.contains_key(mesh.name())).collect();
     let mut rounds = Vec::new();
     for round in 0..run.options.rounds {
-        let turn = round as usize % others.len().max(1);
-        let turned = others[turn..].iter().chain(&others[..turn]).copied();
-        for mesh in std::iter::once(Mesh::None).chain(turned) {
+        for mesh in in_turn(Mesh::None, &others, round) {
             let all = run.options.scenarios.iter();
             let all = all.flat_map(|one| one.steps().into_iter().map(move |step| (one, step)));
             let cases: Vec<_> = all
@@ -59,27 +56,6 @@ pub(super) fn mesh_rounds<'a>(
     rounds
 }
 
-/// The progress of a run.
-pub(super) struct Clock {
-    begun: Instant,
-    done: usize,
-    total: usize,
-}
-
-impl Clock {
-    /// The clock of a run that starts now.
-    pub(super) fn of(total: usize) -> Self {
-        Self { begun: Instant::now(), done: 0, total }
-    }
-
-    /// Counts one more measurement; returns the progress and the estimated remaining time.
-    fn next(&mut self) -> ((usize, usize), Duration) {
-        self.done += 1;
-        let left = self.begun.elapsed().mul_f64((self.total - self.done) as f64 / self.done as f64);
-        ((self.done, self.total), left)
-    }
-}
-
 /// The context of a mesh in a round.
 pub(super) struct MeshRoundContext<'a> {
     pub(super) run: &'a ClusterRun,
@@ -95,7 +71,7 @@ impl MeshRoundContext<'_> {
     pub(super) async fn carry_out(
         &self,
         ledger: &mut Ledger,
-        clock: &mut Clock,
+        progress: &mut Progress,
         interrupt: &Interrupt,
     ) -> Result<()> {
         let refused = self.refused().await?;
@@ -105,7 +81,7 @@ impl MeshRoundContext<'_> {
             false => self.install(ledger, interrupt).await,
         };
         let done = match installed {
-            Ok(installed) => self.cases((installed, &refused), clock, interrupt).await,
+            Ok(installed) => self.cases((installed, &refused), progress, interrupt).await,
             Err(error) => Err(error),
         };
         let out = &self.run.options.out;
@@ -188,7 +164,7 @@ impl MeshRoundContext<'_> {
     async fn cases(
         &self,
         (installed, refused): (Result<()>, &[Option<String>]),
-        clock: &mut Clock,
+        progress: &mut Progress,
         interrupt: &Interrupt,
     ) -> Result<()> {
         let name = self.round.mesh.name();
@@ -200,9 +176,7 @@ impl MeshRoundContext<'_> {
             let left_out = refused.clone().or_else(|| lacks.clone());
             let is_killed = left_out.is_none() && kills(self.round.mesh, scenario);
             let mut record = self.one(left_out, (scenario, *step), interrupt).await?;
-            write(&self.run.options.out, &mut record)?;
-            let (far, left) = clock.next();
-            eprintln!("{}", line(&record, far, left));
+            progress.keep(&self.run.options.out, &mut record)?;
             if is_killed {
                 lacks = self.is_back(scenario, interrupt).await?;
             }
@@ -245,13 +219,8 @@ impl MeshRoundContext<'_> {
             measure::measure(self.run, self.ground, all, interrupt).await
         };
         match measured.await {
-            Ok(record) => Ok(record),
-            Err(error) if error.is::<Interrupted>() || error.is::<ObjectsLeft>() => Err(error),
-            Err(error) => {
-                interrupt.check()?;
-                record.left_out = Some(format!("{error:#}"));
-                Ok(record)
-            }
+            Err(error) if error.is::<ObjectsLeft>() => Err(error),
+            measured => or_left_out(measured, record, interrupt),
         }
     }
 

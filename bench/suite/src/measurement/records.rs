@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
 use super::options::Options;
 use crate::compare;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::Machine;
 use crate::mesh_names::NONE;
 use crate::record::{self, Mark, MarkKind, RAW, Record};
@@ -85,7 +86,57 @@ pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u
     }
 }
 
-pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> String {
+/// The meshes of a round in their order: the baseline, then the others, of which another one is first in each round.
+pub(crate) fn in_turn<T: Copy>(baseline: T, others: &[T], round: u32) -> Vec<T> {
+    let (later, first) = others.split_at(round as usize % others.len().max(1));
+    [&[baseline][..], first, later].concat()
+}
+
+/// The record of a measurement, with the reason if it failed. An interrupt is an error.
+pub(crate) fn or_left_out(
+    measured: Result<Record>,
+    begun: Record,
+    interrupt: &Interrupt,
+) -> Result<Record> {
+    match measured {
+        Err(error) if !error.is::<Interrupted>() => {
+            interrupt.check()?;
+            Ok(Record { left_out: Some(format!("{error:#}")), ..begun })
+        }
+        measured => measured,
+    }
+}
+
+/// The progress of a run.
+pub(crate) struct Progress {
+    begun: Instant,
+    done: usize,
+    /// The measurements that have a record already.
+    skipped: usize,
+    total: usize,
+}
+
+impl Progress {
+    /// Begins a run of so many measurements.
+    pub(crate) fn of(total: usize, skipped: usize) -> Self {
+        if skipped > 0 {
+            eprintln!("{skipped} of {total} have a record already");
+        }
+        Self { begun: Instant::now(), done: 0, skipped, total }
+    }
+
+    /// Writes the record of the next measurement, and prints its line.
+    pub(crate) fn keep(&mut self, out: &Path, record: &mut Record) -> Result<()> {
+        write(out, record)?;
+        self.done += 1;
+        let (far, each) = (self.skipped + self.done, self.begun.elapsed() / self.done as u32);
+        let left = each * self.total.saturating_sub(far) as u32;
+        eprintln!("{}", line(record, (far, self.total), left));
+        Ok(())
+    }
+}
+
+fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> String {
     let left = match left.as_secs() {
         seconds if seconds >= 90 => format!("{} min left", seconds.div_ceil(60)),
         seconds => format!("{seconds} s left"),
