@@ -15,6 +15,7 @@ use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, OtherAddresses,
 };
 use leno_resources::parse;
+use leno_suite::tabular::{Column, markdown, rows};
 use leno_types::authorization::Authorization;
 use leno_types::{Identity, InstanceName};
 
@@ -27,6 +28,9 @@ const POLICIES: [usize; 4] = [1, 10, 100, 1_000];
 const JUDGED: usize = 100;
 const MESH: usize = 10_000;
 const MOST_NS: f64 = 500.0;
+
+/// Policies of the mesh, those of the workload, and nanoseconds of a decision.
+type DecisionCost = (usize, usize, f64);
 
 struct DecisionRequest(String);
 
@@ -52,16 +56,19 @@ impl AuthorizationRequest for DecisionRequest {
 
 /// Prints the tables. Returns whether all bounds hold.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    println!("| policies of the mesh | of the workload | ns of a request |");
-    println!("|---|---|---|");
-    let mut holds = true;
     let of_mesh = POLICIES.map(|policies| (policies, policies)).into_iter().chain([(MESH, JUDGED)]);
-    for (mesh, policies) in of_mesh {
+    let costs = of_mesh.map(|(mesh, policies)| {
         let authorization = authorization(mesh, policies)?;
-        let found = cost(&authorization, policies, args);
-        println!("| {mesh} | {policies} | {found:.0} |");
-        holds &= mesh != MESH || found <= MOST_NS;
-    }
+        Ok((mesh, policies, cost(&authorization, policies, args)))
+    });
+    let costs: Vec<DecisionCost> = costs.collect::<Result<_>>()?;
+    let columns: [Column<'_, DecisionCost>; 3] = [
+        ("policies of the mesh", &|(mesh, ..)| mesh.to_string()),
+        ("of the workload", &|(_, policies, _)| policies.to_string()),
+        ("ns of a request", &|(.., ns)| format!("{ns:.0}")),
+    ];
+    print!("{}", markdown(&rows(&costs, &columns)));
+    let mut holds = costs.iter().all(|(mesh, _, ns)| *mesh != MESH || *ns <= MOST_NS);
     let verdict = if holds { "at most" } else { "MORE THAN" };
     println!("\nA request among {JUDGED} policies of {MESH} takes {verdict} {MOST_NS} ns\n");
     holds &= tokens::run(args)?;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::load::{Plan, Report, run as load};
 use leno_testkit::peer::{Act, Faulty};
 use leno_testkit::proxy::Proxy;
@@ -52,25 +53,23 @@ const DEFAULT: &str = "PeakEwma";
 /// Measures each algorithm with equal endpoints and with a slow one, and prints the ratio of the
 /// p99s. Returns whether the default's ratio is within the bound.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    let mut of_default = f64::INFINITY;
-    println!("| algorithm | p99 alike | p99 with one slow | ratio | the slow one's share |");
-    println!("|---|---|---|---|---|");
-    for algorithm in [DEFAULT, "LeastRequest", "RoundRobin"] {
-        let mut rounds: Vec<Round> =
-            (0..args.rounds.max(1)).map(|_| round(algorithm, args)).collect::<Result<_>>()?;
+    let medians = [DEFAULT, "LeastRequest", "RoundRobin"].map(|algorithm| {
+        let rounds = (0..args.rounds.max(1)).map(|_| round(algorithm, args));
+        let mut rounds = rounds.collect::<Result<Vec<Round>>>()?;
         rounds.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
-        let median = &rounds[rounds.len() / 2];
-        if algorithm == DEFAULT {
-            of_default = median.ratio();
-        }
-        println!(
-            "| {algorithm} | {:.1} ms | {:.1} ms | {:.2} | {:.1} % |",
-            median.alike_us as f64 / 1000.0,
-            median.slow_us as f64 / 1000.0,
-            median.ratio(),
-            median.share * 100.0
-        );
-    }
+        Ok((algorithm, rounds.swap_remove(rounds.len() / 2)))
+    });
+    let medians = medians.into_iter().collect::<Result<Vec<_>>>()?;
+    let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+    let columns: [Column<'_, (&str, Round)>; 5] = [
+        ("algorithm", &|(algorithm, _)| (*algorithm).to_owned()),
+        ("p99 alike", &|(_, median)| ms(median.alike_us)),
+        ("p99 with one slow", &|(_, median)| ms(median.slow_us)),
+        ("ratio", &|(_, median)| format!("{:.2}", median.ratio())),
+        ("the slow one's share", &|(_, median)| format!("{:.1} %", median.share * 100.0)),
+    ];
+    print!("{}", markdown(&rows(&medians, &columns)));
+    let of_default = medians[0].1.ratio();
     let holds = of_default <= args.bound;
     let verdict = if holds { "within" } else { "OVER" };
     println!("\n{DEFAULT}: {of_default:.2}, {verdict} the bound of {:.2}", args.bound);

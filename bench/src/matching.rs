@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use leno_policy::{Request, RouteTable};
+use leno_suite::tabular::{Column, markdown, rows};
 use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
 
 use crate::rounds::median_of;
@@ -70,27 +71,32 @@ impl Request for LookupRequest {
     }
 }
 
+/// Routes, nanoseconds of a lookup by the shapes that are judged, and by expression.
+type LookupCost = (usize, [f64; 3], f64);
+
 /// Prints the median of each shape by the number of routes. Returns whether lookups grow no faster
 /// than the logarithm of that number; expressions are printed but not judged.
 pub(crate) fn run(args: Args) -> bool {
-    println!(
-        "| routes of one service | ns by path | by header | beside a shared one | by expression |"
-    );
-    println!("|---|---|---|---|---|");
-    let (mut first, mut holds) = (None, true);
-    for routes in ROUTES {
+    let costs = ROUTES.map(|routes| {
         let looked_up =
             [Shape::Paths, Shape::Headers, Shape::Shared].map(|shape| cost(shape, routes, args));
-        let [paths, headers, shared] = looked_up;
         // Each of these lookups tries all routes, so fewer of them give the same precision.
         let tried = Args { lookups: (args.lookups / routes).max(1_000), ..args };
-        let expressions = cost(Shape::Expressions, routes, tried);
-        println!("| {routes} | {paths:.0} | {headers:.0} | {shared:.0} | {expressions:.0} |");
-        let (few, then) = *first.get_or_insert((routes, looked_up));
-        let allowed = (routes as f64).log2() / (few as f64).log2();
-        let within = |(now, then): (&f64, f64)| *now <= then.max(LEAST_NS) * allowed;
-        holds &= looked_up.iter().zip(then).all(within);
-    }
+        (routes, looked_up, cost(Shape::Expressions, routes, tried))
+    });
+    let columns: [Column<'_, LookupCost>; 5] = [
+        ("routes of one service", &|(routes, ..)| routes.to_string()),
+        ("ns by path", &|(_, [paths, ..], _)| format!("{paths:.0}")),
+        ("by header", &|(_, [_, headers, _], _)| format!("{headers:.0}")),
+        ("beside a shared one", &|(_, [.., shared], _)| format!("{shared:.0}")),
+        ("by expression", &|(.., expressions)| format!("{expressions:.0}")),
+    ];
+    print!("{}", markdown(&rows(&costs, &columns)));
+    let (few, then, _) = costs[0];
+    let holds = costs.iter().all(|(routes, now, _)| {
+        let allowed = (*routes as f64).log2() / (few as f64).log2();
+        now.iter().zip(then).all(|(now, then)| *now <= then.max(LEAST_NS) * allowed)
+    });
     let verdict = if holds { "no faster" } else { "FASTER" };
     println!(
         "\nLookups by path and by header grow {verdict} than the logarithm of the number of routes"

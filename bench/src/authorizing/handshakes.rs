@@ -18,6 +18,7 @@ use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::certificates::Authority;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::one_hop::Listening;
+use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::proxy::free_address;
 use leno_testkit::usage;
 use leno_tls::{Acceptor, Alpn, ClientIdentity, Connector, Credentials, Keyring};
@@ -43,13 +44,15 @@ const NAME: &str = "web";
 /// Handshakes of a round: of decisions there are so many times as many.
 const LESS_OFTEN: usize = 1_000;
 
+/// The handshake, its end, microseconds of rustls alone and of a proxy, and those of Envoy.
+type HandshakeCost = (&'static str, &'static str, [f64; 2], Option<f64>);
+
 /// Prints the table. Without Envoy it says so.
 pub(super) fn run(args: Args) -> Result<()> {
     let proof = Proof::new()?;
     let count = (args.requests / LESS_OFTEN).max(10);
     let envoy = mesh::named("envoy", &Choices::default())?.find().ok().and_then(|one| one.program);
-    println!("| handshake | end | rustls alone, us | a proxy, us | | Envoy, us |");
-    println!("|---|---|---|---|---|---|");
+    let mut costs = Vec::new();
     for (name, resumes) in [("full", false), ("resumed", true)] {
         let alone = medians(args, || {
             let server = ServerSide::Rustls(proof.rustls_server()?);
@@ -65,16 +68,22 @@ pub(super) fn run(args: Args) -> Result<()> {
                 let server = self::envoy(program, &proof)?;
                 let client = ClientSide::rustls(&proof)?;
                 let [us, _] = medians(args, || round_of_envoy(&server, &client, count, resumes))?;
-                format!("{us:.0}")
+                Some(us)
             }
-            None => "-".to_owned(),
+            None => None,
         };
-        for (nth, end, theirs) in [(0, "server", &*theirs), (1, "client", "-")] {
-            let (alone, proxy) = (alone[nth], proxy[nth]);
-            let ratio = proxy / alone;
-            println!("| {name} | {end} | {alone:.0} | {proxy:.0} | {ratio:.2} | {theirs} |");
-        }
+        costs.push((name, "server", [alone[0], proxy[0]], theirs));
+        costs.push((name, "client", [alone[1], proxy[1]], None));
     }
+    let columns: [Column<'_, HandshakeCost>; 6] = [
+        ("handshake", &|(name, ..)| (*name).to_owned()),
+        ("end", &|(_, end, ..)| (*end).to_owned()),
+        ("rustls alone, us", &|(.., [alone, _], _)| format!("{alone:.0}")),
+        ("a proxy, us", &|(.., [_, proxy], _)| format!("{proxy:.0}")),
+        ("ratio", &|(.., [alone, proxy], _)| format!("{:.2}", proxy / alone)),
+        ("Envoy, us", &|(.., us)| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0}"))),
+    ];
+    print!("{}", markdown(&rows(&costs, &columns)));
     if envoy.is_none() {
         println!("\nWithout Envoy: scripts/tools.sh envoy installs it.");
     }

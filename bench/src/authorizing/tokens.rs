@@ -10,6 +10,7 @@ use aws_lc_rs::signature::{
     UnparsedPublicKey,
 };
 use data_encoding::BASE64URL_NOPAD;
+use leno_suite::tabular::markdown;
 use leno_tokens::{TokenCache, TokenUse, verify};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 
@@ -50,9 +51,10 @@ pub(super) fn run(args: Args) -> Result<bool> {
             cache.verify(black_box(token), of, NOW).is_ok_and(|one| one.fulfil(&claims))
         })
     });
-    println!("| token of {} bytes, ES256 | ns |\n|---|---|", token.len());
-    println!("| signature alone (aws-lc) | {alone:.0} |\n| first time | {first:.0} |");
-    println!("| known | {known:.0} |\n");
+    let heading = [format!("token of {} bytes, ES256", token.len()), "ns".to_owned()];
+    let costs = [("signature alone (aws-lc)", alone), ("first time", first), ("known", known)];
+    let costs = costs.map(|(what, ns)| vec![what.to_owned(), format!("{ns:.0}")]);
+    println!("{}", markdown(&[&[heading.to_vec()][..], &costs].concat()));
     let holds = known <= MOST_KNOWN_NS && first <= MOST_OF_SIGNATURE * alone;
     let verdict = if holds { "hold" } else { "DO NOT HOLD" };
     println!(
