@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::coord::types::RangedCoordf64;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -64,7 +63,7 @@ pub fn colour(name: &str, nth: usize) -> RGBColor {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
 
-/// How values are distributed along an axis.
+/// How values are distributed along the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// A linear scale that starts at 0.
@@ -73,19 +72,17 @@ pub enum Scale {
     LogNines,
 }
 
-/// One axis of a chart: its title with the unit, and how values are distributed along it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Axis(pub String, pub Scale);
-
 /// A chart of lines and dots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
     /// The title.
     pub title: String,
-    /// The horizontal axis.
-    pub x: Axis,
-    /// The vertical axis.
-    pub y: Axis,
+    /// The title of the horizontal axis, with the unit.
+    pub x: String,
+    /// The scale of the horizontal axis.
+    pub scale: Scale,
+    /// The title of the vertical axis, with the unit.
+    pub y: String,
     /// The data series.
     pub series: Vec<Series>,
 }
@@ -129,60 +126,14 @@ pub struct Bar {
     pub interval: Option<(f64, f64)>,
 }
 
-impl Scale {
-    /// The position of a value on the scale, before it is stretched to the chart.
-    fn place(self, value: f64) -> f64 {
-        match self {
-            Self::Linear => value,
-            Self::LogNines => -(1.0 - value.clamp(0.0, 0.999_999)).log10(),
-        }
-    }
-
-    /// The axis for values up to `most`.
-    fn labels(self, most: f64) -> Labels {
-        if self == Self::LogNines {
-            let end = self.place(most.clamp(0.99, 0.999_99));
-            let all = NINES.map(|(quantile, label)| (self.place(quantile), label.to_owned()));
-            return Labels { all: all.into_iter().filter(|(at, _)| *at <= end).collect(), end };
-        }
-        let end = if most > 0.0 && most.is_finite() { most * 1.02 } else { 1.0 };
-        let points = RangedCoordf64::from(0.0..end).key_points(TICKS).into_iter();
-        Labels { all: points.map(|at| (at, short(at))).collect(), end }
-    }
+/// A linear axis for values up to `most`.
+fn linear(most: f64) -> Range<f64> {
+    0.0..if most > 0.0 && most.is_finite() { most * 1.02 } else { 1.0 }
 }
 
-/// An axis from 0 to its end, with the positions and texts of its labels.
-struct Labels {
-    all: Vec<(f64, String)>,
-    end: f64,
-}
-
-impl Ranged for Labels {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
-        from + (value / self.end * f64::from(to - from)).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.all.iter().map(|(at, _)| *at).collect()
-    }
-
-    fn range(&self) -> Range<f64> {
-        0.0..self.end
-    }
-}
-
-impl ValueFormatter<f64> for Labels {
-    fn format(at: &f64) -> String {
-        short(*at)
-    }
-
-    fn format_ext(&self, at: &f64) -> String {
-        let label = self.all.iter().find(|(known, _)| known == at);
-        label.map_or_else(String::new, |(_, label)| label.clone())
-    }
+/// One of how many requests is above a quantile, of which each further nine makes ten times as many.
+fn one_of(quantile: f64) -> f64 {
+    1.0 / (1.0 - quantile.clamp(0.0, 0.999_999))
 }
 
 impl Chart {
@@ -190,48 +141,81 @@ impl Chart {
     pub fn svg(&self) -> String {
         let all = || self.series.iter().flat_map(|one| one.points.iter().chain(&one.curve));
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
-        let x = self.x.1.labels(most(|point| point.0));
-        let y = self.y.1.labels(most(|point| point.1));
-        let place = |(x, y): &(f64, f64)| (self.x.1.place(*x), self.y.1.place(*y));
+        let (x, y) = (most(|point| point.0), linear(most(|point| point.1)));
         let higher = self.series.len().saturating_sub(NAMES) as u32 * NAME;
-        draw(&self.title, HEIGHT + higher, |area| {
-            let mut chart = ChartBuilder::on(area)
-                .margin_left(12)
-                .margin_right(34)
-                .x_label_area_size(48)
-                .y_label_area_size(64)
-                .build_cartesian_2d(x, y)?;
-            chart
-                .configure_mesh()
-                .disable_x_mesh()
-                .light_line_style(TRANSPARENT)
-                .bold_line_style(GRID)
-                .axis_style(RULE)
-                .label_style(text(12, FontStyle::Normal))
-                .x_desc(&self.x.0)
-                .y_desc(&self.y.0)
-                .draw()?;
-            for series in &self.series {
-                let colour = series.colour;
-                let curve = LineSeries::new(series.curve.iter().map(place), colour.stroke_width(2));
-                let swatch =
-                    move |(x, y)| Rectangle::new([(x, y - 2), (x + 14, y + 2)], colour.filled());
-                chart.draw_series(curve)?.label(&series.name).legend(swatch);
-                let dots =
-                    series.points.iter().map(|point| Circle::new(place(point), 3, colour.filled()));
-                chart.draw_series(dots)?;
+        draw(&self.title, HEIGHT + higher, |area| match self.scale {
+            Scale::Linear => self.draw_on(area, (linear(x), y), |x| x, &|x| short(*x)),
+            Scale::LogNines => {
+                let end = one_of(x.clamp(0.99, 0.999_99));
+                let nines = NINES.map(|(quantile, _)| one_of(quantile)).into_iter();
+                let nines = nines.filter(|at| *at <= end).collect();
+                let label = |x: &f64| {
+                    let found = NINES.iter().find(|(quantile, _)| one_of(*quantile) == *x);
+                    found.map_or_else(String::new, |(_, label)| (*label).to_owned())
+                };
+                self.draw_on(
+                    area,
+                    ((1.0..end).log_scale().with_key_points(nines), y),
+                    one_of,
+                    &label,
+                )
             }
-            if self.series.is_empty() {
-                return Ok(());
-            }
-            // The curves of latencies are low on the left.
-            let legend = SeriesLabelPosition::UpperLeft;
-            chart
-                .configure_series_labels()
-                .position(legend)
-                .label_font(text(12, FontStyle::Normal))
-                .draw()
         })
+    }
+
+    /// Draws it on these axes. `place` is where a value is on the horizontal one, `label` what is written there.
+    fn draw_on<X>(
+        &self,
+        area: &DrawingArea<SVGBackend<'_>, Shift>,
+        (x, y): (X, Range<f64>),
+        place: fn(f64) -> f64,
+        label: &dyn Fn(&f64) -> String,
+    ) -> Painted
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let place = |(x, y): &(f64, f64)| (place(*x), *y);
+        let mut chart = ChartBuilder::on(area)
+            .margin_left(12)
+            .margin_right(34)
+            .x_label_area_size(48)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x, y)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(RULE)
+            .label_style(text(12, FontStyle::Normal))
+            .x_desc(&self.x)
+            .x_labels(TICKS)
+            .x_label_formatter(label)
+            .y_desc(&self.y)
+            .y_labels(TICKS)
+            .y_label_formatter(&|y| short(*y))
+            .draw()?;
+        for series in &self.series {
+            let colour = series.colour;
+            let curve = LineSeries::new(series.curve.iter().map(place), colour.stroke_width(2));
+            let swatch =
+                move |(x, y)| Rectangle::new([(x, y - 2), (x + 14, y + 2)], colour.filled());
+            chart.draw_series(curve)?.label(&series.name).legend(swatch);
+            let dots =
+                series.points.iter().map(|point| Circle::new(place(point), 3, colour.filled()));
+            chart.draw_series(dots)?;
+        }
+        if self.series.is_empty() {
+            return Ok(());
+        }
+        // The curves of latencies are low on the left.
+        let legend = SeriesLabelPosition::UpperLeft;
+        chart
+            .configure_series_labels()
+            .position(legend)
+            .label_font(text(12, FontStyle::Normal))
+            .draw()
     }
 }
 
@@ -377,8 +361,9 @@ mod tests {
         };
         Chart {
             title: "a < b".into(),
-            x: Axis("x".into(), scale),
-            y: Axis("y".into(), Scale::Linear),
+            x: "x".into(),
+            scale,
+            y: "y".into(),
             series: (0..series).map(one).collect(),
         }
     }
@@ -441,7 +426,7 @@ mod tests {
         for label in ["50 %", "90 %", "99 %"] {
             assert!(svg.contains(label), "{label}: {svg}");
         }
-        let place = |q| Scale::LogNines.place(q);
+        let place = |quantile| one_of(quantile).log10();
         let step = place(0.99) - place(0.9);
         assert!((place(0.999) - place(0.99) - step).abs() < 1e-9);
     }

@@ -16,7 +16,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use crate::chart::{Axis, Chart, Scale, Series, colour};
+use crate::chart::{Chart, Scale, Series, colour};
 use crate::statistics::{deviation, fitted, mean, quadratic};
 
 pub use read::{Rate, SampleRun, read};
@@ -154,8 +154,9 @@ impl Analysis {
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
         Ok(Chart {
             title: format!("{column} by requests/s"),
-            x: Axis("requests/s".into(), Scale::Linear),
-            y: Axis(format!("{column}, {unit}"), Scale::Linear),
+            x: "requests/s".into(),
+            scale: Scale::Linear,
+            y: format!("{column}, {unit}"),
             series,
         })
     }

@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 use super::cell::Cell;
 use super::summary::Summary;
-use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, as_preferred, colour};
+use crate::chart::{Bar, Bars, Chart, Scale, Series, as_preferred, colour};
 use crate::cost::{self, Price};
 use crate::figures;
 use crate::mesh_names::NONE;
@@ -82,8 +82,9 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> CaptionedChart {
     });
     let chart = Chart {
         title: format!("{title}: latency by percentile"),
-        x: Axis("share of requests that were at least this fast".into(), Scale::LogNines),
-        y: Axis("latency, ms".into(), Scale::Linear),
+        x: "share of requests that were at least this fast".into(),
+        scale: Scale::LogNines,
+        y: "latency, ms".into(),
         series: series.collect(),
     };
     CaptionedChart::of_curves(
@@ -184,8 +185,9 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<CaptionedChart> {
         });
         let chart = Chart {
             title: format!("{name}: {title} by requests/s"),
-            x: Axis("requests/s".into(), Scale::Linear),
-            y: Axis(format!("{title}, {unit}"), Scale::Linear),
+            x: "requests/s".into(),
+            scale: Scale::Linear,
+            y: format!("{title}, {unit}"),
             series: series.collect(),
         };
         CaptionedChart::of_curves(
