@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::Deserialize;
+
 /// A program that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is missing: {bring}")]
@@ -20,6 +22,34 @@ impl Missing {
     }
 }
 
+/// A program, as a file of this suite describes it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tool {
+    /// Its name in PATH, or beside this program if it is Leno's; `None` for one that the user has to name.
+    program: Option<String>,
+    /// Where `scripts/tools.sh` installs it.
+    installed: Option<String>,
+    /// How to get it.
+    bring: String,
+}
+
+impl Tool {
+    /// The program that the user has `given` for what is called `name`, or else the one that is found.
+    pub(crate) fn find(&self, (name, given): (&str, Option<&Path>)) -> Result<PathBuf, Missing> {
+        let in_path = || {
+            let name = self.program.as_deref()?;
+            let is_ours = name.starts_with("leno-");
+            if is_ours { leno_local::program::find(name) } else { find(name) }
+        };
+        let found = || self.installed.as_deref().and_then(installed).or_else(in_path);
+        let program = given.map_or_else(found, |given| given.is_file().then(|| given.to_owned()));
+        let name = self.program.as_deref().unwrap_or(name);
+        let what = given.map_or_else(|| name.to_owned(), |given| given.display().to_string());
+        program.ok_or_else(|| Missing::new(what, &*self.bring))
+    }
+}
+
 /// Finds a program in PATH and in the directories that root's PATH may lack.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -31,7 +61,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 
 /// Finds a program that `scripts/tools.sh` has installed: in LENO_TOOLS, or else in `tools` beside
 /// the directory of the build profile that this program is from.
-pub(crate) fn installed(path: &str) -> Option<PathBuf> {
+fn installed(path: &str) -> Option<PathBuf> {
     let given = std::env::var_os("LENO_TOOLS").map(PathBuf::from);
     let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("tools"));
     let file = given.or_else(built)?.join(path);
@@ -44,18 +74,4 @@ pub(crate) fn version(program: &Path, flag: &str) -> String {
     let said = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&said);
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned()
-}
-
-/// The program that the user named, or else the first that is found.
-///
-/// # Errors
-/// If it is not there; `bring` is the command that installs it.
-pub(crate) fn named_or(
-    (name, given): (&str, Option<&Path>),
-    found: Option<PathBuf>,
-    bring: &str,
-) -> Result<PathBuf, Missing> {
-    let program = given.map_or(found, |given| given.is_file().then(|| given.to_owned()));
-    let what = || given.map_or(name.to_owned(), |given| given.display().to_string());
-    program.ok_or_else(|| Missing::new(what(), bring))
 }

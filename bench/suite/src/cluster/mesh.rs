@@ -14,7 +14,7 @@ use super::names::RUN;
 use crate::measurement::usage::Role;
 use crate::mesh_names::CLUSTER;
 use crate::scenario::{Disturbance, Scenario};
-use crate::tools::{self, Missing};
+use crate::tools::{Missing, Tool};
 
 /// A mesh of a cluster, or none; in the order of [`CLUSTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub enum Mesh {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct MeshFacts {
     /// Another project's program that installs and removes it; `None` if this program does.
-    pub(super) tool: Option<String>,
+    pub(super) tool: Option<Tool>,
     /// The label of a namespace that is part of the mesh.
     pub(super) label: Option<(String, String)>,
     /// The annotation of a namespace that is part of the mesh.
@@ -68,12 +68,6 @@ static FACTS: LazyLock<BTreeMap<String, MeshFacts>> = LazyLock::new(|| {
     let all = serde_saphyr::from_str(include_str!("../../data/meshes.yaml"));
     all.expect("a test reads the built-in file")
 });
-
-/// The commands that install the tools of meshes.
-const TOOLS: [(&str, &str); 2] = [
-    ("istioctl", "curl -L https://istio.io/downloadIstio | sh - ; its bin/istioctl into PATH"),
-    ("linkerd", "curl -fsL https://run.linkerd.io/install-edge | sh ; its linkerd into PATH"),
-];
 
 impl Mesh {
     /// All meshes, `None` first.
@@ -110,9 +104,7 @@ impl Mesh {
     /// # Errors
     /// The missing program, and the command that installs it.
     pub fn find(self) -> Result<Option<PathBuf>, Missing> {
-        let Some(tool) = &self.facts().tool else { return Ok(None) };
-        let bring = TOOLS.iter().find(|(name, _)| name == tool).map_or("", |(_, bring)| bring);
-        tools::find(tool).map(Some).ok_or_else(|| Missing::new(tool, bring))
+        self.facts().tool.as_ref().map(|tool| tool.find((self.name(), None))).transpose()
     }
 
     pub(super) fn facts(self) -> &'static MeshFacts {
@@ -179,9 +171,6 @@ mod tests {
     fn every_mesh_is_found_by_its_name() {
         for mesh in Mesh::ALL {
             assert_eq!(Mesh::named(mesh.name()).unwrap(), mesh);
-            assert!(
-                mesh.facts().tool.iter().all(|tool| TOOLS.iter().any(|(name, _)| name == tool))
-            );
         }
         assert_eq!(Mesh::Leno.facts().namespace.as_deref(), Some(leno_charts::NAMESPACE));
         let lab = Mesh::named("haproxy").unwrap_err().to_string();

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::name::Client;
 use crate::interrupt::Interrupt;
 use crate::process;
-use crate::tools::{self, Missing};
+use crate::tools::{Missing, Tool};
 
 /// The share of the wanted requests below which a generator was the bottleneck.
 const LIMITED: f64 = 0.95;
@@ -32,9 +32,7 @@ static EXTERNAL: LazyLock<Vec<External>> = LazyLock::new(|| {
 #[serde(deny_unknown_fields)]
 pub(super) struct External {
     name: String,
-    /// Where `scripts/tools.sh` installs it.
-    installed: Option<String>,
-    bring: String,
+    tool: Tool,
     protocols: Vec<Protocol>,
     paces: Vec<String>,
     /// Why it makes no other load.
@@ -52,9 +50,7 @@ impl External {
     }
 
     pub(super) fn find(&self) -> Result<PathBuf, Missing> {
-        let found = self.installed.as_deref().and_then(tools::installed);
-        let found = found.or_else(|| tools::find(&self.name));
-        found.ok_or_else(|| Missing::new(&*self.name, &*self.bring))
+        self.tool.find((&self.name, None))
     }
 
     /// Why it cannot make this load; `None` if it can.

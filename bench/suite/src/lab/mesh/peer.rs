@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::hop::{Configuration, Hop, STREAM};
 use crate::scenario::{Disturbance, Scenario};
-use crate::tools::{self, Missing};
+use crate::tools::{self, Missing, Tool};
 
 /// The largest number of bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
 const SHEBANG: usize = 256;
@@ -33,14 +33,9 @@ pub struct MeshPrograms {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
-    /// The program in PATH, or beside this one if it is Leno's; `None` for one that the user has to name.
-    program: Option<String>,
-    /// Where `scripts/tools.sh` installs it.
-    installed: Option<String>,
+    tool: Tool,
     /// Python code that prints the path of the program, for a start script of pip.
     python: Option<String>,
-    /// How to get it.
-    bring: String,
     /// The flag that makes it print its version; `None` if the name of its file stands for that.
     version: Option<String>,
     /// Its main file.
@@ -118,13 +113,7 @@ fn parsed_if_any<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
 impl Peer {
     /// The program of a mesh of this name, or the one that the user named.
     pub(super) fn find(&self, named: (&str, Option<&Path>)) -> Result<MeshPrograms, Missing> {
-        let in_path = || {
-            let name = self.program.as_deref()?;
-            let is_ours = name.starts_with("leno-");
-            if is_ours { leno_local::program::find(name) } else { tools::find(name) }
-        };
-        let found = self.installed.as_deref().and_then(tools::installed).or_else(in_path);
-        let program = tools::named_or(named, found, &self.bring)?;
+        let program = self.tool.find(named)?;
         let python = self.python.as_deref();
         let program = python.and_then(|code| behind(&program, code)).unwrap_or(program);
         let version = match &self.version {
