@@ -184,6 +184,12 @@ pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
     Ok(facts)
 }
 
+/// Whether the last field is a valid `traceparent`, on which nothing else in a request depends.
+pub(crate) fn ends_with_trace(block: &Block) -> bool {
+    let last = block.iter().next_back();
+    last.is_some_and(|field| field.token() == Token::TRACEPARENT && is_value(field.value()))
+}
+
 /// Removes fields that a valid section has and that must not be forwarded: a `content-length` that
 /// repeats another (RFC 9110 section 8.6), or that is in a response without content (1xx, 204).
 pub(crate) fn remove_lengths(block: &mut Block, facts: &Facts) {

@@ -21,6 +21,32 @@ pub(crate) enum Kind {
     Trailers,
 }
 
+/// Bytes of a `traceparent` in the form in which a proxy of the mesh sends it: a literal without indexing, two bytes for the
+/// index of its name in the dynamic table, one for its length, and the value.
+const TRACE_BYTES: usize = 58;
+
+/// A request's section whose last field is a `traceparent`, without and with this field alone. Its value differs in each
+/// request, in whose other fields a client repeats itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Split<'s> {
+    pub(crate) section: &'s [u8],
+    /// What may be such a field: only a decoder can say where a field begins.
+    pub(crate) trace: Option<&'s [u8]>,
+}
+
+impl<'s> Split<'s> {
+    pub(crate) fn of(section: &'s [u8], kind: Kind) -> Self {
+        let parts = || {
+            let (before, trace) =
+                section.split_at_checked(section.len().checked_sub(TRACE_BYTES)?)?;
+            let is_trace = matches!(trace, [0x0f, 0..=0x7f, 55, ..]) && before.len() <= MAX_BYTES;
+            is_trace.then_some(Self { section: before, trace: Some(trace) })
+        };
+        let split = if kind == Kind::Request { parts() } else { None };
+        split.unwrap_or(Self { section, trace: None })
+    }
+}
+
 /// Decoded and valid sections of one connection, by their bytes. An entry stays valid as long as
 /// the decoder's [version](leno_hpack::Decoder::version) does not change.
 #[derive(Default)]
@@ -63,12 +89,13 @@ impl Repeats {
     }
 
     /// Caches a section when it arrives the second time in a row for its slot: a section that comes
-    /// once is not worth a copy.
+    /// once is not worth a copy. `apart`: so many of the last fields are behind the section.
     pub(crate) fn note(
         &mut self,
         section: &[u8],
         (version, kind): (u64, Kind),
         (fields, facts): (&Head, Facts),
+        apart: usize,
     ) {
         let Some(hash) = hash(section) else { return };
         if self.slots.is_empty() {
@@ -79,7 +106,8 @@ impl Repeats {
             slot.known = None;
         } else if fields.size() <= MAX_BLOCK_BYTES {
             let section = section.to_vec();
-            let fields = (**fields).clone();
+            let mut fields = (**fields).clone();
+            (0..apart).for_each(|_| fields.pop());
             slot.known = Some(Section { section, version, kind, fields, facts });
         }
     }
@@ -125,9 +153,9 @@ mod tests {
         let mut repeats = Repeats::default();
         let fields: Head = [(":status", "200"), ("content-length", "7")].into_iter().collect();
         let of = (1, Kind::Response);
-        repeats.note(b"\x88\xbe", of, (&fields, FACTS));
+        repeats.note(b"\x88\xbe", of, (&fields, FACTS), 0);
         assert!(found(&repeats, b"\x88\xbe", of).is_none(), "once is not enough");
-        repeats.note(b"\x88\xbe", of, (&fields, FACTS));
+        repeats.note(b"\x88\xbe", of, (&fields, FACTS), 0);
         assert_eq!(found(&repeats, b"\x88\xbe", of), Some((fields.clone(), FACTS)));
         assert!(found(&repeats, b"\x88\xbe", (2, Kind::Response)).is_none(), "another table");
         assert!(found(&repeats, b"\x88\xbe", (1, Kind::Trailers)).is_none(), "not checked as such");
@@ -141,8 +169,8 @@ mod tests {
         let mut repeats = Repeats::default();
         let fields: Head = [("a", "x".repeat(MAX_BLOCK_BYTES))].into_iter().collect();
         for _ in 0..3 {
-            repeats.note(b"\xbe", (0, Kind::Trailers), (&fields, FACTS));
-            repeats.note(&[0xbe; MAX_BYTES + 1], (0, Kind::Trailers), (&Head::new(), FACTS));
+            repeats.note(b"\xbe", (0, Kind::Trailers), (&fields, FACTS), 0);
+            repeats.note(&[0xbe; MAX_BYTES + 1], (0, Kind::Trailers), (&Head::new(), FACTS), 0);
         }
         assert!(found(&repeats, b"\xbe", (0, Kind::Trailers)).is_none());
         assert!(found(&repeats, &[0xbe; MAX_BYTES + 1], (0, Kind::Trailers)).is_none());

@@ -24,8 +24,8 @@ fn frame(kind: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// The frames of each round: HEADERS, DATA of this length, trailers.
-fn messages(head: &[(&str, &str)], body: usize) -> Vec<Vec<u8>> {
+/// The frames of each round: HEADERS, DATA of this length, trailers. `is_traced`: each head ends with a `traceparent` of its own.
+fn messages((head, is_traced): (&[(&str, &str)], bool), body: usize) -> Vec<Vec<u8>> {
     let mut encoder = Encoder::new(4096);
     let mut section = |fields: &[(&str, &str)]| {
         let mut out = vec![];
@@ -36,7 +36,9 @@ fn messages(head: &[(&str, &str)], body: usize) -> Vec<Vec<u8>> {
         .map(|round| {
             let id = round * 2 + 1;
             let mut bytes = vec![];
-            frame(1, 4, id, &section(head), &mut bytes);
+            let trace = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{round:02}");
+            let head = [head, &[("traceparent", &trace)]].concat();
+            frame(1, 4, id, &section(&head[..head.len() - usize::from(!is_traced)]), &mut bytes);
             for part in vec![b'x'; body].chunks(16_384) {
                 frame(0, 0, id, part, &mut bytes);
             }
@@ -82,7 +84,7 @@ async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
 }
 
 /// Number of allocations in each round.
-async fn rounds(body: usize) -> Vec<u64> {
+async fn rounds(body: usize, is_traced: bool) -> Vec<u64> {
     let limits = Rc::new(Limits::default());
     let (mut user, near) = pair().await;
     let (mut application, far) = pair().await;
@@ -90,8 +92,9 @@ async fn rounds(body: usize) -> Vec<u64> {
     let (client, client_driver) = leno_h2::client(far, &limits);
     let mut drivers = pin!(async { tokio::join!(server_driver, client_driver) });
     let post = [(":method", "POST"), (":scheme", "http"), (":path", "/a.b/C"), (":authority", "a")];
-    let requests = messages(&post, body);
-    let responses = messages(&[(":status", "200"), ("content-type", "application/grpc")], body);
+    let requests = messages((&post, is_traced), body);
+    let responses =
+        messages((&[(":status", "200"), ("content-type", "application/grpc")], false), body);
     let mut counts = Vec::with_capacity(ROUNDS as usize);
     let (mut theirs, mut ours) = (vec![0; 1 << 17], vec![0; 1 << 17]);
     let exchanges = async {
@@ -126,8 +129,9 @@ async fn rounds(body: usize) -> Vec<u64> {
 #[test]
 fn a_steady_relay_allocates_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for body in [0, 100, 1024, 10_000, 60_000] {
-        let counts = runtime.block_on(rounds(body));
+    let bodies = [0, 100, 1024, 10_000, 60_000].map(|body| (body, false));
+    for (body, is_traced) in bodies.into_iter().chain([(100, true)]) {
+        let counts = runtime.block_on(rounds(body, is_traced));
         // The first rounds allocate the buffers, the slots and the timer.
         assert_eq!(counts[20..], vec![0; counts.len() - 20], "{body}: {counts:?}");
     }

@@ -54,6 +54,14 @@ struct Span {
     sensitive: bool,
 }
 
+/// The first fields of a block, for the comparison with those of another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning<'a> {
+    /// Names and values in the order in which they were written, including removed ones.
+    pub(crate) bytes: &'a [u8],
+    spans: &'a [Span],
+}
+
 /// One field of a [`Block`].
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
@@ -222,6 +230,15 @@ impl Block {
         self.size -= span.size();
     }
 
+    /// Removes the last field, and its bytes if they are the last.
+    pub fn pop(&mut self) {
+        let Some(span) = self.spans.pop() else { return };
+        self.size -= span.size();
+        if span.is_at_end(&self.bytes) {
+            self.bytes.truncate(span.name as usize);
+        }
+    }
+
     /// Removes all fields with this name. Returns how many there were.
     pub fn remove_all(&mut self, name: &[u8]) -> usize {
         let before = self.len();
@@ -278,18 +295,28 @@ impl Block {
         }
     }
 
-    /// Names and values in the order in which they were written, including removed ones.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// All fields.
+    pub(crate) fn whole(&self) -> Beginning<'_> {
+        Beginning { bytes: &self.bytes, spans: &self.spans }
     }
 
-    /// Whether both blocks have the same fields and the same layout. Cheaper than comparing for
-    /// equality.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let same = |(a, b): (&Span, &Span)| a.place() == b.place();
-        self.bytes == other.bytes
-            && self.spans.len() == other.spans.len()
-            && self.spans.iter().zip(&other.spans).all(same)
+    /// The last field, if it has this well-known name and was written last, and the fields before it. Otherwise all fields.
+    pub(crate) fn split_last(&self, token: Token) -> (Beginning<'_>, Option<Field<'_>>) {
+        match self.spans.split_last() {
+            Some((last, spans)) if last.hints.token == token && last.is_at_end(&self.bytes) => {
+                let bytes = &self.bytes[..last.name as usize];
+                (Beginning { bytes, spans }, Some(last.field(&self.bytes)))
+            }
+            _ => (self.whole(), None),
+        }
+    }
+
+    /// Becomes a copy of these fields. Reuses the allocated memory.
+    pub(crate) fn copy(&mut self, fields: Beginning<'_>) {
+        self.clear();
+        self.bytes.extend_from_slice(fields.bytes);
+        self.spans.extend_from_slice(fields.spans);
+        self.size = fields.spans.iter().map(Span::size).sum();
     }
 
     /// The buffer, for a decoder. It appends the bytes of the next field and then calls
@@ -315,6 +342,21 @@ impl Block {
     }
 }
 
+impl<'a> Beginning<'a> {
+    /// The fields in order.
+    pub(crate) fn iter(self) -> Fields<'a> {
+        Fields { bytes: self.bytes, spans: self.spans.iter() }
+    }
+
+    /// Whether both have the same fields and the same layout. Cheaper than comparing for equality.
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        let same = |(a, b): (&Span, &Span)| a.place() == b.place();
+        self.bytes == other.bytes
+            && self.spans.len() == other.spans.len()
+            && self.spans.iter().zip(other.spans).all(same)
+    }
+}
+
 impl Span {
     /// Everything except the hints, which are derived from the bytes.
     fn place(&self) -> (u32, u32, u32, u32, bool) {
@@ -333,6 +375,12 @@ impl Span {
 
     fn size(&self) -> usize {
         self.name_length as usize + self.value_length as usize + FIELD_OVERHEAD
+    }
+
+    /// Whether the last of these bytes are the name and the value behind it. A value that was replaced is elsewhere.
+    fn is_at_end(&self, bytes: &[u8]) -> bool {
+        self.value == self.name + self.name_length
+            && self.value as usize + self.value_length as usize == bytes.len()
     }
 
     #[inline]

@@ -93,6 +93,8 @@ pub struct Decoder {
     required: Option<usize>,
     /// How often the size or its limit has changed, modulo 2^32.
     changes: u32,
+    /// Bytes of the last field of the section that was decoded last, as it was encoded.
+    last_field: usize,
 }
 
 impl Decoder {
@@ -101,7 +103,7 @@ impl Decoder {
     /// [`set_max_table`](Decoder::set_max_table).
     pub fn new(max_table_bytes: usize) -> Self {
         let limit = max_table_bytes.min(MAX_TABLE_BYTES);
-        Self { table: Table::new(limit), limit, required: None, changes: 0 }
+        Self { table: Table::new(limit), limit, required: None, changes: 0, last_field: 0 }
     }
 
     /// Changes the limit. Call it when the peer has acknowledged the setting.
@@ -125,6 +127,21 @@ impl Decoder {
         self.table.size()
     }
 
+    /// Bytes of the last field of the section that was decoded last, as it was encoded.
+    pub fn last_field(&self) -> usize {
+        self.last_field
+    }
+
+    /// Appends a field that stands behind a section, if it is a literal that no table keeps, and within the limits. Otherwise
+    /// the block may have changed, and the section with this field must be decoded as a whole.
+    pub fn append(&self, field: &[u8], block: &mut Block, limits: Limits) -> bool {
+        let Some((&first @ ..0x10, mut rest)) = field.split_first() else { return false };
+        let mut sink = Sink::new(block, limits);
+        let literal = Literal::new(first, 4);
+        let Ok(text) = self.text(&literal, &mut rest, &mut sink) else { return false };
+        rest.is_empty() && sink.finish(text, literal.never)
+    }
+
     /// Decodes a whole section (HEADERS and all its CONTINUATION frames) into `block`, which is
     /// cleared first.
     ///
@@ -143,10 +160,10 @@ impl Decoder {
         }
         let mut rest = section;
         self.size_updates(&mut rest)?;
-        let list_bytes = limits.list_bytes.min(MAX_SECTION_BYTES);
-        let mut sink =
-            Sink { block, list_bytes, fields: limits.fields, full: false, spare: list_bytes };
+        let mut sink = Sink::new(block, limits);
+        self.last_field = 0;
         while let Some((&first, after)) = rest.split_first() {
+            self.last_field = rest.len();
             rest = after;
             match first {
                 0x80.. => self.indexed(integer::decode(first, 7, &mut rest)?, &mut sink)?,
@@ -216,24 +233,29 @@ impl Decoder {
         rest: &mut &[u8],
         sink: &mut Sink<'_>,
     ) -> Result<(), DecodeError> {
+        let mut text = self.text(&literal, rest, sink)?;
+        if literal.indexed {
+            let (name, value) = sink.block.bytes_mut()[text.start..].split_at(text.name_length);
+            text.hints.field_hash = hash::of_field(text.hints.name_hash, value);
+            self.table.insert(name, value, text.hints);
+        }
+        sink.finish(text, literal.never);
+        Ok(())
+    }
+
+    /// Appends the name and the value of a literal to the block's buffer.
+    fn text(
+        &self,
+        literal: &Literal,
+        rest: &mut &[u8],
+        sink: &mut Sink<'_>,
+    ) -> Result<Text, DecodeError> {
         let index = integer::decode(literal.first, literal.bits, rest)?;
         let start = sink.block.bytes_mut().len();
-        let mut hints = self.name(index, rest, sink)?;
+        let hints = self.name(index, rest, sink)?;
         let name_length = sink.block.bytes_mut().len() - start;
         string(rest, sink.block.bytes_mut())?;
-        let text = &sink.block.bytes_mut()[start..];
-        if literal.indexed {
-            hints.field_hash = hash::of_field(hints.name_hash, &text[name_length..]);
-            let (name, value) = text.split_at(name_length);
-            self.table.insert(name, value, hints);
-        }
-        let length = text.len();
-        if sink.admits(length) {
-            sink.block.finish(start, name_length, hints, literal.never);
-        } else {
-            sink.block.bytes_mut().truncate(start);
-        }
-        Ok(())
+        Ok(Text { start, name_length, hints })
     }
 
     /// Appends the name of a literal to the block's buffer.
@@ -278,6 +300,13 @@ impl Literal {
     }
 }
 
+/// A name and a value at the end of the block's buffer.
+struct Text {
+    start: usize,
+    name_length: usize,
+    hints: Hints,
+}
+
 /// The block being built, and its remaining limits.
 struct Sink<'a> {
     block: &'a mut Block,
@@ -291,7 +320,24 @@ struct Sink<'a> {
     spare: usize,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    fn new(block: &'a mut Block, limits: Limits) -> Self {
+        let list_bytes = limits.list_bytes.min(MAX_SECTION_BYTES);
+        Self { block, list_bytes, fields: limits.fields, full: false, spare: list_bytes }
+    }
+
+    /// Makes a field of `text`, if it still fits.
+    fn finish(&mut self, text: Text, never: bool) -> bool {
+        let length = self.block.bytes_mut().len() - text.start;
+        let admitted = self.admits(length);
+        if admitted {
+            self.block.finish(text.start, text.name_length, text.hints, never);
+        } else {
+            self.block.bytes_mut().truncate(text.start);
+        }
+        admitted
+    }
+
     /// Whether a field whose name and value have `length` bytes in total still fits.
     fn admits(&mut self, length: usize) -> bool {
         let size = self.block.size() + length + FIELD_OVERHEAD;

@@ -5,7 +5,7 @@
     reason = "positions are lengths that the buffer had before"
 )]
 
-use crate::block::{Block, FIELD_OVERHEAD, Field, Hints};
+use crate::block::{Beginning, Block, FIELD_OVERHEAD, Field, Hints};
 use crate::index::Index;
 use crate::repeat::Repeats;
 use crate::table::{Entry, Table};
@@ -113,21 +113,29 @@ impl Encoder {
     }
 
     /// Appends the section of a block. If the same block was encoded before as indices of whole
-    /// fields alone, and the table has not changed since, that section is copied.
+    /// fields alone, and the table has not changed since, that section is copied. A `traceparent` at the end may be another.
     pub fn encode_block(&mut self, block: &Block, out: &mut Vec<u8>) {
-        let Some(hash) = Repeats::hash(block).filter(|_| !self.update_due) else {
-            return self.encode(block, out);
+        let (fields, trace) = block.split_last(Token::TRACEPARENT);
+        self.encode_repeated(fields, out);
+        if let Some(trace) = trace {
+            self.field(&trace, out);
+        }
+    }
+
+    fn encode_repeated(&mut self, fields: Beginning<'_>, out: &mut Vec<u8>) {
+        let Some(hash) = Repeats::hash(fields).filter(|_| !self.update_due) else {
+            return self.encode(fields.iter(), out);
         };
         let inserted = self.table.inserted();
-        if let Some(section) = self.repeats.find(hash, block, inserted) {
+        if let Some(section) = self.repeats.find(hash, fields, inserted) {
             return out.extend_from_slice(section);
         }
         let start = out.len();
         self.literal = false;
-        self.encode(block, out);
+        self.encode(fields.iter(), out);
         // A literal may enter the table next time. Without a literal the table has not changed.
         if !self.literal {
-            self.repeats.note(hash, block, (inserted, &out[start..]));
+            self.repeats.note(hash, fields, (inserted, &out[start..]));
         }
     }
 
@@ -151,6 +159,9 @@ impl Encoder {
             let name = self.name_index(field);
             return self.literal(NEVER_INDEXED, name, field, out);
         }
+        if token == Token::TRACEPARENT && self.changing(field, out) {
+            return;
+        }
         if let Some(index) = static_field(token, field.value()) {
             return out.push(0x80 | index as u8);
         }
@@ -168,6 +179,19 @@ impl Encoder {
         } else {
             self.literal(NOT_KEPT, name, field, out);
         }
+    }
+
+    /// Appends a field that no two messages have, if a table has its name. The value is not looked for in the table, and not
+    /// coded: to code and to decode it would cost the ends more than the quarter of its bytes is worth.
+    fn changing(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> bool {
+        let name = self.name_index(field);
+        if name == 0 {
+            return false;
+        }
+        self.literal = true;
+        integer::encode(NOT_KEPT.pattern, NOT_KEPT.bits, name, out);
+        plain(field.value(), out);
+        true
     }
 
     /// The index of the field's name. 0 if no table has it.
@@ -225,9 +249,13 @@ impl Encoder {
 /// Appends a string, Huffman-coded if that is shorter.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     if !coded(text, out) {
-        integer::encode(0x00, 7, text.len(), out);
-        out.extend_from_slice(text);
+        plain(text, out);
     }
+}
+
+fn plain(text: &[u8], out: &mut Vec<u8>) {
+    integer::encode(0x00, 7, text.len(), out);
+    out.extend_from_slice(text);
 }
 
 /// Appends the Huffman-coded string. `false`, without appending, if that is not shorter.

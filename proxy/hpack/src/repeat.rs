@@ -1,7 +1,7 @@
 //! Sections that an encoder has written before and can copy.
 #![expect(clippy::indexing_slicing, reason = "the hash is reduced to the number of slots")]
 
-use crate::block::Block;
+use crate::block::{Beginning, Block};
 use crate::hash;
 
 /// Sections that are cached: calls that repeat on one connection have only a handful of different
@@ -29,24 +29,29 @@ struct Slot {
 }
 
 impl Repeats {
-    /// The hash of a block, which determines its slot. `None` if the block is too large.
-    pub(crate) fn hash(block: &Block) -> Option<u32> {
-        (block.bytes().len() <= MAX_BYTES).then(|| hash::of_name(block.bytes()))
+    /// The hash of these fields, which determines their slot. `None` if they are too large.
+    pub(crate) fn hash(fields: Beginning<'_>) -> Option<u32> {
+        (fields.bytes.len() <= MAX_BYTES).then(|| hash::of_name(fields.bytes))
     }
 
-    /// The section of this block, if it was encoded while the table was the same.
-    pub(crate) fn find(&self, hash: u32, block: &Block, inserted: u32) -> Option<&[u8]> {
+    /// The section of these fields, if it was encoded while the table was the same.
+    pub(crate) fn find(&self, hash: u32, fields: Beginning<'_>, inserted: u32) -> Option<&[u8]> {
         let slot = self.slots.get(hash as usize % SLOTS)?;
         let same = slot.hash == hash
             && slot.inserted == inserted
             && !slot.section.is_empty()
-            && slot.block.is_same(block);
+            && slot.block.whole().is_same(fields);
         same.then_some(&slot.section)
     }
 
-    /// Caches the section of a block when the block arrives the second time in a row for its slot:
-    /// a block that comes once is not worth a copy.
-    pub(crate) fn note(&mut self, hash: u32, block: &Block, (inserted, section): (u32, &[u8])) {
+    /// Caches the section of these fields when they arrive the second time in a row for their slot:
+    /// what comes once is not worth a copy.
+    pub(crate) fn note(
+        &mut self,
+        hash: u32,
+        fields: Beginning<'_>,
+        (inserted, section): (u32, &[u8]),
+    ) {
         if self.slots.is_empty() {
             self.slots = vec![Slot::default(); SLOTS].into();
         }
@@ -56,7 +61,7 @@ impl Repeats {
             return;
         }
         slot.inserted = inserted;
-        slot.block.clone_from(block);
+        slot.block.copy(fields);
         slot.section.clear();
         slot.section.extend_from_slice(section);
     }

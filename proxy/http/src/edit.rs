@@ -10,7 +10,7 @@ use crate::head::{
 
 mod block;
 
-pub(crate) use block::{INTERNAL, edit_block, ends_at_hop};
+pub(crate) use block::{INTERNAL, add_trace, edit_block, edit_fields, ends_at_hop};
 
 /// A whole header line, made once and sent many times.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,12 +134,12 @@ impl Edits<'_> {
             && self.target.is_none()
     }
 
-    /// Whether it only adds to a head in which `has` says which names there are.
-    fn only_adds(&self, has: impl FnOnce(&[u8]) -> bool) -> bool {
+    /// Whether it only adds to a head. `has_trace`: whether there is a `traceparent` in it.
+    fn only_adds(&self, has_trace: impl FnOnce() -> bool) -> bool {
         self.remove.is_empty()
             && self.set.is_empty()
             && self.target.is_none()
-            && (self.trace.is_none() || !has(TRACE_NAME))
+            && (self.trace.is_none() || !has_trace())
     }
 
     pub(crate) fn removes(&self, name: &[u8]) -> bool {
@@ -349,10 +349,11 @@ impl<'a, 'b> Planner<'a, 'b> {
         if is_kept && edits.is_empty() {
             return Plan::default();
         }
-        let has = |name: &[u8]| {
-            headers.iter().any(|header| header.name.of(self.bytes).eq_ignore_ascii_case(name))
+        let is_trace = |header: &Header| {
+            header.known == Known::Other
+                && header.name.of(self.bytes).eq_ignore_ascii_case(TRACE_NAME)
         };
-        if !(is_kept && edits.only_adds(has)) {
+        if !(is_kept && edits.only_adds(|| headers.iter().any(is_trace))) {
             self.headers(headers, hop, edits);
         }
         self.finish(length, hop, edits)

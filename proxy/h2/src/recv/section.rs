@@ -14,7 +14,7 @@ use crate::frame::{FrameHead, flag, number31};
 use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
 use crate::live;
-use crate::repeat::Kind;
+use crate::repeat::{Kind, Split};
 use crate::reserved::{is_mesh_field, is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 use crate::trailers::may_be_trailer;
@@ -134,13 +134,18 @@ impl Inner {
     fn decode(&mut self, section: &[u8], kind: Kind) -> Result<Decoded, ConnError> {
         let mut fields = Head::new();
         let before = self.decoder.version();
-        if let Some(facts) = self.repeats.find(section, (before, kind), &mut fields) {
-            return Ok(Decoded { fields, outcome: Outcome::Complete, checked: Ok(facts) });
-        }
         let limits = leno_hpack::Limits {
             list_bytes: self.limits.header_list_bytes as usize,
             fields: self.limits.header_fields,
         };
+        let split = Split::of(section, kind);
+        if let Some(facts) = self.repeats.find(split.section, (before, kind), &mut fields)
+            && split.trace.is_none_or(|trace| {
+                self.decoder.append(trace, &mut fields, limits) && head::ends_with_trace(&fields)
+            })
+        {
+            return Ok(Decoded { fields, outcome: Outcome::Complete, checked: Ok(facts) });
+        }
         let outcome = self.decoder.decode(section, &mut fields, limits).map_err(|_| {
             ConnError::abused(Abuse::Hpack, "a header section cannot be decoded (HPACK)")
         })?;
@@ -163,7 +168,16 @@ impl Inner {
         if let (Outcome::Complete, Ok(facts)) = (outcome, checked)
             && before == self.decoder.version()
         {
-            self.repeats.note(section, (before, kind), (&fields, facts));
+            // Where a repeated length was removed, the last field may be another one than that of the section.
+            let is_apart = |trace: &[u8]| {
+                !facts.length_repeated
+                    && self.decoder.last_field() == trace.len()
+                    && head::ends_with_trace(&fields)
+            };
+            match split.trace.is_some_and(is_apart) {
+                true => self.repeats.note(split.section, (before, kind), (&fields, facts), 1),
+                false => self.repeats.note(section, (before, kind), (&fields, facts), 0),
+            }
         }
         Ok(Decoded { fields, outcome, checked })
     }

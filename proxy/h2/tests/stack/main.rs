@@ -10,4 +10,5 @@ mod silence;
 mod splits;
 mod stalls;
 mod support;
+mod traces;
 mod writes;

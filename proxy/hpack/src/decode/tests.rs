@@ -185,3 +185,37 @@ fn hints_are_those_of_the_bytes() {
     }
     assert_eq!(encoder.table_size(), decoder.table_size());
 }
+
+#[test]
+fn a_literal_behind_a_section_is_appended() {
+    let mut decoder = Decoder::new(4096);
+    let mut block = Block::new();
+    let named = [0x82, 0x40, 1, b'n', 1, b'v'];
+    assert_eq!(decoder.decode(&named, &mut block, LIMITS), Ok(Outcome::Complete));
+    assert_eq!(decoder.last_field(), 5);
+    let (version, field) = (decoder.version(), [0x0f, 62 - 15, 2, b'w', b'w']);
+    assert_eq!(decoder.decode(&[0x82], &mut block, LIMITS), Ok(Outcome::Complete));
+    assert_eq!(decoder.last_field(), 1);
+    assert!(decoder.append(&field, &mut block, LIMITS));
+    assert!(block.iter().eq([Field::new(b":method", b"GET"), Field::new(b"n", b"ww")]));
+    block.pop();
+    assert!(block.iter().eq([Field::new(b":method", b"GET")]));
+    assert_eq!(block, [(":method", "GET")].into_iter().collect());
+
+    let refused: [&[u8]; 6] = [
+        &[],
+        &[0x82],
+        // One that enters the table, one that must never, one that is cut, and two.
+        &[0x40, 1, b'n', 1, b'v'],
+        &[0x10, 1, b'n', 1, b'v'],
+        &field[..4],
+        &[&field[..], &field].concat(),
+    ];
+    for field in refused {
+        assert!(!decoder.append(field, &mut Block::new(), LIMITS), "{field:02x?}");
+    }
+    for limits in [Limits { list_bytes: 76, ..LIMITS }, Limits { fields: 1, ..LIMITS }] {
+        assert!(!decoder.append(&field, &mut block, limits), "{limits:?}");
+    }
+    assert_eq!(decoder.version(), version);
+}

@@ -135,3 +135,33 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
         assert_eq!(pairs(&decoded), pairs(block), "{round}");
     }
 }
+
+#[test]
+fn a_traceparent_is_behind_what_is_repeated() {
+    let (mut encoder, mut plain) = (Encoder::new(4096), Encoder::new(4096));
+    let mut decoder = Decoder::new(4096);
+    let call = [(":method", "GET"), (":path", "/a"), ("x-id", "1")];
+    let mut lengths = Vec::new();
+    for round in 0..40 {
+        let value = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{round:02}");
+        let mut block: Block = call.into_iter().collect();
+        if round % 9 == 8 {
+            block.push(b"x-round", value.as_bytes());
+        }
+        block.push(b"traceparent", value.as_bytes());
+        if round == 20 {
+            // Neither end keeps a name from now on.
+            encoder.set_max_table(0);
+            plain.set_max_table(0);
+        }
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        encoder.encode_block(&block, &mut out);
+        plain.encode(&block, &mut expected);
+        assert_eq!(out, expected, "{round}");
+        let mut decoded = Block::new();
+        assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
+        assert_eq!(pairs(&decoded), pairs(&block), "{round}");
+        lengths.push(out.len());
+    }
+    assert_eq!(lengths[2..8], [3 + 2 + 1 + 55; 6], "its value is not coded");
+}

@@ -26,6 +26,12 @@ pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
 
 /// Applies `edits` to a head. `Host` stands for `:authority` and can be set, not removed.
 pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
+    edit_fields(block, edits);
+    add_trace(block, edits);
+}
+
+/// The same without the new `traceparent`, for which [`add_trace`] follows.
+pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     if !edits.keep_mesh {
         remove_reserved(block, is_mesh_field);
     }
@@ -35,8 +41,7 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     if edits.is_empty() {
         return;
     }
-    let has = |name: &[u8]| block.position(name).is_some();
-    if !edits.only_adds(has) {
+    if !edits.only_adds(|| block.position_of(Token::TRACEPARENT).is_some()) {
         block.retain(|field| {
             let framing = matches!(field.token(), Token::CONTENT_LENGTH | Token::HOST);
             field.is_pseudo() || framing || !edits.removes(field.name())
@@ -48,6 +53,11 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     for line in edits.set.iter().chain(edits.add) {
         add(block, line);
     }
+}
+
+/// Adds the new `traceparent`, if there is one. It is the only field that differs in requests that are the same otherwise, so
+/// both ends of a connection repeat what is before it.
+pub(crate) fn add_trace(block: &mut Block, edits: &Edits<'_>) {
     if let Some(line) = edits.trace {
         block.push(TRACE_NAME, line.value());
     }

@@ -6,7 +6,7 @@ use leno_hpack::{Block, Token};
 use super::carried::{begin, push_names, push_word};
 use super::lines::Lines;
 use super::{Carried, push_headers, websocket};
-use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
+use crate::edit::{Edits, INTERNAL, add_trace, edit_fields, ends_at_hop};
 use crate::head::{
     Framing, HeadError, Known, RequestHead, Version, absolute, decimal, in_target, in_token,
     is_authority, is_host_and_port, is_token, tokens, without_port,
@@ -76,7 +76,7 @@ pub(crate) fn to_h2(
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
         block.remove_all(b"sec-websocket-key");
     }
-    edit_block(&mut block, edits);
+    edit_fields(&mut block, edits);
     if to.mesh {
         let (mut value, title_case) = begin(head.version, &head.headers, bytes);
         let is_absolute = absolute(target).is_some() && !head.is_connect;
@@ -100,6 +100,7 @@ pub(crate) fn to_h2(
         push_names(&mut value, title_case, &head.headers, bytes);
         block.push(INTERNAL, &value);
     }
+    add_trace(&mut block, edits);
     Ok((block, upgrade.is_some() || head.is_connect))
 }
 
