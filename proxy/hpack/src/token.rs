@@ -135,6 +135,11 @@ impl Token {
         NAME_OF[usize::from(self.0)]
     }
 
+    /// The name as HTTP/1 usually has it, such as `Content-Type`. Empty for [`Token::NONE`].
+    pub fn title(self) -> &'static [u8] {
+        &TITLE_OF[usize::from(self.0)][..self.name().len()]
+    }
+
     /// The index of the name in the static table.
     pub(crate) fn static_index(self) -> Option<usize> {
         let index = usize::from(self.0);
@@ -236,6 +241,28 @@ const fn name_of() -> [&'static str; 256] {
     names
 }
 
+/// The length of the longest name.
+const LONGEST: usize = 27;
+
+static TITLE_OF: [[u8; LONGEST]; 256] = title_of();
+
+const fn title_of() -> [[u8; LONGEST]; 256] {
+    let mut titles = [[0; LONGEST]; 256];
+    let mut place = 0;
+    while place < NAMES.len() {
+        let name = NAMES[place].1.as_bytes();
+        let mut at = 0;
+        while at < name.len() {
+            let is_first = at == 0 || name[at - 1] == b'-';
+            titles[NAMES[place].0 as usize][at] =
+                if is_first { name[at].to_ascii_uppercase() } else { name[at] };
+            at += 1;
+        }
+        place += 1;
+    }
+    titles
+}
+
 /// A hash table with open addressing, by the hash of the name. 0 marks an empty slot.
 static BY_HASH: [u8; 512] = by_hash();
 
@@ -264,7 +291,11 @@ mod tests {
         for &(number, name) in NAMES {
             assert_eq!(Token::of(name.as_bytes()), Token(number));
             assert_eq!(Token(number).name(), name);
+            assert!(Token(number).title().eq_ignore_ascii_case(name.as_bytes()));
         }
+        assert_eq!(Token::WWW_AUTHENTICATE.title(), b"Www-Authenticate");
+        assert_eq!(Token::TE.title(), b"Te");
+        assert!(Token::NONE.title().is_empty());
         assert_eq!(Token::of(b"Accept"), Token::NONE);
         assert_eq!(Token::of(b""), Token::NONE);
     }

@@ -255,7 +255,8 @@ fn begin(
 ) -> Begun {
     let line = (head.version().as_str(), head.method(), head.target());
     let arrival = Arrival::Inbound { mark };
-    let begun = shared.parts.registry.begin(arrival, line, || (head.authority(), head.headers()));
+    let (registry, of) = (&shared.parts.registry, || (head.authority(), head.headers()));
+    let begun = registry.begin_with(arrival, line, of, || head.trace_headers());
     begun.came_from(|| edge.identity());
     begun
 }

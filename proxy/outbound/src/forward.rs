@@ -144,18 +144,15 @@ pub(crate) async fn forward<R: Hedgeable>(
         _ => {
             // The service may be back with another address, which a client that keeps this connection never asks for.
             let answer = MeshAnswer::error(503, DESTINATION_GONE).last();
-            return Forwarded::Answered(egress::unrouted(
-                shared,
-                request,
-                answer,
-                DESTINATION_GONE,
-            ));
+            let answer = egress::unrouted(shared, request, answer, DESTINATION_GONE);
+            return Forwarded::Answered(answer);
         }
     };
     let head = request.view();
     let line = (head.version().as_str(), head.method(), head.target());
+    let of = || (head.authority(), head.headers());
     let mut begun =
-        shared.registry.begin(Arrival::Outbound, line, || (head.authority(), head.headers()));
+        shared.registry.begin_with(Arrival::Outbound, line, of, || head.trace_headers());
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {

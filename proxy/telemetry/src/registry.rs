@@ -287,12 +287,28 @@ impl Registry {
     where
         H: Iterator<Item = (&'h str, &'h [u8])>,
     {
+        self.begin_with(arrival, (protocol, method, target), &of, || of().1)
+    }
+
+    /// The same. `trace_headers`: those of its headers that are about traces, perhaps among others.
+    #[must_use]
+    pub fn begin_with<'h, H, T>(
+        &self,
+        arrival: Arrival,
+        (protocol, method, target): (&'static str, &str, &[u8]),
+        of: impl Fn() -> (&'h str, H),
+        trace_headers: impl FnOnce() -> T,
+    ) -> Begun
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+        T: Iterator<Item = (&'h str, &'h [u8])>,
+    {
         let at = Instant::now();
         let noted = self.access.as_ref().and_then(|log| {
             let noted = log.note(method, target, || of().1)?;
             Some((Box::new(noted), log.layout().is_observed))
         });
-        let trace = self.traces.as_ref().and_then(|traces| traces.begin(of().1));
+        let trace = self.traces.as_ref().and_then(|traces| traces.begin(trace_headers()));
         let is_noted = |traces: &Rc<Traces>| trace.as_ref().is_some_and(|one| traces.notes(one));
         let request = Arriving { at, arrival, method, target };
         let (wanted, beyond) = self.open.wanted(&self.taps, request, || of().1);

@@ -2,7 +2,7 @@
 
 use leno_hpack::{Block, Field, Fields, Token};
 
-use super::{Header, RequestHead, ResponseHead, Version, absolute, split_once, tokens};
+use super::{Header, Known, RequestHead, ResponseHead, Version, absolute, split_once, tokens};
 
 /// A request's head with its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -134,6 +134,24 @@ impl<'a> RequestView<'a> {
         }
     }
 
+    /// Headers that may be about traces by the beginning of their names, and few others: `traceparent`, `tracestate`, `b3` and
+    /// `x-b3-*`. Cheaper than to look at all of them.
+    pub fn trace_headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let (lines, fields) = match self.0 {
+            Request::Http1(head, bytes) => (Some((head.headers.iter(), bytes)), None),
+            Request::Http2(block, _) => (None, Some(block.iter())),
+        };
+        let lines = lines.into_iter().flat_map(|(headers, bytes)| {
+            let others = headers.filter(|header| header.known == Known::Other);
+            others.map(move |header| (header.name.of(bytes), header.value.of(bytes)))
+        });
+        let fields = fields.into_iter().flatten().filter(|field| {
+            matches!(field.token(), Token::NONE | Token::TRACEPARENT | Token::TRACESTATE)
+        });
+        let all = lines.chain(fields.map(|field| (field.name(), field.value())));
+        all.filter(|(name, _)| may_be_of_trace(name)).map(|(name, value)| (text(name), value))
+    }
+
     fn path_and_query(&self) -> (&'a [u8], Option<&'a [u8]>) {
         if self.is_connect() {
             return (b"*", None);
@@ -263,6 +281,15 @@ fn values<'a, H: Iterator<Item = (&'a str, &'a [u8])> + Clone>(
     let named =
         move |(given, value): (&str, &'a [u8])| given.eq_ignore_ascii_case(name).then_some(value);
     headers.filter_map(named)
+}
+
+fn may_be_of_trace(name: &[u8]) -> bool {
+    matches!(
+        name,
+        [b't' | b'T', b'r' | b'R', ..]
+            | [b'b' | b'B', b'3']
+            | [b'x' | b'X', b'-', b'b' | b'B', b'3', ..]
+    )
 }
 
 /// Bytes that were checked to be ASCII as text.

@@ -14,6 +14,7 @@
 //!
 //! Most clients cause the same value with every request, so that HPACK sends it in one byte.
 
+use leno_hpack::{Field, Token};
 use smallvec::SmallVec;
 
 use crate::head::{Header, Version, is_text, is_token, split_once};
@@ -91,6 +92,16 @@ impl<'a> Carried<'a> {
 
     fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+    }
+
+    /// Writes the name of a field as it was.
+    pub(crate) fn put_name_of(&self, field: &Field<'_>, out: &mut Writer) {
+        match field.token() {
+            token if token != Token::NONE && self.title_case && self.words.is_empty() => {
+                out.put(token.title());
+            }
+            _ => self.put_name(field.name(), out),
+        }
     }
 
     /// Writes `name`, which is in lower case, as it was.

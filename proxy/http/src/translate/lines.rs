@@ -1,6 +1,6 @@
 //! HTTP/1 heads, line by line.
 
-use leno_hpack::{Block, Field};
+use leno_hpack::{Block, Field, Token};
 
 use super::Carried;
 use crate::head::{HeadError, is_token, text_end};
@@ -49,7 +49,13 @@ impl<'c> Lines<'c> {
     /// A line of a field that came from elsewhere.
     pub(super) fn field(&mut self, field: &Field<'_>) -> Result<(), HeadError> {
         check(field)?;
-        self.line(field.name(), field.value());
+        match self.carried {
+            None => self.put(field.name()),
+            Some(carried) => carried.put_name_of(field, &mut self.out),
+        }
+        self.put(b": ");
+        self.put(field.value());
+        self.put(b"\r\n");
         Ok(())
     }
 
@@ -61,8 +67,8 @@ impl<'c> Lines<'c> {
 
 /// Refuses what would break out of a line of HTTP/1, even if an earlier check has let it through.
 pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
-    let name = field.name();
-    if !is_token(name) {
+    let is_known = field.token() != Token::NONE && !field.is_pseudo();
+    if !is_known && !is_token(field.name()) {
         return Err(HeadError::Name);
     }
     if text_end(field.value(), 0) != field.value().len() {
