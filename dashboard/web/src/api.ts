@@ -368,7 +368,11 @@ async function get<T>(path: string, parameters: Record<string, string | number |
 export async function momentOf(at: number | undefined, window: number, signal: AbortSignal): Promise<Moment> {
   const of = async (path: string, parameters: Record<string, number>) => [path, await get(path, parameters, signal)] as const;
   // These are of the present, and not everywhere.
-  const ofNow = (path: string) => of(path, {}).catch(() => null);
+  const ofNow = (path: string) =>
+    of(path, {}).catch((error) => {
+      if (error instanceof Refused && error.status === 404) return null;
+      throw error;
+    });
   const now = await overview(signal);
   const at_ms = Math.round(at ?? now.to_ms ?? now.now_ms);
   const wanted = [
@@ -379,7 +383,7 @@ export async function momentOf(at: number | undefined, window: number, signal: A
     ...(at === undefined ? [ofNow("proxies"), ofNow("flows")] : []),
   ];
   const there = (await Promise.all(wanted)).filter((one) => one !== null);
-  return { saved_ms: now.now_ms, at_ms, answers: { overview: now, ...Object.fromEntries(there) } };
+  return { saved_ms: now.now_ms, at_ms, window_ms: window, answers: { overview: now, ...Object.fromEntries(there) } };
 }
 
 export const overview = (signal: AbortSignal) => get<Overview>("overview", {}, signal);

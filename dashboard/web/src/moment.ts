@@ -5,6 +5,8 @@ export interface Moment {
   /** When it was saved, and the end of the window that it shows. */
   saved_ms: number;
   at_ms: number;
+  /** The length of the window. */
+  window_ms: number;
   /** The answers, by the path of the interface. */
   answers: Record<string, unknown>;
 }
@@ -55,6 +57,9 @@ export async function save(now: Moment, mesh: string): Promise<void> {
   const link = document.createElement("a");
   link.href = address;
   link.download = `leno-${mesh.replace(/[^\w.-]+/g, "-")}-${new Date(now.at_ms).toISOString().replace(/[:.]/g, "-")}.html`;
+  document.body.append(link);
   link.click();
-  URL.revokeObjectURL(address);
+  link.remove();
+  // Some browsers read it after this task.
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

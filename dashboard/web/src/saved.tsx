@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 
 import * as api from "./api";
-import { clock } from "./format";
+import { clock, length } from "./format";
 import { moment, save } from "./moment";
 import type { Place } from "./route";
 
@@ -11,7 +11,7 @@ export function Saved() {
   if (moment === null) return null;
   return (
     <p class="state" data-state="saved">
-      <strong>A file:</strong> the mesh at {clock(moment.at_ms)}, saved {new Date(moment.saved_ms).toISOString()}. It has this moment alone.
+      <strong>A file:</strong> the mesh in the {length(moment.window_ms / 1000)} before {clock(moment.at_ms)}, saved {new Date(moment.saved_ms).toISOString()}. It has this moment alone.
     </p>
   );
 }
