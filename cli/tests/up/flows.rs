@@ -109,7 +109,7 @@ fn bytes_and_connections_of_a_hundred_thousand_requests_are_those_of_the_applica
 #[test]
 fn the_table_and_the_programs_are_replaced_while_a_mesh_is_called() {
     let Some(mesh) = root(storm_mesh) else { return };
-    let (connections, requests) = (20, 5_000);
+    let (connections, requests) = (20, 10_000);
     let sizes = [connections.to_string(), requests.to_string(), "20".to_owned()];
     let command = ["python3", "storm.py", "call", &sizes[0], &sizes[1], &sizes[2]];
     let ebpf = |arguments: &[&str]| {
