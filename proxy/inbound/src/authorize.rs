@@ -604,9 +604,9 @@ impl Access {
         request: Option<RequestView<'_>>,
     ) {
         policies.count(policy);
-        let policy = policies.name(policy);
-        shared.parts.registry.audited(self.audited_request(policy.clone(), request));
-        log_client!(self, shared, "audited"; policy, request = described(request));
+        shared.parts.registry.audited(self.audited_request(policies.name(policy), request));
+        log_client!(self, shared, "audited";
+            policy = policies.name(policy), request = described(request));
     }
 
     fn audited_request(&self, policy: String, request: Option<RequestView<'_>>) -> AuditedRequest {
