@@ -339,6 +339,9 @@ func (m mesh) busyPodIsPromoted() {
 		}
 		return err
 	})
+	m.until("leno stat shows it", func() error {
+		return m.shows([]string{"stat", "-n", "shared", "-o", "json"}, `"mode":"node"`, `"promoted":true`)
+	})
 	m.must(run1(inClient(": >/tmp/enough")))
 	m.until("it shares the process again", func() error {
 		pods, err := m.promoted()

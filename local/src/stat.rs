@@ -10,7 +10,7 @@ use crate::admin::Admin;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns::Netns;
-use crate::status::Status;
+use crate::status::{ProxyProcess, Status};
 
 /// How long a proxy may take to answer: the others answer within milliseconds and wait for it. With it
 /// `leno stat`, whose window is a second, takes less than two.
@@ -33,6 +33,7 @@ pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> 
             name: instance.name.clone(),
             meshed: instance.meshed,
             ready: instance.ready,
+            proxy: instance.proxy.as_ref().map(ProxyProcess::reported),
         };
         (named, instance.addresses.first().copied())
     });

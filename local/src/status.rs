@@ -126,6 +126,15 @@ pub struct ProxyProcess {
 }
 
 impl ProxyProcess {
+    /// What `leno stat` reports of it.
+    #[must_use]
+    pub fn reported(&self) -> leno_observe::stat::ProxyProcess {
+        use leno_observe::stat::ProxyProcess as Reported;
+        self.group
+            .as_deref()
+            .map_or_else(Reported::sidecar, |group| Reported::of_group(group, self.promoted))
+    }
+
     /// The ids of its processes: none while it is started again.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {

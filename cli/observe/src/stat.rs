@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 mod believed;
 mod growth;
 mod proxy_counters;
+mod proxy_process;
 mod proxy_state;
 mod routes;
 
@@ -18,6 +19,7 @@ use crate::metrics::Sample;
 pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
 pub(crate) use proxy_counters::{COUNTERS, GAUGES, IDENTITY};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
+pub use proxy_process::{ProcessReport, ProxyProcess};
 pub use proxy_state::{ProxyReport, ProxyState};
 pub use routes::{RouteGrowth, RouteName, RouteReport};
 
@@ -41,6 +43,8 @@ pub struct Instance {
     pub meshed: bool,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Where its proxy runs; `None` if it has none, or it is not known.
+    pub proxy: Option<ProxyProcess>,
 }
 
 /// A proxy's counters, or why it did not answer; `None` if it was not queried.
@@ -97,6 +101,8 @@ pub struct WorkloadReport {
     pub ready: usize,
     /// Whether it has proxies.
     pub meshed: bool,
+    /// Where its proxies run; empty where that is not known, as of a time in the past.
+    pub proxies: Vec<ProcessReport>,
     /// The requests it answered.
     #[serde(flatten)]
     pub signals: Signals,
@@ -411,19 +417,29 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
 
 fn workloads(instances: &[Instance], servers: &BTreeMap<Name, Total>) -> Vec<WorkloadReport> {
     let mut found: BTreeMap<Name, WorkloadReport> = BTreeMap::new();
+    let mut proxies: BTreeMap<Name, BTreeMap<ProxyProcess, usize>> = BTreeMap::new();
     for instance in instances {
         let name = (instance.namespace.clone(), instance.workload.clone());
+        if let Some(proxy) = instance.proxy.clone() {
+            *proxies.entry(name.clone()).or_default().entry(proxy).or_default() += 1;
+        }
         let report = found.entry(name.clone()).or_insert_with(|| WorkloadReport {
             namespace: name.0.clone(),
             name: name.1.clone(),
             instances: 0,
             ready: 0,
             meshed: false,
+            proxies: Vec::new(),
             signals: servers.get(&name).cloned().unwrap_or_default().signals(),
         });
         report.instances += 1;
         report.meshed |= instance.meshed;
         report.ready += usize::from(instance.ready);
+    }
+    for (name, counted) in proxies {
+        if let Some(report) = found.get_mut(&name) {
+            report.proxies = proxy_process::reports(counted);
+        }
     }
     found.into_values().collect()
 }

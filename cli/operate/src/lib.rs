@@ -27,6 +27,7 @@ mod mesh;
 mod namespaces;
 mod objects;
 mod pods;
+mod processes;
 mod proxy_removal;
 mod reach;
 mod removal;

@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use leno_kube::api::ListParams;
 use leno_kube::core::PartialObjectMeta;
 use leno_kube::{Api, Client};
-use leno_resources::NamespaceMode;
-use leno_sources::has_proxy;
+use leno_observe::stat::ProxyProcess;
+use leno_resources::{NamespaceMode, share};
+use leno_sources::{has_proxy, is_meshed};
 use leno_types::nearest;
 
 use crate::Error;
@@ -40,6 +41,9 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     }
 }
 
+/// Which pods share a process in node mode where neither they nor their namespace say it.
+const DEFAULT_SHARE: &str = "service-account";
+
 /// What begins the names of Leno's labels and annotations.
 const OWN: &str = "leno.dev/";
 
@@ -61,9 +65,9 @@ pub async fn namespace_settings(
     Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(settings).collect())
 }
 
-/// Where the proxies of namespaces run, as the namespaces say.
+/// Where the proxies of namespaces run, as the namespaces say, and which pods share one.
 #[derive(Debug, Default)]
-pub(crate) struct NamespaceModes(BTreeMap<String, NamespaceMode>);
+pub(crate) struct NamespaceModes(BTreeMap<String, (NamespaceMode, Option<String>)>);
 
 impl NamespaceModes {
     /// Reads one namespace, or all.
@@ -87,7 +91,8 @@ impl NamespaceModes {
         let mode = |one: PartialObjectMeta<Namespace>| {
             let metadata = one.metadata;
             let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
-            Some((metadata.name?, NamespaceMode::new(labels, annotations)))
+            let share = share(labels, annotations).map(str::to_owned);
+            Some((metadata.name?, (NamespaceMode::new(labels, annotations), share)))
         };
         Ok(Self(found.into_iter().filter_map(mode).collect()))
     }
@@ -105,8 +110,23 @@ impl NamespaceModes {
 
     /// Whether a pod has a proxy, of its own or of its node.
     pub(crate) fn has_proxy(&self, pod: &Pod) -> bool {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        has_proxy(pod, self.0.get(namespace).copied().unwrap_or_default())
+        has_proxy(pod, self.of(pod).map(|(mode, _)| *mode).unwrap_or_default())
+    }
+
+    /// Where the proxy of a pod is to run, if it has one.
+    pub(crate) fn proxy(&self, pod: &Pod) -> Option<ProxyProcess> {
+        if is_meshed(pod) {
+            return Some(ProxyProcess::sidecar());
+        }
+        let metadata = &pod.metadata;
+        let own = share(metadata.labels.as_ref(), metadata.annotations.as_ref());
+        let of_namespace = || self.of(pod)?.1.as_deref();
+        let share = own.or_else(of_namespace).unwrap_or(DEFAULT_SHARE);
+        self.has_proxy(pod).then(|| ProxyProcess::of_share(share))
+    }
+
+    fn of(&self, pod: &Pod) -> Option<&(NamespaceMode, Option<String>)> {
+        self.0.get(pod.metadata.namespace.as_deref().unwrap_or_default())
     }
 }
 

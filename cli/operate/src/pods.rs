@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, Pod};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
+use leno_observe::stat::ProxyProcess;
 use leno_sources::{is_ready, owner};
 use leno_types::Owner;
 
@@ -25,6 +26,10 @@ pub struct Running {
     pub meshed: bool,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// The node that it runs on.
+    pub node: Option<String>,
+    /// Where its proxy runs, as its settings and those of its namespace have it; `None` if it has none.
+    pub proxy: Option<ProxyProcess>,
 }
 
 /// The running pods of a namespace, or of all namespaces.
@@ -40,6 +45,8 @@ pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<Run
         owner: owner(pod),
         meshed: modes.has_proxy(pod),
         ready: is_ready(pod),
+        node: node(pod).map(str::to_owned),
+        proxy: modes.proxy(pod),
     };
     Ok(running.map(of).collect())
 }
@@ -56,6 +63,11 @@ pub(crate) async fn all(client: &Client, namespace: Option<&str>) -> Result<Vec<
 /// `Running`, `Pending` and the like; empty if unknown.
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The node that a pod runs on, or is to run on.
+pub(crate) fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
 }
 
 pub(crate) fn name(pod: &Pod) -> PodName {

@@ -4,23 +4,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use leno_kube::Client;
-use leno_observe::stat::{Answer, Instance, ProxyCounters, Scrape};
+use leno_observe::stat::{Answer, Instance, ProxyCounters, ProxyProcess, Scrape};
 
 use crate::pods::{self, Running};
 use crate::reach::{PodName, Reach};
-use crate::{Error, namespaces};
+use crate::{Error, namespaces, processes};
 
 /// Most proxies that are queried for one report; with sixteen at a time that takes about a minute.
 /// Some kilobytes are kept for each, depending on the number of its edges.
 const MAX_PROXIES: usize = 5_000;
 
-/// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`.
+/// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`; `system` is the namespace of
+/// the control plane.
 ///
 /// # Errors
 /// The namespace does not exist, the pods cannot be listed, there are too many, or the user may
 /// query no proxy. A proxy that does not answer is noted.
-pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Result<Scrape, Error> {
-    let running = match (pods::running(client, None).await, namespace) {
+pub async fn scrape(
+    client: &Client,
+    namespace: Option<&str>,
+    (mesh, system): (&str, &str),
+) -> Result<Scrape, Error> {
+    let mut running = match (pods::running(client, None).await, namespace) {
         // The pods of other namespaces only serve to name the workloads of servers there.
         (Err(error), Some(namespace)) if error.is_forbidden() => {
             pods::running(client, Some(namespace)).await?
@@ -54,21 +59,38 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
     if let Some(refused) = refused.filter(|_| count == 0) {
         return Err(refused);
     }
-    let answers = running.iter().map(|one| by_pod.remove(&one.name).flatten());
-    let all = named(&running).into_iter().zip(answers);
-    Ok(Scrape::new(mesh, at, all.collect()))
+    let answers: Vec<Answer> =
+        running.iter().map(|one| by_pod.remove(&one.name).flatten()).collect();
+    let shown: Vec<&Running> = running.iter().filter(of).collect();
+    let processes = processes::of(client, system, &shown).await;
+    place(&mut running, processes);
+    Ok(Scrape::new(mesh, at, named(&running).into_iter().zip(answers).collect()))
 }
 
 /// The pods of a cluster, or of one namespace, as the instances of workloads.
 ///
 /// # Errors
 /// The pods cannot be listed, or the namespace does not exist.
-pub async fn instances(client: &Client, namespace: Option<&str>) -> Result<Vec<Instance>, Error> {
-    let running = pods::running(client, namespace).await?;
+pub async fn instances(
+    client: &Client,
+    namespace: Option<&str>,
+    system: &str,
+) -> Result<Vec<Instance>, Error> {
+    let mut running = pods::running(client, namespace).await?;
     if let Some(namespace) = namespace.filter(|_| running.is_empty()) {
         namespaces::check(client, namespace).await?;
     }
+    let processes = processes::of(client, system, &running.iter().collect::<Vec<_>>()).await;
+    place(&mut running, processes);
     Ok(named(&running))
+}
+
+/// Takes over in which processes the supervisors of nodes have pods run, which may be others than their settings say now.
+fn place(running: &mut [Running], mut processes: BTreeMap<PodName, ProxyProcess>) {
+    let is_of_node = |one: &&mut Running| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
+    for one in running.iter_mut().filter(is_of_node) {
+        one.proxy = processes.remove(&one.name).or(one.proxy.take());
+    }
 }
 
 fn named(running: &[Running]) -> Vec<Instance> {
@@ -82,6 +104,7 @@ fn named(running: &[Running]) -> Vec<Instance> {
         name: one.name.name.clone(),
         meshed: one.meshed,
         ready: one.ready,
+        proxy: one.proxy.clone(),
     };
     running.iter().map(instance).collect()
 }
@@ -112,6 +135,8 @@ mod tests {
             owner: Owner { kind: kind.to_owned(), name: name.to_owned() },
             meshed: true,
             ready: true,
+            node: None,
+            proxy: None,
         };
         let all = [
             running("shop", "Deployment", "web"),

@@ -174,7 +174,7 @@ fn nothing(report: &Report, what: &str) -> String {
 
 /// Workloads and edges, and what success rates do not show.
 fn mesh(report: &Report, is_wide: bool) -> String {
-    let mut text = table::workloads(report);
+    let mut text = table::workloads(report, is_wide);
     text += "\n";
     text += &match report.edges.is_empty() {
         true => nothing(report, "no traffic"),
@@ -277,9 +277,9 @@ pub(crate) async fn reports(
         }
         ChosenMesh::Cluster(target) => {
             let client = leno_operate::connect(&target).await?;
-            let name = target.name();
+            let (name, system) = (target.name(), wanted.mesh.system_namespace.as_str());
             let take = async |_: Option<&Scrape>| {
-                Ok(leno_operate::scrape(&client, namespace, &name).await?)
+                Ok(leno_operate::scrape(&client, namespace, (&name, system)).await?)
             };
             follow(wanted, take, meshed, shown).await
         }

@@ -45,6 +45,8 @@ fn workload(workload: Workload, seconds: f64) -> WorkloadReport {
         instances: workload.instances as usize,
         ready: workload.ready as usize,
         meshed: workload.meshed,
+        // Those of now.
+        proxies: Vec::new(),
         // A workload's own figures do not tell its clients apart.
         signals: signals(&workload.signals, seconds, None),
     }

@@ -103,12 +103,14 @@ async fn instances(mesh: &AnyMesh, namespace: Option<&str>) -> Result<(String, V
                 name: one.name.clone(),
                 meshed: one.meshed,
                 ready: one.ready,
+                proxy: one.proxy.as_ref().map(leno_local::status::ProxyProcess::reported),
             };
             Ok((name, status.instances.iter().map(instance).collect()))
         }
         ChosenMesh::Cluster(target) => {
             let client = leno_operate::connect(&target).await?;
-            let mut all = leno_operate::instances(&client, namespace).await?;
+            let mut all =
+                leno_operate::instances(&client, namespace, &mesh.system_namespace).await?;
             all.retain(|one| one.meshed);
             Ok((target.name(), all))
         }

@@ -1,29 +1,75 @@
 //! Workloads, edges and routes as tables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use leno_observe::stat::{EdgeReport, Report, Signals, WorkloadReport};
+use leno_observe::stat::{EdgeReport, ProcessReport, Report, Signals, WorkloadReport};
 
 use super::columns::{self, Column, Side};
 
 /// Narrowest column of a name, so that the live table stands still while edges come.
 const MIN_NAME: usize = 12;
 
-/// A line a workload, with a heading.
-pub(crate) fn workloads(report: &Report) -> String {
+/// Most processes of one workload's proxies that a wide table names.
+const MAX_PROCESSES: usize = 4;
+
+/// A line a workload, with a heading. Where proxies run is a column of its own once one of them is in node mode, and in wide
+/// tables, which name the processes.
+pub(crate) fn workloads(report: &Report, is_wide: bool) -> String {
     let all = || report.workloads.iter();
+    let has_proxies =
+        is_wide || all().flat_map(|one| &one.proxies).any(|proxy| proxy.share.is_some());
     let namespaces = width("NAMESPACE", all().map(|one| one.namespace.as_str()));
     let names = width("WORKLOAD", all().map(|one| one.name.as_str()));
     let mut text = format!(
-        "{:<namespaces$}{:<names$}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED\n",
-        "NAMESPACE", "WORKLOAD", "INSTANCES", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS"
+        "{:<namespaces$}{:<names$}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED{}\n",
+        "NAMESPACE",
+        "WORKLOAD",
+        "INSTANCES",
+        "SUCCESS",
+        "REQUESTS/S",
+        "P50 MS",
+        "P95 MS",
+        "P99 MS",
+        if has_proxies { "  PROXY" } else { "" }
     );
     for one in all() {
-        text +=
-            &format!("{:<namespaces$}{:<names$}{}\n", one.namespace, one.name, of_workload(one));
+        text += &format!("{:<namespaces$}{:<names$}{}", one.namespace, one.name, of_workload(one));
+        if has_proxies {
+            // Below the heading.
+            text += if one.meshed { "     " } else { "      " };
+            text += &processes(&one.proxies, is_wide);
+        }
+        text.push('\n');
     }
     text
+}
+
+/// Where the proxies of a workload run, and how many where they do not all run alike.
+fn processes(proxies: &[ProcessReport], is_wide: bool) -> String {
+    let name = |proxy: &ProcessReport| match (&proxy.share, &proxy.group) {
+        (None, _) => "sidecar".to_owned(),
+        (Some(_), Some(group)) if is_wide && proxy.promoted => format!("{group} promoted"),
+        (Some(_), Some(group)) if is_wide => group.clone(),
+        (Some(_), _) if proxy.promoted => "promoted".to_owned(),
+        (Some(share), _) => format!("node/{share}"),
+    };
+    let mut counted: BTreeMap<String, usize> = BTreeMap::new();
+    for proxy in proxies {
+        *counted.entry(name(proxy)).or_default() += proxy.instances;
+    }
+    let further = counted.len().saturating_sub(MAX_PROCESSES);
+    let mut shown: Vec<String> = match counted.len() {
+        0 => vec!["-".to_owned()],
+        1 => counted.into_keys().collect(),
+        _ => {
+            counted.iter().take(MAX_PROCESSES).map(|(name, of)| format!("{name} ({of})")).collect()
+        }
+    };
+    if further > 0 {
+        shown.push(format!("{further} more"));
+    }
+    shown.join(", ")
 }
 
 fn of_workload(workload: &WorkloadReport) -> String {
@@ -267,6 +313,7 @@ mod tests {
             instances: 1,
             ready: 1,
             meshed: true,
+            proxies: Vec::new(),
             signals: signals(),
         };
         let [from, to] = namespaces;
@@ -359,6 +406,52 @@ mod tests {
              shop/cart  HTTPRoute shop/cart  canary  100.00%         7.0       -       -\n"
         );
         assert!(routes(&report, true).contains("  RETRIES/S  "));
+    }
+
+    #[test]
+    fn where_proxies_run_is_a_column_once_they_differ_and_in_wide_tables() {
+        let mut report = report(["shop", "shop"], "db");
+        let proxy = |share: Option<&str>, group: Option<&str>, promoted, instances| ProcessReport {
+            mode: if share.is_some() { "node" } else { "sidecar" },
+            share: share.map(str::to_owned),
+            group: group.map(str::to_owned),
+            promoted,
+            instances,
+        };
+        let column = |report: &Report, is_wide| {
+            let text = workloads(report, is_wide);
+            let (heading, lines) = text.split_once('\n').unwrap();
+            let at = heading.find("PROXY")?;
+            Some(lines.lines().map(|line| line[at..].to_owned()).collect::<Vec<_>>())
+        };
+        report.workloads[0].proxies = vec![proxy(None, None, false, 2)];
+        assert_eq!(column(&report, false), None);
+        report.workloads[1].meshed = false;
+        assert_eq!(column(&report, true).unwrap(), ["sidecar", "-"]);
+        let shared = Some("namespace.shop");
+        report.workloads[1].proxies = vec![
+            proxy(Some("namespace"), shared, false, 2),
+            proxy(Some("workload"), Some("workload.shop.db-2"), true, 1),
+        ];
+        report.workloads[1].meshed = true;
+        assert_eq!(
+            column(&report, false).unwrap(),
+            ["sidecar", "node/namespace (2), promoted (1)"]
+        );
+        let wide = "namespace.shop (2), workload.shop.db-2 promoted (1)";
+        assert_eq!(column(&report, true).unwrap(), ["sidecar", wide]);
+        report.workloads[1].proxies = vec![proxy(Some("node"), None, false, 3)];
+        assert_eq!(
+            column(&report, true).unwrap(),
+            ["sidecar", "node/node"],
+            "its process is not known"
+        );
+        let of = |number| {
+            let group = format!("workload.shop.db-{number}");
+            proxy(Some("workload"), Some(&group), false, 1)
+        };
+        report.workloads[1].proxies = (0..9).map(of).collect();
+        assert!(column(&report, true).unwrap()[1].ends_with("db-3 (1), 5 more"));
     }
 
     #[test]

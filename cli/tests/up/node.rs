@@ -64,3 +64,45 @@ fn the_connections_of_an_instance_do_not_depend_on_who_shares_its_process() {
         why.contains("from lab/client to (unknown)") && why.contains(" connections-limit")
     });
 }
+
+/// A workload with a proxy of its own, and one that has a process of its own.
+const APART: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: apart, namespace: lab, annotations: {leno.dev/mode: sidecar}}
+spec: {replicas: 2, command: [sleep, infinity]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: alone, namespace: lab, annotations: {leno.dev/share: workload}}
+spec: {command: [sleep, infinity]}
+";
+
+#[test]
+fn stat_shows_where_the_proxies_of_each_workload_run() {
+    let Some(mesh) = root(|| Mesh::start(&(MESH.to_owned() + APART))) else { return };
+    let report: serde_json::Value =
+        serde_json::from_slice(&mesh.run(&["stat", "-o", "json"]).stdout).unwrap();
+    let workloads = report["workloads"].as_array().unwrap();
+    let proxies =
+        |name: &str| workloads.iter().find(|one| one["name"] == name).unwrap()["proxies"].clone();
+    let node = |share: &str, group: &str| serde_json::json!([{"mode": "node", "share": share, "group": group, "promoted": false, "instances": 1}]);
+    assert_eq!(proxies("web"), node("namespace", "namespace.lab"));
+    assert_eq!(proxies("alone"), node("workload", "workload.lab.alone-0"));
+    let sidecars = serde_json::json!([{"mode": "sidecar", "share": null, "group": null, "promoted": false, "instances": 2}]);
+    assert_eq!(proxies("apart"), sidecars);
+    let shown = |form: &[&str], name: &str| {
+        let text = out(&mesh.run(&[&["stat"], form].concat()));
+        let (heading, _) = text.split_once('\n').unwrap();
+        let at = heading.find("PROXY").unwrap_or_else(|| panic!("{text}"));
+        let of = |line: &&str| line.split_whitespace().nth(1) == Some(name);
+        text.lines().find(of).map(|line| line[at..].to_owned()).unwrap_or_else(|| panic!("{text}"))
+    };
+    assert_eq!(shown(&[], "web"), "node/namespace");
+    assert_eq!(shown(&[], "apart"), "sidecar");
+    assert_eq!(shown(&["-o", "wide"], "web"), "namespace.lab");
+    assert_eq!(shown(&["-o", "wide"], "alone"), "workload.lab.alone-0");
+    // Where all are sidecars, only wide tables say so.
+    let text = out(&mesh.run(&["stat", "-n", "lab", "--since", "10s"]));
+    assert!(!text.contains("PROXY"), "{text}");
+}

@@ -144,6 +144,8 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
             name: one.name.clone(),
             meshed: one.meshed,
             ready: one.settled(),
+            // The observer keeps what is counted, wherever that is.
+            proxy: None,
         };
         (instance, one.addresses.first().copied())
     });

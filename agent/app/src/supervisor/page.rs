@@ -98,6 +98,13 @@ fn metrics(served: &Served) -> String {
     for (group, (_, members)) in &served.groups {
         groups.sample(&[("group", group)], members);
     }
+    let name = "leno_supervisor_pod_group";
+    let help = "Pods, each with the group whose process serves it; always 1.";
+    let mut of = Family::gauge(&mut text, name, help);
+    for pod in served.pods.values() {
+        let (namespace, name) = (pod.pod.namespace.as_str(), pod.pod.name.as_str());
+        of.sample(&[("namespace", namespace), ("pod", name), ("group", &pod.group)], 1);
+    }
     let name = "leno_supervisor_pod_promoted";
     let help = "Pods that have a process of their own because they are busy; always 1.";
     let mut promoted = Family::gauge(&mut text, name, help);

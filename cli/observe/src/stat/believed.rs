@@ -109,6 +109,7 @@ mod tests {
             name: "web-7d9-a".to_owned(),
             meshed: true,
             ready: true,
+            proxy: None,
         }
     }
 

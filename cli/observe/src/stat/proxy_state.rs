@@ -148,6 +148,7 @@ mod tests {
             name: name.to_owned(),
             meshed: true,
             ready: true,
+            proxy: None,
         };
         let reply = Reply { status: 200, body: text.to_owned() };
         let answers = vec![

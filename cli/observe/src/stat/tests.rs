@@ -8,6 +8,7 @@ fn instances() -> Vec<Instance> {
         name: format!("{workload}-{number}"),
         meshed: true,
         ready: number == 0,
+        proxy: None,
     };
     vec![instance("cart", 0), instance("cart", 1), instance("web", 0)]
 }

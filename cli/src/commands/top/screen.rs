@@ -57,7 +57,7 @@ impl Rows {
     pub(super) fn table(self, report: &Report) -> String {
         match self {
             Self::Edges => table::edges(report),
-            Self::Workloads => table::workloads(report),
+            Self::Workloads => table::workloads(report, false),
         }
     }
 
@@ -209,6 +209,7 @@ mod tests {
             instances: 1,
             ready: 1,
             meshed: true,
+            proxies: Vec::new(),
             signals: Signals {
                 success_rate: Some(success),
                 requests_per_s: rate,

@@ -1,0 +1,88 @@
+//! In which processes of node mode pods run, as the supervisors of their nodes report it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::Pod;
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client};
+use leno_observe::metrics::{self, Sample};
+use leno_observe::stat::ProxyProcess;
+
+use crate::objects::paged;
+use crate::pods::{self, Running};
+use crate::reach::{PodName, Reach};
+
+/// The pods of the DaemonSet `leno-node`.
+const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
+/// The port of their admin servers.
+const PORT: u16 = 15025;
+/// Most supervisors that are asked; a cluster has at most 5,000 nodes.
+const MAX_SUPERVISORS: usize = 5_000;
+/// How many are asked at once.
+const AT_ONCE: usize = 16;
+
+/// The processes of the pods in node mode among these, as far as the user may ask for them: of others, and of pods whose node has
+/// no supervisor that answers, only their settings are known.
+pub(crate) async fn of(
+    client: &Client,
+    system: &str,
+    running: &[&Running],
+) -> BTreeMap<PodName, ProxyProcess> {
+    let is_of_node = |one: &&&Running| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
+    let nodes: BTreeSet<&str> =
+        running.iter().filter(is_of_node).filter_map(|one| one.node.as_deref()).collect();
+    if nodes.is_empty() {
+        return BTreeMap::new();
+    }
+    // Only operators of the mesh make pods in its namespace.
+    let api: Api<Pod> = Api::namespaced(client.clone(), system);
+    let parameters = ListParams::default().labels(SUPERVISORS);
+    let all = paged(parameters, MAX_SUPERVISORS, async |asked| api.list(asked).await);
+    let supervisors: Vec<Pod> = all.await.unwrap_or_default();
+    let is_on = |pod: &&Pod| pods::node(pod).is_some_and(|node| nodes.contains(node));
+    let names: Vec<PodName> = supervisors.iter().filter(is_on).map(pods::name).collect();
+    let reach = Reach::new(client.clone());
+    let asked = names.iter().map(async |pod| reach.get_from(pod, PORT, "/metrics").await);
+    let pages: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+    pages.into_iter().flatten().flat_map(|page| read(&metrics::parse(&page.body))).collect()
+}
+
+/// What a supervisor reports of its pods.
+fn read(samples: &[Sample]) -> BTreeMap<PodName, ProxyProcess> {
+    let of = |metric: &'static str| {
+        samples.iter().filter(move |one| one.name == metric).filter_map(|one| {
+            let label = |name: &str| one.labels.get(name).cloned();
+            let pod = PodName { namespace: label("namespace")?, name: label("pod")? };
+            Some((pod, label("group").unwrap_or_default()))
+        })
+    };
+    let promoted: BTreeSet<PodName> =
+        of("leno_supervisor_pod_promoted").map(|(pod, _)| pod).collect();
+    let process = |(pod, group): (PodName, String)| {
+        let is_promoted = promoted.contains(&pod);
+        (pod, ProxyProcess::of_group(&group, is_promoted))
+    };
+    of("leno_supervisor_pod_group").map(process).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_names_the_process_of_each_pod_and_those_that_are_promoted() {
+        let page = r#"
+leno_supervisor_pod_group{namespace="shop",pod="web-0",group="workload.shop.web-0"} 1
+leno_supervisor_pod_group{namespace="shop",pod="web-1",group="namespace.shop"} 1
+leno_supervisor_pod_promoted{namespace="shop",pod="web-0"} 1
+"#;
+        let name = |name: &str| PodName { namespace: "shop".to_owned(), name: name.to_owned() };
+        let expected = BTreeMap::from([
+            (name("web-0"), ProxyProcess::of_group("workload.shop.web-0", true)),
+            (name("web-1"), ProxyProcess::of_group("namespace.shop", false)),
+        ]);
+        assert_eq!(read(&metrics::parse(page)), expected);
+    }
+}
