@@ -18,6 +18,7 @@ mod zone;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_capture::Choice;
@@ -74,6 +75,9 @@ pub struct Instance {
     pub flows: Source,
     /// The most that accounting for the flows of its workload may cost, if they say so.
     pub flow_budget: Option<Budget>,
+    /// In node mode, how long it is busy before it gets a process of its own, if its documents say so; `None` in it: it gets
+    /// none.
+    pub promote_after: Option<Option<Duration>>,
     /// What is started; another one needs a restart, everything else does not.
     pub launch: Launch,
 }

@@ -214,6 +214,7 @@ mod tests {
             account: "default".to_owned(),
             mode: None,
             share: None,
+            promotion: None,
             probes: String::new(),
             group: None,
         }

@@ -1,5 +1,7 @@
 //! The part of a pod's specification that the agent uses.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_capture::{Choice, UnknownBackend};
@@ -7,7 +9,8 @@ use leno_flows::{Budget, Source, UnknownBudget, UnknownSource};
 use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
     CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
-    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, share,
+    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, promote_after, promotion,
+    share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
 use leno_supervise::Share;
@@ -50,6 +53,8 @@ pub(crate) struct Pod {
     pub(crate) mode: Option<PodMode>,
     /// Which pods share its process in node mode, as far as it sets that itself.
     pub(crate) share: Option<String>,
+    /// How long it is busy before it gets a process of its own, as far as it sets that itself, as it is written.
+    pub(crate) promotion: Option<String>,
     /// Its HTTP probes as JSON, for its node proxy.
     pub(crate) probes: String,
     /// The group whose node proxy serves it; `None` if it is not in node mode.
@@ -61,6 +66,7 @@ pub(crate) struct Pod {
 pub(crate) struct NamespaceSettings {
     mode: NamespaceMode,
     share: Option<String>,
+    promotion: Option<String>,
 }
 
 impl NamespaceSettings {
@@ -73,7 +79,11 @@ impl NamespaceSettings {
     pub(crate) fn new(metadata: &ObjectMeta) -> Option<Self> {
         let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
         let mode = NamespaceMode::new(labels, annotations);
-        let own = Self { mode, share: share(labels, annotations).map(str::to_owned) };
+        let own = Self {
+            mode,
+            share: share(labels, annotations).map(str::to_owned),
+            promotion: promotion(labels, annotations).map(str::to_owned),
+        };
         (own != Self::default()).then_some(own)
     }
 }
@@ -114,6 +124,8 @@ impl Pod {
                 .then(|| PodMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref())),
             share: share(metadata.labels.as_ref(), metadata.annotations.as_ref())
                 .map(str::to_owned),
+            promotion: promotion(metadata.labels.as_ref(), metadata.annotations.as_ref())
+                .map(str::to_owned),
             probes: match host_network || has_proxy {
                 true => String::new(),
                 false => probes::of(spec),
@@ -133,8 +145,18 @@ impl Pod {
         // The injector refuses a misspelt value; one that is written later is not obeyed.
         let share: Share = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
+        let of_namespace = || namespace.and_then(|settings| settings.promotion.clone());
+        self.promotion = self.promotion.or_else(of_namespace);
         self.meshed = true;
         self
+    }
+
+    /// How long it is busy before it gets a process of its own; 0: it gets none. The injector refuses a value that cannot be
+    /// read; one that is written later is not obeyed.
+    fn promote_after_ms(&self) -> Option<u64> {
+        let after = promote_after(self.promotion.as_deref()?).ok()?;
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Some(after.map_or(0, ms))
     }
 
     /// The pod for its node proxy, if it is in node mode.
@@ -146,6 +168,7 @@ impl Pod {
             uid: self.uid.clone(),
             group: self.group.clone()?,
             kubelet: KubeletProbes { probes: self.probes.clone(), addresses: Vec::new() },
+            promote_after_ms: self.promote_after_ms(),
         })
     }
 }
@@ -236,6 +259,22 @@ mod tests {
         assert_eq!(group("", SIDECAR, &node), None, "it has a proxy");
         let host = plain.replacen('{', r#"{"hostNetwork":true,"#, 1);
         assert_eq!(group("", &host, &node), None);
+    }
+
+    #[test]
+    fn how_long_a_pod_is_busy_before_it_is_promoted_is_said_by_itself_or_else_by_its_namespace() {
+        let of_namespace = r#"{"name":"shop","labels":{"leno.dev/inject":"enabled","leno.dev/mode":"node"},
+            "annotations":{"leno.dev/promote-after":"90s"}}"#;
+        let of_namespace = NamespaceSettings::new(&serde_json::from_str(of_namespace).unwrap());
+        let after = |metadata: &str| {
+            let pod = pod(metadata, r#"{"containers":[{"name":"web"}]}"#, "Pending");
+            pod.within(of_namespace.as_ref()).placed().unwrap().promote_after_ms
+        };
+        let own = |value: &str| format!(r#","annotations":{{"leno.dev/promote-after":"{value}"}}"#);
+        assert_eq!(after(""), Some(90_000));
+        assert_eq!(after(&own("1m")), Some(60_000));
+        assert_eq!(after(&own("off")), Some(0));
+        assert_eq!(after(&own("soon")), None);
     }
 
     #[test]

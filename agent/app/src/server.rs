@@ -159,6 +159,7 @@ fn assumed(request: &Request) -> Option<Pod> {
         account: "default".to_owned(),
         mode: None,
         share: None,
+        promotion: None,
         probes: String::new(),
         group: None,
     })

@@ -332,9 +332,14 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
         let mut served = served.borrow_mut();
         served.joined = served.joined.wrapping_add(1);
         let before = served.pods.remove(&pod.uid);
+        let rules = promotion::rules(served.promotion, &pod);
         let (key, promotion) = match before {
-            Some(before) => (before.group, before.promotion),
-            None => (served.enter(&pod.group), Promotion::new(served.promotion)),
+            Some(mut before) => {
+                // Where it is to be is settled below.
+                before.promotion.follow(rules, Instant::now());
+                (before.group, before.promotion)
+            }
+            None => (served.enter(&pod.group), Promotion::new(rules)),
         };
         let mut served_pod = ServedPod {
             pod,

@@ -20,6 +20,10 @@ pub struct PlacedPod {
     /// Its probes.
     #[serde(default)]
     pub kubelet: KubeletProbes,
+    /// How long it is busy before it gets a process of its own, in milliseconds; 0: it gets none. `None`: as the supervisor's
+    /// settings have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote_after_ms: Option<u64>,
 }
 
 /// Agent to supervisor.
@@ -116,7 +120,8 @@ mod tests {
 
         let placement = |text: &str| serde_json::from_str::<Placement>(text).unwrap();
         let serve = placement(&format!(r#"{{"placement":"serve",{pod}}}"#));
-        assert!(matches!(serve, Placement::Serve { succeeds: false, .. }));
+        let Placement::Serve { pod: served, succeeds: false } = serve else { panic!("{serve:?}") };
+        assert_eq!(served.promote_after_ms, None);
         let release = Placement::Release { uid: "1".to_owned(), succeeded: false };
         assert_eq!(placement(r#"{"placement":"release","uid":"1"}"#), release);
         assert_eq!(placement(r#"{"placement":"later","of":1}"#), Placement::Unknown);

@@ -5,7 +5,8 @@
 //!    ▲                                         │
 //!    └──── under half of it for five times ────┘
 //! ```
-//! It takes much longer to go back than to be promoted, and less load, so that one whose load comes and goes stays.
+//! It takes much longer to go back than to be promoted, and less load, so that one whose load comes and goes stays. One that is
+//! promoted again soon after it went back takes twice as long the next time: each change leaves a process that finishes streams.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use leno_handover::CpuUse;
 
 /// How many times as long a workload is quiet before it goes back.
 const QUIET_TIMES: u32 = 5;
+/// Most times that the time is doubled for a workload that is promoted again and again: from five minutes to less than three hours.
+const MAX_DOUBLINGS: u32 = 5;
 /// So many stalls of a workload's thread are not left to a process that others share.
 const MAX_STALLS: u32 = 2;
 /// Shortest time between two changes of one workload: each is a process, a certificate and connections that drain.
@@ -25,6 +28,14 @@ pub struct PromotionRules {
     pub after: Option<Duration>,
     /// Of one CPU, which is what one workload can use at most: it has one thread for its connections.
     pub above_percent: u32,
+}
+
+impl PromotionRules {
+    /// The same, but for the time that a workload's settings have.
+    #[must_use]
+    pub fn with_after(self, after: Option<Option<Duration>>) -> Self {
+        Self { after: after.unwrap_or(self.after), ..self }
+    }
 }
 
 impl Default for PromotionRules {
@@ -42,13 +53,31 @@ pub struct Promotion {
     since: Option<Instant>,
     /// How often its thread has stalled while it shares a process.
     stalls: u32,
+    /// When it went back last.
+    returned: Option<Instant>,
+    /// How often it was promoted again soon after it went back.
+    in_a_row: u32,
 }
 
 impl Promotion {
     /// Of one that shares a process.
     #[must_use]
     pub fn new(rules: PromotionRules) -> Self {
-        Self { rules, promoted: false, since: None, stalls: 0 }
+        Self { rules, promoted: false, since: None, stalls: 0, returned: None, in_a_row: 0 }
+    }
+
+    /// Other rules hold for it from now on; true if it goes back by that, since it is to be promoted no more.
+    pub fn follow(&mut self, rules: PromotionRules, now: Instant) -> bool {
+        if self.rules == rules {
+            return false;
+        }
+        (self.rules, self.returned, self.in_a_row) = (rules, None, 0);
+        if self.promoted && rules.after.is_none() {
+            (self.promoted, self.since, self.stalls) = (false, None, 0);
+            return true;
+        }
+        self.has_joined(now);
+        false
     }
 
     /// Whether it has a process of its own.
@@ -74,23 +103,36 @@ impl Promotion {
         let since = *self.since.get_or_insert(began);
         let is_due = now.duration_since(since) >= after.max(LEAST);
         if is_due {
-            (self.promoted, self.since) = (true, None);
+            self.promote(now);
         }
         is_due
     }
 
     /// Its thread has stalled while it shares a process; true if it is promoted by that: with its own traffic it would
     /// do so again, beside the others.
-    pub fn has_stalled(&mut self) -> bool {
+    pub fn has_stalled(&mut self, now: Instant) -> bool {
         if self.promoted || self.rules.after.is_none() {
             return false;
         }
         self.stalls = self.stalls.saturating_add(1);
         let is_due = self.stalls >= MAX_STALLS;
         if is_due {
-            (self.promoted, self.since) = (true, None);
+            self.promote(now);
         }
         is_due
+    }
+
+    fn promote(&mut self, now: Instant) {
+        let is_soon = self.returned.is_some_and(|at| now.duration_since(at) < self.quiet());
+        self.in_a_row = if is_soon { self.in_a_row.saturating_add(1) } else { 0 };
+        (self.promoted, self.since) = (true, None);
+    }
+
+    /// How long it is quiet before it goes back.
+    fn quiet(&self) -> Duration {
+        let after = self.rules.after.unwrap_or(LEAST).max(LEAST);
+        let doubled = 2_u32.saturating_pow(self.in_a_row.min(MAX_DOUBLINGS));
+        after.saturating_mul(QUIET_TIMES.saturating_mul(doubled))
     }
 
     /// It is served by a process of its own, or by one that it shares, whatever was to be. What was seen of it counts no more.
@@ -107,13 +149,13 @@ impl Promotion {
     /// When it goes back, unless it is busy before.
     #[must_use]
     pub fn goes_back_at(&self) -> Option<Instant> {
-        let after = self.rules.after?.max(LEAST);
-        self.since.filter(|_| self.promoted)?.checked_add(after.saturating_mul(QUIET_TIMES))
+        self.since.filter(|_| self.promoted)?.checked_add(self.quiet())
     }
 
     /// Takes in that the time is reached.
-    pub fn goes_back(&mut self) {
+    pub fn goes_back(&mut self, now: Instant) {
         (self.promoted, self.since, self.stalls) = (false, None, 0);
+        self.returned = Some(now);
     }
 }
 
@@ -155,8 +197,26 @@ mod tests {
         promotion.used(begun + SECOND * 6, used(24));
         promotion.used(begun + SECOND * 8, used(0));
         assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 16));
-        promotion.goes_back();
+        promotion.goes_back(begun + SECOND * 16);
         assert!(!promotion.is_promoted() && promotion.goes_back_at().is_none());
+    }
+
+    #[test]
+    fn a_workload_that_is_promoted_again_and_again_takes_longer_to_go_back_each_time() {
+        let (mut promotion, mut now) = (Promotion::new(rules(2)), Instant::now());
+        let mut quiet = |pause: u32| {
+            now += SECOND * pause;
+            assert!(promotion.used(now, used(90)));
+            promotion.has_joined(now);
+            let at = promotion.goes_back_at().unwrap();
+            let quiet = at - now;
+            now = at;
+            promotion.goes_back(now);
+            quiet.as_secs()
+        };
+        assert_eq!([2; 8].map(&mut quiet), [10, 20, 40, 80, 160, 320, 320, 320]);
+        assert_eq!(quiet(320), 10, "it was not soon");
+        assert_eq!(quiet(2), 20);
     }
 
     #[test]
@@ -168,15 +228,34 @@ mod tests {
     #[test]
     fn a_workload_whose_thread_stalls_again_is_promoted() {
         let (mut promotion, now) = (Promotion::new(rules(10)), Instant::now());
-        assert!(!promotion.has_stalled());
-        assert!(promotion.has_stalled() && promotion.is_promoted());
-        assert!(!promotion.has_stalled(), "once");
+        assert!(!promotion.has_stalled(now));
+        assert!(promotion.has_stalled(now) && promotion.is_promoted());
+        assert!(!promotion.has_stalled(now), "once");
         // It could not go.
         promotion.is_in(false, now);
-        assert!(!promotion.is_promoted() && promotion.has_stalled());
+        assert!(!promotion.is_promoted() && promotion.has_stalled(now));
         let none = PromotionRules { after: None, ..PromotionRules::default() };
         let mut promotion = Promotion::new(none);
-        assert!(!(0..9).any(|_| promotion.has_stalled()));
+        assert!(!(0..9).any(|_| promotion.has_stalled(now)));
+    }
+
+    #[test]
+    fn a_workload_follows_other_rules_and_goes_back_where_it_is_promoted_no_more() {
+        let (mut promotion, begun) = (Promotion::new(rules(2)), Instant::now());
+        assert!(promotion.used(begun, used(90)));
+        assert!(!promotion.follow(rules(2), begun) && !promotion.follow(rules(4), begun));
+        assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 20));
+        let off = rules(4).with_after(Some(None));
+        assert!(promotion.follow(off, begun) && !promotion.is_promoted());
+        assert!(!promotion.used(begun + SECOND * 60, used(100)));
+        // It is still served by its own process, as its supervisor finds.
+        promotion.is_in(true, begun);
+        promotion.used(begun + SECOND, used(0));
+        assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 5));
+        promotion.goes_back(begun + SECOND * 5);
+        assert!(!promotion.follow(off.with_after(None), begun), "nothing is said");
+        assert!(!promotion.follow(off.with_after(Some(Some(SECOND * 2))), begun));
+        assert!(promotion.used(begun + SECOND, used(100)));
     }
 
     #[test]

@@ -19,9 +19,11 @@ use leno_types::{check_label, check_subdomain};
 use crate::flow_settings::{cpu_share, flow_size};
 use crate::metadata::{
     FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
-    KEYS_FROM_ANNOTATION, PATHS_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, USE_WAYPOINT_LABEL,
-    USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL, allowed_values, keys_from, spiffe_socket,
+    KEYS_FROM_ANNOTATION, PATHS_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SETTINGS,
+    SPIFFE_SOCKET_ANNOTATION, USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL,
+    allowed_values, keys_from, spiffe_socket,
 };
+use crate::node_mode::promote_after;
 use crate::object::Object;
 use crate::problem::{Position, Problem};
 use crate::tree::{Node, Value};
@@ -211,6 +213,12 @@ impl Check<'_> {
             }
             if [FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION].contains(&key.as_str()) {
                 if let Err(reason) = flow_size(key, value) {
+                    self.fail(&at, reason);
+                }
+                continue;
+            }
+            if key == PROMOTE_AFTER_ANNOTATION {
+                if let Err(reason) = promote_after(value) {
                     self.fail(&at, reason);
                 }
                 continue;

@@ -22,6 +22,9 @@ pub const SHARE_ANNOTATION: &str = "leno.dev/share";
 /// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the pod's value
 /// wins. Under `leno up` all workloads have it.
 pub const WORKLOAD_API_ANNOTATION: &str = "leno.dev/workload-api";
+/// In node mode, how long a workload is busy before it gets a process of its own, such as `30s`, or `off`. On a workload or a
+/// namespace; the workload's value wins.
+pub const PROMOTE_AFTER_ANNOTATION: &str = "leno.dev/promote-after";
 /// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
 /// the workload's value wins.
 pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
@@ -188,12 +191,13 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 20] = [
+pub(crate) const SETTINGS: [&str; 21] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
     SHARE_ANNOTATION,
     WORKLOAD_API_ANNOTATION,
+    PROMOTE_AFTER_ANNOTATION,
     TUNNEL_ANNOTATION,
     USE_WAYPOINT_LABEL,
     USE_WAYPOINT_NAMESPACE_LABEL,

@@ -1,8 +1,14 @@
-//! Whether a pod is served by a node proxy: by its own labels and annotations, and by those of its namespace.
+//! Whether a pod is served by a node proxy, and how: by its own labels and annotations, and by those of its namespace.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::metadata::{INJECT_ANNOTATION, MODE_ANNOTATION, SHARE_ANNOTATION};
+use crate::metadata::{
+    INJECT_ANNOTATION, MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION,
+};
+
+/// Shortest and longest time of [`PROMOTE_AFTER_ANNOTATION`]. Of less than a second no process reports how busy a workload is.
+const PROMOTE_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(24)];
 
 /// The annotation of a pod that the kubelet has from a file, not from the API server.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -38,6 +44,28 @@ pub fn setting<'m>(
 #[must_use]
 pub fn share<'m>(labels: Option<&'m Map>, annotations: Option<&'m Map>) -> Option<&'m str> {
     setting(labels, annotations, SHARE_ANNOTATION)
+}
+
+/// How long a workload is busy before it gets a process of its own, where it or else its namespace says so, as it is written.
+#[must_use]
+pub fn promotion<'m>(labels: Option<&'m Map>, annotations: Option<&'m Map>) -> Option<&'m str> {
+    setting(labels, annotations, PROMOTE_AFTER_ANNOTATION)
+}
+
+/// The value of `leno.dev/promote-after`: a time, or `None` for `off`.
+///
+/// # Errors
+/// It is neither, or a time out of bounds; with what to write.
+pub fn promote_after(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let [least, most] = PROMOTE_AFTER;
+    let time: Option<crate::Duration> = text.parse().ok();
+    match time {
+        Some(crate::Duration(time)) if (least..=most).contains(&time) => Ok(Some(time)),
+        _ => Err(format!("{text:?} is no time from 1s to 24h: use for example 30s, or off")),
+    }
 }
 
 impl PodMode {
@@ -118,5 +146,16 @@ mod tests {
             );
         }
         assert!(!PodMode::new(None, None).is_node(NamespaceMode::default()));
+    }
+
+    #[test]
+    fn the_time_of_a_promotion_is_bounded_and_off_is_none() {
+        assert_eq!(promote_after("off"), Ok(None));
+        assert_eq!(promote_after("1m30s"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(promote_after("24h"), Ok(Some(Duration::from_hours(24))));
+        for wrong in ["", "0s", "999ms", "25h", "30", "never", "Off", "soon"] {
+            let error = promote_after(wrong).unwrap_err();
+            assert!(error.ends_with("use for example 30s, or off"), "{wrong:?}: {error}");
+        }
     }
 }

@@ -200,6 +200,11 @@ fn names_settings_and_duplicates_are_checked() {
         let expected = format!("{value:?} is not a share of the machine's CPU");
         assert!(problems(&budget(value))[0].contains(&expected), "{value}");
     }
+    let busy = |value: &str| {
+        budget("0.2%").replace("flow-cpu-budget: 0.2%", &format!("promote-after: {value}"))
+    };
+    assert!(parse("mesh.yaml", &busy("off")).is_ok() && parse("mesh.yaml", &busy("90s")).is_ok());
+    assert!(problems(&busy("soon"))[0].contains("\"soon\" is no time from 1s to 24h"));
     let twice = format!("{MESH}---\n{MESH}");
     let found = problems(&twice);
     assert_eq!(found.len(), 3);

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use leno_resources::{MODE_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION};
+use leno_resources::{
+    MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
+    promote_after,
+};
 
 use crate::inject::{InjectError, said, setting};
 use crate::value::Value;
@@ -24,6 +27,8 @@ pub struct ProxiesOfNamespace {
     pub share: Option<String>,
     /// Its `leno.dev/workload-api`.
     pub workload_api: Option<String>,
+    /// Its `leno.dev/promote-after`.
+    pub promote_after: Option<String>,
 }
 
 impl ProxiesOfNamespace {
@@ -35,6 +40,7 @@ impl ProxiesOfNamespace {
             mode: of(MODE_ANNOTATION),
             share: of(SHARE_ANNOTATION),
             workload_api: of(WORKLOAD_API_ANNOTATION),
+            promote_after: of(PROMOTE_AFTER_ANNOTATION),
         }
     }
 
@@ -62,9 +68,28 @@ impl ProxiesOfNamespace {
 /// not be what its author relies on.
 pub(crate) fn is_node(pod: &Value, namespace: &ProxiesOfNamespace) -> Result<bool, InjectError> {
     one_of(setting(pod, SHARE_ANNOTATION), namespace.share.as_deref(), SHARE_ANNOTATION, &SHARES)?;
+    check_promotion(setting(pod, PROMOTE_AFTER_ANNOTATION), namespace.promote_after.as_deref())?;
     let own = setting(pod, MODE_ANNOTATION);
     let mode = one_of(own, namespace.mode.as_deref(), MODE_ANNOTATION, &MODES)?;
     Ok(mode == Some(NODE))
+}
+
+/// Whether the time after which a busy pod gets a process of its own can be read.
+fn check_promotion(own: Option<&Value>, of_namespace: Option<&str>) -> Result<(), InjectError> {
+    let wrong =
+        |reason| InjectError::Annotation { name: PROMOTE_AFTER_ANNOTATION.to_owned(), reason };
+    match (own, of_namespace) {
+        (Some(own), _) => {
+            let text = own.text().map_or_else(|| said(own), str::to_owned);
+            promote_after(&text).map_err(wrong)?;
+        }
+        (None, Some(text)) => {
+            let remedy = "its namespace says so: correct it there, or set it on the pod";
+            promote_after(text).map_err(|reason| wrong(format!("{reason}; {remedy}")))?;
+        }
+        (None, None) => {}
+    }
+    Ok(())
 }
 
 /// The value that holds. The pod's hides its namespace's, also a wrong one.
@@ -99,7 +124,7 @@ mod tests {
     fn checked(own: &str, mode: Option<&str>, share: Option<&str>) -> Result<bool, String> {
         let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
         let (mode, share) = (mode.map(str::to_owned), share.map(str::to_owned));
-        let of_namespace = ProxiesOfNamespace { mode, share, workload_api: None };
+        let of_namespace = ProxiesOfNamespace { mode, share, ..ProxiesOfNamespace::default() };
         is_node(&pod, &of_namespace).map_err(|error| error.to_string())
     }
 
@@ -149,6 +174,27 @@ mod tests {
             let refused = checked(own, mode, share).unwrap_err();
             assert!(refused.contains(part), "{own} {mode:?} {share:?}: {refused}");
         }
+        let promotion = |own: &str, of_namespace: Option<&str>| {
+            let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
+            let promote_after = of_namespace.map(str::to_owned);
+            let of_namespace =
+                ProxiesOfNamespace { promote_after, ..ProxiesOfNamespace::default() };
+            is_node(&pod, &of_namespace).map_err(|error| error.to_string())
+        };
+        let own = |value: &str| format!(r#""annotations":{{"leno.dev/promote-after":{value}}}"#);
+        for (own, of_namespace, part) in [
+            (own(r#""soon""#), None, "leno.dev/promote-after: \"soon\" is no time"),
+            (
+                own("30"),
+                Some("30s"),
+                "\"30\" is no time from 1s to 24h: use for example 30s, or off",
+            ),
+            (String::new(), Some("0s"), "or off; its namespace says so: correct it there"),
+        ] {
+            let refused = promotion(&own, of_namespace).unwrap_err();
+            assert!(refused.contains(part), "{own} {of_namespace:?}: {refused}");
+        }
+        assert_eq!(promotion(&own(r#""off""#), Some("soon")), Ok(false), "the pod decides");
         let share = r#""labels":{"leno.dev/share":"namespace"}"#;
         assert_eq!(checked(share, None, Some("pods")), Ok(false), "the pod decides");
         let misspelt = Some("true".to_owned());

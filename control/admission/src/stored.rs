@@ -10,7 +10,7 @@ use std::sync::Arc;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
     CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, MODE_ANNOTATION,
-    Object, ObjectKey, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
+    Object, ObjectKey, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
 };
 use leno_types::nearest;
 
@@ -94,6 +94,7 @@ impl StoredObjects {
             mode: said(MODE_ANNOTATION),
             share: said(SHARE_ANNOTATION),
             workload_api: said(WORKLOAD_API_ANNOTATION),
+            promote_after: said(PROMOTE_AFTER_ANNOTATION),
         };
         Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
     }

@@ -358,7 +358,7 @@ impl Membership<'_> {
     /// Its thread does not come round. An instance that makes that happen again is not left beside others.
     fn has_stalled(&self) {
         let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
-        if is_shared && self.promotion.borrow_mut().has_stalled() {
+        if is_shared && self.promotion.borrow_mut().has_stalled(Instant::now()) {
             let label = &self.life.instance.label;
             self.life.say(&format!(
                 "the thread of {label} stalls again: it gets a node proxy of its own until it is quiet"
@@ -377,7 +377,7 @@ impl Membership<'_> {
     }
 
     fn goes_back(&self) {
-        self.promotion.borrow_mut().goes_back();
+        self.promotion.borrow_mut().goes_back(Instant::now());
         self.life
             .say(&format!("{} is quiet: it shares a node proxy again", self.life.instance.label));
         self.promoted.send_replace(false);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use leno_capture::Choice;
 use leno_flows::{Budget, Source};
@@ -9,7 +10,8 @@ use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
     INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, PATHS_ANNOTATION,
-    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
+    PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, promote_after,
+    spiffe_socket,
 };
 use leno_supervise::Share;
 use leno_types::{Egress, MtlsMode};
@@ -30,6 +32,8 @@ pub(super) struct Settings {
     pub(super) paths: Option<String>,
     /// In node mode, which instances share a proxy's process.
     pub(super) share: Option<Share>,
+    /// In node mode, how long it is busy before it gets a process of its own, if that is said; `None` in it: it gets none.
+    pub(super) promote_after: Option<Option<Duration>>,
 }
 
 /// Where proxies run: the value of `leno.dev/mode`.
@@ -103,6 +107,8 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
             Some(Err(_)) | None => Certificates::Unset,
         },
         paths: setting(PATHS_ANNOTATION).cloned(),
+        promote_after: setting(PROMOTE_AFTER_ANNOTATION)
+            .and_then(|value| promote_after(value).ok()),
         share: (mode == Mode::Node).then(|| {
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)

@@ -126,6 +126,7 @@ impl Draft<'_> {
                     mtls: settings.mtls,
                     flows: settings.flows,
                     flow_budget: settings.flow_budget,
+                    promote_after: settings.promote_after,
                 }),
                 Err(error) => {
                     let reason = format!("{error} (an instance is named after its workload)");

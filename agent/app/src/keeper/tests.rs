@@ -51,6 +51,7 @@ impl Node {
             account: "default".to_owned(),
             mode: None,
             share: None,
+            promotion: None,
             probes: String::new(),
             group: None,
         };

@@ -4,6 +4,7 @@ use std::fs;
 
 use http_body_util::BodyExt as _;
 use leno_capture::Choice;
+use leno_types::Datagrams;
 
 use super::*;
 use crate::admin::wanted;
@@ -57,11 +58,13 @@ fn pod() -> Pod {
         ended: false,
         // No machine that runs this test has such a backend.
         capture: "tproxy".parse::<Choice>(),
+        datagrams: Ok(Datagrams::default()),
         own_users: false,
         sysctls: false,
         account: "default".to_owned(),
         mode: None,
         share: None,
+        promotion: None,
         probes: String::new(),
         group: None,
     }

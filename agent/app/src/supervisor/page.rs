@@ -16,6 +16,7 @@ pub(super) struct Counts {
     started: Cell<u64>,
     lost: Cell<u64>,
     cut: Cell<u64>,
+    held_back: Cell<u64>,
 }
 
 impl Counts {
@@ -32,6 +33,11 @@ impl Counts {
     /// What was under way for a pod did not end within its bound.
     pub(super) fn cut(&self) {
         self.cut.set(self.cut.get().wrapping_add(1));
+    }
+
+    /// A busy pod shares its process although it is due for one of its own: as many have one as may.
+    pub(super) fn held_back(&self) {
+        self.held_back.set(self.held_back.get().wrapping_add(1));
     }
 }
 
@@ -68,7 +74,7 @@ pub(super) fn not_ready(served: &mut Served) -> Option<&'static str> {
 }
 
 /// The text of `/metrics`.
-fn metrics(served: &Served) -> String {
+pub(super) fn metrics(served: &Served) -> String {
     let mut text = String::new();
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let serving = served.pods.values().filter(|pod| pod.serving).count();
@@ -123,6 +129,11 @@ fn metrics(served: &Served) -> String {
             "pods_cut_total",
             "Pods for which something was under way at the end of the bound for that, and was cut.",
             served.counts.cut.get(),
+        ),
+        (
+            "promotions_held_back_total",
+            "Times that a busy pod was due for a process of its own and eight pods of the node had one.",
+            served.counts.held_back.get(),
         ),
     ] {
         Family::counter(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);

@@ -4,10 +4,10 @@
 //! supervisors, notices nothing of that.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use leno_handover::CpuUse;
-use leno_supervise::{Promotion, Share};
+use leno_handover::{CpuUse, PlacedPod};
+use leno_supervise::{Promotion, PromotionRules, Share};
 
 use super::{Ending, Served, ServedPod, Shared, join, leave};
 
@@ -20,18 +20,17 @@ pub(super) struct NextGroup {
     number: u64,
 }
 
+/// The rules of a pod: those of the supervisor, or sooner as the pod or its namespace sets it. A pod that keeps the process of others
+/// busy does not decide that it stays, and none has a process for this where the operator wants no more of them.
+pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
+    let own = pod.promote_after_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
+    let sooner = |all: Duration| own.map_or(all, |own| own.min(all));
+    PromotionRules { after: all.after.map(sooner), ..all }
+}
+
 /// What the process that serves a pod has used for it. A pod that has its process for itself is not promoted, however busy.
 pub(super) fn has_used(served: &Shared, of: (&str, u64), used: CpuUse) {
-    let is_promoted = |promotion: &mut Promotion, may_be_promoted: bool| {
-        if promotion.is_promoted() || may_be_promoted {
-            promotion.used(Instant::now(), used)
-        } else {
-            // What was before does not count once it can be promoted.
-            promotion.has_joined(Instant::now());
-            false
-        }
-    };
-    if judge(served, of, is_promoted) {
+    if judge(served, of, |promotion| promotion.used(Instant::now(), used)) {
         let (uid, percent) = (of.0, used.percent());
         tracing::warn!(uid, percent, "a pod keeps its node proxy busy: it gets one of its own");
         go(served, uid);
@@ -40,28 +39,46 @@ pub(super) fn has_used(served: &Shared, of: (&str, u64), used: CpuUse) {
 
 /// The thread of a pod's connections does not come round. A pod that makes that happen again is not left beside others.
 pub(super) fn has_stalled(served: &Shared, of: (&str, u64)) {
-    let is_promoted =
-        |promotion: &mut Promotion, may_be_promoted| may_be_promoted && promotion.has_stalled();
-    if judge(served, of, is_promoted) {
+    if judge(served, of, |promotion| promotion.has_stalled(Instant::now())) {
         let uid = of.0;
         tracing::warn!(uid, "the thread of a pod stalls again: it gets a node proxy of its own");
         go(served, uid);
     }
 }
 
-/// Whether a pod that this membership is of is promoted now, as `is_promoted` says. That is told whether it may be: it shares its process,
-/// and there is room for one more.
+/// Whether a pod that this membership is of is promoted now, since `is_due` says so, it shares its process, and there is room for
+/// one more. One for which there is no room begins again.
 fn judge(
     served: &Shared,
     (uid, number): (&str, u64),
-    is_promoted: impl FnOnce(&mut Promotion, bool) -> bool,
+    is_due: impl FnOnce(&mut Promotion) -> bool,
 ) -> bool {
     let mut served = served.borrow_mut();
     let has_room = served.has_room();
-    let Served { pods, groups, .. } = &mut *served;
+    let Served { pods, groups, counts, .. } = &mut *served;
     let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return false };
-    let is_shared = groups.get(&pod.group).is_some_and(|(_, members)| *members > 1);
-    is_promoted(&mut pod.promotion, is_shared && has_room)
+    if pod.promotion.is_promoted() {
+        return is_due(&mut pod.promotion);
+    }
+    if groups.get(&pod.group).is_none_or(|(_, members)| *members <= 1) {
+        // What was before does not count once it can be promoted.
+        pod.promotion.has_joined(Instant::now());
+        return false;
+    }
+    let mut next = pod.promotion.clone();
+    let is_promoted = is_due(&mut next);
+    if is_promoted && !has_room {
+        tracing::warn!(
+            uid,
+            MAX_PROMOTED,
+            "a busy pod stays: as many have a process of their own as may"
+        );
+        counts.held_back();
+        pod.promotion.has_joined(Instant::now());
+        return false;
+    }
+    pod.promotion = next;
+    is_promoted
 }
 
 /// Comes back when a pod that is promoted has been quiet for long. Cancel safe.
@@ -88,7 +105,7 @@ pub(super) fn goes_back(served: &Shared, (uid, number): (&str, u64)) {
         if pod.promotion.goes_back_at().is_none_or(|at| at > now) {
             return;
         }
-        pod.promotion.goes_back();
+        pod.promotion.goes_back(now);
     }
     tracing::info!(uid, "a pod is quiet: it shares a node proxy again");
     go(served, uid);

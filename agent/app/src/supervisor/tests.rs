@@ -306,6 +306,22 @@ async fn a_pod_whose_thread_stalls_again_is_not_left_beside_others() {
     .await;
 }
 
+/// It would keep the process of its neighbours busy.
+#[test]
+fn a_pod_may_be_promoted_sooner_than_its_supervisor_says_but_not_later() {
+    let after = |all: Option<u64>, of_pod: Option<u64>| {
+        let all = PromotionRules { after: all.map(Duration::from_secs), ..RULES };
+        let mut pod = pod("a");
+        pod.promote_after_ms = of_pod;
+        promotion::rules(all, &pod).after.map(|after| after.as_secs())
+    };
+    assert_eq!(after(Some(60), None), Some(60));
+    assert_eq!(after(Some(60), Some(5_000)), Some(5));
+    assert_eq!(after(Some(60), Some(3_600_000)), Some(60));
+    assert_eq!(after(Some(60), Some(0)), Some(60), "off");
+    assert_eq!((after(None, Some(5_000)), after(None, None)), (None, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_has_no_more_than_a_bound_of_processes_for_busy_pods() {
     run(async {
@@ -319,6 +335,8 @@ async fn a_node_has_no_more_than_a_bound_of_processes_for_busy_pods() {
         }
         let promoted = served.borrow().pods.values().filter(|pod| pod.next.is_some()).count();
         assert_eq!(promoted, promotion::MAX_PROMOTED);
+        let metrics = page::metrics(&served.borrow());
+        assert!(metrics.contains("leno_supervisor_promotions_held_back_total 4\n"), "{metrics}");
     })
     .await;
 }
