@@ -41,7 +41,8 @@ struct prefix_key {
 };
 
 /* Slots of `listeners`, each with LISTENERS_PER_SLOT places. The kernel empties a place when its
- * socket closes, so the proxy is listening if any place of the slot is filled.
+ * socket closes, so the proxy is listening if any place of the slot is filled with a socket that
+ * listens.
  */
 enum listener_slot {
 	SLOT_INBOUND_IPV4,

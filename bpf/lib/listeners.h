@@ -31,8 +31,14 @@ static __always_inline struct bpf_sock *listener_in(enum listener_slot slot)
 		__u32 key = slot * LISTENERS_PER_SLOT + place;
 		struct bpf_sock *sk = bpf_map_lookup_elem(&listeners, &key);
 
-		if (sk)
+		if (!sk)
+			continue;
+		/* One that was shut down stays in its place until its last descriptor is closed, and
+		 * refuses connections.
+		 */
+		if (sk->state == BPF_TCP_LISTEN)
 			return sk;
+		bpf_sk_release(sk);
 	}
 	return 0;
 }

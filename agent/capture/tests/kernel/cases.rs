@@ -128,6 +128,28 @@ pub fn the_end_of_one_listener_leaves_the_others_at_work(backend: Backend) {
     }
 }
 
+/// Each connection was refused, as the kernel programs chose the first listener in their map.
+pub fn listeners_that_are_shut_down_but_held_leave_the_others_at_work(backend: Backend) {
+    let (lab, mut older) = Lab::with_proxy(backend, closed());
+    let mut newer = lab.proxy();
+    newer.listen_as("newer");
+    older.shut_proxy();
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for i in [0, 1] {
+        let (outbound, inbound) = (format!("{}:80", VIP[i]), format!("{}:80", POD[i]));
+        for (client, to) in [(&mut app, &outbound), (&mut outside, &inbound)] {
+            let seen: Vec<DialReport> = (0..16).map(|_| client.dial(to)).collect();
+            let is_served = |seen: &DialReport| seen.get("who") == "newer";
+            assert!(seen.iter().all(is_served), "{seen:?}");
+        }
+    }
+    newer.shut_proxy();
+    for i in [0, 1] {
+        app.dial(&format!("{}:80", VIP[i])).assert_refused();
+        outside.dial(&format!("{}:80", POD[i])).assert_refused();
+    }
+}
+
 pub fn more_listeners_than_are_kept_share_the_connections(backend: Backend) {
     let (lab, mut proxy) = Lab::with_proxy(backend, closed());
     for _ in 0..leno_bpf::abi::LISTENERS_PER_SLOT {

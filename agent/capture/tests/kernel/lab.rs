@@ -295,6 +295,13 @@ impl Worker {
         }
     }
 
+    /// Shuts the listeners down, and keeps their sockets.
+    pub fn shut_proxy(&mut self) {
+        for at in PROXY {
+            assert_eq!(self.ask(&format!("shut {at}")), "shut");
+        }
+    }
+
     pub fn close_proxy(&mut self) {
         for at in PROXY {
             assert_eq!(self.ask(&format!("close {at}")), "closed");

@@ -38,6 +38,7 @@ under_every_backend! {
     a_connection_straight_to_a_listener_has_no_original_destination,
     listeners_that_share_a_port_share_the_connections,
     the_end_of_one_listener_leaves_the_others_at_work,
+    listeners_that_are_shut_down_but_held_leave_the_others_at_work,
     more_listeners_than_are_kept_share_the_connections,
     the_proxys_own_connections_pass,
     loopback_is_left_alone,

@@ -89,6 +89,13 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             }
             Ok("closed".to_owned())
         }
+        // The sockets stay open, as they do while another process has them.
+        ["shut", at] => {
+            for (listener, _) in listeners.get(&address(at)?).into_iter().flatten() {
+                SockRef::from(&**listener).shutdown(Shutdown::Both)?;
+            }
+            Ok("shut".to_owned())
+        }
         ["echo", at] => echo(address(at)?),
         ["hold", to] => hold(address(to)?),
         ["say"] => say(),
@@ -129,16 +136,19 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             let sent = UdpSocket::bind("[::]:0")?.send_to(b"echo", address(to)?);
             sent.map(|_| "sent".to_owned()).map_err(|error| io::Error::other(name_of(&error)))
         }
-        ["udp-dial", from, to] => {
-            let socket = UdpSocket::bind(address(from)?)?;
-            socket.connect(address(to)?)?;
-            socket.set_read_timeout(Some(READ_TIMEOUT))?;
-            socket.send(b"echo")?;
-            let length = socket.recv(&mut [0; 64])?;
-            Ok(format!("peer={} bytes={length}", socket.peer_addr()?))
-        }
+        ["udp-dial", from, to] => udp_dial(address(from)?, address(to)?),
         _ => Err(io::Error::other(format!("what is {words:?}"))),
     }
+}
+
+/// Has a message echoed by a socket that is connected.
+fn udp_dial(from: SocketAddr, to: SocketAddr) -> io::Result<String> {
+    let socket = UdpSocket::bind(from)?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(READ_TIMEOUT))?;
+    socket.send(b"echo")?;
+    let length = socket.recv(&mut [0; 64])?;
+    Ok(format!("peer={} bytes={length}", socket.peer_addr()?))
 }
 
 /// Sends back what it receives, until the process ends.
