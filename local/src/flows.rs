@@ -122,11 +122,14 @@ impl Accounting {
             netns: netns(layout.netns(&instance.name)),
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
-            // A node proxy is replaced by one with another name.
-            proxies: instance.launch.meshed.then(|| match instance.launch.group {
-                Some(_) => layout.groups_cgroup(hierarchy),
-                None => layout.instance_cgroup(hierarchy, &instance.name),
-            }),
+            // Its proxy is replaced by one in another group, or of the other mode, and has something to finish then.
+            proxies: match instance.launch.meshed {
+                true => vec![
+                    layout.groups_cgroup(hierarchy),
+                    layout.instance_cgroup(hierarchy, &instance.name),
+                ],
+                false => Vec::new(),
+            },
             source: instance.flows,
             budget: instance.flow_budget,
             port: Some(Port {

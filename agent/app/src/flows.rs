@@ -224,7 +224,7 @@ impl Node {
             netns: wanted.netns.clone(),
             addresses: seen.addresses,
             proxy_uid: ports::PROXY_UID,
-            proxies: wanted.cgroup.clone().filter(|_| pod.meshed),
+            proxies: wanted.cgroup.clone().filter(|_| pod.meshed).into_iter().collect(),
             source: wanted.source,
             budget: wanted.budget,
             port: seen.port,

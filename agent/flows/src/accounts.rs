@@ -57,8 +57,8 @@ pub struct Member {
     pub source: Source,
     /// The most that accounting for its workload may cost; of instances that differ the least one holds.
     pub budget: Option<Budget>,
-    /// The control group in which, or below which, its proxy runs, whose requests are counted; `None` if it has none.
-    pub proxies: Option<PathBuf>,
+    /// The control groups in which, or below which, its proxy runs, whose requests are counted; empty if it has none.
+    pub proxies: Vec<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
     pub port: Option<Port>,
 }
@@ -538,11 +538,12 @@ impl Accounts {
     /// Where proxies of instances run that are accounted for.
     fn places_of_proxies(&self) -> BTreeSet<Place> {
         let members = self.members.values().filter(|one| one.cookie.is_some());
-        let place = |one: &Enrolled| {
-            let cgroup = one.member.proxies.clone()?;
-            Some(Place { cgroup, uid: one.member.proxy_uid })
+        let places = |one: &Enrolled| {
+            let uid = one.member.proxy_uid;
+            let place = move |cgroup: PathBuf| Place { cgroup, uid };
+            one.member.proxies.clone().into_iter().map(place)
         };
-        members.filter_map(place).collect()
+        members.flat_map(places).collect()
     }
 
     /// The id of a workload: the one that it had, or the next one. The kernel refuses a name too many.
@@ -557,7 +558,7 @@ impl Accounts {
 fn frames_of<'a>(members: impl Iterator<Item = &'a Enrolled>) -> Frames {
     members.fold(Frames::default(), |all, one| {
         // Requests of a workload with a proxy are counted by that.
-        let is_read = one.member.source == Source::Requests && one.member.proxies.is_none();
+        let is_read = one.member.source == Source::Requests && one.member.proxies.is_empty();
         Frames {
             counted: all.counted || one.port.is_some(),
             sampled: all.sampled || (one.port.is_some() && is_read),

@@ -132,7 +132,7 @@ impl Lab {
                 netns: self.netns(side),
                 addresses: addresses.map(|ip| ip.parse().unwrap()).to_vec(),
                 proxy_uid: 2102,
-                proxies: None,
+                proxies: Vec::new(),
                 // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
                 source: if side == "client" { self.source } else { Source::Sockets },
                 budget: None,
