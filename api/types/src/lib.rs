@@ -37,6 +37,10 @@ pub mod source;
 pub mod tokens;
 pub mod traffic;
 
+/// Most processes that finish what they have for one instance, while another one serves that. Each is a client of the control plane
+/// like any other.
+pub const MAX_FINISHING: usize = 6;
+
 pub use address::{OrigDst, canonical};
 pub use egress::{Egress, UnknownEgress};
 pub use identity::{Identity, IdentityError, TrustDomain};

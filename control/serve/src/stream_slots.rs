@@ -6,7 +6,7 @@
 //! When all places are held, the identity with the most streams loses its oldest to the one that asks.
 
 use leno_program::{Share, Shares};
-use leno_types::{Identity, InstanceName};
+use leno_types::{Identity, InstanceName, MAX_FINISHING};
 use tonic::Status;
 
 use crate::peer::{Peer, PeerCertificate};
@@ -15,8 +15,9 @@ use crate::peer::{Peer, PeerCertificate};
 /// another.
 pub const MAX_STREAMS: usize = 8_192;
 /// Most streams of one instance. A proxy has one, two while it changes to another connection, and each may be there
-/// twice until the control plane notices that a connection has no other end.
-const OF_INSTANCE: usize = 4;
+/// twice until the control plane notices that a connection has no other end. Beside the one that serves there may be the next one,
+/// and those that finish what they have.
+const OF_INSTANCE: usize = 4 * (2 + MAX_FINISHING);
 
 /// The streams of one service that are open.
 #[derive(Clone, Debug)]
@@ -103,11 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_has_the_streams_of_one_proxy() {
+    fn an_instance_has_the_streams_of_one_proxy_and_of_those_before_it() {
         let places = StreamSlots::default();
         let [web, other]: [InstanceName; 2] =
             ["shop/web-0", "shop/web-1"].map(|name| name.parse().unwrap());
-        let mut held: Vec<_> = (0..4).map(|_| places.of_instance(&web).unwrap()).collect();
+        let mut held: Vec<_> = (0..32).map(|_| places.of_instance(&web).unwrap()).collect();
         assert!(places.of_instance(&web).is_err());
         places.of_instance(&other).unwrap();
         held.pop();

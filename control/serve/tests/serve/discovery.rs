@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leno_resources::Kind;
-use leno_types::MtlsMode;
 use leno_types::mesh::{Distribution, Service};
+use leno_types::{MAX_FINISHING, MtlsMode};
 use leno_wire::decode::{self, Address};
 use leno_wire::proto::{DeltaDiscoveryRequest, TrustInUse};
 use leno_wire::trust::bundle_hash;
@@ -50,13 +50,19 @@ async fn an_instance_has_the_streams_of_one_proxy_and_others_are_served() {
     let documents = ["web", "db"].map(|name| workload("shop", name, "10.89.0.2", "strict"));
     let plane = Plane::start(&documents.concat()).await;
     let shown = plane.certificate("shop/web-0").await;
+    // Two for each process: one that serves, one that follows it, and those that finish what they have; twice that to spare.
+    let most = 4 * (2 + MAX_FINISHING);
     let mut held = Vec::new();
-    for nth in 0..6 {
+    for nth in 0..most + 2 {
         let channel = client::connect(plane.address, Some(&shown)).await.unwrap();
         let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
         stream.subscribe(&["ip/192.0.2.1"]).await;
         let answered = stream.next().await.map(drop).map_err(|refused| refused.code());
-        assert_eq!(answered, if nth < 4 { Ok(()) } else { Err(Code::ResourceExhausted) }, "{nth}");
+        assert_eq!(
+            answered,
+            if nth < most { Ok(()) } else { Err(Code::ResourceExhausted) },
+            "{nth}"
+        );
         held.push(stream);
     }
     assert_eq!(plane.metric("leno_control_streams_refused_total"), 2);
