@@ -14,6 +14,10 @@ where
     loop {
         match accept().await {
             Ok(accepted) => return accepted,
+            // Another process has shut the listener down, for all that have it (shutdown(2)).
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                return std::future::pending().await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "{what} not accepted");
                 tokio::time::sleep(PAUSE).await;
@@ -29,6 +33,13 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_that_was_shut_down_brings_nothing_and_logs_nothing() {
+        let next = || ready(Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL)));
+        let accepted = accept("connection", next);
+        assert!(tokio::time::timeout(10 * PAUSE, accepted).await.is_err());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn it_pauses_after_each_failure() {

@@ -38,7 +38,7 @@ pub use admin::{
 };
 pub use duration::{duration, within};
 pub use error::chain;
-pub use listen::listen;
+pub use listen::{listen, listen_beside};
 pub use metrics::Family;
 pub use shares::{Share, ShareCounts, Shares};
 pub use start::{Failure, run};

@@ -3,7 +3,10 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that wait to be accepted by an admin server, as many as those of [`listen`].
+const BACKLOG: u32 = 1024;
 
 /// Listens on an address. On a machine without IPv6, `[::]` becomes the IPv4 wildcard address,
 /// which is logged.
@@ -17,6 +20,28 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     };
     tracing::warn!(%address, %instead, "this machine has no IPv6: listening for IPv4 alone");
     TcpListener::bind(instead).await
+}
+
+/// The same, beside other processes of this user that listen there, each of which has its part of the connections.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_beside(address: SocketAddr) -> io::Result<TcpListener> {
+    let bind = |address: SocketAddr| {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    let bound = bind(address);
+    match bound.as_ref().err().and_then(|error| without_ipv6(address, error)) {
+        Some(instead) => bind(instead),
+        None => bound,
+    }
 }
 
 /// The address to use instead of one that failed for lack of IPv6: the kernel has no IPv6

@@ -39,6 +39,7 @@ mod placement;
 
 pub use channel::{AsyncChannel, Channel, ChannelListener, MAX_DESCRIPTORS};
 pub use message::{
-    CpuUse, KubeletProbes, Member, MemberReport, MemberState, Offer, Order, Role, Serve, Want,
+    CpuUse, KubeletProbes, ListenersClosed, Member, MemberReport, MemberState, Offer, Order, Role,
+    Serve, Want,
 };
 pub use placement::{PlacedPod, Placement, PlacementReport};

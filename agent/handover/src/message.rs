@@ -77,6 +77,9 @@ pub enum MemberState {
     Serving,
     /// It is served no more, because it was to leave, or because its broker has ended.
     Released,
+    /// It was to leave, as another process serves the workload, and has closed the listeners, which are its own. It finishes what
+    /// it has. Only a proxy of one workload reports it: others have no listeners of their own.
+    Closed,
     /// The thread of its connections does not come round, so that it serves no new ones. The membership goes on with what it
     /// has, should that thread go on. Another one of the same workload may join at once.
     Stalled,
@@ -104,8 +107,17 @@ impl CpuUse {
 
 /// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, too. An earlier one
 /// still gets sockets until it ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Serve {}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serve {
+    /// Comes without a channel: another process listens, so the listeners are to be closed, which [`ListenersClosed`] answers.
+    /// Node proxies still get sockets.
+    #[serde(default)]
+    pub closes: bool,
+}
+
+/// Broker to supervisor: the listeners are closed, for all processes that had them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenersClosed {}
 
 /// Broker to node proxy. The descriptors come with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -288,7 +288,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let order = leno_handover::Order::Join { number, succeeds, member, reports: true };
         let connect = || {
             let (near, far) = Channel::pair()?;
-            joining.broker.send(&Serve {}, &[near.as_fd()])?;
+            joining.broker.send(&Serve::default(), &[near.as_fd()])?;
             process.send(&order, &[far.as_fd()])?;
             Ok(far)
         };
@@ -419,6 +419,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 Happened::Serving
             }
             MemberState::Released | MemberState::Stalled => Happened::Lost,
+            // It has no listeners of its own.
+            MemberState::Closed => return,
             MemberState::Used(used) => {
                 let Some(of) = member.membership.as_mut() else { return };
                 let now = Instant::now();

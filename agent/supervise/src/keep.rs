@@ -1,6 +1,8 @@
 //! Keeps one process running until it is told to stop.
 
+use std::cell::Cell;
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_resources::Restart;
@@ -55,6 +57,8 @@ pub struct Rules {
     pub grace: Duration,
     /// The process that is to be ended and started again, although nothing is wrong with its end.
     pub condemned: watch::Receiver<Option<i32>>,
+    /// Once it is set, the process is not started again when it ends: another one has taken over from it.
+    pub retired: Rc<Cell<bool>>,
 }
 
 impl Rules {
@@ -62,11 +66,13 @@ impl Rules {
     #[must_use]
     pub fn always(backoff: Backoff, grace: Duration) -> Self {
         let condemned = watch::channel(None).1;
-        Self { backoff, restart: Restart::Always, signal: Signal::SIGTERM, grace, condemned }
+        let (restart, signal, retired) = (Restart::Always, Signal::SIGTERM, Rc::default());
+        Self { backoff, restart, signal, grace, condemned, retired }
     }
 
     fn is_over(&self, status: ExitStatus) -> bool {
         match self.restart {
+            _ if self.retired.get() => true,
             Restart::Always => false,
             Restart::OnFailure => status.success(),
             Restart::Never => true,
@@ -90,7 +96,7 @@ pub async fn keep_running<E: From<Error>>(
             let _ = stop.wait_for(|now| *now >= level).await;
         }
     };
-    while *stop.borrow() < until {
+    while *stop.borrow() < until && !rules.retired.get() {
         rules.backoff.started(Instant::now());
         let wait = match start() {
             Err(error) => {

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::pin::Pin;
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::time::Instant;
 
 use leno_resources::Restart;
@@ -184,6 +185,7 @@ impl Life {
             signal: launch.stop_signal,
             grace: launch.grace.unwrap_or(self.mesh.grace),
             condemned,
+            retired: Rc::default(),
         }
     }
 

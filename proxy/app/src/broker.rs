@@ -6,15 +6,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use anyhow::Context;
-use leno_handover::{Channel, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
-use leno_transport::{Listener, announcements, diagnosis, interface_addresses};
+use leno_handover::{Channel, ListenersClosed, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
+use leno_transport::{
+    LAST_HANDSHAKES, Listener, announcements, diagnosis, interface_addresses, steer,
+};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{Shutdown, shutdown};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::Flags;
@@ -25,18 +29,23 @@ use crate::worker::is_no_family;
 struct Namespace {
     listeners: Vec<(Role, OwnedFd)>,
     addresses: Vec<IpAddr>,
+    /// When the listeners are closed, as another process has its own.
+    closes_at: Option<Instant>,
 }
 
 /// Most node proxies that are served at once: the newest, and earlier ones that finish what they have. Beyond it the
 /// oldest is served no more, which ends what it has for the workload.
 const MAX_PROXIES: usize = 32;
 
+/// Connections that wait to be accepted by the admin server.
+pub(crate) const ADMIN_BACKLOG: i32 = 128;
+
 /// Runs until the supervisor's end of standard input is closed. No node proxy ends it or keeps it from the others: one that
 /// does not read, or sends what cannot be read, is served no more.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
-    let namespace = Namespace::prepare(flags)?;
+    let mut namespace = Namespace::prepare(flags)?;
     confine(&[])?;
     let mut proxies = VecDeque::new();
     while namespace.turn(&orders, &mut proxies)? {}
@@ -44,11 +53,20 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 /// Whether there are orders, and which node proxies want something or have ended.
-fn wait(orders: &Channel, proxies: &VecDeque<Channel>) -> anyhow::Result<(bool, Vec<bool>)> {
+fn wait(
+    orders: &Channel,
+    proxies: &VecDeque<Channel>,
+    until: Option<Instant>,
+) -> anyhow::Result<(bool, Vec<bool>)> {
+    let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_millis();
+    // A time that is not over in whole milliseconds is no reason to turn in a circle.
+    let left = until.map_or(PollTimeout::NONE, |until| {
+        PollTimeout::try_from(left(until).saturating_add(1)).unwrap_or(PollTimeout::MAX)
+    });
     let of = |channel| PollFd::new(channel, PollFlags::POLLIN);
     let mut waiting = vec![of(orders.as_fd())];
     waiting.extend(proxies.iter().map(|proxy| of(proxy.as_fd())));
-    match poll(&mut waiting, PollTimeout::NONE) {
+    match poll(&mut waiting, left) {
         Ok(_) => {}
         // What was polled says nothing then.
         Err(Errno::EINTR) => return Ok((false, Vec::new())),
@@ -112,15 +130,19 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
 
 impl Namespace {
     fn prepare(flags: &Flags) -> anyhow::Result<Self> {
-        // The first, as it alone cannot be made twice: should another broker live here, this one takes no connection from it.
-        let admin = admin(flags.admin)
+        let admin = admin(flags)
             .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
         let mut listeners = vec![(Role::Admin, admin)];
         for (role, addresses) in
             [(Role::Outbound, &flags.outbound), (Role::Inbound, &flags.inbound)]
         {
             for address in addresses {
-                match Listener::socket(*address) {
+                // Where another proxy serves the workload, the process that is to take over begins to listen.
+                let made = match flags.succeeds {
+                    true => Listener::bound(*address),
+                    false => Listener::socket(*address),
+                };
+                match made {
                     Ok(socket) => listeners.push((role, socket)),
                     Err(error) if address.is_ipv6() && is_no_family(&error) => {}
                     Err(error) => {
@@ -129,19 +151,31 @@ impl Namespace {
                 }
             }
         }
-        Ok(Self { listeners, addresses: interface_addresses()? })
+        Ok(Self { listeners, addresses: interface_addresses()?, closes_at: None })
     }
 
     /// Waits for orders and node proxies, and does what they want; false once there are no more orders.
-    fn turn(&self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
-        let (ordered, wanting) = wait(orders, proxies)?;
+    fn turn(&mut self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
+        if self.closes_at.is_some_and(|at| at <= Instant::now()) {
+            self.closes_at = None;
+            self.close();
+            orders
+                .send(&ListenersClosed {}, &[])
+                .context("telling that the listeners are closed")?;
+            return Ok(true);
+        }
+        let (ordered, wanting) = wait(orders, proxies, self.closes_at)?;
         let mut wanting = wanting.into_iter();
         proxies.retain(|proxy| !wanting.next().unwrap_or(false) || bring(proxy));
         if !ordered {
             return Ok(true);
         }
         let order = orders.receive::<Serve>().context("reading orders")?;
-        let Some((Serve {}, descriptors)) = order else { return Ok(false) };
+        let Some((Serve { closes }, descriptors)) = order else { return Ok(false) };
+        if closes {
+            self.pass_on();
+            return Ok(true);
+        }
         let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
             // That node proxy notices it, and its supervisor tries again.
             tracing::warn!(
@@ -158,6 +192,30 @@ impl Namespace {
             proxies.pop_front();
         }
         Ok(true)
+    }
+
+    /// Has new clients go to the listeners of another process, and this one's be closed once the handshakes are over that have begun:
+    /// the kernel resets those that are completed in the moment in which a listener is closed.
+    fn pass_on(&mut self) {
+        for (role, listener) in &self.listeners {
+            // There is one listener of a port here, and so the other process' is the next one.
+            if let Err(error) = steer(listener, 1) {
+                tracing::warn!(?role, %error, "connections may be lost that come while a listener is closed");
+            }
+        }
+        self.closes_at = Instant::now().checked_add(LAST_HANDSHAKES);
+    }
+
+    /// Ends the listeners for all processes that have them: the kernel gives no connection to one that a thread holds which does
+    /// not come round.
+    fn close(&mut self) {
+        for (role, listener) in self.listeners.drain(..) {
+            match shutdown(listener.as_raw_fd(), Shutdown::Both) {
+                // It does not listen yet.
+                Ok(()) | Err(Errno::ENOTCONN) => {}
+                Err(error) => tracing::error!(?role, %error, "a listener is not closed"),
+            }
+        }
     }
 
     /// Hands everything over.
@@ -181,16 +239,28 @@ impl Namespace {
     }
 }
 
-/// The listener of the admin server, for both families where the machine has IPv6.
-fn admin(address: SocketAddr) -> io::Result<OwnedFd> {
-    let listener = match TcpListener::bind(address) {
+/// The listener of the admin server, for both families where the machine has IPv6. Unless another proxy of the workload may share
+/// its port, it alone cannot be made twice: should another broker live here, this one takes no connection from it.
+fn admin(flags: &Flags) -> io::Result<OwnedFd> {
+    let address = flags.admin;
+    let bind = |address: SocketAddr| -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(flags.supervised)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        Ok(socket)
+    };
+    let socket = match bind(address) {
         Err(error) if address.is_ipv6() && is_no_family(&error) => {
-            TcpListener::bind(("0.0.0.0", address.port()))
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         bound => bound,
     }?;
-    listener.set_nonblocking(true)?;
-    Ok(listener.into())
+    if !flags.succeeds {
+        socket.listen(ADMIN_BACKLOG)?;
+    }
+    Ok(socket.into())
 }
 
 fn tcp(ipv6: bool) -> io::Result<OwnedFd> {
@@ -228,18 +298,20 @@ mod tests {
         assert!(first[3].is_none() || first[3] != second[3]);
     }
     fn namespace() -> Namespace {
-        let admin = admin("127.0.0.1:0".parse().unwrap()).unwrap();
-        Namespace { listeners: vec![(Role::Admin, admin)], addresses: Vec::new() }
+        use clap::Parser as _;
+        let flags = ["leno-proxy", "--broker", "--admin", "127.0.0.1:0"];
+        let admin = admin(&Flags::try_parse_from(flags).unwrap()).unwrap();
+        Namespace { listeners: vec![(Role::Admin, admin)], addresses: Vec::new(), closes_at: None }
     }
 
     /// Has a broker serve one more node proxy, whose end is returned.
     fn serve(
-        namespace: &Namespace,
+        namespace: &mut Namespace,
         (supervisor, orders): &(Channel, Channel),
         proxies: &mut VecDeque<Channel>,
     ) -> Channel {
         let (near, far) = Channel::pair().unwrap();
-        supervisor.send(&Serve {}, &[near.as_fd()]).unwrap();
+        supervisor.send(&Serve::default(), &[near.as_fd()]).unwrap();
         drop(near);
         assert!(namespace.turn(orders, proxies).unwrap());
         far
@@ -256,11 +328,11 @@ mod tests {
 
     #[test]
     fn a_node_proxy_that_reads_nothing_or_sends_nonsense_keeps_the_broker_from_no_other() {
-        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
-        let silent = serve(&namespace, &orders, &mut proxies);
-        let babbler = serve(&namespace, &orders, &mut proxies);
-        let good = serve(&namespace, &orders, &mut proxies);
+        let silent = serve(&mut namespace, &orders, &mut proxies);
+        let babbler = serve(&mut namespace, &orders, &mut proxies);
+        let good = serve(&mut namespace, &orders, &mut proxies);
         assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
         assert_eq!(proxies.len(), 3);
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
@@ -279,11 +351,11 @@ mod tests {
 
     #[test]
     fn a_broker_goes_on_without_the_channel_that_was_lost_on_the_way_and_ends_with_its_orders() {
-        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
-        let good = serve(&namespace, &orders, &mut proxies);
+        let good = serve(&mut namespace, &orders, &mut proxies);
         assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
-        orders.0.send(&Serve {}, &[]).unwrap();
+        orders.0.send(&Serve::default(), &[]).unwrap();
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         turn();
         assert!(is_brought(&good, &mut turn));
@@ -293,12 +365,34 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_node_proxies_the_earliest_is_served_no_more() {
-        let (namespace, orders) = (namespace(), Channel::pair().unwrap());
+    fn listeners_that_are_to_be_closed_are_so_for_node_proxies_that_hold_them() {
+        let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
-        let first = serve(&namespace, &orders, &mut proxies);
+        let holds = serve(&mut namespace, &orders, &mut proxies);
+        let Ok(Some((Offer::Namespace { .. }, held))) = holds.receive() else { panic!() };
+        let held = std::net::TcpListener::from(held.into_iter().next().unwrap());
+        orders.0.send(&Serve { closes: true }, &[]).unwrap();
+        orders.0.set_nonblocking().unwrap();
+        assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
+        // It brings sockets meanwhile.
+        holds.send(&WANT, &[]).unwrap();
+        while orders.0.receive::<ListenersClosed>().is_err() {
+            assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
+        }
+        assert!(matches!(holds.receive(), Ok(Some((Offer::Sockets { .. }, _)))));
+        let refused = std::net::TcpStream::connect(held.local_addr().unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
+        assert!(is_brought(&holds, &mut turn), "it still gets sockets");
+    }
+
+    #[test]
+    fn of_too_many_node_proxies_the_earliest_is_served_no_more() {
+        let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
+        let mut proxies = VecDeque::new();
+        let first = serve(&mut namespace, &orders, &mut proxies);
         let others: Vec<Channel> =
-            (0..MAX_PROXIES).map(|_| serve(&namespace, &orders, &mut proxies)).collect();
+            (0..MAX_PROXIES).map(|_| serve(&mut namespace, &orders, &mut proxies)).collect();
         assert!(first.receive::<Offer>().unwrap().is_some());
         assert!(first.receive::<Offer>().unwrap().is_none(), "its channel is closed");
         assert_eq!(proxies.len(), others.len());

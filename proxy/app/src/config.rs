@@ -188,11 +188,22 @@ pub(crate) struct Flags {
     #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
     pub(crate) broker: bool,
 
+    /// The other end of standard input, a Unix socket, is this proxy's supervisor: it is told that the proxy serves, and
+    /// orders it to leave its workload to another process, which listens on the same ports; `leno up` starts it so. Of a
+    /// broker, only that another proxy may come to listen on its ports
+    #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
+    pub(crate) supervised: bool,
+
+    /// Another process serves the workload until this one does, or, of a broker, until the node proxy does that it hands its
+    /// listeners to
+    #[arg(long, requires = "supervised")]
+    pub(crate) succeeds: bool,
+
     /// Longest wait, in seconds, for connections to end once the proxy drains
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout_s: u64,
 
-    /// With --node, the longest wait, in seconds, for streams to end once another process serves their workload
+    /// The longest wait, in seconds, for streams to end once another process serves their workload
     #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
     pub(crate) handover_timeout_s: u64,
 

@@ -340,7 +340,7 @@ async fn tell(
     (orders, common): (&AsyncChannel, &Common),
 ) -> anyhow::Result<()> {
     match event.state {
-        MemberState::Serving | MemberState::Used(_) => {}
+        MemberState::Serving | MemberState::Closed | MemberState::Used(_) => {}
         MemberState::Released => drop(members.remove(&event.number)),
         MemberState::Stalled => {
             if let Some(member) = members.get_mut(&event.number) {

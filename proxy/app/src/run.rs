@@ -1,20 +1,24 @@
 //! The control thread: brings everything up, waits for the end, and drains.
 
 use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use leno_handover::MemberState;
+use leno_handover::{AsyncChannel, MemberReport, MemberState, Order};
 use leno_transport::IDLE_GRACE;
 use leno_types::ports;
+use socket2::SockRef;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, LocalSet};
 
 use crate::admin::{server, socket};
+use crate::broker::ADMIN_BACKLOG;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::setup::Setup;
@@ -35,7 +39,8 @@ const DRAIN_LONG: Duration = Duration::from_secs(5);
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let setup = match &flags.static_file {
+        let supervisor = flags.supervised.then(supervisor).transpose()?;
+        let mut setup = match &flags.static_file {
             Some(file) => fixed::setup(flags, file)?,
             None => control::setup(flags, None)?,
         };
@@ -53,12 +58,21 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 None => std::future::pending().await,
             }
         };
-        let ends = EndOrders::Signals(Signals::new()?);
+        let ends = EndOrders::Signals(Signals::new()?, supervisor.clone());
+        (setup.succeeds, setup.supervisor) = (flags.succeeds, supervisor);
         tokio::select! {
             ended = serve(setup, flags.await_capture, socket, ends) => ended,
             never = of_application => match never {},
         }
     })
+}
+
+/// The supervisor at the other end of standard input.
+fn supervisor() -> anyhow::Result<Rc<AsyncChannel>> {
+    let input = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
+    let channel = AsyncChannel::new(input.into())
+        .context("standard input is not the socket of a supervisor: leno up starts such proxies")?;
+    Ok(Rc::new(channel))
 }
 
 /// The files that are read while the proxy runs.
@@ -99,16 +113,10 @@ pub(crate) async fn serve(
         stalls: setup.stalls,
         started: SystemTime::now(),
     });
-    if let Some(address) = setup.admin {
-        let listener = leno_program::listen(address)
-            .await
-            .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
-        tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
-    }
     // As long as another process serves the workload, that one answers here.
     let mut admin = AbortOnDrop(None);
     if !setup.succeeds {
-        admin = handed_admin(&setup, &state)?;
+        admin = serve_admin(&setup, &state).await?;
     }
     if let Some(socket) = socket {
         tokio::task::spawn_local(socket::serve(socket, Rc::clone(&state)));
@@ -120,11 +128,12 @@ pub(crate) async fn serve(
         _ = ends.next() => return Ok(()),
     }
     if setup.succeeds {
-        admin = handed_admin(&setup, &state)?;
+        admin = serve_admin(&setup, &state).await?;
     }
     if let Some(reports) = &setup.reports {
         reports.send(MemberState::Serving);
     }
+    report(&setup, MemberState::Serving);
     let departure = tokio::select! {
         departure = ends.next() => departure,
         worker = until_one_stalls(&setup, &state) => {
@@ -142,7 +151,7 @@ pub(crate) async fn serve(
             None => Departure::Last,
         },
     };
-    if departure == Departure::Succeeded {
+    if matches!(departure, Departure::Succeeded | Departure::PassedOn) {
         drop(admin);
     }
     drain(&setup, &state, &mut ends, departure).await;
@@ -190,11 +199,25 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Serves the pages on the listener that a broker has handed over, if one has.
-fn handed_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
-    let handed = setup.admin_handed.take();
-    let Some(handed) = handed else { return Ok(AbortOnDrop(None)) };
-    let listener = tokio::net::TcpListener::from_std(handed.into())?;
+/// Serves the pages on a listener of this process, or on the one that a broker has handed over, if one has.
+async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
+    let listener = match (setup.admin, setup.admin_handed.take()) {
+        (Some(address), _) => {
+            let bound = match setup.supervisor {
+                // The process that takes over listens before this one has closed its listener.
+                Some(_) => leno_program::listen_beside(address),
+                None => leno_program::listen(address).await,
+            };
+            bound
+                .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?
+        }
+        (None, Some(handed)) => {
+            // It may only be bound.
+            SockRef::from(&handed).listen(ADMIN_BACKLOG)?;
+            tokio::net::TcpListener::from_std(handed.into())?
+        }
+        (None, None) => return Ok(AbortOnDrop(None)),
+    };
     let task = tokio::task::spawn_local(server::serve(listener, Rc::clone(state)));
     Ok(AbortOnDrop(Some(task)))
 }
@@ -226,14 +249,15 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
-    if departure != Departure::Last {
-        close(&workers, departure).await;
-    }
-    for worker in &workers {
-        worker.drain().await;
-    }
-    let began = Instant::now();
     let done = async {
+        if departure != Departure::Last {
+            close(&workers, departure).await;
+            report(setup, MemberState::Closed);
+        }
+        for worker in &workers {
+            worker.drain().await;
+        }
+        let began = Instant::now();
         // A worker answers after it has done what it was told before.
         state.load().await;
         state.workers_drain.send_replace(true);
@@ -244,7 +268,7 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
         }
         let bound = match departure {
             Departure::Last | Departure::Replaced => setup.drain_timeout,
-            Departure::Succeeded => setup.handover_timeout,
+            Departure::Succeeded | Departure::PassedOn => setup.handover_timeout,
         };
         let busy = until_idle(state, Duration::ZERO, (began, bound), departure).await;
         if busy > 0 {
@@ -253,7 +277,16 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
     };
     tokio::select! {
         () = done => {}
-        _ = ends.next() => {}
+        () = ends.again() => {}
+    }
+}
+
+/// Tells the supervisor of a proxy that serves one workload, if it has one, how far that one is.
+fn report(setup: &Setup, state: MemberState) {
+    let Some(supervisor) = &setup.supervisor else { return };
+    if let Err(error) = supervisor.send(&MemberReport { number: 0, state }, &[]) {
+        // One that has ended ends this process.
+        tracing::error!(%error, ?state, "the supervisor cannot be told");
     }
 }
 
@@ -293,15 +326,15 @@ async fn until_idle(
 /// Between two looks of a proxy that has drained for this long.
 fn pause(departure: Departure, drained: Duration) -> Duration {
     match departure {
-        Departure::Succeeded if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
+        Departure::Succeeded | Departure::PassedOn if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
         _ => DRAIN_LOOK,
     }
 }
 
 /// What asks a proxy to end: once to drain, and once more to end at once.
 pub(crate) enum EndOrders {
-    /// Signals of the process.
-    Signals(Signals),
+    /// Signals of the process, and orders of its supervisor.
+    Signals(Signals, Option<Rc<AsyncChannel>>),
     /// An order for one of several proxies in a process.
     Order(watch::Receiver<Departure>),
 }
@@ -309,14 +342,40 @@ pub(crate) enum EndOrders {
 impl EndOrders {
     async fn next(&mut self) -> Departure {
         match self {
-            Self::Signals(signals) => {
-                signals.first().await;
-                Departure::Last
-            }
+            Self::Signals(signals, supervisor) => tokio::select! {
+                () = signals.first() => Departure::Last,
+                departure = ordered(supervisor.as_deref()) => departure,
+            },
             Self::Order(order) => {
                 // A sender that is gone is the end, too.
                 let _ended = order.changed().await;
                 *order.borrow_and_update()
+            }
+        }
+    }
+
+    /// What ends a proxy at once that leaves. That another process has succeeded it, which a supervisor may say twice, does not.
+    async fn again(&mut self) {
+        while self.next().await == Departure::PassedOn {}
+    }
+}
+
+/// How a supervisor has the proxy end. Its own end is none: the kernel ends the proxy with it.
+async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
+    let Some(supervisor) = supervisor else { return std::future::pending().await };
+    loop {
+        match supervisor.receive::<Order>().await {
+            Ok(Some((Order::Leave { succeeded: true, .. }, _))) => return Departure::PassedOn,
+            Ok(Some((Order::Leave { succeeded: false, .. }, _))) => return Departure::Last,
+            Ok(Some((Order::Join { .. }, _))) => {}
+            Ok(None) => return std::future::pending().await,
+            // A supervisor of a later version may know others.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(%error, "an order of the supervisor is not understood");
+            }
+            Err(error) => {
+                tracing::error!(%error, "orders cannot be read: this proxy leaves its workload to no other process");
+                return std::future::pending().await;
             }
         }
     }

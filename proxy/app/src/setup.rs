@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use leno_discovery::{ApplicationIdentity, Directory};
+use leno_handover::AsyncChannel;
 use leno_http::Limits;
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
@@ -58,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
     /// Another process serves the workload until this one does.
     pub(crate) succeeds: bool,
+    /// The supervisor of a proxy that serves one workload, if it has one.
+    pub(crate) supervisor: Option<Rc<AsyncChannel>>,
     /// Where a workload that shares its process reports what becomes of it.
     pub(crate) reports: Option<Reports>,
     /// How often its workers have stalled before, in this process.
@@ -172,6 +176,7 @@ impl Setup {
             handed: RefCell::default(),
             admin_handed: RefCell::default(),
             succeeds: false,
+            supervisor: None,
             reports: None,
             stalls: 0,
             connection_rate: None,

@@ -96,6 +96,8 @@ pub(crate) enum Departure {
     Replaced,
     /// Another process accepts from them already, so that streams may end in this one by themselves.
     Succeeded,
+    /// The same, but that the other process has listeners of its own on the same ports.
+    PassedOn,
 }
 
 /// What a worker is asked.
@@ -229,6 +231,8 @@ struct Planes {
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// How it ended that connections are accepted; `None`: they are.
     open: watch::Sender<Option<Departure>>,
+    /// How many workers accept on the same ports.
+    workers: u16,
     /// What exports spans and records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
     /// Panics of this thread that are counted in the registry.
@@ -433,6 +437,7 @@ impl Planes {
             standing,
             accepting: RefCell::default(),
             open: watch::Sender::new(None),
+            workers: plan.workers,
             exporters,
             panics: Cell::new(0),
             in_process: Cell::default(),
@@ -537,9 +542,13 @@ impl Planes {
                     _closing = open.changed() => break,
                 }
             }
-            // One that lives on elsewhere would refuse clients there, too.
-            if *open.borrow() == Some(Departure::Last) {
-                listener.close(|stream, client| serve(&planes, stream, (client, address))).await;
+            let departure = *open.borrow();
+            let serve = |stream, client| serve(&planes, stream, (client, address));
+            match departure {
+                Some(Departure::Last) => listener.close(serve).await,
+                Some(Departure::PassedOn) => listener.pass_on(planes.workers, serve).await,
+                // One that lives on elsewhere would refuse clients there, too.
+                Some(Departure::Replaced | Departure::Succeeded) | None => {}
             }
         });
         self.accepting.borrow_mut().push(task);

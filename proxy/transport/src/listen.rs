@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::liveness::PROBING;
+use crate::steer::steer;
 
 /// Connections that the kernel completes before they are accepted. As large as a burst that one
 /// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
@@ -33,7 +34,7 @@ const ACCEPTED_IN_A_ROW: u32 = 8;
 
 /// How long a listener that closes waits for handshakes that have begun: longer than the way to a
 /// client and back in one region.
-const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
+pub const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
 
 /// Where the flags are in a TCP header, and those that tell a client's first packet from others (RFC 9293, 3.1).
 const FLAGS_AT: u32 = 13;
@@ -75,6 +76,16 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind`].
     pub fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
+        let socket = Self::bound(address)?;
+        SockRef::from(&socket).listen(BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// The same, but it does not listen before it is [adopted](Self::adopt).
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
@@ -86,15 +97,16 @@ impl Listener {
         socket.set_tcp_keepalive(&PROBING)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
         Ok(socket.into())
     }
 
-    /// A socket that listens already, made as [`Listener::bind`] makes one.
+    /// A socket that was made as [`Listener::bind`] makes one, and listens already or begins to.
     ///
     /// # Errors
     /// When it is no such socket.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        // Without effect where it listens.
+        SockRef::from(&socket).listen(BACKLOG)?;
         let inner = TcpListener::from_std(socket.into())?;
         let address = inner.local_addr()?;
         Ok(Self { inner, address, in_a_row: Cell::new(0) })
@@ -133,6 +145,10 @@ impl Listener {
                     return Ok(accepted);
                 }
                 Err(error) if is_of_connection(&error) => {}
+                // It was shut down for all processes that have it (shutdown(2)): another one of the port takes the connections.
+                Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
+                    return std::future::pending().await;
+                }
                 Err(error) if is_of_resources(&error) => {
                     tokio::time::sleep(wait).await;
                     wait = wait.saturating_mul(2).min(MAX_ACCEPT_WAIT);
@@ -151,6 +167,21 @@ impl Listener {
         if let Err(error) = self.refuse() {
             tracing::debug!(%error, "connections may be lost that come while a listener closes");
         }
+        self.finish(&mut serve).await;
+    }
+
+    /// The same where another process listens on the port: clients that come from now on are its own. It began to listen after this
+    /// process, which has as many listeners there as it has `workers`. So no handshake is completed in the moment in which this
+    /// listener is closed, which the kernel would reset.
+    pub async fn pass_on(self, workers: u16, mut serve: impl FnMut(TcpStream, SocketAddr)) {
+        if let Err(error) = steer(&self.inner, workers.into()) {
+            tracing::warn!(%error, "connections may be lost that come while a listener is passed on");
+        }
+        self.finish(&mut serve).await;
+    }
+
+    /// Serves those whose handshake has begun, then closes it.
+    async fn finish(self, serve: &mut impl FnMut(TcpStream, SocketAddr)) {
         let Some(until) = Instant::now().checked_add(LAST_HANDSHAKES) else { return };
         while let Ok(Ok((stream, client))) = timeout_at(until, self.accept()).await {
             serve(stream, client);
@@ -233,6 +264,74 @@ mod tests {
         let (accepted, from) = listener.accept().await.unwrap();
         assert_eq!(from, client.local_addr().unwrap());
         assert!(accepted.nodelay().unwrap());
+    }
+
+    /// The kernel reset those whose handshake was completed in the moment of a close.
+    #[tokio::test]
+    async fn listeners_that_follow_each_other_lose_no_connection() {
+        use std::io::{Read as _, Write as _};
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        const SUCCESSIONS: usize = 40;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let serve = |stream: TcpStream, _| {
+            let mut stream = stream.into_std().unwrap();
+            stream.write_all(b"x").unwrap();
+        };
+        let mut current = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = current.address();
+        let client = || {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || -> io::Result<usize> {
+                let mut count = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    std::net::TcpStream::connect(address)?.read_exact(&mut [0])?;
+                    count += 1;
+                }
+                Ok(count)
+            })
+        };
+        let clients: Vec<_> = (0..3).map(|_| client()).collect();
+        for _ in 0..SUCCESSIONS {
+            let next = Listener::bind(address).unwrap();
+            let accept = async {
+                loop {
+                    let (stream, client) = next.accept().await.unwrap();
+                    serve(stream, client);
+                }
+            };
+            let before = async {
+                current.pass_on(1, serve).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            };
+            tokio::select! { never = accept => never, () = before => {} }
+            current = next;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let accept = async {
+            loop {
+                let (stream, client) = current.accept().await.unwrap();
+                serve(stream, client);
+            }
+        };
+        let served = async {
+            let join =
+                || clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>();
+            tokio::task::spawn_blocking(join).await.unwrap()
+        };
+        let served = tokio::select! { never = accept => never, served = served => served };
+        for served in served {
+            assert!(served.unwrap() > SUCCESSIONS);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_another_process_shuts_down_is_no_error_and_brings_nothing() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        SockRef::from(&listener.inner).shutdown(std::net::Shutdown::Both).unwrap();
+        let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(accepted.is_err(), "{accepted:?}");
     }
 
     #[tokio::test]

@@ -88,7 +88,7 @@ async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
         let left = group.leave(&name, (1, false));
         group.join(&name, second);
         let broker = left.await.unwrap();
-        broker.send(&Serve {}, &[]).unwrap();
+        broker.send(&Serve::default(), &[]).unwrap();
         assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
         // An order that was given after both is obeyed after them.
         let other = InstanceName::new("shop", "web-1").unwrap();
