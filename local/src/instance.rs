@@ -8,11 +8,15 @@
 //! ```
 
 mod application;
+mod finishing;
 mod health;
 mod node;
+mod proxies;
 mod schedule;
+mod sidecar;
+mod upgrades;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,21 +24,20 @@ use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured};
 use leno_resources::Condition;
-use leno_supervise::{
-    Backoff, Cgroup, Credentials, Descriptors, PromotionRules, Rules, Running, Stop, after,
-    describe, keep_running,
-};
+use leno_supervise::{Backoff, Cgroup, Credentials, Descriptors, PromotionRules, Stop, after};
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
+use self::finishing::Finishing;
+pub use self::upgrades::Upgrades;
 use crate::admin::Admin;
 use crate::credentials;
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::flows::Accounting;
 use crate::guard::Guard;
-use crate::isolation::{Isolation, Names, write_files};
+use crate::isolation::{Names, write_files};
 use crate::layout::Layout;
 use crate::limits::{self, Limited};
 use crate::listening::OneFamily;
@@ -43,8 +46,6 @@ use crate::network::Switch;
 use crate::node::{Group, Groups};
 use crate::output::Output;
 use crate::plan::Instance;
-use crate::process::Event;
-use crate::program::Program;
 use crate::proxy;
 use crate::record::{MeshResource, Record};
 use crate::root;
@@ -58,6 +59,12 @@ const READY_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest a proxy may take to finish what is under way once its application has ended, and
 /// with it every request it could still answer.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
+/// How long a proxy may finish what it has while another one serves the instance: its own bound (`--handover-timeout-s`), and a
+/// minute.
+const HANDOVER_BOUND: Duration = Duration::from_secs(24 * 3600 + 60);
+/// How long a process may take to close its listeners once another one serves. It is killed then: the kernel would go on to give it
+/// connections.
+const CLOSE_BOUND: Duration = Duration::from_secs(10);
 
 /// What all instances of a mesh share.
 #[derive(Debug)]
@@ -80,6 +87,8 @@ pub struct Mesh {
     pub proxy: proxy::Settings,
     /// The node proxies.
     pub groups: Groups,
+    /// Whose proxies are replaced now.
+    pub upgrades: Upgrades,
     /// When a busy instance gets a node proxy of its own.
     pub promotion: PromotionRules,
     /// How long an application may take to end.
@@ -185,8 +194,29 @@ struct Life {
     mesh: Rc<Mesh>,
     instance: Instance,
     stop: watch::Receiver<Stop>,
-    /// The group whose node proxy is to serve it; it may change while the instance runs.
-    group: watch::Receiver<Option<String>>,
+    /// Which process is to be its proxy; it may change while the instance runs.
+    proxy: watch::Receiver<ProxySettings>,
+}
+
+/// Which process is to be the proxy of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySettings {
+    /// The group whose node proxy is to serve it; `None`: it has a proxy of its own, or none.
+    pub group: Option<String>,
+    /// When it gets a process of its own although it is to share one.
+    pub promotion: PromotionRules,
+    /// Of the processes of proxies: one of an earlier revision is to leave the instance to the next one.
+    pub revision: u64,
+}
+
+impl ProxySettings {
+    /// As the documents of an instance have it, or else the mesh.
+    #[must_use]
+    pub fn of(mesh: &Mesh, instance: &Instance) -> Self {
+        let promotion = mesh.promotion.with_after(instance.promote_after);
+        let group = instance.launch.group.clone();
+        Self { group, promotion, revision: mesh.groups.revision() }
+    }
 }
 
 /// What was made for an instance.
@@ -199,9 +229,18 @@ struct InstanceResources {
     files: Vec<(PathBuf, PathBuf)>,
     /// What the application sees in their place, if it has a root file system of its own.
     own_files: Option<Vec<(PathBuf, PathBuf)>>,
-    captured: Option<Captured>,
-    /// The node proxy that serves it, where it has none of its own.
+    captured: RefCell<Option<Captured>>,
+    /// The capture knows its proxy by its user, as it has been in node mode.
+    proxy_by_user: Cell<bool>,
+    /// The node proxy that serves it first, where it has none of its own.
     shared: RefCell<Option<Rc<Group>>>,
+    /// The files with its token, by the numbers of the processes and memberships that have them. A new token is written to all of
+    /// them, as it voids the one before, and each renews its certificate by it.
+    tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
+    /// The last number of a process of its own, or of a membership of a node proxy.
+    number: Cell<u64>,
+    /// Those that finish what they have.
+    finishing: Rc<Finishing>,
 }
 
 impl InstanceResources {
@@ -209,23 +248,30 @@ impl InstanceResources {
     fn application_files(&self) -> &[(PathBuf, PathBuf)] {
         self.own_files.as_deref().unwrap_or(&self.files)
     }
+
+    /// A number that no process or membership of the instance had.
+    fn next_number(&self) -> u64 {
+        self.number.set(self.number.get() + 1);
+        self.number.get()
+    }
 }
 
-/// Runs an instance until `stop` says otherwise, then removes everything of it. `group` is the one whose node proxy is to
-/// serve it; another one takes over while the instance runs.
+/// Runs an instance until `stop` says otherwise, then removes everything of it. `proxy` says which process
+/// is to be its proxy; another one takes over while the instance runs.
 pub async fn live(
     mesh: Rc<Mesh>,
     instance: Instance,
     stop: watch::Receiver<Stop>,
-    group: watch::Receiver<Option<String>>,
+    proxy: watch::Receiver<ProxySettings>,
 ) {
-    let life = Life { mesh, instance, stop, group };
-    if let Some(mut place) = life.placed().await {
+    let life = Life { mesh, instance, stop, proxy };
+    if let Some(place) = life.placed().await {
         let surroundings = Box::new(life.surroundings(&place));
-        let backend = place.captured.as_ref().map(Captured::backend);
+        let backend = place.captured.borrow().as_ref().map(Captured::backend);
         life.report(Change::Placed(surroundings, backend)).await;
         life.run(&place).await;
-        if let Some(captured) = place.captured.take() {
+        let captured = place.captured.take();
+        if let Some(captured) = captured {
             life.release(captured).await;
         }
         if let Some(group) = place.shared.take() {
@@ -289,7 +335,7 @@ impl Life {
         let root = instance.launch.root.as_deref();
         let own_files = root.map(|root| root::write_files(&directory, &names, root)).transpose()?;
         let app = Cgroup::create(group.join("app"))?;
-        let mut place = InstanceResources {
+        let place = InstanceResources {
             netns,
             limited: self.limit(&app)?,
             app,
@@ -297,23 +343,22 @@ impl Life {
             group: Cgroup::at(group),
             files,
             own_files,
-            captured: None,
+            captured: RefCell::default(),
+            proxy_by_user: Cell::default(),
             shared: RefCell::default(),
+            tokens: Rc::default(),
+            number: Cell::new(0),
+            finishing: Rc::default(),
         };
-        let wanted = self.group.borrow().clone();
+        let wanted = self.proxy.borrow().group.clone();
         if let Some(name) = wanted {
-            // The capture takes a process of this user for the node proxy.
-            if credentials::of(&instance.launch.account).is_ok_and(|of| of.uid() == PROXY_UID) {
-                return Err(Error::Refused(format!(
-                    "{} runs as user {PROXY_UID}, which is that of node proxies: use another, or leno.dev/mode: sidecar",
-                    instance.label
-                )));
-            }
+            self.check_user()?;
             place.shared.replace(Some(Group::enter(mesh, &name, &instance.name)?));
+            place.proxy_by_user.set(true);
         }
         if instance.launch.meshed {
             match self.capture(&place).await {
-                Ok(captured) => place.captured = Some(captured),
+                Ok(captured) => drop(place.captured.replace(Some(captured))),
                 Err(error) => {
                     let group = place.shared.take();
                     if let Some(group) = group {
@@ -325,6 +370,18 @@ impl Life {
             }
         }
         Ok(place)
+    }
+
+    /// Whether it may be in node mode: the capture takes a process of the proxies' user for the node proxy.
+    fn check_user(&self) -> Result<()> {
+        let instance = &self.instance;
+        if credentials::of(&instance.launch.account).is_ok_and(|of| of.uid() == PROXY_UID) {
+            return Err(Error::Refused(format!(
+                "{} runs as user {PROXY_UID}, which is that of node proxies: use another, or leno.dev/mode: sidecar",
+                instance.label
+            )));
+        }
+        Ok(())
     }
 
     /// Limits what the processes of a group may use.
@@ -339,7 +396,17 @@ impl Life {
     async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
         let backend = mesh.proxy.machine.choose(instance.launch.capture)?;
-        let workload = leno_capture::Workload {
+        let workload = self.workload(place, place.shared.borrow().is_some());
+        self.record(MeshResource::Capture(workload.name.clone()))?;
+        let captured =
+            tokio::task::spawn_blocking(move || leno_capture::capture(backend, &workload));
+        joined(captured.await.map(|result| result.map_err(Error::from)))
+    }
+
+    /// What is captured. The process of a node proxy is known by its user: it may be another one tomorrow.
+    fn workload(&self, place: &InstanceResources, in_node_mode: bool) -> leno_capture::Workload {
+        let Self { mesh, instance, .. } = self;
+        leno_capture::Workload {
             name: mesh.layout.netns(&instance.name),
             netns: place.netns.path(),
             cgroup: place.group.path().to_owned(),
@@ -347,13 +414,8 @@ impl Life {
             fail_closed: true,
             excluded: proxy::never_captured(&mesh.switch.subnet().gateway()),
             proxy_uid: PROXY_UID,
-            // The process of a node proxy is known by its user: it may be another one tomorrow.
-            proxy_process: place.shared.borrow().is_some().then(|| place.group.path().to_owned()),
-        };
-        self.record(MeshResource::Capture(workload.name.clone()))?;
-        let captured =
-            tokio::task::spawn_blocking(move || leno_capture::capture(backend, &workload));
-        joined(captured.await.map(|result| result.map_err(Error::from)))
+            proxy_process: in_node_mode.then(|| place.group.path().to_owned()),
+        }
     }
 
     /// Undoes the capture on a thread of its own: some backends run commands.
@@ -382,87 +444,7 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        let node_proxy = place.shared.borrow().as_ref().map(|group| group.process());
-        let in_node_mode = node_proxy.is_some();
-        let sidecar =
-            || ProxyProcess { group: None, cgroup: place.proxy.path().to_owned(), promoted: false };
-        self.report(Change::ProxyRuns(node_proxy.unwrap_or_else(sidecar))).await;
-        if in_node_mode {
-            tokio::join!(self.node_proxy(place, ready), application);
-        } else {
-            tokio::join!(self.proxy(place, ready), application);
-        }
-    }
-
-    /// Keeps the proxy running; `ready` follows whether it serves.
-    async fn proxy(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
-        let Self { mesh, instance, .. } = self;
-        let label = proxy_label(instance);
-        let name = format!("{} proxy", instance.name);
-        let origin = mesh.output.origin(&label, &name, &instance.workload);
-        let start = || -> Result<Running> {
-            let token = mesh.proxy.tokens.issue(instance, &mesh.layout)?;
-            let program = Program::prepare(&mesh.layout, "leno-proxy")?;
-            let laid = token.1.clone();
-            let files = [place.files.as_slice(), &[program.file(), token]].concat();
-            let isolation =
-                Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
-            let task = mesh.proxy.task(instance, &program, &laid, isolation);
-            // A proxy prints its access log alone on standard output.
-            let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
-            task.start_with(access, &mesh.output, &origin)
-        };
-        let (events, happened) = mpsc::unbounded_channel();
-        let backoff = Backoff::eager(Instant::now());
-        let until = (self.stop.clone(), Stop::All);
-        let process = async {
-            // The receiver is polled beside the process and ends after it.
-            let report = |event| drop(events.send(event));
-            keep_running(start, Rules::always(backoff, DRAIN_BOUND), until, report).await;
-            drop(events);
-        };
-        tokio::join!(process, self.watch_proxy(place, ready, happened));
-    }
-
-    async fn watch_proxy(
-        &self,
-        place: &InstanceResources,
-        ready: watch::Sender<bool>,
-        mut happened: mpsc::UnboundedReceiver<Event>,
-    ) {
-        let label = &self.instance.label;
-        let (mut starts, mut ended) = (0_u32, None);
-        let mut alive = false;
-        loop {
-            let event = tokio::select! {
-                event = happened.recv() => event,
-                () = self.until_ready(place), if alive && !*ready.borrow() => {
-                    self.proxy_serves(true, starts, ended.clone()).await;
-                    ready.send_replace(true);
-                    continue;
-                }
-            };
-            let Some(event) = event else { return };
-            alive = matches!(event, Event::Started(_));
-            match &event {
-                Event::Started(_) => starts += 1,
-                Event::Ended(status, wait) => {
-                    let (how, when) = (describe(*status), after(*wait));
-                    self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
-                    ended = Some(how);
-                }
-                Event::Failed(error, _) => self.complain(error),
-                Event::Over(_) | Event::Stopping | Event::Stopped => {}
-            }
-            if !alive && ready.send_replace(false) {
-                self.proxy_serves(false, starts, ended.clone()).await;
-            }
-        }
-    }
-
-    async fn proxy_serves(&self, serves: bool, starts: u32, ended: Option<String>) {
-        let restarts = starts.saturating_sub(1);
-        self.report(Change::Proxy { ready: serves, restarts, ended }).await;
+        tokio::join!(self.proxies(place, ready), application);
     }
 
     /// Comes back when the proxy says that it serves; tells why it does not when that takes long.

@@ -366,6 +366,9 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
     // Applications need no root for a port below 1024 or for ping: only they are in this namespace.
     write_setting("net/ipv4/ip_unprivileged_port_start", "0")?;
     write_setting("net/ipv4/ping_group_range", "0 2147483647")?;
+    // What waits for a listener that closes goes to another one of the same port, which the next process of a proxy has
+    // (Linux 5.14).
+    write_setting("net/ipv4/tcp_migrate_req", "1")?;
     // Addresses are unique, so duplicate address detection is off (RFC 4862 section 5.4): it would keep
     // IPv6 unusable for its first second.
     for scope in ["all", "default"] {

@@ -30,6 +30,22 @@ pub struct Groups {
     /// How many were started. Each has files and a control group of its own, so that one may end while the next of
     /// the same name begins.
     started: Cell<u64>,
+    /// Which processes of proxies are to serve: those that are started from now on, or an earlier number, too.
+    revision: Cell<u64>,
+}
+
+impl Groups {
+    /// Which processes of proxies are to serve.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision.get()
+    }
+
+    /// Processes that are started from now on are to serve, in place of those of before. Returns their number.
+    pub fn renew(&self) -> u64 {
+        self.revision.set(self.revision.get() + 1);
+        self.revision.get()
+    }
 }
 
 /// A group of instances, its files and the process that serves them.
@@ -39,6 +55,8 @@ pub struct Group {
     /// What its members share; several groups share the same where there are more than one may have.
     share: String,
     name: String,
+    /// Of the processes of proxies, when it was started.
+    revision: u64,
     directory: PathBuf,
     cgroup: Cgroup,
     process: Process,
@@ -64,7 +82,7 @@ struct Host {
 
 impl Group {
     /// The group of this share that has room for an instance, which is one of its members from now on; started if there is
-    /// none.
+    /// none, or its process is of an earlier revision: that one ends with the last of what it has.
     ///
     /// # Errors
     /// When its files or its control group cannot be made.
@@ -74,6 +92,7 @@ impl Group {
         let name = loop {
             let name = key(share, number);
             match groups.running.borrow().get(&name).and_then(Weak::upgrade) {
+                Some(group) if group.revision < groups.revision() => break name,
                 Some(group) if takes(&group.members.borrow(), instance) => {
                     group.members.borrow_mut().insert(instance.clone());
                     return Ok(group);
@@ -120,7 +139,14 @@ impl Group {
         let (process, tokens) = (Process::start(&name, host), RefCell::default());
         let members = RefCell::default();
         let share = share.to_owned();
-        Ok(Self { process, mesh, share, name, directory, cgroup, limit, tokens, members })
+        let revision = mesh.groups.revision();
+        Ok(Self { process, mesh, share, name, revision, directory, cgroup, limit, tokens, members })
+    }
+
+    /// Of the processes of proxies, when it was started.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// What its members share.
@@ -148,6 +174,7 @@ impl Group {
             group: Some(self.name.clone()),
             cgroup: self.cgroup.path().to_owned(),
             promoted: false,
+            revision: self.revision,
         }
     }
 

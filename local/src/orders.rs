@@ -21,6 +21,8 @@ const MAX_LINE: u64 = 64 * 1024;
 const BOUND: Duration = Duration::from_secs(2);
 /// Orders that wait to be carried out; senders of more wait.
 const QUEUE: usize = 4;
+/// How the answer to an order begins that the mesh does not know, in all versions.
+const NOT_UNDERSTOOD: &str = "the order is not understood";
 
 /// What a running mesh may be told to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +30,8 @@ const QUEUE: usize = 4;
 pub enum Order {
     /// Start these instances again, by namespace and name, one of a workload at a time.
     Restart(Vec<(String, String)>),
+    /// Have the next process of each proxy take over from the one that serves.
+    UpgradeProxies,
 }
 
 /// How an order was answered: an error says why it is not carried out.
@@ -79,7 +83,7 @@ async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<Received>) -> io::R
                 Err(_) => ended(),
             }
         }
-        Err(error) => Err(format!("the order is not understood: {error}")),
+        Err(error) => Err(format!("{NOT_UNDERSTOOD}: {error}")),
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
@@ -104,5 +108,36 @@ pub async fn send(layout: &Layout, order: &Order) -> Result<()> {
     };
     let answer = tokio::time::timeout(BOUND, asked).await;
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    answer.attempt(what)?.map_err(Error::Refused)
+    answer.attempt(what)?.map_err(|reason| Error::Refused(explained(reason)))
+}
+
+/// Why an order is refused, and what to do where the mesh does not know it.
+fn explained(reason: String) -> String {
+    match reason.starts_with(NOT_UNDERSTOOD) {
+        true => format!(
+            "{reason}; the mesh is run by a leno of another version than this one: end it with ctrl-c, and start it again with this one"
+        ),
+        false => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mesh_of_an_earlier_version_that_does_not_know_an_order_is_to_be_started_again() {
+        let earlier =
+            "the order is not understood: unknown variant `upgrade_proxies`, expected `restart`";
+        let explained = explained(earlier.to_owned());
+        assert!(
+            explained.starts_with(earlier) && explained.contains("start it again"),
+            "{explained}"
+        );
+        assert_eq!(super::explained("the mesh is ending".to_owned()), "the mesh is ending");
+        // What is sent to later versions.
+        let orders = [Order::UpgradeProxies, Order::Restart(vec![("shop".into(), "web-0".into())])];
+        let sent = orders.map(|order| serde_json::to_string(&order).unwrap());
+        assert_eq!(sent, [r#""upgrade_proxies""#, r#"{"restart":[["shop","web-0"]]}"#]);
+    }
 }

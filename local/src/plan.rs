@@ -164,15 +164,16 @@ impl Plan {
         wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
 
-    /// The group of node mode that `instance` is to go to, where that is all in which it differs from what the plan wants:
-    /// it goes on meanwhile.
+    /// The group of node mode that `instance` is to go to, or `None` in it for a proxy of its own, where that is all in which it
+    /// differs from what the plan wants: it goes on meanwhile.
     #[must_use]
-    pub fn moves(&self, instance: &Instance) -> Option<&str> {
-        let wanted = self.instances.get(&instance.name)?;
-        let (from, to) = (instance.launch.group.as_ref()?, wanted.launch.group.as_ref()?);
+    pub fn moves(&self, instance: &Instance) -> Option<&Option<String>> {
+        let (from, to) =
+            (&instance.launch.group, &self.instances.get(&instance.name)?.launch.group);
         let mut moved = instance.clone();
-        moved.launch.group = Some(to.clone());
-        (from != to && self.wants(&moved)).then_some(to)
+        moved.launch.group.clone_from(to);
+        let is_meshed = moved.launch.meshed && !moved.launch.waypoint;
+        (from != to && is_meshed && self.wants(&moved)).then_some(to)
     }
 
     /// Whether anything has a proxy.

@@ -56,14 +56,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The proxy's process.
+    /// The proxy's process, which takes orders; `succeeds`: another one serves the instance until this one does.
     #[must_use]
     pub fn task(
         &self,
         instance: &Instance,
-        program: &Program,
-        token: &Path,
+        (program, token): (&Program, &Path),
         isolation: Isolation,
+        (orders, succeeds): (Channel, bool),
     ) -> Task {
         let name = &instance.name;
         let token = token.to_string_lossy();
@@ -84,7 +84,9 @@ impl Settings {
             ("LENO_WORKERS", "1"),
             ("LENO_WAYPOINT", &waypoint),
         ];
-        confined(vec![program.path().into()], self.environment(&own), isolation, None)
+        let mut command = vec![program.path().into(), "--supervised".into()];
+        command.extend(succeeds.then(|| "--succeeds".into()));
+        confined(command, self.environment(&own), isolation, orders)
     }
 
     /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into; `budget`: what its buffers
@@ -110,15 +112,22 @@ impl Settings {
         let own: Vec<_> = own.into_iter().chain(budget).collect();
         let environment = self.environment(&own);
         let command = vec![program.path().into(), "--node".into()];
-        confined(command, environment, isolation, Some(orders))
+        confined(command, environment, isolation, orders)
     }
 
-    /// The process that makes sockets for a node proxy.
+    /// The process that makes sockets for a node proxy. `succeeds`: another proxy serves the instance, so that it only binds
+    /// listeners.
     #[must_use]
-    pub fn broker_task(&self, program: &Program, isolation: Isolation, orders: Channel) -> Task {
+    pub fn broker_task(
+        &self,
+        program: &Program,
+        isolation: Isolation,
+        (orders, succeeds): (Channel, bool),
+    ) -> Task {
         let environment = BTreeMap::from([("LENO_LOG".into(), OsString::from(&self.log))]);
-        let command = vec![program.path().into(), "--broker".into()];
-        confined(command, environment, isolation, Some(orders))
+        let mut command = vec![program.path().into(), "--broker".into(), "--supervised".into()];
+        command.extend(succeeds.then(|| "--succeeds".into()));
+        confined(command, environment, isolation, orders)
     }
 
     /// What all proxies are told, and `more`.
@@ -150,7 +159,7 @@ fn confined(
     command: Vec<OsString>,
     environment: BTreeMap<OsString, OsString>,
     isolation: Isolation,
-    orders: Option<Channel>,
+    orders: Channel,
 ) -> Task {
     Task {
         command,
@@ -159,7 +168,7 @@ fn confined(
         isolation,
         credentials: Credentials::confined(ports::PROXY_UID),
         descriptors: None,
-        stdin: orders.map(OwnedFd::from),
+        stdin: Some(OwnedFd::from(orders)),
     }
 }
 

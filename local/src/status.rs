@@ -42,6 +42,9 @@ pub struct Status {
     pub edits: Vec<Edit>,
     /// The files that it follows, absolute; `-` is standard input.
     pub files: Vec<PathBuf>,
+    /// Which processes of proxies are to serve; it grows with each `leno upgrade --proxies`.
+    #[serde(default)]
+    pub proxy_revision: u64,
     /// The instances, by namespace and name.
     pub instances: Vec<InstanceStatus>,
 }
@@ -123,6 +126,9 @@ pub struct ProxyProcess {
     /// Its documents have it share a process, and it has one of its own for as long as it is busy.
     #[serde(default)]
     pub promoted: bool,
+    /// [`Status::proxy_revision`] when it was first started.
+    #[serde(default)]
+    pub revision: u64,
 }
 
 impl ProxyProcess {
@@ -460,6 +466,7 @@ mod tests {
             mistakes: Vec::new(),
             edits: Vec::new(),
             files: Vec::new(),
+            proxy_revision: 0,
             instances: vec![
                 instance("bank", "web", 0),
                 instance("shop", "api", 0),

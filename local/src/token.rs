@@ -34,32 +34,24 @@ impl Tokens {
         &self.trust_domain
     }
 
-    /// Gives an instance a new token; an earlier one is void. Returns what is laid over what: the
-    /// file is out of reach for all proxies, and its own finds it at [`Layout::token`].
+    /// Gives an instance a new token, written to these files, of each process that has the instance; an earlier one is void.
     ///
     /// # Errors
     /// When it cannot be granted or written.
-    pub fn issue(&self, instance: &Instance, layout: &Layout) -> Result<(PathBuf, PathBuf)> {
-        self.issue_at(instance, &[layout.instance(&instance.name).join("token")])?;
-        record::make_place(&layout.token())?;
-        Ok((layout.instance(&instance.name).join("token"), layout.token()))
-    }
-
-    /// The same, written to these files: of each process that has the instance.
-    ///
-    /// # Errors
-    /// As [`issue`](Self::issue).
     pub fn issue_at(&self, instance: &Instance, paths: &[PathBuf]) -> Result<()> {
         let name = &instance.name;
         let account = &instance.launch.service_account;
         let identity = Identity::new(self.trust_domain.clone(), &name.namespace, account)
             .map_err(|error| Error::Refused(error.to_string()))?;
         let token = self.store.grant(name, &identity).map_err(refused)?;
-        paths.iter().try_for_each(|path| {
+        let write = |path: &PathBuf| {
             record::write_atomically(path, token.as_bytes(), 0o400)?;
             chown(path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
                 .attempt(|| format!("cannot give {} to the proxy", path.display()))
-        })
+        };
+        // The token of before is void by now: one that cannot be written is no reason to leave others without theirs.
+        let written: Vec<Result<()>> = paths.iter().map(write).collect();
+        written.into_iter().collect()
     }
 
     /// Takes the token of an instance back.

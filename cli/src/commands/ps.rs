@@ -102,7 +102,8 @@ fn proxy(process: &ProxyProcess) -> Proxy<'_> {
         mode: if process.group.is_some() { "node" } else { "sidecar" },
         group: process.group.as_deref(),
         promoted: process.promoted,
-        pid: process.pids().first().copied(),
+        // Earlier ones finish what they have.
+        pid: process.pids().into_iter().max(),
     }
 }
 

@@ -220,6 +220,7 @@ impl Scraper {
                 name: pod.name.clone(),
                 meshed: pod.meshed,
                 ready: pod.ready,
+                proxy: None,
             };
             let address = pod.address.filter(|_| pod.meshed);
             let has_place = places > 0;
@@ -412,6 +413,7 @@ mod tests {
             name: "web-0".to_owned(),
             meshed: true,
             ready: true,
+            proxy: None,
         };
         let places = Places::new((4, 3), ["noisy", "shop"].into_iter());
         let held = futures_util::future::join_all((0..3).map(|_| places.take("noisy"))).await;

@@ -9,18 +9,26 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::{Channel, CpuUse};
+use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, Serve};
 use leno_supervise::{
-    Backoff, Happened, Promotion, Rules, Running, Share, Stop, after, describe, keep_running,
+    Backoff, Happened, Promotion, PromotionRules, Rules, Running, Share, Stop, after, describe,
+    keep_running,
 };
-use tokio::sync::{mpsc, watch};
+use leno_types::MAX_FINISHING;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use super::{Change, DRAIN_BOUND, InstanceResources, Life, Mesh, proxy_label};
+use super::proxies::Turn;
+use super::{
+    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, Life, Mesh, ProxySettings,
+    proxy_label,
+};
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
 use crate::node::Group;
@@ -33,10 +41,6 @@ const LOST: &str = "its process served it no more";
 /// Between a group that could not be entered and the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a group that the instance has left may finish what it has: a proxy's own bound (`--handover-timeout-s`), and a
-/// minute.
-const HANDOVER_BOUND: Duration = Duration::from_secs(24 * 3600 + 60);
-
 /// What happened to the membership of this number.
 type MembershipEvent = (u64, Happened);
 
@@ -44,9 +48,10 @@ type MembershipEvent = (u64, Happened);
 struct Membership<'l> {
     life: &'l Life,
     place: &'l InstanceResources,
+    turn: &'l Turn,
     events: mpsc::UnboundedSender<MembershipEvent>,
-    /// The last number.
-    number: Cell<u64>,
+    /// The group whose process serves it; `None` once the instance has left it.
+    group: RefCell<Option<Rc<Group>>>,
     /// The membership that counts.
     current: Cell<u64>,
     /// The last membership whose connections are accepted; 0 without one.
@@ -55,18 +60,18 @@ struct Membership<'l> {
     broker: watch::Sender<Option<Rc<Channel>>>,
     /// Groups that finish what they have for the instance.
     left: RefCell<Vec<JoinHandle<()>>>,
-    /// The files with its token, by memberships. A new token is written to all of them, as it voids the one before: the group
-    /// that serves needs a valid one until the next group does, and a group that finishes something needs it, too.
-    tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
     /// Whether it is busy enough for a process of its own.
     promotion: RefCell<Promotion>,
     /// Whether it is to have one, beside what its documents have it share.
     promoted: watch::Sender<bool>,
+    /// When it goes back may have changed.
+    rules_changed: Notify,
 }
 
 impl Life {
-    /// Keeps the instance a member of the group that it is to be in; `ready` follows whether it is served.
-    pub(super) async fn node_proxy(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
+    /// Keeps the instance a member of the group that it is to be in, for the turn of node mode.
+    pub(super) async fn node_proxy(&self, place: &InstanceResources, group: Rc<Group>, turn: Turn) {
+        self.proxy_runs(&turn, group.process()).await;
         let Self { mesh, instance, .. } = self;
         let label = proxy_label(instance);
         let name = format!("{} broker", instance.name);
@@ -75,15 +80,16 @@ impl Life {
         let membership = Membership {
             life: self,
             place,
+            turn: &turn,
             events: events.clone(),
-            number: Cell::new(0),
+            group: RefCell::new(Some(group)),
             current: Cell::new(0),
             serving: watch::Sender::new(0),
             broker: watch::Sender::new(None),
             left: RefCell::default(),
-            tokens: Rc::default(),
-            promotion: RefCell::new(Promotion::new(mesh.promotion)),
+            promotion: RefCell::new(Promotion::new(self.proxy.borrow().promotion)),
             promoted: watch::Sender::new(false),
+            rules_changed: Notify::new(),
         };
         let start = || -> Result<Running> {
             let what = || "cannot make a socket for orders".to_owned();
@@ -92,8 +98,9 @@ impl Life {
             let files = [place.files.as_slice(), &[program.file()]].concat();
             let isolation =
                 Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
+            let orders = (far, turn.succeeds.get());
             let running =
-                mesh.proxy.broker_task(&program, isolation, far).start(&mesh.output, &origin)?;
+                mesh.proxy.broker_task(&program, isolation, orders).start(&mesh.output, &origin)?;
             near.set_nonblocking().attempt(what)?;
             membership.has_broker(near)?;
             Ok(running)
@@ -111,37 +118,55 @@ impl Life {
         };
         let (stop_broker, stopped) = watch::channel(Stop::No);
         let rules = Rules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
+        let retired = Rc::clone(&rules.retired);
         let broker = keep_running(start, rules, (stopped, Stop::All), report);
         // Connections out of the namespace need the broker, until what is under way has ended.
         let leaving = async {
-            membership.follow().await;
-            membership.end().await;
+            if membership.follow().await {
+                // The next one would listen.
+                retired.set(true);
+                if !membership.pass_on().await {
+                    stop_broker.send_replace(Stop::Now);
+                    return;
+                }
+            } else {
+                membership.end().await;
+            }
             stop_broker.send_replace((*self.stop.borrow()).max(Stop::All));
         };
         tokio::select! {
             _ = async { tokio::join!(broker, leaving) } => {}
             // It has an end of its own where nothing can happen any more.
-            () = self.watch_node(&membership, ready, happened) => {}
+            () = self.watch_node(&membership, happened) => {}
         }
         membership.until_left().await;
+        let group = membership.group.take();
+        if let Some(group) = group {
+            let stop = *self.stop.borrow();
+            group.release(stop).await;
+        }
     }
 
     async fn watch_node(
         &self,
         membership: &Membership<'_>,
-        ready: watch::Sender<bool>,
         mut happened: mpsc::UnboundedReceiver<MembershipEvent>,
     ) {
         // The memberships that the processes of their groups were told of.
         let (mut joins, mut joined) = (0_u32, BTreeSet::new());
         loop {
+            let turn = membership.turn;
+            // Until it serves another one may answer there.
+            let asks = joined.contains(&membership.current.get())
+                && !turn.is_ready()
+                && !turn.succeeds.get();
             let event = tokio::select! {
                 event = happened.recv() => event,
-                () = self.until_ready(membership.place), if joined.contains(&membership.current.get()) && !*ready.borrow() => {
-                    self.proxy_serves(true, joins, Some(LOST.to_owned())).await;
-                    ready.send_replace(true);
+                () = self.until_ready(membership.place), if asks => {
+                    self.proxy_serves(turn, true, (joins, Some(LOST.to_owned()))).await;
                     continue;
                 }
+                () = membership.rules_changed.notified() => continue,
                 () = membership.until_quiet() => {
                     membership.goes_back();
                     continue;
@@ -160,14 +185,15 @@ impl Life {
                 continue;
             }
             match event {
-                Happened::Serving => membership.promotion.borrow_mut().has_joined(Instant::now()),
+                Happened::Serving => {
+                    turn.succeeds.set(false);
+                    membership.promotion.borrow_mut().has_joined(Instant::now());
+                }
                 Happened::Used(used) => membership.has_used(used),
                 Happened::Stalled => membership.has_stalled(),
                 Happened::Joined => joins += 1,
                 Happened::Lost => {
-                    if ready.send_replace(false) {
-                        self.proxy_serves(false, joins, Some(LOST.to_owned())).await;
-                    }
+                    self.proxy_serves(turn, false, (joins, Some(LOST.to_owned()))).await;
                 }
             }
         }
@@ -178,20 +204,48 @@ impl Membership<'_> {
     /// The instance has another broker: the current group goes on by that.
     fn has_broker(&self, near: Channel) -> Result<()> {
         let near = Rc::new(near);
-        let group = self.place.shared.borrow().clone();
+        let group = self.group.borrow().clone();
         if let Some(group) = group {
-            let number = self.join(&group, &near, false)?;
+            let number = self.join(&group, &near, self.turn.succeeds.get())?;
             let before = self.current.replace(number);
-            self.tokens.borrow_mut().remove(&before);
+            self.place.tokens.borrow_mut().remove(&before);
         }
         self.broker.send_replace(Some(near));
         Ok(())
     }
 
+    /// Has the groups finish what they have for the instance, which another proxy serves. False if its broker is to be killed,
+    /// as connections would wait in its listeners.
+    async fn pass_on(&self) -> bool {
+        let mut stop = self.life.stop.clone();
+        let broker = self.broker.borrow().clone();
+        let closed = match &broker {
+            // The process accepts until then.
+            Some(broker) => tokio::select! {
+                closed = close(broker) => closed,
+                _ = stop.wait_for(|stop| *stop >= Stop::Now) => Ok(()),
+            },
+            None => Ok(()),
+        };
+        let group = self.group.take();
+        if let Some(group) = group {
+            self.leave(group, self.current.get());
+        }
+        if let Err(error) = closed {
+            let label = &self.life.instance.label;
+            self.life.say(&format!(
+                "the broker of {label} does not close its listeners ({error}): it is killed, with what goes through it"
+            ));
+            return false;
+        }
+        self.until_left().await;
+        true
+    }
+
     /// Has the groups finish what they have for the instance, which ends, each within the same bound.
     async fn end(&self) {
         let mut now = self.life.stop.clone();
-        let group = self.place.shared.borrow().clone();
+        let group = self.group.borrow().clone();
         // Its broker ends when this is dropped, and when it is told to.
         let _orders = match group {
             Some(group) => tokio::select! {
@@ -209,11 +263,11 @@ impl Membership<'_> {
     fn join(&self, group: &Rc<Group>, broker: &Channel, succeeds: bool) -> Result<u64> {
         let Life { mesh, instance, .. } = self.life;
         let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
-        let number = self.number.get() + 1;
-        self.number.set(number);
-        self.tokens.borrow_mut().insert(number, group.token(&instance.name));
-        if let Err(error) = grant(mesh, instance, &self.tokens) {
-            self.tokens.borrow_mut().remove(&number);
+        let number = self.place.next_number();
+        let tokens = &self.place.tokens;
+        tokens.borrow_mut().insert(number, group.token(&instance.name));
+        if let Err(error) = grant(mesh, instance, tokens) {
+            tokens.borrow_mut().remove(&number);
             return Err(error);
         }
         let (events, mut happened) = mpsc::unbounded_channel();
@@ -229,24 +283,40 @@ impl Membership<'_> {
         Ok(number)
     }
 
-    /// Goes to the group that is wanted, each time that it changes, until the instance ends.
-    async fn follow(&self) {
-        let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.group.clone());
+    /// Goes to the group that is wanted, each time that it changes, until the instance ends, or another proxy is to serve it: true
+    /// then.
+    async fn follow(&self) -> bool {
+        let mut leaves = self.turn.leaves.clone();
+        let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.proxy.clone());
         let (mut broker, mut promoted) = (self.broker.subscribe(), self.promoted.subscribe());
         loop {
             broker.borrow_and_update();
-            let declared = wanted.borrow_and_update().clone();
+            let settings = wanted.borrow_and_update().clone();
+            let ProxySettings { group: declared, promotion, revision } = settings;
+            self.follow_promotion(promotion);
             let name = match *promoted.borrow_and_update() {
                 true => Some(self.own_group()),
                 false => declared,
             };
-            let next = match self.enter(name.as_deref()).await {
+            // Held until it is served, or does something else.
+            let upgrade = match self.is_upgrade((name.as_deref(), revision)) {
+                true => tokio::select! {
+                    turn = self.life.mesh.upgrades.turn() => Some(turn),
+                    _ = stop.wait_for(|stop| *stop >= Stop::All) => return false,
+                    _ = leaves.wait_for(|leaves| *leaves) => return true,
+                    _ = wanted.changed() => continue,
+                    _ = promoted.changed() => continue,
+                },
+                false => None,
+            };
+            let next = match self.enter((name.as_deref(), revision)).await {
                 Ok(next) => next,
                 Err(error) => {
                     self.life.complain(&error);
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN) => continue,
-                        _ = stop.wait_for(|stop| *stop >= Stop::All) => return,
+                        _ = stop.wait_for(|stop| *stop >= Stop::All) => return false,
+                        _ = leaves.wait_for(|leaves| *leaves) => return true,
                     }
                 }
             };
@@ -261,9 +331,10 @@ impl Membership<'_> {
             let ends = tokio::select! {
                 biased;
                 // A sender that is gone is the end of the mesh.
-                _ = stop.wait_for(|stop| *stop >= Stop::All) => true,
+                _ = stop.wait_for(|stop| *stop >= Stop::All) => Some(false),
+                _ = leaves.wait_for(|leaves| *leaves) => Some(true),
                 // Another broker: what it was told by the one before is of no use, that it is served included.
-                _ = broker.changed() => false,
+                _ = broker.changed() => None,
                 () = is_served => {
                     if let Some((group, number)) = next {
                         self.change(group, number).await;
@@ -271,29 +342,40 @@ impl Membership<'_> {
                     continue;
                 }
                 // Another edit.
-                _ = wanted.changed() => false,
+                _ = wanted.changed() => None,
                 // It is busy, or is quiet again.
-                _ = promoted.changed() => false,
+                _ = promoted.changed() => None,
             };
+            drop(upgrade);
             // The listeners are those of the current group, too.
             if let Some((group, number)) = next {
                 self.leave(group, number);
             }
-            if ends {
-                return;
+            if let Some(is_passed_on) = ends {
+                return is_passed_on;
             }
         }
     }
 
-    /// Joins a group that is not the current one, while that serves on. `None`: it is the current one, or there is no
-    /// broker yet.
-    async fn enter(&self, name: Option<&str>) -> Result<Option<(Rc<Group>, u64)>, Error> {
-        let current = self.place.shared.borrow().clone();
+    /// Whether the instance is to go to the next process of the group that it is in.
+    fn is_upgrade(&self, (name, revision): (Option<&str>, u64)) -> bool {
+        let current = self.group.borrow();
+        let is_of = |group: &Rc<Group>| Some(group.share()) == name && group.revision() < revision;
+        current.as_ref().is_some_and(is_of)
+    }
+
+    /// Joins a group that is not the current one, or the next process of that, while the current one serves on. `None`: it is
+    /// the current one, or there is no broker yet.
+    async fn enter(
+        &self,
+        (name, revision): (Option<&str>, u64),
+    ) -> Result<Option<(Rc<Group>, u64)>, Error> {
+        let current = self.group.borrow().clone();
         let broker = self.broker.borrow().clone();
         let (Some(name), Some(current), Some(broker)) = (name, current, broker) else {
             return Ok(None);
         };
-        if current.share() == name {
+        if current.share() == name && current.revision() >= revision {
             return Ok(None);
         }
         let group = Group::enter(&self.life.mesh, name, &self.life.instance.name)?;
@@ -324,10 +406,22 @@ impl Membership<'_> {
         let number_before = self.current.replace(number);
         // What it did before it was the current one counts from here.
         let _ending = self.events.send((number, Happened::Serving));
-        if let Some(before) = self.place.shared.replace(Some(group)) {
+        if let Some(before) = self.group.replace(Some(group)) {
             self.leave(before, number_before);
         }
-        self.life.report(Change::ProxyRuns(process)).await;
+        self.life.proxy_runs(self.turn, process).await;
+    }
+
+    /// Other rules say when it is promoted, and how long it is quiet before it goes back.
+    fn follow_promotion(&self, rules: PromotionRules) {
+        self.rules_changed.notify_one();
+        if self.promotion.borrow_mut().follow(rules, Instant::now()) {
+            let label = &self.life.instance.label;
+            self.life.say(&format!(
+                "{label} is promoted no more, as its documents say: it shares a node proxy again"
+            ));
+            self.promoted.send_replace(false);
+        }
     }
 
     /// The group that a busy instance has for itself.
@@ -338,7 +432,7 @@ impl Membership<'_> {
 
     /// What its proxy has used of the CPU. An instance that has its process for itself is not promoted, however busy.
     fn has_used(&self, used: CpuUse) {
-        let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
+        let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         let mut promotion = self.promotion.borrow_mut();
         if !promotion.is_promoted() && !is_shared {
             // What was before does not count once others share it.
@@ -357,7 +451,7 @@ impl Membership<'_> {
 
     /// Its thread does not come round. An instance that makes that happen again is not left beside others.
     fn has_stalled(&self) {
-        let is_shared = self.place.shared.borrow().as_ref().is_some_and(|group| group.is_shared());
+        let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         if is_shared && self.promotion.borrow_mut().has_stalled(Instant::now()) {
             let label = &self.life.instance.label;
             self.life.say(&format!(
@@ -377,7 +471,12 @@ impl Membership<'_> {
     }
 
     fn goes_back(&self) {
-        self.promotion.borrow_mut().goes_back(Instant::now());
+        let now = Instant::now();
+        // Other rules may hold for it since.
+        if self.promotion.borrow().goes_back_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.promotion.borrow_mut().goes_back(now);
         self.life
             .say(&format!("{} is quiet: it shares a node proxy again", self.life.instance.label));
         self.promoted.send_replace(false);
@@ -386,9 +485,11 @@ impl Membership<'_> {
     /// Has a group finish what it has for the instance, which another one serves.
     fn leave(&self, group: Rc<Group>, number: u64) {
         let Life { mesh, instance, .. } = self.life;
-        let (mesh, instance, tokens) = (mesh.clone(), instance.clone(), Rc::clone(&self.tokens));
+        let (mesh, instance, tokens) =
+            (mesh.clone(), instance.clone(), Rc::clone(&self.place.tokens));
         let (name, mut stop) = (instance.name.clone(), self.life.stop.clone());
         let left = group.leave(&name, (number, true));
+        let finishing = Rc::clone(&self.place.finishing);
         let finish = async move {
             // The end of the instance is that of what is under way for it, within the bound of the current group.
             let instance_ends = async {
@@ -402,6 +503,10 @@ impl Membership<'_> {
             tokio::select! {
                 _ = left => {}
                 () = instance_ends => {}
+                () = finishing.is_first_of_too_many(number) => mesh.output.say(&format!(
+                    "more than {MAX_FINISHING} proxies finish what they have for {}: the first of them ends with it",
+                    instance.label
+                )),
                 // Its process has ended it before, unless that does not obey: it loses the broker with this future.
                 () = tokio::time::sleep(HANDOVER_BOUND) => {}
             }
@@ -431,14 +536,18 @@ impl Membership<'_> {
 
     /// The group that serves the instance last has its token no more.
     fn forget_current(&self) {
-        if let Some(group) = &*self.place.shared.borrow() {
+        if let Some(group) = &*self.group.borrow() {
             group.forget(&self.life.instance.name, self.current.get());
         }
     }
 }
 
 /// Gives the processes that have an instance a token, the same for all.
-fn grant(mesh: &Mesh, instance: &Instance, tokens: &RefCell<BTreeMap<u64, PathBuf>>) -> Result<()> {
+pub(super) fn grant(
+    mesh: &Mesh,
+    instance: &Instance,
+    tokens: &RefCell<BTreeMap<u64, PathBuf>>,
+) -> Result<()> {
     // A process may have two memberships of it.
     let paths: BTreeSet<PathBuf> = tokens.borrow().values().cloned().collect();
     let paths: Vec<PathBuf> = paths.into_iter().collect();
@@ -446,6 +555,23 @@ fn grant(mesh: &Mesh, instance: &Instance, tokens: &RefCell<BTreeMap<u64, PathBu
         return Ok(());
     }
     mesh.proxy.tokens.issue_at(instance, &paths)
+}
+
+/// Has a broker close its listeners, for all that have them, and waits for that. One that has ended has none.
+async fn close(broker: &Channel) -> io::Result<()> {
+    let broker = AsyncChannel::new(broker.try_clone()?)?;
+    let closes = async {
+        broker.send_within(CLOSE_BOUND, &Serve { closes: true }, &[]).await?;
+        broker.receive::<ListenersClosed>().await.map(|_| ())
+    };
+    match timeout(CLOSE_BOUND, closes).await.unwrap_or_else(|late| Err(late.into())) {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+        {
+            Ok(())
+        }
+        closed => closed,
+    }
 }
 
 /// The last membership that serves, after an event of one.

@@ -287,6 +287,45 @@ fn who_shares_a_node_proxy_is_said_on_workload_or_namespace() {
 }
 
 #[test]
+fn a_change_of_mode_alone_has_another_proxy_take_over() {
+    let with = |annotations: &str, command: &str| {
+        plan(&format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, \
+             annotations: {{{annotations}}}}}\nspec: {{command: [{command}]}}\n"
+        ))
+    };
+    let (node, sidecar) = (with("leno.dev/mode: node", "run"), with("", "run"));
+    let of = |plan: &Plan| plan.instances[&instance("shop/web-0")].clone();
+    let group = Some("service-account.shop.default".to_owned());
+    assert_eq!(node.moves(&of(&sidecar)), Some(&group));
+    assert_eq!(sidecar.moves(&of(&node)), Some(&None));
+    assert_eq!(node.moves(&of(&node)), None, "it is there");
+    assert_eq!(with("leno.dev/mode: node", "other").moves(&of(&sidecar)), None);
+    let unmeshed = with("leno.dev/inject: disabled", "run");
+    assert_eq!((unmeshed.moves(&of(&node)), node.moves(&of(&unmeshed))), (None, None));
+}
+
+#[test]
+fn a_change_of_when_an_instance_is_promoted_starts_nothing_again() {
+    let after = |of_namespace: &str, of_workload: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: \
+             {{{of_namespace}}}}}\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: \
+             {{name: web, namespace: shop, annotations: {{{of_workload}}}}}\nspec: {{command: [run]}}\n"
+        );
+        plan(&text)
+    };
+    let of = |plan: &Plan| plan.instances[&instance("shop/web-0")].promote_after;
+    let before = after("", "");
+    let minute = after("leno.dev/promote-after: 1m", "");
+    let off = after("leno.dev/promote-after: 1m", "leno.dev/promote-after: 'off'");
+    assert_eq!(of(&before), None);
+    assert_eq!(of(&minute), Some(Some(std::time::Duration::from_secs(60))));
+    assert_eq!(of(&off), Some(None));
+    assert!(off.wants(&before.instances[&instance("shop/web-0")]));
+}
+
+#[test]
 fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
     let with = |of_namespace: &str, of_workload: &str| {
         format!(

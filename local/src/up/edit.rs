@@ -19,7 +19,7 @@ pub(super) type Objects = BTreeMap<ObjectKey, Object>;
 pub(super) enum Effect {
     Starts,
     Replaced,
-    /// It goes to another node proxy, and on.
+    /// It goes to another proxy, and on.
     Moves,
     Ends,
 }
@@ -102,8 +102,8 @@ fn effects(key: &ObjectKey, affected: &[Affected]) -> String {
     }
     match count(Effect::Moves) {
         0 => {}
-        1 => parts.push("1 instance goes to another node proxy and runs on".to_owned()),
-        many => parts.push(format!("{many} instances go to other node proxies and run on")),
+        1 => parts.push("1 instance goes to another proxy and runs on".to_owned()),
+        many => parts.push(format!("{many} instances go to other proxies and run on")),
     }
     match count(Effect::Starts) {
         0 => {}
@@ -201,7 +201,7 @@ mod tests {
         );
         assert_eq!(
             changes(&before, &workload, &affected(Effect::Moves, 0..1)),
-            ["Workload uni/web changed; 1 instance goes to another node proxy and runs on"]
+            ["Workload uni/web changed; 1 instance goes to another proxy and runs on"]
         );
         assert_eq!(changes(&before, &before, &[]), ["the files changed, but no object in them"]);
     }

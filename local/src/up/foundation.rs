@@ -19,7 +19,7 @@ use crate::environment::Environment;
 use crate::error::{Attempt, Result};
 use crate::flows::Accounting;
 use crate::guard::Guard;
-use crate::instance::{Change, Mesh};
+use crate::instance::{Change, Mesh, Upgrades};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
@@ -138,6 +138,7 @@ impl Foundation {
             access_log: given.access_log,
             proxy: self.proxy,
             groups: Groups::default(),
+            upgrades: Upgrades::default(),
             promotion: options.promotion,
             grace: options.grace,
             environment: self.environment,

@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use leno_supervise::Stop;
+use leno_supervise::{PromotionRules, Stop};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::instance::{self, Change, Mesh};
+use crate::instance::{self, Change, Mesh, ProxySettings};
 use crate::listening::OneFamily;
 use crate::plan::Instance;
 use crate::status::{Phase, ProxyProcess, Schedule, Surroundings, Trouble};
@@ -39,8 +39,8 @@ pub(super) struct Life {
     /// It ends because of an edit, to be started again as the plan says by then, or not.
     pub(super) ending: bool,
     stop: watch::Sender<Stop>,
-    /// The group whose node proxy is to serve it.
-    group: watch::Sender<Option<String>>,
+    /// Which process is to be its proxy.
+    proxy_wanted: watch::Sender<ProxySettings>,
     /// Its application has run before.
     started: bool,
     proxy_ready: bool,
@@ -50,7 +50,7 @@ impl Life {
     /// Starts an instance.
     pub(super) fn start(mesh: &Rc<Mesh>, instance: &Instance) -> Self {
         let (stop, stopped) = watch::channel(Stop::No);
-        let (group, wanted) = watch::channel(instance.launch.group.clone());
+        let (proxy_wanted, wanted) = watch::channel(ProxySettings::of(mesh, instance));
         let life = instance::live(mesh.clone(), instance.clone(), stopped, wanted);
         Self {
             instance: instance.clone(),
@@ -70,7 +70,7 @@ impl Life {
             surroundings: Surroundings::default(),
             ending: false,
             stop,
-            group,
+            proxy_wanted,
             started: false,
             proxy_ready: !instance.launch.meshed,
         }
@@ -92,10 +92,22 @@ impl Life {
         self.started
     }
 
-    /// Has the node proxy of another group serve it, while it runs.
+    /// Has the node proxy of another group serve it, or a proxy of its own, while it runs.
     pub(super) fn go_to(&mut self, group: Option<String>) {
         self.instance.launch.group.clone_from(&group);
-        self.group.send_replace(group);
+        self.proxy_wanted.send_modify(|wanted| wanted.group = group);
+    }
+
+    /// Has it promoted as an edit of its documents says, while it runs.
+    pub(super) fn promote_after(&mut self, rules: PromotionRules) {
+        let replace =
+            |wanted: &mut ProxySettings| std::mem::replace(&mut wanted.promotion, rules) != rules;
+        self.proxy_wanted.send_if_modified(replace);
+    }
+
+    /// Has the next process of its proxy take over, while it runs.
+    pub(super) fn renew_proxy(&mut self, revision: u64) {
+        self.proxy_wanted.send_modify(|wanted| wanted.revision = revision);
     }
 
     /// Where its end is told from.

@@ -30,6 +30,7 @@ use crate::instance::{self, Change, Mesh, Stage, Stages};
 use crate::observer::{self, Observer};
 use crate::orders::{self, Order};
 use crate::plan::{Defaults, Plan, Ready};
+use crate::program::Program;
 use crate::publish::{Published, Publisher};
 use crate::record;
 use crate::status::{Edit, InstanceStatus, Mistake, Phase, Status};
@@ -221,8 +222,11 @@ impl<'a> Up<'a> {
             Err(error) => self.say(&format!("flows: {error}")),
         }
         for life in self.lives.values_mut().filter(|life| !life.ending) {
-            if let Some(group) = self.plan.moves(&life.instance).map(str::to_owned) {
-                life.go_to(Some(group));
+            if let Some(group) = self.plan.moves(&life.instance).cloned() {
+                life.go_to(group);
+            }
+            if let Some(wanted) = self.plan.instances.get(&life.instance.name) {
+                life.promote_after(self.mesh.promotion.with_after(wanted.promote_after));
             }
         }
         for instance in self.plan.instances.values() {
@@ -413,6 +417,7 @@ impl<'a> Up<'a> {
             mistakes: self.mistakes.clone(),
             edits: self.edits.clone(),
             files: self.options.files.iter().map(absolute).collect(),
+            proxy_revision: self.mesh.groups.revision(),
             instances: instances.collect(),
         }
     }
@@ -476,7 +481,10 @@ impl<'a> Up<'a> {
     }
 
     fn obey(&mut self, order: Order) -> Result<(), String> {
-        let Order::Restart(names) = order;
+        let names = match order {
+            Order::Restart(names) => names,
+            Order::UpgradeProxies => return self.upgrade_proxies(),
+        };
         let mut affected = Vec::new();
         for (namespace, name) in names {
             let found = self.plan.instances.values();
@@ -493,6 +501,27 @@ impl<'a> Up<'a> {
         self.restarts.extend(affected.iter().map(|one| one.name.clone()));
         self.replacements.begin(&affected, Instant::now());
         self.proceed();
+        Ok(())
+    }
+
+    /// Has the next process of each proxy take over, of the program that is installed now.
+    fn upgrade_proxies(&mut self) -> Result<(), String> {
+        // Else each instance would say it by itself, and all of them would wait.
+        Program::prepare(&self.mesh.layout, "leno-proxy").map_err(|error| error.chain())?;
+        let revision = self.mesh.groups.renew();
+        let meshed = self.lives.values_mut().filter(|life| life.instance.launch.meshed);
+        let meshed = meshed.filter(|life| !life.ending);
+        let mut count = 0;
+        for life in meshed {
+            life.renew_proxy(revision);
+            count += 1;
+        }
+        let instances = counted(count, "instance");
+        self.say(&format!(
+            "the proxies of {instances} are replaced, each by a process that takes over"
+        ));
+        // The command waits for the revision that it reads there.
+        self.publish();
         Ok(())
     }
 

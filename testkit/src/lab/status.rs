@@ -41,8 +41,17 @@ pub struct Instance {
     pub restarts: u32,
     /// How often its proxy was restarted.
     pub proxy_restarts: u32,
+    /// Where its proxy runs.
+    pub proxy: Option<ProxyProcess>,
     /// The namespace and control group of its processes.
     pub surroundings: Surroundings,
+}
+
+/// Where the proxy of an instance runs.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProxyProcess {
+    /// The group whose node proxy serves it; `None`: it has a sidecar.
+    pub group: Option<String>,
 }
 
 /// The namespace and control group in which an instance runs.
@@ -88,6 +97,12 @@ impl Status {
 }
 
 impl Instance {
+    /// The group whose node proxy serves it, if one does.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.proxy.as_ref()?.group.as_deref()
+    }
+
     /// The control group of its proxy.
     pub fn proxy_cgroup(&self) -> Result<PathBuf> {
         let group = self.surroundings.cgroup.parent().context("a control group has a parent")?;

@@ -1,0 +1,401 @@
+//! An instance that has a proxy of its own, and the processes that take over from each other when proxies are updated
+//! (`leno upgrade --proxies`).
+//!
+//! ```text
+//! process        ─► serves ──────────► leaves ─► closes its listeners, finishes what it has (24 h at most) ─► ends
+//! the next one        ─► waits for its certificate ─► serves ─► ...
+//! ```
+//! The next process listens on the same ports once it can serve. Then the one before closes its listeners, and the kernel
+//! gives the next one what waits in them (`net.ipv4.tcp_migrate_req`). One that does not close them in time is killed: the kernel
+//! would go on to give it connections.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_util::StreamExt as _;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use leno_handover::{AsyncChannel, Channel, MemberReport, MemberState, Order};
+use leno_supervise::{Backoff, Rules, Running, Stop, after, describe, keep_running};
+use leno_types::MAX_FINISHING;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::node::grant;
+use super::proxies::Turn;
+use super::upgrades::UpgradeTurn;
+use super::{CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, Life, proxy_label};
+use crate::error::{Attempt, Result};
+use crate::isolation::Isolation;
+use crate::process::Event;
+use crate::program::Program;
+use crate::record;
+use crate::status::ProxyProcess;
+
+/// What happened to the process of this number.
+type ProcessEvent = (u64, Happening);
+
+enum Happening {
+    /// To the process as such.
+    Life(Event),
+    /// It accepts connections, as the process at the other end of this channel reports.
+    Serves(Rc<AsyncChannel>),
+}
+
+/// One of the processes.
+struct Process {
+    number: u64,
+    /// Of the processes of proxies, when it was first started.
+    revision: u64,
+    /// Another one serves the instance until this one does.
+    succeeds: Rc<Cell<bool>>,
+    /// Another one has taken over from it.
+    retired: Rc<Cell<bool>>,
+    /// Takes its orders, while it runs.
+    orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
+    /// How far it has come.
+    stage: watch::Sender<Stage>,
+    /// The turn in which it is to serve, beside few others of the mesh.
+    upgrade: RefCell<Option<UpgradeTurn>>,
+}
+
+/// How far a process has come in its part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It serves the instance, or is to.
+    #[default]
+    Serves,
+    /// It is to leave.
+    Leaves,
+    /// It has closed its listeners.
+    Closed,
+}
+
+/// The processes of an instance's proxy.
+struct Sidecar<'l> {
+    life: &'l Life,
+    place: &'l InstanceResources,
+    events: mpsc::UnboundedSender<ProcessEvent>,
+}
+
+/// What is known of the process that serves.
+#[derive(Default)]
+struct ProcessState {
+    starts: u32,
+    ended: Option<String>,
+    alive: bool,
+}
+
+impl Life {
+    /// Keeps the proxy running for its turn.
+    pub(super) async fn sidecar(&self, place: &InstanceResources, turn: Turn) {
+        let (events, mut happened) = mpsc::unbounded_channel();
+        let sidecar = Sidecar { life: self, place, events };
+        let (mut wanted, mut leaves) = (self.proxy.clone(), turn.leaves.clone());
+        let mut running = FuturesUnordered::new();
+        let succeeds = turn.succeeds.get();
+        let mut current = Process::new(place.next_number(), wanted.borrow().revision, succeeds);
+        running.push(sidecar.keep(&current));
+        self.proxy_runs(&turn, self.sidecar_process(place, current.revision)).await;
+        let (mut next, mut known, mut has_left) = (None::<Process>, ProcessState::default(), false);
+        loop {
+            let revision = wanted.borrow_and_update().revision;
+            let is_due = next.is_none() && revision > current.revision && !has_left;
+            let asks = known.alive && !turn.is_ready() && !current.succeeds.get() && !has_left;
+            let (number, event) = tokio::select! {
+                Some(event) = happened.recv() => event,
+                ended = running.next() => match ended {
+                    Some(()) => continue,
+                    None => return,
+                },
+                // A sender that is gone is the end of the mesh.
+                Ok(()) = wanted.changed() => continue,
+                turn = self.mesh.upgrades.turn(), if is_due => {
+                    let process = Process::new(place.next_number(), revision, true);
+                    process.upgrade.replace(Some(turn));
+                    running.push(sidecar.keep(&process));
+                    next = Some(process);
+                    continue;
+                }
+                _ = leaves.wait_for(|leaves| *leaves), if !has_left => {
+                    has_left = true;
+                    [Some(&current), next.as_ref()].into_iter().flatten().for_each(Process::retire);
+                    continue;
+                }
+                () = self.until_ready(place), if asks => {
+                    self.proxy_serves(&turn, true, (known.starts, known.ended.clone())).await;
+                    continue;
+                }
+            };
+            let is_next = next.as_ref().is_some_and(|next| next.number == number);
+            match event {
+                Happening::Life(event) if number == current.number && !has_left => {
+                    self.take_in(event, &mut known, &turn).await;
+                }
+                Happening::Life(event) => self.tell_of(&event),
+                // Until then another one has answered here.
+                Happening::Serves(of) if number == current.number && current.is_run_by(&of) => {
+                    current.succeeds.set(false);
+                }
+                Happening::Serves(of) if is_next && !has_left => {
+                    let Some(process) = next.take_if(|next| next.is_run_by(&of)) else { continue };
+                    process.succeeds.set(false);
+                    process.upgrade.take();
+                    std::mem::replace(&mut current, process).retire();
+                    known.alive = true;
+                    let label = &self.instance.label;
+                    self.say(&format!("the next process of the proxy of {label} serves now"));
+                    let process = self.sidecar_process(place, current.revision);
+                    self.proxy_runs(&turn, process).await;
+                }
+                // It was reported by one that has ended since, or is to leave.
+                Happening::Serves(_) => {}
+            }
+        }
+    }
+
+    /// The process of a proxy of its own, for its status.
+    fn sidecar_process(&self, place: &InstanceResources, revision: u64) -> ProxyProcess {
+        let cgroup = place.proxy.path().to_owned();
+        ProxyProcess { group: None, cgroup, promoted: false, revision }
+    }
+
+    /// Takes in what happened to the process that serves.
+    async fn take_in(&self, event: Event, known: &mut ProcessState, turn: &Turn) {
+        known.alive = matches!(event, Event::Started(_));
+        match &event {
+            Event::Started(_) => known.starts += 1,
+            Event::Ended(status, wait) => {
+                let (how, when, label) = (describe(*status), after(*wait), &self.instance.label);
+                self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
+                known.ended = Some(how);
+            }
+            Event::Failed(error, _) => self.complain(error),
+            Event::Over(_) | Event::Stopping | Event::Stopped => {}
+        }
+        if !known.alive {
+            self.proxy_serves(turn, false, (known.starts, known.ended.clone())).await;
+        }
+    }
+
+    /// Says what happened to a process that does not serve yet, or not any more.
+    fn tell_of(&self, event: &Event) {
+        let label = &self.instance.label;
+        match event {
+            Event::Ended(status, wait) => {
+                let (how, when) = (describe(*status), after(*wait));
+                self.say(&format!(
+                    "the next process of the proxy of {label} {how}; starting it again {when}"
+                ));
+            }
+            Event::Failed(error, _) => self.complain(error),
+            // One that has left, and had something under way.
+            Event::Over(status) if !status.success() => {
+                let how = describe(*status);
+                self.say(&format!(
+                    "the process before of the proxy of {label} {how}: what it had under way is cut"
+                ));
+            }
+            Event::Over(_) | Event::Started(_) | Event::Stopping | Event::Stopped => {}
+        }
+    }
+}
+
+impl Process {
+    fn new(number: u64, revision: u64, succeeds: bool) -> Self {
+        let (succeeds, retired, orders) =
+            (Rc::new(Cell::new(succeeds)), Rc::default(), Rc::default());
+        let stage = watch::Sender::default();
+        let upgrade = RefCell::default();
+        Self { number, revision, succeeds, retired, orders, stage, upgrade }
+    }
+
+    /// Whether the process that runs has this channel. Another one may have been started in place of one that reported something.
+    fn is_run_by(&self, channel: &Rc<AsyncChannel>) -> bool {
+        self.orders.borrow().as_ref().is_some_and(|orders| Rc::ptr_eq(orders, channel))
+    }
+
+    /// Another process serves in its place: it finishes what it has.
+    fn retire(&self) {
+        if self.retired.replace(true) {
+            return;
+        }
+        let orders = self.orders.borrow();
+        if let Some(orders) = &*orders {
+            // It ends by itself, or because it does not obey.
+            let _gone = orders.send(&Order::Leave { number: 0, succeeded: true }, &[]);
+        }
+        self.upgrade.take();
+        self.stage.send_replace(Stage::Leaves);
+    }
+}
+
+impl<'l> Sidecar<'l> {
+    /// Keeps a process running until another one has taken over from it and it has ended, or the instance ends.
+    fn keep(&'l self, process: &Process) -> LocalBoxFuture<'l, ()> {
+        let number = process.number;
+        let (succeeds, orders) = (Rc::clone(&process.succeeds), Rc::clone(&process.orders));
+        let stage = process.stage.clone();
+        let backoff = Backoff::eager(Instant::now());
+        let rules =
+            Rules { retired: Rc::clone(&process.retired), ..Rules::always(backoff, DRAIN_BOUND) };
+        Box::pin(async move {
+            let start = || {
+                let (running, near) = self.start(number, succeeds.get())?;
+                *orders.borrow_mut() = Some(Rc::clone(&near));
+                self.hear(number, near, stage.clone());
+                Ok(running)
+            };
+            let report = |event| {
+                if !matches!(event, Event::Started(_) | Event::Stopping) {
+                    orders.borrow_mut().take();
+                }
+                // The receiver is polled beside this.
+                drop(self.events.send((number, Happening::Life(event))));
+            };
+            tokio::select! {
+                _ = keep_running(start, rules, (self.life.stop.clone(), Stop::All), report) => {}
+                // It is killed with the future.
+                () = self.overdue(number, &orders, stage.subscribe()) => {}
+            }
+            orders.borrow_mut().take();
+            self.forget(number);
+        })
+    }
+
+    /// Comes back when a process that leaves has not closed its listeners in time, or may not go on to finish what it has. Says
+    /// so, if it runs.
+    async fn overdue(
+        &self,
+        number: u64,
+        orders: &RefCell<Option<Rc<AsyncChannel>>>,
+        mut stage: watch::Receiver<Stage>,
+    ) {
+        // The sender lives as long as the process.
+        drop(stage.wait_for(|stage| *stage >= Stage::Leaves).await);
+        let closes = async { drop(stage.wait_for(|stage| *stage >= Stage::Closed).await) };
+        let why = match timeout(CLOSE_BOUND, closes).await {
+            Err(_elapsed) => "does not close its listeners".to_owned(),
+            Ok(()) => tokio::select! {
+                () = self.place.finishing.is_first_of_too_many(number) => {
+                    format!("is the first of more than {MAX_FINISHING} that finish what they have")
+                }
+                () = tokio::time::sleep(HANDOVER_BOUND) => {
+                    "has finished what it had for as long as it may".to_owned()
+                }
+            },
+        };
+        if orders.borrow().is_some() {
+            let label = &self.life.instance.label;
+            self.life.say(&format!("a process before of the proxy of {label} {why}: it is killed"));
+        }
+    }
+
+    fn start(&self, number: u64, succeeds: bool) -> Result<(Running, Rc<AsyncChannel>)> {
+        let Life { mesh, instance, .. } = self.life;
+        let label = proxy_label(instance);
+        let name = format!("{} proxy", instance.name);
+        let origin = mesh.output.origin(&label, &name, &instance.workload);
+        let what = || "cannot make a socket for orders".to_owned();
+        let (near, far) = Channel::pair().attempt(what)?;
+        let token = mesh.layout.token();
+        let folder = self.folder(number)?;
+        grant(mesh, instance, &self.place.tokens)?;
+        let laid = token.parent().unwrap_or(&token).to_owned();
+        let program = Program::prepare(&mesh.layout, "leno-proxy")?;
+        let files = [self.place.files.as_slice(), &[program.file(), (folder, laid)]].concat();
+        let isolation =
+            Isolation::new(&self.place.proxy, &self.place.netns, &files, &instance.name.name)?;
+        let task = mesh.proxy.task(instance, (&program, &token), isolation, (far, succeeds));
+        // A proxy prints its access log alone on standard output.
+        let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
+        let running = task.start_with(access, &mesh.output, &origin)?;
+        Ok((running, Rc::new(AsyncChannel::new(near).attempt(what)?)))
+    }
+
+    /// Follows what a process reports, until that ends.
+    fn hear(&self, number: u64, reports: Rc<AsyncChannel>, stage: watch::Sender<Stage>) {
+        let events = self.events.clone();
+        let (output, label) = (self.life.mesh.output.clone(), self.life.instance.label.clone());
+        tokio::task::spawn_local(async move {
+            loop {
+                match reports.receive::<MemberReport>().await {
+                    Ok(Some((MemberReport { state: MemberState::Serving, .. }, _))) => {
+                        // The receiver ends with the instance.
+                        let serves = Happening::Serves(Rc::clone(&reports));
+                        let _ending = events.send((number, serves));
+                    }
+                    Ok(Some((MemberReport { state: MemberState::Closed, .. }, _))) => {
+                        stage.send_replace(Stage::Closed);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => return,
+                    // A proxy of a later version may report more.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                    Err(error) => {
+                        return output
+                            .say(&format!("{label}: cannot read what its proxy reports: {error}"));
+                    }
+                }
+            }
+        });
+    }
+
+    /// The folder in which a process finds its token.
+    fn folder(&self, number: u64) -> Result<PathBuf> {
+        let Life { mesh, instance, .. } = self.life;
+        let folder = mesh.layout.instance(&instance.name).join(format!("token-{number}"));
+        record::make_directory(&folder, 0o755)?;
+        record::make_place(&mesh.layout.token())?;
+        self.place.tokens.borrow_mut().insert(number, folder.join("token"));
+        Ok(folder)
+    }
+
+    /// A process has ended for good. What it has read proves nothing any more.
+    fn forget(&self, number: u64) {
+        let Life { mesh, instance, .. } = self.life;
+        let token = self.place.tokens.borrow_mut().remove(&number);
+        // With the instance its token and all of its folders go.
+        if *self.life.stop.borrow() >= Stop::All {
+            return;
+        }
+        let folder = token.as_deref().and_then(Path::parent);
+        let removed = folder.map_or(Ok(()), |folder| {
+            let what = || format!("cannot remove {}", folder.display());
+            std::fs::remove_dir_all(folder).attempt(what)
+        });
+        for ended in [removed, grant(mesh, instance, &self.place.tokens)] {
+            if let Err(error) = ended {
+                self.life.complain(&error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With the second order the process took the first one for the time to end at once, with all that it had.
+    #[tokio::test]
+    async fn a_process_is_told_once_to_leave_and_known_by_its_channel() {
+        let process = Process::new(1, 0, false);
+        process.retire();
+        let pair = || Channel::pair().unwrap();
+        let ((near, far), (other, _)) = (pair(), pair());
+        let process = Process::new(2, 0, true);
+        let [near, other] = [near, other].map(|one| Rc::new(AsyncChannel::new(one).unwrap()));
+        process.orders.replace(Some(Rc::clone(&near)));
+        assert!(process.is_run_by(&near) && !process.is_run_by(&other));
+        process.retire();
+        process.retire();
+        let far = AsyncChannel::new(far).unwrap();
+        let order = far.receive::<Order>().await.unwrap().map(|(order, _)| order);
+        assert_eq!(order, Some(Order::Leave { number: 0, succeeded: true }));
+        drop((process, near));
+        assert!(far.receive::<Order>().await.unwrap().is_none(), "it was the only one");
+    }
+}
