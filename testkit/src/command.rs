@@ -40,6 +40,14 @@ impl Running {
         self.child.id()
     }
 
+    /// Whether it runs no more.
+    ///
+    /// # Errors
+    /// The system's reason why that cannot be told.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Waits at most `limit` for its end; then it is killed, and that is an error.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let status = wait::until(&format!("the end of {}", self.what), limit, || {

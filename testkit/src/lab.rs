@@ -320,7 +320,7 @@ impl Lab {
         match piece {
             Piece::Owner => Ok(self.up.pid()),
             Piece::Controller => status.controller.context("there is no controller"),
-            Piece::Proxy(instance) => first(&status.instance(instance)?.proxy_cgroup()?),
+            Piece::Proxy(instance) => newest(&status.instance(instance)?.proxy_cgroup()?),
             Piece::Node(group) => self.node(group),
             Piece::Application(instance) => first(&status.instance(instance)?.surroundings.cgroup),
         }
@@ -503,6 +503,12 @@ fn write(file: &Path, text: &str) -> Result<()> {
 fn open_to_all(directory: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
+}
+
+/// Earlier ones finish what they have.
+fn newest(cgroup: &Path) -> Result<u32> {
+    let pids = usage::pids_of_cgroup(cgroup)?;
+    pids.into_iter().max().with_context(|| format!("no process in {}", cgroup.display()))
 }
 
 fn first(cgroup: &Path) -> Result<u32> {

@@ -73,9 +73,8 @@ impl Life {
     pub(super) async fn node_proxy(&self, place: &InstanceResources, group: Rc<Group>, turn: Turn) {
         self.proxy_runs(&turn, group.process()).await;
         let Self { mesh, instance, .. } = self;
-        let label = proxy_label(instance);
         let name = format!("{} broker", instance.name);
-        let origin = mesh.output.origin(&label, &name, &instance.workload);
+        let origin = mesh.output.origin(&proxy_label(instance), &name, &instance.workload);
         let (events, happened) = mpsc::unbounded_channel();
         let membership = Membership {
             life: self,

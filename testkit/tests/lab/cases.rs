@@ -22,6 +22,7 @@ mod external;
 mod fairness;
 mod federation;
 mod flows;
+mod handover;
 mod hbone;
 mod holes;
 mod http;
@@ -161,7 +162,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
-        ("node", joined([node::cases(), one_pass::cases(), fairness::cases()])),
+        ("node", joined([node::cases(), handover::cases(), one_pass::cases(), fairness::cases()])),
         ("soak", soak::cases()),
     ]
 }

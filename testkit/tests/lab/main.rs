@@ -8,6 +8,7 @@
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
 //! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode.
 //! `LENO_ROTATION_RATE` sets how many requests a second each of four clients sends while a root is replaced (100),
+//! `LENO_NODE_CONNECTIONS`, `LENO_NODE_SWITCHES` and `LENO_NODE_UPLOAD` how much the cases of `handover` do,
 //! `LENO_SOAK_SECONDS` how long the soak lasts, `LENO_PARITY_REQUESTS` how many requests are compared with what is accounted for.
 
 mod cases;

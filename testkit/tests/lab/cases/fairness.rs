@@ -80,6 +80,7 @@ trace(DETACH)
 pub(super) fn cases() -> Vec<Case> {
     vec![
         once!(a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut),
+        once!(which_busy_workloads_get_a_process_of_their_own_is_an_annotation),
         once!(the_limit_of_memory_of_a_process_follows_its_members),
         once!(a_workload_whose_thread_stands_still_is_served_by_another_one_alone),
         once!(workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_served),
@@ -146,6 +147,41 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
             let left = own.iter().any(|group| lab.pid_of(Piece::Node(group)).is_ok());
             Ok((!left).then_some(()))
         })
+    };
+    lab.explain(outcome())
+}
+
+fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
+    capture: Capture,
+) -> Result<()> {
+    // By the options none is promoted.
+    let options = Options { promote: Some(("never", "4")), ..Options::new(capture) };
+    let client = |after: &str| {
+        let own = format!("leno.dev/share: node, leno.dev/promote-after: {after}");
+        MESH.replacen("leno.dev/share: node", &own, 1)
+    };
+    let lab = start(&options, &client("2s"))?;
+    let outcome = || -> Result<()> {
+        let said = |line: &'static str| {
+            wait::until(line, LIMIT, || Ok(lab.log().contains(line).then_some(())))
+        };
+        let busy = &["--rate", "max"];
+        let requests = under_load_of(&lab, (&["client-0"], "http://web:8080/"), busy, || {
+            said("client-0 is served by node proxy workload.lab.client-0 now")?;
+            let shown = proxy(&lab, "client-0")?;
+            ensure!(shown["promoted"] == true, "{shown}");
+            // It serves the same requests, and was to be left alone.
+            let shown = proxy(&lab, "web-0")?;
+            ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
+            lab.edit(&client("'off'"))?;
+            said("client-0 is promoted no more")?;
+            said("client-0 is served by node proxy node now")
+        })?;
+        ensure!(requests > 0);
+        lab.edit(&client("soon"))?;
+        said("\"soon\" is no time from 1s to 24h: use for example 30s, or off")?;
+        ensure!(status(&lab, "/")? == "200");
+        Ok(())
     };
     lab.explain(outcome())
 }

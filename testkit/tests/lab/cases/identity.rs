@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::load::Report;
 use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::wait;
 use nix::sys::signal::Signal;
@@ -118,35 +119,46 @@ pub(super) fn under_load_of(
     pace: &[&str],
     work: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
+    let reports = reports_under_load(lab, (clients, url), pace, work)?;
+    Ok(reports.iter().map(|report| report.requests).sum())
+}
+
+/// The same, with what was seen in each few seconds.
+pub(super) fn reports_under_load(
+    lab: &Lab,
+    (clients, url): (&[&str], &str),
+    pace: &[&str],
+    work: impl FnOnce() -> Result<()>,
+) -> Result<Vec<Report>> {
     let service = url.trim_start_matches("http://").trim_end_matches('/');
     lab.reach(clients.first().context("no client")?, service)?;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = |client: &&str| {
             let (client, over) = (client.to_string(), &over);
-            scope.spawn(move || -> Result<u64> {
-                let mut requests = 0;
+            scope.spawn(move || -> Result<Vec<Report>> {
+                let mut reports = Vec::new();
                 while !over.load(Ordering::Relaxed) {
                     let arguments = [&["--url", url], pace].concat();
                     let more = ["--connections", "4", "--duration", "3s"];
                     let report = lab.load(&client, &[&arguments[..], &more].concat())?.finish()?;
                     ensure!(report.errors == 0, "{client}: {report:?}");
-                    requests += report.requests;
+                    reports.push(report);
                 }
-                Ok(requests)
+                Ok(reports)
             })
         };
         let loads: Vec<_> = clients.iter().map(load).collect();
         let worked = work();
         over.store(true, Ordering::Relaxed);
-        let join = |load: ScopedJoinHandle<'_, Result<u64>>| match load.join() {
-            Ok(requests) => requests,
+        let join = |load: ScopedJoinHandle<'_, Result<Vec<Report>>>| match load.join() {
+            Ok(reports) => reports,
             Err(_panicked) => anyhow::bail!("a load has panicked"),
         };
         // All of them are joined, also where one has failed.
-        let requests: Vec<Result<u64>> = loads.into_iter().map(join).collect();
+        let reports: Vec<Result<Vec<Report>>> = loads.into_iter().map(join).collect();
         worked?;
-        requests.into_iter().sum()
+        Ok(reports.into_iter().collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
