@@ -11,7 +11,6 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,18 +21,13 @@ use nix::sys::socket::{
 use nix::sys::stat::fstat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::time::Instant;
 
 /// Most descriptors of one message; the kernel takes 253.
 pub const MAX_DESCRIPTORS: usize = 32;
 /// Connections that may wait to be accepted: one is, from the next supervisor.
 const WAITING: i32 = 4;
 /// Longest message in bytes: some addresses, or a path.
-const MAX_MESSAGE: usize = 16 * 1024;
-/// The pause before a message is sent again to an end that has not read the last ones.
-const FULL_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
@@ -44,10 +38,6 @@ pub struct Channel(OwnedFd);
 /// Where processes of root connect a [`Channel`].
 #[derive(Debug)]
 pub struct ChannelListener(OwnedFd);
-
-/// A [`Channel`] that is read without blocking, in a runtime of tokio.
-#[derive(Debug)]
-pub struct AsyncChannel(AsyncFd<Channel>);
 
 impl Channel {
     /// Both ends of a new connection.
@@ -194,69 +184,6 @@ impl AsRawFd for Channel {
     }
 }
 
-impl AsyncChannel {
-    /// Makes the channel one that does not block; needs a runtime.
-    ///
-    /// # Errors
-    /// The system's reason.
-    pub fn new(channel: Channel) -> io::Result<Self> {
-        channel.set_nonblocking()?;
-        // SAFETY: the channel owns its descriptor, and names the same one until it is dropped.
-        Ok(Self(unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?))
-    }
-
-    /// The channel again, for another runtime; it still does not block.
-    #[must_use]
-    pub fn into_channel(self) -> Channel {
-        self.0.into_inner()
-    }
-
-    /// As [`Channel::send`]. An end that reads nothing for long fails with `WouldBlock`.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.0.get_ref().send(message, descriptors)
-    }
-
-    /// As [`Self::send`], but waits for an end that reads more slowly than this one sends.
-    ///
-    /// # Errors
-    /// As there; `WouldBlock` if it has read nothing within `longest`.
-    pub async fn send_within(
-        &self,
-        longest: Duration,
-        message: &(impl Serialize + Sync),
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
-        let began = Instant::now();
-        loop {
-            match self.send(message, descriptors) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if began.elapsed() >= longest {
-                        return Err(error);
-                    }
-                    tokio::time::sleep(FULL_PAUSE).await;
-                }
-                sent => return sent,
-            }
-        }
-    }
-
-    /// As [`Channel::shut_down`].
-    pub fn shut_down(&self) {
-        self.0.get_ref().shut_down();
-    }
-
-    /// As [`Channel::receive`], but waits. Cancelling it loses no message.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.0.async_io(Interest::READABLE, Channel::receive).await
-    }
-}
-
 fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut control = [0_u64; CONTROL];
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -400,32 +327,6 @@ mod tests {
         assert!(!one.is_closed().unwrap() && !other.is_closed().unwrap());
         drop(one);
         assert!(other.is_closed().unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_message_waits_for_an_end_that_is_slow_and_ends_with_the_connection() {
-        let (one, other) = Channel::pair().unwrap();
-        let (one, other) = (AsyncChannel::new(one).unwrap(), AsyncChannel::new(other).unwrap());
-        let (text, count) = ("x".repeat(MAX_MESSAGE / 2), 100);
-        let longest = Duration::from_secs(60);
-        let send = async {
-            for _ in 0..count {
-                one.send_within(longest, &text, &[]).await.unwrap();
-            }
-            let full = (0..).find_map(|_| one.send(&text, &[]).err()).unwrap();
-            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-            one.shut_down();
-        };
-        let receive = async {
-            let mut received = 0;
-            while other.receive::<String>().await.unwrap().is_some() {
-                received += 1;
-            }
-            received
-        };
-        let ((), received) = tokio::join!(send, receive);
-        assert!(received > count, "{received}");
-        assert!(one.receive::<String>().await.unwrap().is_none(), "for both ends");
     }
 
     #[test]

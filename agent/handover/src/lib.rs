@@ -18,7 +18,8 @@
 //! On Kubernetes the agent of a node starts brokers, and hands them to the supervisor over the one socket with a path
 //! ([`ChannelListener`]), which only root may open: [`Placement`], [`PlacementReport`].
 //!
-//! This crate starts no process and makes no socket of traffic.
+//! This crate starts no process and makes no socket of traffic. A broker, which waits for nothing but messages, does without
+//! the feature `async`.
 
 #![cfg_attr(
     not(test),
@@ -33,11 +34,15 @@
 /// Most workloads of one node proxy.
 pub const MAX_MEMBERS: u16 = 64;
 
+#[cfg(feature = "async")]
+mod async_channel;
 mod channel;
 mod message;
 mod placement;
 
-pub use channel::{AsyncChannel, Channel, ChannelListener, MAX_DESCRIPTORS};
+#[cfg(feature = "async")]
+pub use async_channel::AsyncChannel;
+pub use channel::{Channel, ChannelListener, MAX_DESCRIPTORS};
 pub use message::{
     CpuUse, KubeletProbes, ListenersClosed, Member, MemberReport, MemberState, Offer, Order, Role,
     Serve, Want,

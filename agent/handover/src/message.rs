@@ -165,3 +165,43 @@ pub struct Want {
     /// How many.
     pub count: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    /// A broker runs for as long as its workload does, while its supervisor and the node proxies are updated.
+    #[test]
+    fn a_broker_and_programs_of_other_versions_understand_each_other() {
+        fn is_text<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, text: &str) {
+            assert_eq!(serde_json::to_string(message).unwrap(), text);
+            assert_eq!(&serde_json::from_str::<T>(text).unwrap(), message);
+        }
+        is_text(&Serve::default(), r#"{"closes":false}"#);
+        is_text(&Serve { closes: true }, r#"{"closes":true}"#);
+        is_text(&ListenersClosed {}, "{}");
+        is_text(&Want { ipv6: true, count: 3 }, r#"{"ipv6":true,"count":3}"#);
+        is_text(
+            &Offer::Sockets { ipv6: false, errno: Some(24) },
+            r#"{"offer":"sockets","ipv6":false,"errno":24}"#,
+        );
+        let roles = vec![Role::Admin, Role::Outbound, Role::Inbound, Role::Diagnosis];
+        let roles = [roles, vec![Role::Announcements, Role::Probe]].concat();
+        let addresses = vec![IpAddr::from([192, 0, 2, 1])];
+        is_text(
+            &Offer::Namespace { roles, addresses },
+            concat!(
+                r#"{"offer":"namespace","roles":["admin","outbound","inbound","diagnosis","announcements","#,
+                r#""probe"],"addresses":["192.0.2.1"]}"#
+            ),
+        );
+        // Of an earlier supervisor, and of a later one.
+        for order in ["{}", r#"{"closes":false,"later":1}"#] {
+            assert_eq!(serde_json::from_str::<Serve>(order).unwrap(), Serve::default(), "{order}");
+        }
+    }
+}
