@@ -14,7 +14,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 WORKDIR /leno
 COPY . .
 RUN programs=$(FIPS=$FIPS scripts/programs.sh "linux/$TARGETARCH") \
- && mkdir /out && cd "$programs" && cp leno-proxy leno-controller leno-cni leno-agent leno-bench /out/
+ && mkdir /out && cd "$programs" && cp leno-proxy leno-broker leno-controller leno-cni leno-agent leno-bench /out/
 
 FROM scratch AS leno-proxy
 COPY --from=build /out/leno-proxy /leno-proxy
@@ -33,6 +33,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends nftables iptabl
 COPY --from=build /out/leno-agent /leno-agent
 COPY --from=build /out/leno-cni /leno-cni
 # The brokers of pods in node mode, and the proxies that serve these.
+COPY --from=build /out/leno-broker /leno-broker
 COPY --from=build /out/leno-proxy /leno-proxy
 ENTRYPOINT ["/leno-agent"]
 

@@ -8,8 +8,8 @@ SHELL := /bin/bash
 .PHONY: help root-check demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
-MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
-	--bin leno --bin leno-proxy --bin leno-controller --bin shop --bin leno-load
+MESH := -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-example-shop -p leno-testkit \
+	--bin leno --bin leno-proxy --bin leno-broker --bin leno-controller --bin shop --bin leno-load
 
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

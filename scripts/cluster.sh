@@ -52,7 +52,7 @@ case ${1-} in
   test)
     # What the nodes run of the mesh.
     if [ -z "${CLUSTER_BIN:-}" ]; then
-      cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
+      cargo build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
     CLUSTER_BEFORE=${CLUSTER_BEFORE:-$(scripts/before.sh)}

@@ -17,7 +17,7 @@ PATH="/usr/local/go/bin:$PATH"
 export CGO_ENABLED=0
 
 if [ -z "${CLUSTER_BIN:-}" ]; then
-  cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
+  cargo build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-agent -p leno-cni
   CLUSTER_BIN=$target/debug
 fi
 arguments=(-channel "${CHANNEL:-standard}" -mesh "$(cd "$CLUSTER_BIN" && pwd)")

@@ -14,6 +14,7 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
+programs=(leno leno-proxy leno-broker leno-controller leno-bench)
 passed=0 skipped=0
 pass() { echo "--- PASS: $1"; passed=$((passed + 1)); }
 fail() { echo "--- FAIL: $1" >&2; exit 1; }
@@ -28,13 +29,14 @@ pass "SHA256SUMS has every file"
 "$dist/install.sh" --prefix "$prefix" --sha256 "$(sha256sum "$dist/SHA256SUMS" | cut -d' ' -f1)"
 version=$("$prefix/bin/leno" version)
 version=${version#leno }
-for program in leno leno-proxy leno-controller leno-bench; do
-  # It ends no TLS of a mesh, and has no FIPS module.
-  [ "$program" != leno-bench ] || version=${version%+fips}
-  [[ $("$prefix/bin/$program" --version) == *" $version" ]] || fail "$program is of version $version"
+for program in "${programs[@]}"; do
+  case $program in
+    # They end no TLS of a mesh, and have no FIPS module.
+    leno-broker | leno-bench) expected=${version%+fips} ;;
+    *) expected=$version ;;
+  esac
+  [[ $("$prefix/bin/$program" --version) == *" $expected" ]] || fail "$program is of version $expected"
 done
-version=$("$prefix/bin/leno" version)
-version=${version#leno }
 "$prefix/bin/leno" analyze examples/shop/shop.yaml >/dev/null || fail "leno analyze accepts the shop"
 pass "install.sh installs programs that run"
 
@@ -45,14 +47,18 @@ grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish"
 pass "manual pages and completions are there"
 
 # The section is one of optimised programs alone, which a release is made of.
-for program in leno leno-proxy leno-controller leno-bench; do
+for program in "${programs[@]}"; do
   python3 - "$prefix/share/doc/leno/$program.cdx.json" "$prefix/bin/$program" "$version" <<'END' || fail "$program says what it is made of"
 import json, subprocess, sys, tempfile, zlib
 bill = json.load(open(sys.argv[1]))
 crates = {one["name"] for one in bill["components"] if one["purl"].startswith("pkg:cargo/")}
-has_module = sys.argv[3].endswith("+fips") and not sys.argv[2].endswith("leno-bench")
+program = sys.argv[2].rsplit("/", 1)[1]
+has_module = sys.argv[3].endswith("+fips") and program not in ("leno-broker", "leno-bench")
 module = "aws-lc-fips-sys" if has_module else "aws-lc-sys"
-assert bill["bomFormat"] == "CycloneDX" and {"rustls", module} <= crates, crates
+# A broker has neither TLS nor a runtime.
+expected = {"leno-handover"} if program == "leno-broker" else {"rustls", "tokio", module}
+assert bill["bomFormat"] == "CycloneDX" and expected <= crates, crates
+assert program != "leno-broker" or not crates & {"rustls", "tokio", module}, crates
 assert has_module or "aws-lc-fips-sys" not in crates, crates
 references = {one["bom-ref"] for one in [bill["metadata"]["component"], *bill["components"]]}
 assert all(edge["ref"] in references and set(edge["dependsOn"]) <= references for edge in bill["dependencies"])
@@ -89,7 +95,7 @@ if command -v dpkg-deb >/dev/null; then
   [ "$(dpkg-deb --field "$deb" Version)" = "$version" ] || fail "the package has version $version"
   dpkg-deb --extract "$deb" "$work/root"
   tar --extract --gzip --file "$dist/$archive" --directory "$work"
-  for program in leno leno-proxy leno-controller leno-bench; do
+  for program in "${programs[@]}"; do
     cmp "$work/root/usr/bin/$program" "$work/${archive%.tar.gz}/bin/$program" || fail "the package has the archive's $program"
   done
   pass "the .deb has the archive's programs"

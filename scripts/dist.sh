@@ -38,7 +38,7 @@ IFS=', ' read -ra platforms <<<"${PLATFORMS:-$here}"
 
 draft=$(mktemp -d "$target/.dist.XXXXXX")
 trap 'rm -rf "$draft"' EXIT
-programs=(leno leno-proxy leno-controller leno-bench)
+programs=(leno leno-proxy leno-broker leno-controller leno-bench)
 
 declare -A built
 for platform in "${platforms[@]}"; do

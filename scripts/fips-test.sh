@@ -25,8 +25,8 @@ fail() {
 }
 
 build() { # features
-  "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit \
-    --bin leno --bin leno-proxy --bin leno-controller --bin leno-peer "$@"
+  "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit \
+    --bin leno --bin leno-proxy --bin leno-broker --bin leno-controller --bin leno-peer "$@"
 }
 begin=$SECONDS
 # No library of the machine in place of the module's own sources.
@@ -34,7 +34,7 @@ AWS_LC_FIPS_SYS_USE_SYSTEM=0 build --features leno/fips,leno-proxy/fips,leno-con
 echo "built with the module in $((SECONDS - begin)) s"
 rm -rf "$programs"
 mkdir "$programs"
-cp "$target"/debug/{leno,leno-proxy,leno-controller,leno-peer} "$programs"
+cp "$target"/debug/{leno,leno-proxy,leno-broker,leno-controller,leno-peer} "$programs"
 # What other tests find in the target directory has no module.
 build
 

@@ -77,7 +77,8 @@ for platform in "${platforms[@]}"; do
   for extension in "$root"/usr/lib/*-linux-gnu/xtables/*.so; do
     tools+=("${extension#"$root"}=$extension")
   done
-  image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "/leno-proxy=$binaries/leno-proxy" "${tools[@]}"
+  image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "/leno-proxy=$binaries/leno-proxy" \
+    "/leno-broker=$binaries/leno-broker" "${tools[@]}"
 
   # The client and the services of `leno bench run --context`.
   image leno-bench 65532:65532 "/leno-bench=$binaries/leno-bench"

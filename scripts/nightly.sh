@@ -19,13 +19,13 @@ run() { # step
     e2e | conformance | scale | docs | dist) make --no-print-directory "$1" ;;
     fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
     parity)
-      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples &&
         LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} LENO_PARITY_RATE=${LENO_PARITY_RATE:-2000} \
           scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows &&
         "${CARGO:-cargo}" test -p leno-flows --test kernel -- --ignored a_million_flows
       ;;
     shares)
-      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples || return
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples || return
       local share code=0
       for share in workload node; do
         # Another generated mesh each night; a failure names its seed.
@@ -44,13 +44,13 @@ run() { # step
         LENO_STRANGERS_SECONDS=60 scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test abuse -- --nocapture strangers_take_no_place
       ;;
     spire)
-      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/spire-test.sh
       ;;
     fips) scripts/apart.sh scripts/fips-test.sh ;;
     ambient)
       # It needs a build of ztunnel, which LENO_ZTUNNEL names, and fails without one.
-      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/ambient-test.sh
       ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;

@@ -77,7 +77,7 @@ if [ "$profile" = release ]; then
   export RUSTFLAGS "CFLAGS_${triple//-/_}=$(printenv "CFLAGS_${triple//-/_}" || true)$maps"
 fi
 # A target is named in any case, so that what a build runs itself is built without all that.
-read -ra programs <<<"${PROGRAMS:-leno-proxy leno-controller leno-cni leno-agent leno leno-bench}"
+read -ra programs <<<"${PROGRAMS:-leno-proxy leno-broker leno-controller leno-cni leno-agent leno leno-bench}"
 with=() without=()
 if [ -n "${FIPS-}" ]; then
   # Its sources come with the crate, and not from the machine.

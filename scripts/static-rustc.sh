@@ -4,7 +4,7 @@
 # applies packed relative relocations.
 flags=(-C target-feature=+crt-static)
 [ -z "${LENO_PACKED_RELOCATIONS-}" ] || flags+=(-C link-arg=-Wl,-z,pack-relative-relocs)
-for name in leno_proxy leno_controller leno_cni leno leno_bench; do
+for name in leno_proxy leno_broker leno_controller leno_cni leno leno_bench; do
   case "$*" in *"--crate-name $name "*"--crate-type bin"*) set -- "$@" "${flags[@]}" ;; esac
 done
 exec "$@"

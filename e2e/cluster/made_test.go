@@ -33,6 +33,8 @@ var questions = map[string][]question{
 	"leno":            {{command: "/leno --version", answer: "leno"}},
 	"leno-agent": {
 		{command: "/leno-agent --version", answer: "leno-agent"},
+		{command: "/leno-proxy --version", answer: "leno-proxy"},
+		{command: "/leno-broker --version", answer: "leno-broker"},
 		{command: "/leno-cni", answer: `"supportedVersions"`},
 		{command: "/usr/sbin/ip6tables-restore --version", answer: "nf_tables"},
 		{command: "/usr/sbin/iptables-save --version", answer: "nf_tables"},

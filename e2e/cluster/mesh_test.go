@@ -461,8 +461,9 @@ func (m mesh) loadImagesAs(binaries, before, after string) {
 		images[nth].name = before + program + after
 		images[nth].files["/"+program] = filepath.Join(binaries, program)
 		if program == "leno-agent" {
-			images[nth].files["/leno-cni"] = filepath.Join(binaries, "leno-cni")
-			images[nth].files["/leno-proxy"] = filepath.Join(binaries, "leno-proxy")
+			for _, beside := range []string{"leno-cni", "leno-proxy", "leno-broker"} {
+				images[nth].files["/"+beside] = filepath.Join(binaries, beside)
+			}
 		}
 		file := filepath.Join(m.t.TempDir(), program+".tar")
 		m.must(images[nth].write(file))

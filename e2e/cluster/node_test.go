@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -123,23 +124,24 @@ func (m mesh) nodeModeTalks() {
 	m.until("an answer from alone to shared", func() error { return m.from("alone", "client", "http://server.shared") })
 }
 
-// proxies are the process ids of the proxies of a node with this argument: `--node` or `--broker`.
-func (m mesh) proxies(number int, argument string) []int {
+// startedAs are the process ids of a program of a node that was started with these arguments first.
+func (m mesh) startedAs(number int, name string, arguments ...string) []int {
 	m.t.Helper()
 	all, err := processes(m.node(number).tree())
 	m.must(err)
 	var found []int
 	for _, pid := range all {
 		// It may have ended.
-		words, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if strings.HasSuffix(string(words), "leno-proxy\x00"+argument+"\x00") {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		words := strings.Split(string(line), "\x00")
+		if filepath.Base(words[0]) == name && slices.Equal(words[1:min(len(words), 1+len(arguments))], arguments) {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-func (m mesh) nodeProxies(number int) []int { return m.proxies(number, "--node") }
+func (m mesh) nodeProxies(number int) []int { return m.startedAs(number, "leno-proxy", "--node") }
 
 // kill kills processes at once.
 func (m mesh) kill(pids []int) {
@@ -209,7 +211,7 @@ func (m mesh) nodeProxyIsKilled() {
 }
 
 func (m mesh) brokerIsKilled() {
-	brokers := m.proxies(1, "--broker")
+	brokers := m.startedAs(1, "leno-broker")
 	m.kill(brokers)
 	m.until("the service is back", func() error { return m.from("shared", "client", "http://server") })
 	m.until("the service is back", func() error { return m.from("alone", "client", "http://server") })

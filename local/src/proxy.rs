@@ -115,21 +115,6 @@ impl Settings {
         confined(command, environment, isolation, orders)
     }
 
-    /// The process that makes sockets for a node proxy. `succeeds`: another proxy serves the instance, so that it only binds
-    /// listeners.
-    #[must_use]
-    pub fn broker_task(
-        &self,
-        program: &Program,
-        isolation: Isolation,
-        (orders, succeeds): (Channel, bool),
-    ) -> Task {
-        let environment = BTreeMap::from([("LENO_LOG".into(), OsString::from(&self.log))]);
-        let mut command = vec![program.path().into(), "--broker".into(), "--supervised".into()];
-        command.extend(succeeds.then(|| "--succeeds".into()));
-        confined(command, environment, isolation, orders)
-    }
-
     /// What all proxies are told, and `more`.
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
@@ -152,6 +137,19 @@ impl Settings {
         let scrapers = scrapers.map(|scrapers| ("LENO_SCRAPE_FROM", scrapers));
         all.iter().chain(more).chain(&traces).chain(&scrapers).map(owned).collect()
     }
+}
+
+/// The process that makes sockets for a node proxy. `succeeds`: another proxy serves the instance, so that it only binds
+/// listeners.
+#[must_use]
+pub fn broker_task(
+    program: &Program,
+    isolation: Isolation,
+    (orders, succeeds): (Channel, bool),
+) -> Task {
+    let mut command = vec![program.path().into(), "--supervised".into()];
+    command.extend(succeeds.then(|| "--succeeds".into()));
+    confined(command, BTreeMap::new(), isolation, orders)
 }
 
 /// A process that runs as the proxies' user.

@@ -165,7 +165,7 @@ impl Lab {
             Some(directory) => directory.join("leno"),
             None => binaries::ours("leno")?,
         };
-        for other in ["leno-controller", "leno-proxy", "leno-peer", "leno-load"] {
+        for other in ["leno-controller", "leno-proxy", "leno-broker", "leno-peer", "leno-load"] {
             binaries::ours(other)?;
         }
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Brokers of the pods in node mode, and the supervisor that they are handed to.
 //!
 //! ```text
-//!  keeper ── serve, release ──► Brokers ── fork ──► leno-proxy --broker     (the pod's namespace and control group)
+//!  keeper ── serve, release ──► Brokers ── fork ──► leno-broker             (the pod's namespace and control group)
 //!                                  │  ▲ orders                 ▲
 //!             Serve, Release       │  │ Held, Served           │ orders
 //!                                  ▼  │                        │
@@ -58,7 +58,6 @@ const UNSERVED: &str = "no supervisor of node proxies on this node serves it: lo
 #[derive(Debug)]
 pub(crate) struct Brokers {
     program: PathBuf,
-    log: String,
     runtime: Handle,
     state: Mutex<State>,
     /// Notified when a pod is served, and when it no longer is one of node mode.
@@ -124,15 +123,11 @@ pub(crate) struct PodPlace<'a> {
 
 impl Brokers {
     /// Starts brokers by this program. The receiver learns which pods need another one.
-    pub(crate) fn new(
-        program: PathBuf,
-        log: String,
-        runtime: Handle,
-    ) -> (Arc<Self>, mpsc::Receiver<String>) {
+    pub(crate) fn new(program: PathBuf, runtime: Handle) -> (Arc<Self>, mpsc::Receiver<String>) {
         let (ended, has_ended) = mpsc::channel(MAX_ENDED);
         let state = Mutex::default();
         let (changed, started) = (Notify::new(), Instant::now());
-        let own = Self { program, log, runtime, state, changed, started, ended };
+        let own = Self { program, runtime, state, changed, started, ended };
         (Arc::new(own), has_ended)
     }
 
@@ -180,7 +175,7 @@ impl Brokers {
             return Ok(());
         }
         let _context = self.runtime.enter();
-        let orders = spawn::broker(&self.program, &self.log, place)?;
+        let orders = spawn::broker(&self.program, place)?;
         let uid = pod.uid.clone();
         self.insert(&mut state, pod, orders, place.is_new)?;
         // What they have of the pod is of an earlier broker.

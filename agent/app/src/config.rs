@@ -41,9 +41,9 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_CNI_BINARY", value_name = "FILE")]
     pub(crate) cni_binary: Option<PathBuf>,
 
-    /// Proxy's binary, which makes sockets in pods of node mode; by default leno-proxy beside this program
-    #[arg(long, env = "LENO_PROXY_BINARY", value_name = "FILE")]
-    pub(crate) proxy_binary: Option<PathBuf>,
+    /// Broker's binary, which makes sockets in pods of node mode; by default leno-broker beside this program
+    #[arg(long, env = "LENO_BROKER_BINARY", value_name = "FILE")]
+    pub(crate) broker_binary: Option<PathBuf>,
 
     /// Where the kubelet keeps its pods, as the node names it
     #[arg(long, env = "LENO_KUBELET", value_name = "FOLDER", default_value = "/var/lib/kubelet")]

@@ -225,7 +225,7 @@ mod tests {
     async fn the_guide_has_the_metrics_of_the_agent() {
         let mut page = Metrics::default().render(&BTreeMap::new(), 0);
         let runtime = tokio::runtime::Handle::current();
-        let (brokers, _ended) = Brokers::new("leno-proxy".into(), String::new(), runtime);
+        let (brokers, _ended) = Brokers::new("leno-broker".into(), runtime);
         brokers.render(&mut page);
         let guide = include_str!("../../../docs/guide/kubernetes.md");
         leno_testkit::reference::check_metrics(guide, "leno_agent_", &page, &[]);

@@ -109,9 +109,9 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 
 /// Listens for the supervisor of node proxies. The receiver learns which pods need another broker.
 fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<String>)> {
-    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-proxy"));
-    let program = flags.proxy_binary.clone().map_or_else(beside, Ok)?;
-    let (brokers, ended) = Brokers::new(program, flags.log.clone(), Handle::current());
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-broker"));
+    let program = flags.broker_binary.clone().map_or_else(beside, Ok)?;
+    let (brokers, ended) = Brokers::new(program, Handle::current());
     let path = flags.node.state.join(brokers::SOCKET);
     brokers.listen(&path).with_context(|| {
         format!("listening on {} for the supervisor of node proxies", path.display())

@@ -4,7 +4,7 @@
 //! workload ── join, leave ──► Group ── keeps running ──► leno-proxy --node      (where its host starts it)
 //!                               │                             ▲
 //!                               └── a channel each ───────────┤ sockets
-//! leno-proxy --broker ────────────────────────────────────────┘     (the workload's namespace and control group)
+//! leno-broker ────────────────────────────────────────────────┘     (the workload's namespace and control group)
 //! ```
 //! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
 //! live on. A workload goes from one group to another, or to the next process of its group, without a cut: it joins that

@@ -35,6 +35,7 @@ use crate::node::Group;
 use crate::plan::Instance;
 use crate::process::Event;
 use crate::program::Program;
+use crate::proxy::broker_task;
 
 /// How the proxy of an instance in node mode ends.
 const LOST: &str = "its process served it no more";
@@ -93,13 +94,12 @@ impl Life {
         let start = || -> Result<Running> {
             let what = || "cannot make a socket for orders".to_owned();
             let (near, far) = Channel::pair().attempt(what)?;
-            let program = Program::prepare(&mesh.layout, "leno-proxy")?;
+            let program = Program::prepare(&mesh.layout, "leno-broker")?;
             let files = [place.files.as_slice(), &[program.file()]].concat();
             let isolation =
                 Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
             let orders = (far, turn.succeeds.get());
-            let running =
-                mesh.proxy.broker_task(&program, isolation, orders).start(&mesh.output, &origin)?;
+            let running = broker_task(&program, isolation, orders).start(&mesh.output, &origin)?;
             near.set_nonblocking().attempt(what)?;
             membership.has_broker(near)?;
             Ok(running)

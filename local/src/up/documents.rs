@@ -39,7 +39,7 @@ pub(super) fn plan(
         return Err(Error::Documents(lines.join("\n")));
     }
     if plan.meshed() {
-        for name in ["leno-proxy", "leno-controller"] {
+        for name in ["leno-proxy", "leno-broker", "leno-controller"] {
             program::find(name).ok_or_else(|| program::missing(name))?;
         }
     }

@@ -507,7 +507,9 @@ impl<'a> Up<'a> {
     /// Has the next process of each proxy take over, of the program that is installed now.
     fn upgrade_proxies(&mut self) -> Result<(), String> {
         // Else each instance would say it by itself, and all of them would wait.
-        Program::prepare(&self.mesh.layout, "leno-proxy").map_err(|error| error.chain())?;
+        for name in ["leno-proxy", "leno-broker"] {
+            Program::prepare(&self.mesh.layout, name).map_err(|error| error.chain())?;
+        }
         let revision = self.mesh.groups.renew();
         let meshed = self.lives.values_mut().filter(|life| life.instance.launch.meshed);
         let meshed = meshed.filter(|life| !life.ending);

@@ -34,7 +34,7 @@ pub(crate) struct Flags {
     pub(crate) static_file: Option<PathBuf>,
 
     /// Name of the workload instance, for example web-0
-    #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook", "node", "broker"])]
+    #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook", "node"])]
     pub(crate) name: Option<String>,
 
     /// Its namespace
@@ -54,17 +54,17 @@ pub(crate) struct Flags {
     pub(crate) trust_domain: String,
 
     /// The control plane, for example https://10.89.0.1:15010
-    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook", "broker"])]
+    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) control: Option<String>,
 
     /// PEM file with the roots that the control plane's certificate is checked against
-    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook", "broker"])]
+    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) roots: Option<PathBuf>,
 
     /// File with the token that authenticates the first certificate request; with --node, the folder that the
     /// tokens of its workloads are put into
     #[arg(long, env = "LENO_TOKEN", value_name = "FILE",
-          required_unless_present_any = ["static_file", "hook", "broker", "spiffe_endpoint_socket"])]
+          required_unless_present_any = ["static_file", "hook", "spiffe_endpoint_socket"])]
     pub(crate) token: Option<PathBuf>,
 
     /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues this workload's certificates in place of the
@@ -80,7 +80,7 @@ pub(crate) struct Flags {
         long,
         env = "LENO_WORKLOAD_API",
         value_name = "PATH",
-        conflicts_with_all = ["static_file", "node", "broker", "spiffe_endpoint_socket"]
+        conflicts_with_all = ["static_file", "node", "spiffe_endpoint_socket"]
     )]
     pub(crate) workload_api: Option<PathBuf>,
 
@@ -150,7 +150,7 @@ pub(crate) struct Flags {
 
     /// Serves clients of the services whose waypoint this proxy is, as the control plane says, by HBONE. A waypoint that
     /// is not captured listens on port 15008 itself (--inbound). Not with --node and --static
-    #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node", "broker"])]
+    #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node"])]
     pub(crate) waypoint: bool,
 
     /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
@@ -183,19 +183,12 @@ pub(crate) struct Flags {
     #[arg(long, conflicts_with_all = ["static_file", "hook"])]
     pub(crate) node: bool,
 
-    /// Makes sockets in this network namespace for a node proxy outside of it, as the supervisor at the other end
-    /// of standard input orders; `leno up` starts it
-    #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
-    pub(crate) broker: bool,
-
     /// The other end of standard input, a Unix socket, is this proxy's supervisor: it is told that the proxy serves, and
-    /// orders it to leave its workload to another process, which listens on the same ports; `leno up` starts it so. Of a
-    /// broker, only that another proxy may come to listen on its ports
+    /// orders it to leave its workload to another process, which listens on the same ports; `leno up` starts it so
     #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
     pub(crate) supervised: bool,
 
-    /// Another process serves the workload until this one does, or, of a broker, until the node proxy does that it hands its
-    /// listeners to
+    /// Another process serves the workload until this one does
     #[arg(long, requires = "supervised")]
     pub(crate) succeeds: bool,
 

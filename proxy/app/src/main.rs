@@ -5,7 +5,7 @@
 //! worker threads:         listeners ─► leno-outbound / leno-inbound
 //! ```
 //!
-//! With `--node` one process serves several workloads ([`node`]), whose sockets brokers make ([`broker`]).
+//! With `--node` one process serves several workloads ([`node`]), whose sockets brokers make (`leno-broker`).
 //!
 //! The proxy opens its listeners only once it has an identity, so that "it listens" means "it can
 //! serve"; capture relies on that.
@@ -21,7 +21,6 @@
 )]
 
 mod admin;
-mod broker;
 mod capture;
 mod config;
 mod confine;
@@ -52,15 +51,13 @@ fn main() -> ExitCode {
 
 fn start(flags: Flags) -> Result<(), Failure> {
     panics::install();
-    // Proxies of one machine run as one user: none may look into the memory of another.
-    nix::sys::prctl::set_dumpable(false)
+    leno_confine::close_memory()
         .map_err(|error| Failure::error(format!("cannot close its memory to others: {error}")))?;
     // Before any TLS, and before the process is confined: the module tests itself.
     leno_crypto::select(flags.tls_profile)
         .map_err(|error| Failure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {
         Some(hook) => hook::run(hook, flags.admin),
-        None if flags.broker => broker::run(&flags),
         None if flags.node => node::run(&flags),
         None => run::run(&flags),
     };

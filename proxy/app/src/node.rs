@@ -8,7 +8,7 @@
 //! What a sidecar keeps for each process or thread is kept for each workload here, by the same code: keys,
 //! certificates, discovery, policies, counters, bounds. The threads of two workloads share the process' memory,
 //! descriptors and connection to standard output, and nothing else. Sockets in the network namespace of a
-//! workload come from its broker ([`crate::broker`]); those to the control plane and to resolvers are of the
+//! workload come from its broker (`leno-broker`); those to the control plane and to resolvers are of the
 //! process' own namespace.
 //!
 //! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it

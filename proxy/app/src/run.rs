@@ -18,7 +18,6 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, LocalSet};
 
 use crate::admin::{server, socket};
-use crate::broker::ADMIN_BACKLOG;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::setup::Setup;
@@ -213,7 +212,7 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
         }
         (None, Some(handed)) => {
             // It may only be bound.
-            SockRef::from(&handed).listen(ADMIN_BACKLOG)?;
+            SockRef::from(&handed).listen(leno_sockets::ADMIN_BACKLOG)?;
             tokio::net::TcpListener::from_std(handed.into())?
         }
         (None, None) => return Ok(AbortOnDrop(None)),

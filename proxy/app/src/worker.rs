@@ -1,7 +1,6 @@
 //! One worker: a thread with its own runtime, listeners, pools and counters.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -330,15 +329,10 @@ async fn wait(turn: Duration) {
 fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     let bind = |address: &SocketAddr| match Listener::bind(*address) {
         // A machine without IPv6 has no such address; the IPv4 listeners serve it.
-        Err(error) if address.is_ipv6() && is_no_family(&error) => None,
+        Err(error) if address.is_ipv6() && leno_sockets::is_no_family(&error) => None,
         other => Some(other.with_context(|| format!("listening on {address}"))),
     };
     addresses.iter().filter_map(bind).collect()
-}
-
-/// Whether the machine lacks a family of addresses.
-pub(crate) fn is_no_family(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 /// As many connections as there are descriptors and memory for.

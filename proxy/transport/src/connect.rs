@@ -7,8 +7,8 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::liveness::PROBING;
 use crate::sockets;
+use leno_sockets::PROBING;
 
 /// How long a connection may take to be made: one lost SYN is sent again after one second, a second
 /// loss means that another endpoint is the better choice.

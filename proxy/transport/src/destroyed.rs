@@ -14,13 +14,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use nix::sys::socket::{NetlinkAddr, bind};
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::Socket;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -28,11 +26,6 @@ use tokio::task::spawn_local;
 use crate::diag::{self, Destroyed};
 use crate::sockets;
 
-/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` of linux/sock_diag.h, as bits.
-const GROUPS: u32 = 0b101;
-/// Room for messages that have not been read: some hundred, which are the connections that an application with
-/// unread requests closes at once. The kernel caps it (`net.core.rmem_max`); those beyond are counted as lost.
-const RECEIVE_BUFFER: usize = 512 << 10;
 /// Sockets that are remembered, some 100 bytes each.
 const MAX_REMEMBERED: usize = 1024;
 /// How long they are: a request takes what concerns it within milliseconds.
@@ -59,39 +52,10 @@ pub(crate) struct DestroyedSockets {
 #[derive(Debug, Default)]
 struct Table(HashMap<SocketEnds, (u64, Instant)>);
 
-/// A socket on which the kernel announces the sockets of the calling process' network namespace that it destroys with
-/// unread bytes.
-///
-/// # Errors
-/// The system's reason: the kernel has no sock_diag(7), or a filter of system calls refuses it.
-pub fn announcements() -> io::Result<Socket> {
-    let protocol = Protocol::from(libc::NETLINK_SOCK_DIAG);
-    let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
-    socket.set_nonblocking(true)?;
-    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-    socket.attach_filter(&with_unread_bytes())?;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
-    Ok(socket)
-}
-
-/// Passes messages of sockets with unread bytes, and drops all others.
-fn with_unread_bytes() -> [SockFilter; 4] {
-    use nix::libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    let step = |code: u32, value, or, otherwise| {
-        SockFilter::new(u16::try_from(code).unwrap_or_default(), or, otherwise, value)
-    };
-    [
-        step(BPF_LD | BPF_W | BPF_ABS, u32::try_from(diag::UNREAD_AT).unwrap_or_default(), 0, 0),
-        step(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
-        step(BPF_RET | BPF_K, 0, 0, 0),
-        step(BPF_RET | BPF_K, u32::MAX, 0, 0),
-    ]
-}
-
 /// Has the calling thread, which runs a local runtime, follow the announcements of its network namespace until it ends.
 ///
 /// # Errors
-/// As of [`announcements`]; requests whose connection is reset are then not known to be unread.
+/// As of [`leno_sockets::announcements`]; requests whose connection is reset are then not known to be unread.
 pub fn follow_destroyed() -> io::Result<()> {
     // SAFETY: the socket owns its descriptor, returns the same one each time, and is not taken out of what owns it here.
     let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;

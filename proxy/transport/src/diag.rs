@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
+use leno_sockets::UNREAD_AT;
 use leno_types::canonical;
 use nix::libc;
 
@@ -21,7 +22,6 @@ const FAMILY_AT: usize = HEADER;
 const STATE_AT: usize = HEADER + 1;
 const PORTS_AT: usize = HEADER + 4;
 const ADDRESSES_AT: usize = HEADER + 8;
-pub(crate) const UNREAD_AT: usize = HEADER + 56;
 const INODE_AT: usize = HEADER + 68;
 /// Where `struct tcp_info` has `tcpi_bytes_received` (Linux 4.2).
 const RECEIVED_AT: usize = 128;

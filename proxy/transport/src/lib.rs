@@ -12,7 +12,7 @@
 //! Listener -> original_destination -> Peeked, judge -> relay <- connect
 //! ```
 //!
-//! A thread uses the sockets of its process' network namespace, or those of another one that
+//! `leno_sockets` makes the sockets. A thread uses those of its process' network namespace, or those of another one that
 //! [`HandedNamespace`] brings.
 //!
 //! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is
@@ -49,7 +49,6 @@ mod peeked;
 mod relay;
 mod sockets;
 mod source;
-mod steer;
 mod task;
 mod unseen;
 mod waiting;
@@ -63,12 +62,12 @@ pub use admission::{Admission, Admitted, Directions, MIN_CONNECTIONS, Refusal};
 pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
 pub use clock::now;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
-pub use destroyed::{announcements, follow_destroyed, lost_announcements};
+pub use destroyed::{follow_destroyed, lost_announcements};
 pub use detect::{Opening, Speaker, Verdict, Waits, judge};
 pub use hello::{ClientHello, Hello, OwnTls};
 pub use io::Io;
 pub use left::has_left;
-pub use listen::{BACKLOG, Family, LAST_HANDSHAKES, Listener};
+pub use listen::{Family, Listener};
 pub use liveness::{SILENCE, is_unanswered, shut_down};
 pub use local::{LocalAddresses, interface_addresses, own_addresses};
 pub use orig_dst::original_destination;
@@ -76,9 +75,8 @@ pub use pace::{Arrival, Pace, Paces};
 pub use passage::{Passage, refused_passages};
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
-pub use sockets::{HandedNamespace, diagnosis, is_served_here, serve_over_the_network};
+pub use sockets::{HandedNamespace, is_served_here, serve_over_the_network};
 pub use source::{ClientAddress, Shown};
-pub use steer::steer;
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::{Counted, accepted};
 pub use waiting::unless_gone;

@@ -6,16 +6,10 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use leno_sockets::{BACKLOG, LAST_HANDSHAKES, steer};
+use socket2::{SockFilter, SockRef};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
-
-use crate::liveness::PROBING;
-use crate::steer::steer;
-
-/// Connections that the kernel completes before they are accepted. As large as a burst that one
-/// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
-pub const BACKLOG: i32 = 4096;
 
 /// How often one [`Listener::accept`] tries again before it reports. With the doubling waits below
 /// that is about two seconds, long enough to outlive a burst of descriptors, short enough for the
@@ -31,10 +25,6 @@ const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(500);
 /// Connections that are accepted one after the other before other tasks of the worker have their turn. A burst waits in the
 /// kernel meanwhile: what comes of each takes some 20 us, and a request on an open connection would wait for all of them.
 const ACCEPTED_IN_A_ROW: u32 = 8;
-
-/// How long a listener that closes waits for handshakes that have begun: longer than the way to a
-/// client and back in one region.
-pub const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
 
 /// Where the flags are in a TCP header, and those that tell a client's first packet from others (RFC 9293, 3.1).
 const FLAGS_AT: u32 = 13;
@@ -68,39 +58,10 @@ impl Listener {
     /// # Errors
     /// What the kernel says: the port belongs to another user, the family is switched off, ...
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::adopt(Self::socket(address)?)
+        Self::adopt(leno_sockets::listener(address)?)
     }
 
-    /// A socket that listens at `address`, for a [`Listener`] of this process or of another one.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
-        let socket = Self::bound(address)?;
-        SockRef::from(&socket).listen(BACKLOG)?;
-        Ok(socket)
-    }
-
-    /// The same, but it does not listen before it is [adopted](Self::adopt).
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        // Accepted sockets inherit both, which saves system calls for each of them.
-        socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_keepalive(&PROBING)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        Ok(socket.into())
-    }
-
-    /// A socket that was made as [`Listener::bind`] makes one, and listens already or begins to.
+    /// A socket of [`leno_sockets::listener`] or of [`leno_sockets::bound`], which begins to listen.
     ///
     /// # Errors
     /// When it is no such socket.
@@ -286,8 +247,8 @@ mod tests {
             std::thread::spawn(move || -> io::Result<usize> {
                 let mut count = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    std::net::TcpStream::connect(address)?.read_exact(&mut [0])?;
-                    count += 1;
+                    // To the end: the kernel announces each socket that is destroyed with unread bytes, and has a bound.
+                    count += std::net::TcpStream::connect(address)?.read_to_end(&mut Vec::new())?;
                 }
                 Ok(count)
             })

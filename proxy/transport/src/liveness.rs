@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! what is open                     noticed by                                        within
-//! nothing unacknowledged           keep-alive probes of the kernel                   14 s
+//! nothing unacknowledged           keep-alive probes of the kernel (`PROBING`)       14 s
 //! bytes sent and unacknowledged    retransmissions, which `is_unanswered` looks at   6.2 s + a look
 //! ```
 //!
@@ -16,27 +16,16 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use nix::libc;
-use socket2::TcpKeepalive;
 use tokio::net::TcpStream;
 
 /// How long nothing may come while something is waited for before the connection is examined. With
 /// [`RETRANSMISSIONS`] it notices a lost machine within 11 s.
 pub const SILENCE: Duration = Duration::from_secs(4);
 
-/// Silence on a connection after which the kernel probes it, and how often it does so before it ends
-/// the connection: 5 s + 3 x 3 s. Of a connection with bytes under way the kernel sends no probe.
-const PROBE_AFTER: Duration = Duration::from_secs(5);
-const PROBE_INTERVAL: Duration = Duration::from_secs(3);
-const PROBES: u32 = 3;
-
 /// Retransmissions in a row without any acknowledgement that mean a lost machine: the fifth is sent
 /// 6.2 s after the first transmission where the round-trip time is short (RFC 6298, 200 ms doubled).
 /// A live kernel acknowledges whatever its programs do.
 const RETRANSMISSIONS: u8 = 5;
-
-/// The kernel's probes of connections on which nothing moves.
-pub(crate) const PROBING: TcpKeepalive =
-    TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL).with_retries(PROBES);
 
 /// Whether the other machine acknowledges nothing of what was sent, however often it is sent again.
 #[must_use]

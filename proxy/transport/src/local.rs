@@ -14,9 +14,6 @@ use crate::sockets;
 /// the inbound hop's loop guard covers it.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The most addresses kept; a workload's namespace has about four.
-const MAX_ADDRESSES: usize = 256;
-
 /// The addresses of this namespace. The kernel is asked for them when connections are made, at most once
 /// every five seconds, and not for each request.
 #[derive(Debug, Default)]
@@ -64,16 +61,7 @@ impl LocalAddresses {
 /// # Errors
 /// The system's reason.
 pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
-    if let Some(addresses) = sockets::addresses() {
-        return Ok(addresses);
-    }
-    let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
-    let ip_of = |interface: nix::ifaddrs::InterfaceAddress| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-    };
-    Ok(interfaces.filter_map(ip_of).take(MAX_ADDRESSES).collect())
+    sockets::addresses().map_or_else(leno_sockets::interface_addresses, Ok)
 }
 
 /// Where an application of this workload may listen that was called at `dialled`: there, or, when it

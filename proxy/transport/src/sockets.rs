@@ -17,12 +17,11 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use leno_handover::{AsyncChannel, Channel, Offer, Want};
 use nix::libc;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 use tokio::net::TcpSocket;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 
-use crate::destroyed;
 use crate::source::Shown;
 
 /// Sockets of one family that are kept. Connections to servers are pooled, so that a burst of new ones is rare; a
@@ -81,7 +80,7 @@ struct Stock {
 
 impl HandedNamespace {
     /// What a broker has handed over: its channel, the addresses of the namespace, a socket of sock_diag(7), one of
-    /// [`announcements`](crate::announcements) if the kernel has them, and a TCP socket that is used up. The receiver ends
+    /// [`announcements`](leno_sockets::announcements) if the kernel has them, and a TCP socket that is used up. The receiver ends
     /// when the broker has ended.
     ///
     /// # Errors
@@ -266,23 +265,17 @@ pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
 }
 
 /// A socket of sock_diag(7) of this thread's namespace; nothing waits in it to be read.
-///
-/// # Errors
-/// The system's reason.
-pub fn diagnosis() -> io::Result<Socket> {
-    if let Some(namespace) = entered() {
-        return namespace.diagnosis.try_clone();
+pub(crate) fn diagnosis() -> io::Result<Socket> {
+    match entered() {
+        Some(namespace) => namespace.diagnosis.try_clone(),
+        None => leno_sockets::diagnosis(),
     }
-    let protocol = Protocol::from(nix::libc::NETLINK_SOCK_DIAG);
-    let socket = Socket::new(Domain::from(nix::libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
 }
 
 /// A socket on which the kernel announces the sockets of this thread's namespace that it destroys.
 pub(crate) fn announcements() -> io::Result<Socket> {
     match entered().map(|namespace| namespace.announcements.as_ref().map(Socket::try_clone)) {
-        None => destroyed::announcements(),
+        None => leno_sockets::announcements(),
         Some(Some(socket)) => socket,
         Some(None) => Err(io::Error::new(io::ErrorKind::NotFound, "the broker has offered none")),
     }
@@ -306,6 +299,7 @@ fn entered() -> Option<Rc<Namespace>> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use socket2::{Domain, Type};
     use tokio::task::LocalSet;
 
     use super::*;

@@ -21,7 +21,7 @@ const GROUP: &str = "leno-broker";
 
 /// Starts it as the proxies' user, and returns the channel for its orders. It does not end with this process: it is in
 /// the pod's control groups, by which the kubelet ends what is left of a pod.
-pub(super) fn broker(program: &Path, log: &str, place: &PodPlace<'_>) -> io::Result<Channel> {
+pub(super) fn broker(program: &Path, place: &PodPlace<'_>) -> io::Result<Channel> {
     let (near, far) = Channel::pair()?;
     let netns = File::open(place.netns)?;
     let group = place.cgroup.as_ref().map(|pod| own_group(pod)).transpose()?;
@@ -30,9 +30,7 @@ pub(super) fn broker(program: &Path, log: &str, place: &PodPlace<'_>) -> io::Res
     let credentials = Credentials::confined(PROXY_UID);
     let mut command = Command::new(program);
     command
-        .arg("--broker")
         .env_clear()
-        .env("LENO_LOG", log)
         .stdin(Stdio::from(OwnedFd::from(far)))
         .stdout(Stdio::null())
         .current_dir("/")
@@ -51,12 +49,24 @@ pub(super) fn broker(program: &Path, log: &str, place: &PodPlace<'_>) -> io::Res
     // SAFETY: `prepare` makes system calls on descriptors that were opened before the fork; it neither allocates nor
     // takes a lock.
     unsafe { command.pre_exec(prepare) };
-    let mut child = command.spawn()?;
+    let mut child = command.spawn().map_err(|error| not_started(program, error))?;
     // Its end is seen on the channel.
     tokio::spawn(async move {
         let _reaped = child.wait().await;
     });
     Ok(near)
+}
+
+/// Of a program that is not there, what to do about it.
+fn not_started(program: &Path, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound || program.exists() {
+        return error;
+    }
+    let why = format!(
+        "{} is missing: use an image with leno-broker beside leno-agent, or name it with --broker-binary",
+        program.display()
+    );
+    io::Error::new(io::ErrorKind::NotFound, why)
 }
 
 fn own_group(pod: &Path) -> io::Result<PathBuf> {
@@ -70,4 +80,20 @@ fn own_group(pod: &Path) -> io::Result<PathBuf> {
 /// The file that a process writes 0 to in order to join a control group.
 fn entry(group: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(group.join("cgroup.procs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_told_from_other_missing_files() {
+        let missing =
+            not_started(Path::new("/nonexistent/leno-broker"), io::ErrorKind::NotFound.into());
+        let text = missing.to_string();
+        assert!(text.contains("/nonexistent/leno-broker is missing"), "{text}");
+        assert!(text.contains("--broker-binary"), "{text}");
+        let other = not_started(Path::new("/"), io::ErrorKind::NotFound.into());
+        assert!(!other.to_string().contains("missing"), "{other}");
+    }
 }

@@ -5,7 +5,7 @@ use leno_handover::KubeletProbes;
 use super::*;
 
 fn brokers() -> Arc<Brokers> {
-    let (brokers, _ended) = Brokers::new("/nonexistent".into(), String::new(), Handle::current());
+    let (brokers, _ended) = Brokers::new("/nonexistent".into(), Handle::current());
     brokers
 }
 

@@ -182,6 +182,7 @@ impl Mesh {
             found.ok_or_else(|| Missing::new(name, "make build"))
         };
         find("leno-controller")?;
+        find("leno-broker")?;
         let program = find("leno-proxy")?;
         let version = tools::version(&program, "--version");
         Ok(MeshPrograms { program: Some(program), version })

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::{Ended, Side};
 use crate::Io;
-use crate::liveness::{PROBING, SILENCE, is_unanswered};
+use crate::liveness::{SILENCE, is_unanswered};
 
 /// How often a side that is neither read nor written is asked for its errors, and one that bytes were
 /// sent to for its acknowledgements; and after how long a relay counts as one that lasts. Most relays
@@ -118,6 +118,6 @@ fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
 fn keep_alive(stream: &impl Io) {
     if let Some(socket) = stream.socket() {
         // It fails only for a connection that is gone, which shows by itself.
-        let _gone = SockRef::from(socket).set_tcp_keepalive(&PROBING);
+        let _gone = SockRef::from(socket).set_tcp_keepalive(&leno_sockets::PROBING);
     }
 }

@@ -79,7 +79,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
 fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
     let closed = tempfile::Builder::new().prefix("closed").tempdir_in(binaries::directory()?)?;
     std::fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
-    for program in ["leno", "leno-proxy", "leno-controller"] {
+    for program in ["leno", "leno-proxy", "leno-broker", "leno-controller"] {
         std::fs::hard_link(binaries::ours(program)?, closed.path().join(program))?;
     }
     let programs = Some(closed.path().to_owned());

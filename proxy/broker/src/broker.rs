@@ -1,29 +1,42 @@
-//! A broker: makes sockets in the network namespace and control group of one workload, for a node proxy that runs
-//! outside of them (`leno_handover`).
+//! What a broker hands to node proxies, and when.
 //!
-//! It is started inside, runs as the proxy's user with no capability and confined as a proxy is, and passes no
-//! traffic. Its listeners outlive the node proxy: what connects while that one is started again waits.
+//! It is started inside of the workload's network namespace, runs as the proxy's user with no capability and confined as a
+//! proxy is, and passes no traffic. Its listeners outlive the node proxy: what connects while that one is started again
+//! waits.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use anyhow::Context;
+use leno_confine::{Unenforced, confine};
 use leno_handover::{Channel, ListenersClosed, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
-use leno_transport::{
-    LAST_HANDSHAKES, Listener, announcements, diagnosis, interface_addresses, steer,
+use leno_sockets::{
+    ADMIN_BACKLOG, LAST_HANDSHAKES, announcements, diagnosis, interface_addresses, is_no_family,
+    steer, tcp,
 };
+use leno_types::ports;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::Flags;
-use crate::confine::confine;
-use crate::worker::is_no_family;
+use crate::flags::Flags;
+use crate::report;
+
+const UNSPECIFIED_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+/// Where the listeners of proxies are, which a workload is captured for.
+const LISTENERS: [(Role, IpAddr, u16); 4] = [
+    (Role::Outbound, IpAddr::V4(Ipv4Addr::LOCALHOST), ports::OUTBOUND),
+    (Role::Outbound, IpAddr::V6(Ipv6Addr::LOCALHOST), ports::OUTBOUND),
+    (Role::Inbound, IpAddr::V4(Ipv4Addr::UNSPECIFIED), ports::INBOUND),
+    (Role::Inbound, UNSPECIFIED_V6, ports::INBOUND),
+];
+const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
 /// What is handed over to each node proxy.
 struct Namespace {
@@ -37,16 +50,19 @@ struct Namespace {
 /// oldest is served no more, which ends what it has for the workload.
 const MAX_PROXIES: usize = 32;
 
-/// Connections that wait to be accepted by the admin server.
-pub(crate) const ADMIN_BACKLOG: i32 = 128;
-
 /// Runs until the supervisor's end of standard input is closed. No node proxy ends it or keeps it from the others: one that
 /// does not read, or sends what cannot be read, is served no more.
-pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
+pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
     let mut namespace = Namespace::prepare(flags)?;
-    confine(&[])?;
+    for unenforced in confine(&[])? {
+        match unenforced {
+            // Of most kernels, and the log of each proxy has it.
+            Unenforced::PartOfLandlock => {}
+            Unenforced::Landlock | Unenforced::Seccomp => report(format_args!("{unenforced}")),
+        }
+    }
     let mut proxies = VecDeque::new();
     while namespace.turn(&orders, &mut proxies)? {}
     Ok(())
@@ -92,7 +108,7 @@ fn is_served(brought: io::Result<bool>, what: &str) -> bool {
             false
         }
         Err(error) => {
-            tracing::warn!(%error, what, "a node proxy gets no more sockets");
+            report(format_args!("a node proxy gets no more sockets: {what}: {error}"));
             false
         }
     }
@@ -129,25 +145,23 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
 }
 
 impl Namespace {
-    fn prepare(flags: &Flags) -> anyhow::Result<Self> {
-        let admin = admin(flags)
-            .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
+    fn prepare(flags: Flags) -> anyhow::Result<Self> {
+        let address = SocketAddr::from(ADMIN);
+        let admin = admin(address, flags)
+            .with_context(|| format!("listening on {address} for /metrics and so on"))?;
         let mut listeners = vec![(Role::Admin, admin)];
-        for (role, addresses) in
-            [(Role::Outbound, &flags.outbound), (Role::Inbound, &flags.inbound)]
-        {
-            for address in addresses {
-                // Where another proxy serves the workload, the process that is to take over begins to listen.
-                let made = match flags.succeeds {
-                    true => Listener::bound(*address),
-                    false => Listener::socket(*address),
-                };
-                match made {
-                    Ok(socket) => listeners.push((role, socket)),
-                    Err(error) if address.is_ipv6() && is_no_family(&error) => {}
-                    Err(error) => {
-                        return Err(error).with_context(|| format!("listening on {address}"));
-                    }
+        for (role, ip, port) in LISTENERS {
+            let address = SocketAddr::new(ip, port);
+            // Where another proxy serves the workload, the process that is to take over begins to listen.
+            let made = match flags.succeeds {
+                true => leno_sockets::bound(address),
+                false => leno_sockets::listener(address),
+            };
+            match made {
+                Ok(socket) => listeners.push((role, socket)),
+                Err(error) if address.is_ipv6() && is_no_family(&error) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("listening on {address}"));
                 }
             }
         }
@@ -178,9 +192,9 @@ impl Namespace {
         }
         let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
             // That node proxy notices it, and its supervisor tries again.
-            tracing::warn!(
+            report(format_args!(
                 "the channel of a node proxy has not arrived: raise the limit of open files of brokers"
-            );
+            ));
             return Ok(true);
         };
         let channel = Channel::from(channel);
@@ -188,7 +202,9 @@ impl Namespace {
             proxies.push_back(channel);
         }
         if proxies.len() > MAX_PROXIES {
-            tracing::warn!(MAX_PROXIES, "the earliest node proxy gets no more sockets");
+            report(format_args!(
+                "the earliest of more than {MAX_PROXIES} node proxies gets no more sockets"
+            ));
             proxies.pop_front();
         }
         Ok(true)
@@ -200,7 +216,9 @@ impl Namespace {
         for (role, listener) in &self.listeners {
             // There is one listener of a port here, and so the other process' is the next one.
             if let Err(error) = steer(listener, 1) {
-                tracing::warn!(?role, %error, "connections may be lost that come while a listener is closed");
+                report(format_args!(
+                    "connections may be lost that come while a listener is closed ({role:?}): {error}"
+                ));
             }
         }
         self.closes_at = Instant::now().checked_add(LAST_HANDSHAKES);
@@ -213,7 +231,9 @@ impl Namespace {
             match shutdown(listener.as_raw_fd(), Shutdown::Both) {
                 // It does not listen yet.
                 Ok(()) | Err(Errno::ENOTCONN) => {}
-                Err(error) => tracing::error!(?role, %error, "a listener is not closed"),
+                Err(error) => {
+                    report(format_args!("a listener is not closed ({role:?}): {error}"));
+                }
             }
         }
     }
@@ -224,13 +244,8 @@ impl Namespace {
         // Of no use to a second one, which may come while the first still finishes what it has: each would read answers that
         // the kernel has sent to the other.
         let mut own = vec![(Role::Probe, tcp(false)?), (Role::Diagnosis, diagnosis()?.into())];
-        match announcements() {
-            Ok(socket) => own.push((Role::Announcements, socket.into())),
-            // The node proxy does without them, and reports it.
-            Err(error) => {
-                tracing::debug!(%error, "sockets that the kernel destroys are not announced")
-            }
-        }
+        // The node proxy does without them, and reports it.
+        own.extend(announcements().ok().map(|socket| (Role::Announcements, socket.into())));
         let all = || self.listeners.iter().chain(&own);
         let roles = all().map(|(role, _)| *role).collect();
         let sockets: Vec<BorrowedFd<'_>> = all().map(|(_, socket)| socket.as_fd()).collect();
@@ -241,8 +256,7 @@ impl Namespace {
 
 /// The listener of the admin server, for both families where the machine has IPv6. Unless another proxy of the workload may share
 /// its port, it alone cannot be made twice: should another broker live here, this one takes no connection from it.
-fn admin(flags: &Flags) -> io::Result<OwnedFd> {
-    let address = flags.admin;
+fn admin(address: SocketAddr, flags: Flags) -> io::Result<OwnedFd> {
     let bind = |address: SocketAddr| -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -260,13 +274,6 @@ fn admin(flags: &Flags) -> io::Result<OwnedFd> {
     if !flags.succeeds {
         socket.listen(ADMIN_BACKLOG)?;
     }
-    Ok(socket.into())
-}
-
-fn tcp(ipv6: bool) -> io::Result<OwnedFd> {
-    let family = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    let socket = Socket::new(family, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
@@ -297,10 +304,9 @@ mod tests {
         // The kernel may have none, and permit its filter to no user without a capability.
         assert!(first[3].is_none() || first[3] != second[3]);
     }
+
     fn namespace() -> Namespace {
-        use clap::Parser as _;
-        let flags = ["leno-proxy", "--broker", "--admin", "127.0.0.1:0"];
-        let admin = admin(&Flags::try_parse_from(flags).unwrap()).unwrap();
+        let admin = admin("127.0.0.1:0".parse().unwrap(), Flags::default()).unwrap();
         Namespace { listeners: vec![(Role::Admin, admin)], addresses: Vec::new(), closes_at: None }
     }
 

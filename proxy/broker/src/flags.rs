@@ -1,0 +1,81 @@
+//! What the broker is told by its command line.
+
+use std::ffi::OsString;
+
+pub(crate) const USAGE: &str = "\
+Makes sockets in this network namespace for a node proxy outside of it, as the supervisor at the other end of
+standard input, a Unix socket, orders; `leno up` and `leno-agent` start it
+
+Usage: leno-broker [OPTIONS]
+
+Options:
+      --supervised  Another proxy of the workload may come to listen on the same ports
+      --succeeds    Another proxy serves the workload until the node proxy does that the listeners are handed to
+  -h, --help        Print help
+  -V, --version     Print version
+";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags {
+    /// Another proxy of the workload may come to listen on the same ports.
+    pub(crate) supervised: bool,
+    /// Another proxy serves the workload until the node proxy does that the listeners are handed to.
+    pub(crate) succeeds: bool,
+}
+
+/// What the broker is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Run(Flags),
+    Help,
+    Version,
+}
+
+impl Command {
+    /// # Errors
+    /// What is wrong with the arguments.
+    pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let mut flags = Flags::default();
+        for argument in arguments {
+            match argument.to_str() {
+                Some("--supervised") => flags.supervised = true,
+                Some("--succeeds") => flags.succeeds = true,
+                Some("--help" | "-h") => return Ok(Self::Help),
+                Some("--version" | "-V") => return Ok(Self::Version),
+                _ => return Err(format!("unexpected argument {argument:?}")),
+            }
+        }
+        match flags {
+            Flags { supervised: false, succeeds: true } => {
+                Err("--succeeds needs --supervised".to_owned())
+            }
+            flags => Ok(Self::Run(flags)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_and_unknown_ones_are_refused() {
+        let parse = |line: &str| Command::parse(line.split_whitespace().map(OsString::from));
+        let run = |supervised, succeeds| Ok(Command::Run(Flags { supervised, succeeds }));
+        assert_eq!(parse(""), run(false, false));
+        assert_eq!(parse("--supervised"), run(true, false));
+        assert_eq!(parse("--supervised --succeeds"), run(true, true));
+        assert_eq!(parse("--supervised --version"), Ok(Command::Version));
+        assert_eq!(parse("-h"), Ok(Command::Help));
+        assert_eq!(parse("--succeeds").unwrap_err(), "--succeeds needs --supervised");
+        let wrong = parse("--supervised --broker").unwrap_err();
+        assert_eq!(wrong, r#"unexpected argument "--broker""#);
+    }
+
+    #[test]
+    fn the_help_has_every_option() {
+        for option in ["--supervised", "--succeeds", "--help", "--version"] {
+            assert!(USAGE.contains(option), "{option}");
+        }
+    }
+}

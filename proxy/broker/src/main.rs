@@ -1,0 +1,60 @@
+//! `leno-broker`: makes sockets in the network namespace and control group of one workload, for a node proxy that runs
+//! outside of them (`leno_handover`).
+//!
+//! Each workload in node mode has one, so that it is small: it has no async runtime, no TLS, no log and no configuration. `leno
+//! up` and the agent of a Kubernetes node start it, with the channel for its orders as standard input. What it has to report
+//! goes to standard error.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+mod broker;
+mod flags;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::{env, fmt};
+
+use anyhow::Context as _;
+
+use flags::{Command, Flags, USAGE};
+
+/// The exit codes of all of Leno's programs (`leno_program`).
+const ERROR: u8 = 2;
+const WRONG_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    match Command::parse(env::args_os().skip(1)) {
+        Ok(Command::Help) => print!("{USAGE}"),
+        Ok(Command::Version) => println!("leno-broker {}", env!("CARGO_PKG_VERSION")),
+        Ok(Command::Run(flags)) => {
+            if let Err(error) = run(flags) {
+                report(format_args!("{error:#}"));
+                return ExitCode::from(ERROR);
+            }
+        }
+        Err(wrong) => {
+            report(format_args!("{wrong}\n{USAGE}"));
+            return ExitCode::from(WRONG_USAGE);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(flags: Flags) -> anyhow::Result<()> {
+    leno_confine::close_memory().context("cannot close its memory to others")?;
+    broker::run(flags)
+}
+
+/// Writes a line for the operator.
+fn report(what: fmt::Arguments<'_>) {
+    // The program that started it and reads its lines may be gone, as an agent that was replaced. The broker goes on.
+    let _unread = writeln!(io::stderr(), "leno-broker: {what}");
+}

@@ -1,0 +1,176 @@
+//! The real program, with a network namespace of its own. Needs root for that; a skip is printed, and fails if
+//! `LENO_REQUIRE` names root.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use leno_handover::{Channel, Offer, Role, Serve, Want};
+use leno_types::ports;
+use socket2::Socket;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leno-broker");
+
+/// What a broker may have of its own. It has about 130 KiB; an async runtime and a log would take it beyond 500.
+const MOST_MEMORY_KIB: u32 = 320;
+
+/// A broker that runs; killed when dropped.
+struct Broker {
+    child: Child,
+    /// Its orders.
+    orders: Channel,
+}
+
+impl Broker {
+    /// Starts one in a new network namespace, or in that of another one.
+    fn start(beside: Option<&Self>, arguments: &[&str]) -> Self {
+        let (near, far) = Channel::pair().unwrap();
+        let mut command = match beside {
+            None => Command::new("unshare"),
+            Some(_) => Command::new("nsenter"),
+        };
+        match beside {
+            None => command.arg("--net"),
+            Some(other) => command.arg(format!("--net=/proc/{}/ns/net", other.child.id())),
+        };
+        let child = command
+            .arg(PROGRAM)
+            .args(arguments)
+            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { child, orders: near }
+    }
+
+    /// Has it serve a node proxy, whose end is returned with what is handed over first.
+    fn serve(&self) -> (Channel, Vec<(Role, Socket)>) {
+        let (near, far) = Channel::pair().unwrap();
+        self.orders.send(&Serve::default(), &[near.as_fd()]).unwrap();
+        drop(near);
+        let (offer, descriptors) = far.receive::<Offer>().unwrap().unwrap();
+        let Offer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
+        let handed = roles.into_iter().zip(descriptors.into_iter().map(Socket::from));
+        (far, handed.collect())
+    }
+
+    /// Waits until it ends by itself; returns what it has written.
+    fn ended(mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (status, said)
+    }
+
+    /// Its memory that no other process has, the pages of the program's file apart.
+    fn memory_kib(&self) -> u32 {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap();
+        let row = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+        row.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether this process may make network namespaces.
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
+        assert!(!required, "LENO_REQUIRE has root");
+        eprintln!("skipped: needs root");
+    }
+    is_root
+}
+
+/// Where the listeners are, and whether each of them listens.
+fn listeners(handed: &[(Role, Socket)]) -> Vec<(Role, u16, bool)> {
+    let of = |role| matches!(role, Role::Admin | Role::Outbound | Role::Inbound);
+    let listeners = handed.iter().filter(|(role, _)| of(*role)).map(|(role, socket)| {
+        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+        (*role, port, socket.is_listener().unwrap())
+    });
+    listeners.collect()
+}
+
+#[test]
+fn a_broker_hands_listeners_and_sockets_over_is_small_and_ends_with_its_orders() {
+    if !is_root() {
+        return;
+    }
+    let broker = Broker::start(None, &[]);
+    let (proxy, handed) = broker.serve();
+    let listeners = listeners(&handed);
+    for (role, port) in [
+        (Role::Admin, ports::ADMIN),
+        (Role::Outbound, ports::OUTBOUND),
+        (Role::Inbound, ports::INBOUND),
+    ] {
+        assert!(listeners.contains(&(role, port, true)), "{role:?}: {listeners:?}");
+    }
+    for role in [Role::Probe, Role::Diagnosis] {
+        assert!(handed.iter().any(|(handed, _)| *handed == role), "{role:?}");
+    }
+    for ipv6 in [false, true] {
+        proxy.send(&Want { ipv6, count: 16 }, &[]).unwrap();
+        let (offer, sockets) = proxy.receive::<Offer>().unwrap().unwrap();
+        assert!(matches!(offer, Offer::Sockets { .. }), "{offer:?}");
+        assert!(sockets.len() == 16 || ipv6, "a machine may have no IPv6: {offer:?}");
+    }
+    let memory = broker.memory_kib();
+    assert!(memory < MOST_MEMORY_KIB, "{memory} KiB");
+    broker.orders.shut_down();
+    let (status, said) = broker.ended();
+    assert!(status.success(), "{status}: {said}");
+    assert_eq!(said, "");
+}
+
+#[test]
+fn one_that_succeeds_binds_beside_another_proxy_and_one_that_is_not_supervised_does_not() {
+    if !is_root() {
+        return;
+    }
+    let before = Broker::start(None, &["--supervised"]);
+    let (_of_before, handed) = before.serve();
+    assert!(listeners(&handed).iter().all(|(_, _, listens)| *listens));
+    let after = Broker::start(Some(&before), &["--supervised", "--succeeds"]);
+    let (_of_after, handed) = after.serve();
+    let bound = listeners(&handed);
+    assert!(bound.iter().all(|(_, _, listens)| !listens), "{bound:?}");
+    assert!(bound.len() > 2, "{bound:?}");
+
+    let (status, said) = Broker::start(Some(&before), &[]).ended();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.starts_with("leno-broker: listening on [::]:15020"), "{said}");
+}
+
+#[test]
+fn a_broker_goes_on_when_the_program_that_reads_its_lines_is_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut broker = Broker::start(None, &[]);
+    drop(broker.serve());
+    drop(broker.child.stderr.take());
+    // An order without its channel, which it reports.
+    broker.orders.send(&Serve::default(), &[]).unwrap();
+    let (_proxy, handed) = broker.serve();
+    assert!(!handed.is_empty());
+}
+
+#[test]
+fn an_argument_that_is_not_known_is_an_error_of_usage() {
+    let output = Command::new(PROGRAM).arg("--broker").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(r#"unexpected argument "--broker""#), "{said}");
+    assert!(said.contains("--supervised"), "{said}");
+}

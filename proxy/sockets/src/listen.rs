@@ -1,0 +1,102 @@
+//! Sockets that listen, and those that connect.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nix::libc;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+/// Connections that the kernel completes before they are accepted. As large as a burst that one
+/// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
+pub const BACKLOG: i32 = 4096;
+
+/// The same of the admin server, which scrapes and probes connect to.
+pub const ADMIN_BACKLOG: i32 = 128;
+
+/// How long a listener that closes waits for handshakes that have begun: longer than the way to a
+/// client and back in one region.
+pub const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
+
+/// Silence on a connection after which the kernel probes it, and how often it does so before it ends
+/// the connection: 5 s + 3 x 3 s. Of a connection with bytes under way the kernel sends no probe.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(3);
+const PROBES: u32 = 3;
+
+/// The kernel's probes of connections on which nothing moves.
+pub const PROBING: TcpKeepalive =
+    TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL).with_retries(PROBES);
+
+/// A socket that listens at `address`. It shares its port with others that are made so (`SO_REUSEPORT`). Port 0 picks a
+/// free one.
+///
+/// # Errors
+/// What the kernel says: the port belongs to another user, the family is switched off, ...
+pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = bound(address)?;
+    SockRef::from(&socket).listen(BACKLOG)?;
+    Ok(socket)
+}
+
+/// The same, but it does not listen yet.
+///
+/// # Errors
+/// As [`listener`].
+pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    // Accepted sockets inherit both, which saves system calls for each of them.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&PROBING)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// An unconnected TCP socket that does not block.
+///
+/// # Errors
+/// The system's reason.
+pub fn tcp(ipv6: bool) -> io::Result<OwnedFd> {
+    let family = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(family, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Whether the machine lacks a family of addresses.
+#[must_use]
+pub fn is_no_family(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_bound_alone_takes_no_connection() {
+        let address =
+            |socket: &OwnedFd| SockRef::from(socket).local_addr().unwrap().as_socket().unwrap();
+        let bound = bound("127.0.0.1:0".parse().unwrap()).unwrap();
+        let error = TcpStream::connect(address(&bound)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        // Another one has the same port.
+        let listener = listener(address(&bound)).unwrap();
+        TcpStream::connect(address(&listener)).unwrap();
+    }
+
+    #[test]
+    fn the_want_of_a_family_is_told_from_other_errors() {
+        let of = |code| is_no_family(&io::Error::from_raw_os_error(code));
+        assert!(of(libc::EAFNOSUPPORT) && of(libc::EADDRNOTAVAIL) && !of(libc::EADDRINUSE));
+    }
+}
