@@ -17,7 +17,7 @@ declare -A rank=(
   [leno-charts]=0 [leno-launch]=0 [leno-dashboard]=3 [leno-kube]=0 [leno-observe]=1 [leno-wire]=1 [leno-policy]=1 [leno-resources]=1 [leno-hpack]=1
   [leno-transport]=2 [leno-tls]=2 [leno-h2]=2 [leno-http]=2 [leno-pool]=2 [leno-balance]=2 [leno-discovery]=2 [leno-spiffe]=2 [leno-names]=2
   [leno-telemetry]=2 [leno-tokens]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-supervise]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
-  [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-flows]=3 [leno-serve]=3 [leno-analysis]=3 [leno-status]=3 [leno-keys]=3
+  [leno-inbound]=3 [leno-outbound]=3 [leno-datagram]=3 [leno-capture]=3 [leno-flows]=3 [leno-serve]=3 [leno-analysis]=3 [leno-status]=3 [leno-keys]=3
   [leno-local]=4 [leno-cluster]=4 [leno-cluster-observer]=4 [leno-admission]=4 [leno-operate]=4
   [leno-console]=5 [leno-suite]=5 [leno-agent]=5 [leno-proxy]=5 [leno-broker]=5 [leno-controller]=5 [leno-bench]=6 [leno-example-shop]=5
   [leno]=6

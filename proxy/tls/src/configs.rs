@@ -21,6 +21,10 @@ use crate::stream::Alpn;
 use crate::verify::{ClientVerifier, ServerVerifier, Svid};
 use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
 
+mod datagrams;
+
+pub use datagrams::{DATAGRAM_ALPN, ProvenPeer};
+
 /// Sessions that a worker caches for each server identity. rustls keeps eight tickets per server
 /// address, so this covers 16 endpoints. A session takes about 2 KiB.
 const SESSIONS_PER_IDENTITY: usize = 128;

@@ -52,7 +52,7 @@ mod tls;
 mod verify;
 
 pub use channel::Channel;
-pub use configs::TlsConfigs;
+pub use configs::{DATAGRAM_ALPN, ProvenPeer, TlsConfigs};
 pub use connector::{Acceptor, ClientIdentity, Connector, HANDSHAKE_TIMEOUT};
 pub use credentials::{Credentials, CredentialsError, FederatedRoots};
 pub use error::{HandshakeError, refused_by_server};

@@ -50,22 +50,38 @@ pub(crate) struct Dialled {
 
 /// Keeps a connection in the list. It must be dropped before the socket is closed.
 #[derive(Debug)]
-pub(crate) struct LiveConnection(ShownCertificate);
-
-/// The certificate that the peer of an open connection of this thread has shown last.
-#[derive(Clone, Copy, Debug)]
-pub struct ShownCertificate {
+pub(crate) struct LiveConnection {
     socket: RawFd,
-    /// Descriptors are used again.
     number: u64,
 }
 
+/// The certificate that the peer of an open connection of this thread has shown last.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownCertificate(Shown);
+
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    /// On this connection, which may be renewed. Descriptors are used again.
+    On { socket: RawFd, number: u64 },
+    /// On a connection that is not renewed.
+    Once(CertificateValidity),
+}
+
 impl ShownCertificate {
+    /// One that holds for these times and is the last that its connection shows.
+    pub(crate) fn once(validity: CertificateValidity) -> Self {
+        Self(Shown::Once(validity))
+    }
+
     /// When it holds; `None` once the connection has ended.
     #[must_use]
     pub fn validity(self) -> Option<CertificateValidity> {
+        let (socket, number) = match self.0 {
+            Shown::On { socket, number } => (socket, number),
+            Shown::Once(validity) => return Some(validity),
+        };
         LIVE.with_borrow(|live| {
-            let proven = live.get(&self.socket).filter(|proven| proven.number == self.number)?;
+            let proven = live.get(&socket).filter(|proven| proven.number == number)?;
             let Svid { not_before_s, not_after_s, .. } = proven.svid;
             Some(CertificateValidity { not_before_s, not_after_s })
         })
@@ -85,19 +101,19 @@ impl LiveConnection {
         LAST.set(number);
         let proven = Proven { number, svid: svid.clone(), binding, pipe, dialled };
         LIVE.with_borrow_mut(|live| live.insert(descriptor, proven));
-        Self(ShownCertificate { socket: descriptor, number })
+        Self { socket: descriptor, number }
     }
 
     /// What the peer has shown.
     pub(crate) fn certificate(&self) -> ShownCertificate {
-        self.0
+        ShownCertificate(Shown::On { socket: self.socket, number: self.number })
     }
 }
 
 impl Drop for LiveConnection {
     fn drop(&mut self) {
         // While the thread ends there may be no list any more.
-        let _ended = LIVE.try_with(|live| live.borrow_mut().remove(&self.0.socket));
+        let _ended = LIVE.try_with(|live| live.borrow_mut().remove(&self.socket));
     }
 }
 

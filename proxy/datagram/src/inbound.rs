@@ -1,0 +1,419 @@
+//! Flows to the workload: from proxies of clients to the application, and back.
+//!
+//! ```text
+//!  packet ─► handshake, identity ─► stream ─► Gate ─► a socket to the application for each flow
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_program::Shares;
+use leno_tls::{HANDSHAKE_TIMEOUT, ProvenPeer, TlsConfigs};
+use leno_transport::budget::{self, Charge};
+use leno_transport::spawn_contained;
+use leno_types::{Identity, canonical};
+use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, VarInt};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::bounds::{CONNECTION_BYTES, FLOW_IDLE, HANDSHAKES, SERVER_CONNECTIONS, SERVER_FLOWS};
+use crate::counts::{Count, Counts};
+use crate::outbound::DATAGRAM_BYTES;
+use crate::quic::chain;
+use crate::sending::{NotSent, send};
+use crate::wire::{self, ACCEPTED, OPENING_BYTES, Opening};
+use crate::{Asked, Gate, Permitted, Refusal};
+
+/// Flows to the workload.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    gate: Rc<dyn Gate>,
+    credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    counts: Rc<Counts>,
+    places: Shares<Identity>,
+    handshakes: Cell<usize>,
+    /// By the number that QUIC gives each.
+    connections: RefCell<HashMap<usize, (Connection, ProvenPeer)>>,
+    /// What applications send is read into it, within one turn.
+    scratch: RefCell<Box<[u8]>>,
+}
+
+/// The flows of one connection, by the numbers of their streams.
+type Flows = Rc<RefCell<HashMap<u64, Rc<Application>>>>;
+
+/// A flow's way to the application.
+#[derive(Debug)]
+struct Application {
+    socket: UdpSocket,
+    candidates: Vec<SocketAddr>,
+    at: Cell<usize>,
+    /// It has sent something, so that it is found.
+    has_answered: Cell<bool>,
+    used_at: Cell<Instant>,
+}
+
+/// A flow in the table of its connection.
+struct Listed {
+    flows: Flows,
+    number: u64,
+}
+
+/// Why a flow ends.
+enum End {
+    ByClient,
+    Idle,
+    Revoked,
+}
+
+impl Inbound {
+    pub(crate) fn new(
+        gate: Rc<dyn Gate>,
+        credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+        counts: Rc<Counts>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            gate,
+            credentials,
+            counts,
+            places: Shares::new(SERVER_FLOWS, SERVER_FLOWS.div_ceil(2)),
+            handshakes: Cell::new(0),
+            connections: RefCell::default(),
+            scratch: RefCell::new(vec![0; DATAGRAM_BYTES].into()),
+        })
+    }
+
+    pub(crate) fn flows(&self) -> usize {
+        self.places.held()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// Accepts connections until the endpoint is closed.
+    pub(crate) async fn accept(self: &Rc<Self>, endpoint: &Endpoint) {
+        while let Some(incoming) = endpoint.accept().await {
+            let (shaking, open) = (self.handshakes.get(), self.connections.borrow().len());
+            let is_full = open.saturating_add(shaking) >= SERVER_CONNECTIONS;
+            if shaking >= HANDSHAKES || is_full || !budget::admits() {
+                self.counts.count(Count::InboundConnectLimit);
+                incoming.refuse();
+                continue;
+            }
+            if shaking >= HANDSHAKES / 2 && !incoming.remote_address_validated() {
+                // One that may not is one that has done so.
+                if let Err(error) = incoming.retry() {
+                    error.into_incoming().refuse();
+                }
+                continue;
+            }
+            self.handshakes.set(shaking.saturating_add(1));
+            let inbound = Rc::clone(self);
+            // Ends with the connection.
+            spawn_contained(async move {
+                let shaking = Handshake(Rc::clone(&inbound));
+                match inbound.prove(incoming).await {
+                    Ok((connection, peer)) => {
+                        drop(shaking);
+                        inbound.counts.count(Count::InboundConnected);
+                        inbound.serve(connection, peer).await;
+                    }
+                    Err(error) => {
+                        inbound.counts.count(Count::InboundConnectFailed);
+                        tracing::debug!(%error, "a client of datagrams is refused");
+                    }
+                }
+            });
+        }
+    }
+
+    async fn prove(&self, incoming: Incoming) -> io::Result<(Connection, ProvenPeer)> {
+        let connecting = incoming.accept().map_err(io::Error::other)?;
+        let connection = timeout(HANDSHAKE_TIMEOUT, connecting).await;
+        let connection =
+            connection.map_err(|_| io::ErrorKind::TimedOut)?.map_err(io::Error::other)?;
+        let configs = self.credentials.borrow().clone().ok_or(io::ErrorKind::NotConnected)?;
+        match configs.datagram_peer(&chain(connection.peer_identity())) {
+            Ok(peer) => Ok((connection, peer)),
+            Err(error) => {
+                connection.close(VarInt::from_u32(0), b"");
+                Err(io::Error::other(error))
+            }
+        }
+    }
+
+    async fn serve(self: &Rc<Self>, connection: Connection, peer: ProvenPeer) {
+        let number = connection.stable_id();
+        let listed = (connection.clone(), peer.clone());
+        self.connections.borrow_mut().insert(number, listed);
+        let _charge = Charge::new(CONNECTION_BYTES);
+        let _open = OpenConnection { inbound: Rc::clone(self), number };
+        let flows = Flows::default();
+        loop {
+            tokio::select! {
+                stream = connection.accept_bi() => {
+                    let Ok(stream) = stream else { return };
+                    let (inbound, flows) = (Rc::clone(self), Rc::clone(&flows));
+                    let of = (connection.clone(), peer.clone());
+                    // Ends with the flow. QUIC bounds how many there are.
+                    spawn_contained(async move { inbound.flow(of, stream, flows).await });
+                }
+                datagram = connection.read_datagram() => {
+                    let Ok(datagram) = datagram else { return };
+                    self.deliver(&flows, wire::read_datagram(datagram));
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, flows: &Flows, datagram: Option<(u64, bytes::Bytes)>) {
+        let known = datagram
+            .and_then(|(number, payload)| Some((Rc::clone(flows.borrow().get(&number)?), payload)));
+        let Some((application, payload)) = known else {
+            return self.counts.count(Count::InboundUnknown);
+        };
+        if application.send(&payload) {
+            self.counts.count(Count::InboundReceived);
+            self.counts.count_many(Count::InboundReceivedBytes, payload.len());
+        } else {
+            self.counts.count(Count::InboundUnsent);
+        }
+    }
+
+    /// The life of a flow.
+    async fn flow(
+        &self,
+        (connection, peer): (Connection, ProvenPeer),
+        (mut sends, mut receives): (SendStream, RecvStream),
+        flows: Flows,
+    ) {
+        let served = self.opened(&connection, &peer, (&mut sends, &mut receives), flows).await;
+        let refusal = match served {
+            Ok(()) => return,
+            Err(refusal) => refusal,
+        };
+        self.counts.count(match refusal {
+            Refusal::Denied | Refusal::Undeclared => Count::InboundDenied,
+            Refusal::Limit => Count::InboundLimit,
+            Refusal::Malformed => Count::InboundMalformed,
+            Refusal::Unreachable => Count::InboundFlowFailed,
+            Refusal::Idle => Count::InboundIdle,
+        });
+        tracing::debug!(client = %peer.identity(), reason = refusal.reason(), "a flow of datagrams ends");
+        // A stream that has ended says so by itself.
+        let _ended = sends.reset(VarInt::from_u32(refusal.code()));
+    }
+
+    /// Serves a flow; comes back with an error that the client is to be told.
+    async fn opened(
+        &self,
+        connection: &Connection,
+        peer: &ProvenPeer,
+        (sends, receives): (&mut SendStream, &mut RecvStream),
+        flows: Flows,
+    ) -> Result<(), Refusal> {
+        let mut bytes = [0; OPENING_BYTES];
+        let read = timeout(HANDSHAKE_TIMEOUT, receives.read_exact(&mut bytes)).await;
+        let Ok(Ok(())) = read else { return Err(Refusal::Malformed) };
+        let opening = Opening::decode(bytes).ok_or(Refusal::Malformed)?;
+        let dialled = connection.local_ip().ok_or(Refusal::Unreachable)?;
+        let place = self.places.take(peer.identity().clone()).ok_or(Refusal::Limit)?;
+        let at =
+            |ip: IpAddr, port: std::num::NonZeroU16| canonical(SocketAddr::new(ip, port.get()));
+        let asked = Asked {
+            identity: peer.identity().clone(),
+            certificate: peer.certificate(),
+            client: at(connection.remote_address().ip(), opening.client),
+            server: at(dialled, opening.server),
+        };
+        let held = place.hold(self.permitted(connection, asked, (sends, receives), flows)).await;
+        held.unwrap_or(Err(Refusal::Limit))
+    }
+
+    async fn permitted(
+        &self,
+        connection: &Connection,
+        asked: Asked,
+        (sends, receives): (&mut SendStream, &mut RecvStream),
+        flows: Flows,
+    ) -> Result<(), Refusal> {
+        let Permitted { source, application, revoked } = self.gate.judge(asked).await?;
+        let number = receives.id().index();
+        let made = match Application::new(source, application) {
+            // Until the reactor has reported it, it takes no datagram without a wait.
+            Ok(application) => application.socket.writable().await.map(|()| application),
+            Err(error) => Err(error),
+        };
+        let application = Rc::new(made.map_err(|error| {
+            tracing::warn!(%error, "no socket for a flow of datagrams");
+            Refusal::Unreachable
+        })?);
+        // Before the client sends anything.
+        flows.borrow_mut().insert(number, Rc::clone(&application));
+        let _listed = Listed { flows, number };
+        if sends.write_all(&[ACCEPTED]).await.is_err() {
+            return Ok(());
+        }
+        self.counts.count(Count::InboundOpened);
+        let mut more = [0];
+        let end = tokio::select! {
+            _end = receives.read(&mut more) => End::ByClient,
+            () = application.idle() => End::Idle,
+            () = revoked => End::Revoked,
+            never = self.answer(connection, number, &application) => match never {},
+        };
+        match end {
+            End::ByClient => Ok(()),
+            End::Idle => Err(Refusal::Idle),
+            End::Revoked => {
+                self.counts.count(Count::InboundRevoked);
+                // Counted as such alone.
+                let _ended = sends.reset(VarInt::from_u32(Refusal::Denied.code()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends what the application sends, until the flow ends.
+    async fn answer(
+        &self,
+        connection: &Connection,
+        number: u64,
+        application: &Application,
+    ) -> std::convert::Infallible {
+        loop {
+            // An error of the socket is told by the read.
+            let _readable = application.socket.readable().await;
+            self.pass_on(connection, number, application);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn pass_on(&self, connection: &Connection, number: u64, application: &Application) {
+        let mut scratch = self.scratch.borrow_mut();
+        match application.socket.try_recv(&mut scratch) {
+            Ok(length) => {
+                application.has_answered.set(true);
+                application.used_at.set(Instant::now());
+                let payload = scratch.get(..length).unwrap_or_default();
+                self.counts.count(match send(connection, number, payload) {
+                    Ok(()) => {
+                        self.counts.count_many(Count::InboundSentBytes, length);
+                        Count::InboundSent
+                    }
+                    Err(NotSent::TooLarge) => Count::InboundTooLarge,
+                    Err(NotSent::Congested) => Count::InboundCongested,
+                    Err(NotSent::Ended) => Count::InboundUnknown,
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => application.failed(&error),
+        }
+    }
+
+    /// Ends the connections whose clients' certificates have ended or were revoked.
+    pub(crate) fn end_unproven(&self, now: &TlsConfigs) {
+        for (connection, peer) in self.connections.borrow().values() {
+            if peer.check(now).is_err() && connection.close_reason().is_none() {
+                self.counts.count(Count::InboundUnproven);
+                connection.close(VarInt::from_u32(0), b"");
+            }
+        }
+    }
+}
+
+impl Application {
+    fn new(source: IpAddr, candidates: Vec<SocketAddr>) -> io::Result<Self> {
+        let of_family = |one: &SocketAddr| one.is_ipv4() == source.is_ipv4();
+        let candidates: Vec<_> = candidates.into_iter().filter(of_family).collect();
+        let first = *candidates.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let from = SocketAddr::new(source, 0);
+        let socket = Socket::new(Domain::for_address(from), Type::DGRAM, Some(Protocol::UDP))?;
+        if from.is_ipv6() {
+            // The stand-in address is a route and no address of an interface.
+            socket.set_freebind_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&from.into())?;
+        socket.connect(&first.into())?;
+        Ok(Self {
+            socket: UdpSocket::from_std(socket.into())?,
+            candidates,
+            at: Cell::new(0),
+            has_answered: Cell::new(false),
+            used_at: Cell::new(Instant::now()),
+        })
+    }
+
+    /// Returns whether the kernel has taken it.
+    fn send(&self, payload: &[u8]) -> bool {
+        self.used_at.set(Instant::now());
+        match self.socket.try_send(payload) {
+            Ok(_) => true,
+            // What is reported is about the datagram before.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                self.failed(&error);
+                self.socket.try_send(payload).is_ok()
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Nothing listens there: it is looked for elsewhere, unless it was there before.
+    fn failed(&self, error: &io::Error) {
+        if error.kind() != io::ErrorKind::ConnectionRefused || self.has_answered.get() {
+            return;
+        }
+        let next = self.at.get().saturating_add(1);
+        let next = if next < self.candidates.len() { next } else { 0 };
+        self.at.set(next);
+        let Some(candidate) = self.candidates.get(next) else { return };
+        if let Err(error) = SockRef::from(&self.socket).connect(&(*candidate).into()) {
+            tracing::debug!(%error, %candidate, "an application of datagrams");
+        }
+    }
+
+    /// Waits until there was no datagram for as long as a flow may have none.
+    async fn idle(&self) {
+        loop {
+            let Some(until) = self.used_at.get().checked_add(FLOW_IDLE) else { return };
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.flows.borrow_mut().remove(&self.number);
+    }
+}
+
+/// A handshake under way.
+struct Handshake(Rc<Inbound>);
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.0.handshakes.set(self.0.handshakes.get().saturating_sub(1));
+    }
+}
+
+/// A connection that is open.
+struct OpenConnection {
+    inbound: Rc<Inbound>,
+    number: usize,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.inbound.connections.borrow_mut().remove(&self.number);
+    }
+}

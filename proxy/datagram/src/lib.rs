@@ -1,0 +1,261 @@
+//! Datagrams of applications between proxies: QUIC with the mesh's certificates, a flow for each pair of addresses.
+//!
+//! ```text
+//!  application ─► placeholder, port 15001 ─► Outbound ─┬─ QUIC, port 15008 ─► Inbound ─► application
+//!                                                      └─ outside of the mesh, in plaintext
+//! ```
+//! A flow is the datagrams of one socket of a client towards one address of a server. The client's proxy opens a
+//! bidirectional stream for it, which says both addresses; the server's proxy answers with one byte, or resets the stream
+//! with the [`Refusal`]. From then on a datagram of QUIC has the number of the stream and the payload (`wire`). The end of
+//! the stream is the end of the flow.
+//!
+//! Datagrams are lost, late and in another order as with UDP; nothing is sent twice. Everything is bounded ([`bounds`]),
+//! and each bound is counted ([`Count`]).
+//!
+//! This crate knows no policy: [`Routes`] says where a client's datagrams go, and [`Gate`] whether a server takes them. It
+//! knows nothing of kernel programs but what a placeholder is. Read first: [`Datagrams`], then `outbound` and `inbound`.
+//! Everything belongs to one worker thread.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod bounds;
+mod captured;
+mod counts;
+mod inbound;
+mod outbound;
+mod peers;
+mod quic;
+mod sending;
+mod table;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use leno_tls::{ShownCertificate, TlsConfigs};
+use leno_transport::spawn_contained;
+use leno_types::Identity;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+pub use captured::{Captured, Destinations};
+use counts::Counts;
+pub use counts::{COUNTS, Count};
+pub use wire::Refusal;
+
+use inbound::Inbound;
+use outbound::Outbound;
+use quic::Endpoints;
+
+/// A future of this thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Where the datagrams of a flow go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To the proxy of a workload, which must have this identity.
+    Mesh {
+        /// The address and port of the workload.
+        server: SocketAddr,
+        /// The identity of its proxy.
+        identity: Identity,
+    },
+    /// To an address outside of the mesh, in plaintext.
+    Outside(SocketAddr),
+    /// Nowhere, for this reason.
+    Refused(&'static str),
+}
+
+/// Says where a client's datagrams go.
+pub trait Routes: fmt::Debug {
+    /// Where datagrams for this address go, for the flow that begins now.
+    fn route(&self, to: SocketAddr) -> LocalFuture<'_, Route>;
+}
+
+/// A flow that a client asks for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The client's identity.
+    pub identity: Identity,
+    /// The certificate that proves it.
+    pub certificate: ShownCertificate,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client has sent to.
+    pub server: SocketAddr,
+}
+
+/// Where the application is, for a flow that is permitted.
+pub struct Permitted {
+    /// The source address of datagrams to the application.
+    pub source: IpAddr,
+    /// Where the application may listen, in the order in which it is looked for.
+    pub application: Vec<SocketAddr>,
+    /// Ready once the flow is permitted no more.
+    pub revoked: LocalFuture<'static, ()>,
+}
+
+/// Decides on flows to a server.
+pub trait Gate: fmt::Debug {
+    /// Whether a flow is permitted.
+    fn judge(&self, asked: Asked) -> LocalFuture<'_, Result<Permitted, Refusal>>;
+}
+
+/// What the datagrams of one worker are made of.
+pub struct Parts {
+    /// The sockets that the workload's datagrams arrive at; none if it sends no datagrams.
+    pub captured: Vec<Captured>,
+    /// The sockets of QUIC, at most one of each family.
+    pub sockets: Vec<std::net::UdpSocket>,
+    /// The credentials in use.
+    pub credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    /// Where datagrams go.
+    pub routes: Rc<dyn Routes>,
+    /// Which are taken.
+    pub gate: Rc<dyn Gate>,
+    /// The port of other proxies.
+    pub port: u16,
+}
+
+/// The datagrams of one worker. Dropping it ends its tasks.
+#[derive(Debug)]
+pub struct Datagrams {
+    outbound: Rc<Outbound>,
+    inbound: Rc<Inbound>,
+    endpoints: Rc<Endpoints>,
+    credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    counts: Rc<Counts>,
+    tasks: RefCell<Vec<AbortHandle>>,
+}
+
+/// What is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Flows of the workload, and to it.
+    pub flows: [usize; 2],
+    /// Connections to other proxies, and of them.
+    pub connections: [usize; 2],
+}
+
+impl Datagrams {
+    /// Begins to carry datagrams, on a thread with a local runtime.
+    ///
+    /// # Errors
+    /// If the sockets cannot be used, or there are no credentials that QUIC can use.
+    pub fn start(parts: Parts) -> io::Result<Self> {
+        let Parts { captured, sockets, credentials, routes, gate, port } = parts;
+        let counts = Rc::<Counts>::default();
+        let endpoints = Rc::new(Endpoints::new(sockets, credentials.borrow().as_deref())?);
+        let captured = captured.into_iter().map(Rc::new).collect();
+        let outbound = Outbound::new(
+            captured,
+            (routes, port),
+            (Rc::clone(&endpoints), credentials.clone()),
+            Rc::clone(&counts),
+        );
+        let inbound = Inbound::new(gate, credentials.clone(), Rc::clone(&counts));
+        let datagrams =
+            Self { outbound, inbound, endpoints, credentials, counts, tasks: RefCell::default() };
+        datagrams.spawn_tasks();
+        Ok(datagrams)
+    }
+
+    fn spawn_tasks(&self) {
+        let mut tasks = self.tasks.borrow_mut();
+        for socket in self.outbound.sockets() {
+            let (outbound, socket) = (Rc::clone(&self.outbound), Rc::clone(socket));
+            tasks.push(
+                spawn_contained(async move { outbound.receive(&socket).await }).abort_handle(),
+            );
+        }
+        for endpoint in self.endpoints.each() {
+            let (inbound, endpoint) = (Rc::clone(&self.inbound), endpoint.clone());
+            tasks.push(
+                spawn_contained(async move { inbound.accept(&endpoint).await }).abort_handle(),
+            );
+        }
+        let (endpoints, mut credentials) = (Rc::clone(&self.endpoints), self.credentials.clone());
+        let (inbound, outbound) = (Rc::clone(&self.inbound), Rc::clone(&self.outbound));
+        let follow = async move {
+            while credentials.changed().await.is_ok() {
+                let configs = credentials.borrow_and_update().clone();
+                let Some(configs) = configs else { continue };
+                if let Err(error) = endpoints.renew(&configs) {
+                    tracing::error!(%error, "datagrams go on with the certificate of before");
+                }
+                inbound.end_unproven(&configs);
+                outbound.end_unproven(&configs);
+            }
+        };
+        tasks.push(spawn_contained(follow).abort_handle());
+    }
+
+    /// Ends flows that are idle, and connections that have none or whose certificates have ended. To be called every few
+    /// seconds.
+    pub fn sweep(&self) {
+        self.outbound.sweep();
+        if let Some(configs) = &*self.credentials.borrow() {
+            self.inbound.end_unproven(configs);
+            self.outbound.end_unproven(configs);
+        }
+    }
+
+    /// Takes no more flows, and ends those that there are: clients open them again elsewhere.
+    pub fn close(&self) {
+        self.endpoints.close();
+        for task in self.tasks.take() {
+            task.abort();
+        }
+        self.outbound.end();
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> [u64; COUNTS] {
+        self.counts.all()
+    }
+
+    /// What is open now.
+    #[must_use]
+    pub fn open(&self) -> Open {
+        Open {
+            flows: [self.outbound.flows(), self.inbound.flows()],
+            connections: [self.outbound.connections(), self.inbound.connections()],
+        }
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Permitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permitted").field("application", &self.application).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("port", &self.port).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! A bounded table of flows: beyond the bound, a flow that was not used lately makes room.
+//!
+//! Which one that is, is found as a clock algorithm finds a page: a flow that was used since the hand passed it has another
+//! turn. So a datagram costs one flag, and room for a new flow a few steps.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Values by key, at most so many.
+#[derive(Debug)]
+pub(crate) struct FlowTable<K, V> {
+    most: usize,
+    next: u64,
+    flows: HashMap<K, Entry<V>>,
+    /// In the order of the hand, with the numbers of entries that may have gone.
+    order: VecDeque<(K, u64)>,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: V,
+    /// Keys come again.
+    number: u64,
+    used_at: Cell<Instant>,
+    has_chance: Cell<bool>,
+}
+
+impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, next: 0, flows: HashMap::new(), order: VecDeque::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// The value, which is used now.
+    pub(crate) fn get(&self, key: &K, now: Instant) -> Option<&V> {
+        let entry = self.flows.get(key)?;
+        entry.used_at.set(now);
+        entry.has_chance.set(true);
+        Some(&entry.value)
+    }
+
+    /// Adds a value under a key that has none; returns its number, and the value that made room for it.
+    pub(crate) fn insert(&mut self, key: K, value: V, now: Instant) -> (u64, Option<V>) {
+        let evicted = if self.flows.len() >= self.most { self.evict() } else { None };
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let (used_at, has_chance) = (Cell::new(now), Cell::new(false));
+        self.flows.insert(key.clone(), Entry { value, number, used_at, has_chance });
+        // What is left of entries that have gone.
+        if self.order.len() >= self.most.saturating_mul(2) {
+            self.order.retain(|(key, number)| {
+                self.flows.get(key).is_some_and(|entry| entry.number == *number)
+            });
+        }
+        self.order.push_back((key, number));
+        (number, evicted)
+    }
+
+    /// Removes the entry with this number, if it is still there.
+    pub(crate) fn remove(&mut self, key: &K, number: u64) -> Option<V> {
+        self.flows.get(key).filter(|entry| entry.number == number)?;
+        self.flows.remove(key).map(|entry| entry.value)
+    }
+
+    /// Removes the values that were not used for longer than `idle`.
+    pub(crate) fn expire(&mut self, now: Instant, idle: Duration) -> Vec<V> {
+        let over = |_: &K, entry: &mut Entry<V>| {
+            now.saturating_duration_since(entry.used_at.get()) >= idle
+        };
+        self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&mut self) -> Vec<V> {
+        self.order.clear();
+        self.flows.drain().map(|(_, entry)| entry.value).collect()
+    }
+
+    fn evict(&mut self) -> Option<V> {
+        while let Some((key, number)) = self.order.pop_front() {
+            let Some(entry) = self.flows.get(&key).filter(|entry| entry.number == number) else {
+                continue;
+            };
+            if entry.has_chance.take() {
+                self.order.push_back((key, number));
+                continue;
+            }
+            return self.flows.remove(&key).map(|entry| entry.value);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_flow_in_use_outlives_a_flood() {
+        let (mut table, now) = (FlowTable::new(8), Instant::now());
+        table.insert(0_u32, "in use", now);
+        for key in 1..1_000 {
+            assert_eq!(table.get(&0, now), Some(&"in use"), "{key}");
+            table.insert(key, "once", now);
+            assert!(table.len() <= 8 && table.order.len() <= 16);
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_makes_room() {
+        let (mut table, now) = (FlowTable::new(2), Instant::now());
+        table.insert('a', 1, now);
+        table.insert('b', 2, now);
+        assert_eq!(table.get(&'a', now), Some(&1));
+        assert_eq!(table.insert('c', 3, now).1, Some(2));
+        // All were used since: the hand comes round.
+        assert!(table.get(&'a', now).is_some() && table.get(&'c', now).is_some());
+        assert!(table.insert('d', 4, now).1.is_some());
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn flows_without_datagrams_expire() {
+        let (mut table, start) = (FlowTable::new(8), Instant::now());
+        table.insert('a', 1, start);
+        table.insert('b', 2, start);
+        assert!(table.get(&'b', start + SECOND).is_some());
+        assert_eq!(table.expire(start + 2 * SECOND, 2 * SECOND), [1]);
+        assert_eq!(table.expire(start + 3 * SECOND, 2 * SECOND), [2]);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_number_removes_its_own_entry_alone() {
+        let (mut table, now) = (FlowTable::new(8), Instant::now());
+        let (first, _) = table.insert('a', 1, now);
+        assert_eq!(table.remove(&'a', first), Some(1));
+        let (second, _) = table.insert('a', 2, now);
+        assert_eq!(table.remove(&'a', first), None);
+        assert_eq!(table.remove(&'a', second), Some(2));
+    }
+
+    #[test]
+    fn entries_that_have_gone_take_no_room() {
+        let (mut table, now) = (FlowTable::new(4), Instant::now());
+        for key in 0..1_000 {
+            let (number, evicted) = table.insert(key, (), now);
+            assert_eq!(evicted, None);
+            table.remove(&key, number);
+        }
+        assert!(table.order.len() <= 8, "{}", table.order.len());
+    }
+}

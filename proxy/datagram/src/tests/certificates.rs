@@ -1,0 +1,127 @@
+//! Who the two ends are: by certificates, and as long as these hold.
+
+use std::time::SystemTime;
+
+use leno_types::Revocations;
+use quinn::VarInt;
+
+use super::*;
+use crate::quic::Endpoints;
+
+#[test]
+fn a_server_of_another_identity_gets_nothing() {
+    run(async {
+        let pair = Pair::start().await;
+        let other = "spiffe://cluster.local/ns/shop/sa/other";
+        pair.client.leads(PLACEHOLDER, pair.application, pair.route(other));
+        let socket = socket().await;
+        socket.send_to(b"secret", pair.placeholder()).await.unwrap();
+        pair.client.counted(Count::OutboundConnectFailed, 1).await;
+        hears_nothing(&socket).await;
+        assert_eq!(pair.client.count(Count::OutboundSent), 0);
+        assert!(pair.server.gate.asked.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_client_of_another_authority_opens_no_flow() {
+    run(async {
+        let pair = Pair::start().await;
+        let liar = Ca::new("root");
+        let credentials = liar.credentials_trusting(WEB, &pair.ca);
+        pair.client.keyring.rotate(credentials).unwrap();
+        let socket = socket().await;
+        socket.send_to(b"x", pair.placeholder()).await.unwrap();
+        pair.server.counted(Count::InboundConnectFailed, 1).await;
+        hears_nothing(&socket).await;
+        assert!(pair.server.gate.asked.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_client_of_another_trust_domain_opens_no_flow() {
+    run(async {
+        let pair = Pair::start().await;
+        let credentials = pair.ca.credentials("spiffe://elsewhere/ns/shop/sa/web");
+        pair.client.keyring.rotate(credentials).unwrap();
+        let socket = socket().await;
+        socket.send_to(b"x", pair.placeholder()).await.unwrap();
+        pair.server.counted(Count::InboundConnectFailed, 1).await;
+        hears_nothing(&socket).await;
+        assert!(pair.server.gate.asked.borrow().is_empty());
+    });
+}
+
+#[test]
+fn new_flows_use_the_newest_certificate_and_old_ones_go_on() {
+    run(async {
+        let pair = Pair::start().await;
+        let (old, new) = (socket().await, socket().await);
+        pair.reaches(&old, b"old").await;
+        pair.client.keyring.rotate(pair.ca.credentials(WEB)).unwrap();
+        pair.reaches(&new, b"new").await;
+        pair.reaches(&old, b"old goes on").await;
+        assert_eq!(pair.client.datagrams.open().connections[0], 2);
+        assert_eq!(pair.client.count(Count::OutboundOpened), 2);
+    });
+}
+
+#[test]
+fn a_revocation_ends_the_connection_at_either_end() {
+    run(async {
+        for ends_at_server in [true, false] {
+            let pair = Pair::start().await;
+            let socket = socket().await;
+            pair.reaches(&socket, b"before").await;
+            let (revoking, of, own) = match ends_at_server {
+                true => (&pair.server, WEB, CART),
+                false => (&pair.client, CART, WEB),
+            };
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            let until_s = i64::try_from(now.as_secs()).unwrap() + 3600;
+            let revoked = Revocations::new([(identity(of), until_s)]);
+            let credentials = pair.ca.credentials(own).with_revoked(revoked);
+            revoking.keyring.rotate(credentials).unwrap();
+            let count = match ends_at_server {
+                true => Count::InboundUnproven,
+                false => Count::OutboundUnproven,
+            };
+            revoking.counted(count, 1).await;
+            socket.send_to(b"after", pair.placeholder()).await.unwrap();
+            hears_nothing(&socket).await;
+        }
+    });
+}
+
+/// What a server answers to the first bytes of a stream; `None`: it is taken.
+async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let configs = configs(&pair.client.keyring);
+    let endpoints = Endpoints::new(vec![socket], Some(&configs)).unwrap();
+    let connecting = endpoints.connect(pair.server.quic_at, identity(CART), &configs).unwrap();
+    let connection = connecting.await.unwrap();
+    let (mut sends, mut receives) = connection.open_bi().await.unwrap();
+    sends.write_all(said).await.unwrap();
+    // A server that has reset its direction reads no more.
+    let _finished = sends.finish();
+    let answer = timeout(SOON, receives.read(&mut [0])).await.unwrap();
+    connection.close(VarInt::from_u32(0), b"");
+    match answer {
+        Ok(_) => None,
+        Err(quinn::ReadError::Reset(code)) => Some(code.into_inner()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn only_ports_open_a_flow() {
+    run(async {
+        let pair = Pair::start().await;
+        for said in [&b""[..], &[1], &[0, 0, 0, 1], &[1, 1, 0, 0]] {
+            let code = answers(&pair, said).await;
+            assert_eq!(code, Some(Refusal::Malformed.code().into()), "{said:?}");
+        }
+        assert_eq!(answers(&pair, &[1, 1, 1, 1]).await, None);
+        pair.reaches(&socket().await, b"as before").await;
+    });
+}

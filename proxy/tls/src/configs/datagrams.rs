@@ -1,0 +1,127 @@
+//! The configurations for QUIC between proxies, which carries datagrams of applications: the same certificates, roots and
+//! checks as for connections of TLS.
+//!
+//! A session is never resumed and no data is sent before the handshake is done, so that each connection has proven what it
+//! says by certificates of its own.
+
+use std::sync::Arc;
+
+use leno_types::Identity;
+use leno_types::authorization::CertificateValidity;
+use rustls::client::Resumption;
+use rustls::server::NoServerSessionStorage;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig};
+use rustls_pki_types::CertificateDer;
+
+use super::TlsConfigs;
+use crate::verify::{ServerVerifier, Svid};
+use crate::{CredentialsError, HandshakeError, Refusal, ShownCertificate};
+
+/// The ALPN name of datagrams between proxies.
+pub const DATAGRAM_ALPN: &str = "leno-udp/1";
+
+/// What a peer of a connection of QUIC has proven.
+#[derive(Clone, Debug)]
+pub struct ProvenPeer(Svid);
+
+impl ProvenPeer {
+    /// Who it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// The certificate that proves it.
+    #[must_use]
+    pub fn certificate(&self) -> ShownCertificate {
+        let Svid { not_before_s, not_after_s, .. } = self.0;
+        ShownCertificate::once(CertificateValidity { not_before_s, not_after_s })
+    }
+
+    /// Checks that the certificate has neither ended nor been revoked, by the credentials in use now.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`], with the reason.
+    pub fn check(&self, now: &TlsConfigs) -> Result<(), HandshakeError> {
+        self.0.check_time(now.now()?)?;
+        now.check_revoked(&self.0)?;
+        Ok(())
+    }
+}
+
+impl TlsConfigs {
+    /// The configuration of a server of datagrams, which requires a certificate of every client.
+    ///
+    /// # Errors
+    /// [`CredentialsError::Unusable`]: the provider has no suite for it.
+    pub fn datagram_server(&self) -> Result<ServerConfig, CredentialsError> {
+        let unusable = |error| CredentialsError::Unusable("provider", error);
+        let details = (Arc::clone(&self.provider), Arc::clone(&self.clock));
+        let mut server = ServerConfig::builder_with_details(details.0, details.1)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(Arc::clone(&self.verifier) as _)
+            .with_cert_resolver(Arc::clone(&self.key) as _);
+        server.alpn_protocols = vec![DATAGRAM_ALPN.as_bytes().to_vec()];
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        leno_crypto::check(server.fips()).map_err(unusable)?;
+        Ok(server)
+    }
+
+    /// The configuration of a client of datagrams that accepts the server `expected` only.
+    #[must_use]
+    pub fn datagram_client(&self, expected: Identity) -> ClientConfig {
+        let verifier = ServerVerifier {
+            roots: self.roots_of(expected.trust_domain()),
+            algorithms: self.provider.signature_verification_algorithms,
+            check: expected,
+        };
+        let details = (Arc::clone(&self.provider), Arc::clone(&self.clock));
+        let mut client = ClientConfig::builder_with_details(details.0, details.1)
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider has TLS 1.3 suites")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(Arc::clone(&self.key) as _);
+        client.alpn_protocols = vec![DATAGRAM_ALPN.as_bytes().to_vec()];
+        client.resumption = Resumption::disabled();
+        client.enable_sni = false;
+        client
+    }
+
+    /// What a client has proven whose chain [`Self::datagram_server`] has verified. Checked again by the credentials in use
+    /// now, which may have changed since the handshake began.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`], with the reason.
+    pub fn datagram_peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<ProvenPeer, HandshakeError> {
+        let peer = self.proven_peer(chain)?;
+        self.check_domain(&peer.0)?;
+        Ok(peer)
+    }
+
+    /// The same of the server that [`Self::datagram_client`] expects.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`], with the reason.
+    pub fn datagram_peer_as(
+        &self,
+        chain: &[CertificateDer<'_>],
+        expected: &Identity,
+    ) -> Result<ProvenPeer, HandshakeError> {
+        let peer = self.proven_peer(chain)?;
+        peer.0.check_identity(expected)?;
+        Ok(peer)
+    }
+
+    fn proven_peer(&self, chain: &[CertificateDer<'_>]) -> Result<ProvenPeer, HandshakeError> {
+        let peer = ProvenPeer(Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?);
+        peer.check(self)?;
+        Ok(peer)
+    }
+}
