@@ -17,6 +17,7 @@
 )]
 
 mod address;
+mod datagrams;
 mod egress;
 mod identity;
 mod mtls;
@@ -42,13 +43,14 @@ pub mod traffic;
 pub const MAX_FINISHING: usize = 6;
 
 pub use address::{OrigDst, canonical};
+pub use datagrams::{Datagrams, UnknownDatagrams};
 pub use egress::{Egress, UnknownEgress};
 pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
 pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};
 pub use nearest::nearest;
 pub use owner::{Owner, TEMPLATE_HASH_LABEL};
-pub use protocol::Protocol;
+pub use protocol::{Protocol, UDP_APP_PROTOCOL};
 pub use removal::{Removal, UnknownRemoval};
 pub use revocation::{MAX_REVOKED, Revocations};
 pub use workload_api::{NoWorkloadApiAddress, WorkloadApiAddress};

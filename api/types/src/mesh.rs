@@ -240,10 +240,16 @@ impl ServerPolicy {
 }
 
 impl Service {
-    /// The port that clients dial as `port`.
+    /// The port of TCP that clients dial as `port`.
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
-        self.ports.iter().find(|candidate| candidate.port == port)
+        self.ports.iter().find(|one| one.port == port && one.protocol != Protocol::Udp)
+    }
+
+    /// The port that clients send datagrams to.
+    #[must_use]
+    pub fn datagram_port(&self, port: u16) -> Option<&ServicePort> {
+        self.ports.iter().find(|one| one.port == port && one.protocol == Protocol::Udp)
     }
 }
 
@@ -272,8 +278,15 @@ impl Endpoint {
     }
 }
 
-/// The declared protocol of `port`; [`Protocol::Detect`] if none is declared.
+/// The declared protocol of the TCP port `port`; [`Protocol::Detect`] if none is declared.
 #[must_use]
 pub fn declared(ports: &[PortProtocol], port: u16) -> Protocol {
-    ports.iter().find(|p| p.port == port).map_or(Protocol::Detect, |p| p.protocol)
+    let declared = ports.iter().find(|p| p.port == port && p.protocol != Protocol::Udp);
+    declared.map_or(Protocol::Detect, |p| p.protocol)
+}
+
+/// Whether proxies carry datagrams to `port`.
+#[must_use]
+pub fn takes_datagrams(ports: &[PortProtocol], port: u16) -> bool {
+    ports.contains(&PortProtocol { port, protocol: Protocol::Udp })
 }

@@ -12,7 +12,12 @@ pub enum Protocol {
     Http2,
     /// Any other protocol: relayed as bytes.
     Opaque,
+    /// Datagrams of UDP that proxies carry. A port of TCP is never of this protocol.
+    Udp,
 }
+
+/// The `appProtocol` of ports of UDP whose datagrams proxies carry.
+pub const UDP_APP_PROTOCOL: &str = "leno.dev/udp";
 
 impl Protocol {
     /// Converts a Kubernetes `appProtocol` (KEP-1422 and KEP-3726). Case is ignored, as in service
@@ -20,13 +25,14 @@ impl Protocol {
     /// speaks (`https`, `kubernetes.io/wss`) are relayed as bytes.
     #[must_use]
     pub fn from_app_protocol(declared: Option<&str>) -> Self {
-        const NAMES: [(&str, Protocol); 6] = [
+        const NAMES: [(&str, Protocol); 7] = [
             ("", Protocol::Detect),
             ("http", Protocol::Http1),
             ("kubernetes.io/ws", Protocol::Http1),
             ("http2", Protocol::Http2),
             ("grpc", Protocol::Http2),
             ("kubernetes.io/h2c", Protocol::Http2),
+            (UDP_APP_PROTOCOL, Protocol::Udp),
         ];
         let Some(declared) = declared else { return Self::Detect };
         let found = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(declared));
@@ -41,6 +47,7 @@ impl Protocol {
             Self::Http1 => "http1",
             Self::Http2 => "http2",
             Self::Opaque => "opaque",
+            Self::Udp => "udp",
         }
     }
 }
@@ -51,7 +58,7 @@ mod tests {
 
     #[test]
     fn app_protocol_decides() {
-        use Protocol::{Detect, Http1, Http2, Opaque};
+        use Protocol::{Detect, Http1, Http2, Opaque, Udp};
         assert_eq!(Protocol::from_app_protocol(None), Detect);
         for (declared, expected) in [
             ("", Detect),
@@ -62,6 +69,8 @@ mod tests {
             ("http2", Http2),
             ("grpc", Http2),
             ("gRPC", Http2),
+            ("leno.dev/udp", Udp),
+            ("udp", Opaque),
             ("tcp", Opaque),
             ("https", Opaque),
             ("tls", Opaque),

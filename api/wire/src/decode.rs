@@ -318,6 +318,7 @@ fn protocol(number: i32) -> Protocol {
         Ok(proto::Protocol::Detect) => Protocol::Detect,
         Ok(proto::Protocol::Http1) => Protocol::Http1,
         Ok(proto::Protocol::Http2) => Protocol::Http2,
+        Ok(proto::Protocol::Udp) => Protocol::Udp,
         Ok(proto::Protocol::Opaque) | Err(_) => Protocol::Opaque,
     }
 }

@@ -161,6 +161,7 @@ fn protocol(protocol: Protocol) -> proto::Protocol {
         Protocol::Http1 => proto::Protocol::Http1,
         Protocol::Http2 => proto::Protocol::Http2,
         Protocol::Opaque => proto::Protocol::Opaque,
+        Protocol::Udp => proto::Protocol::Udp,
     }
 }
 

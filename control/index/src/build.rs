@@ -154,7 +154,10 @@ fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) ->
             own_protocol(facts.instance(place.endpoint.instance.as_ref()?)?, place.number)
         }))
     };
-    port.protocol.or_else(of_slices).or_else(of_instances).unwrap_or_default()
+    // Only a port that declares it itself is of UDP.
+    let of_connections = |protocol: &Protocol| *protocol != Protocol::Udp;
+    let of_others = || of_slices().or_else(of_instances).filter(of_connections);
+    port.protocol.or_else(of_others).unwrap_or_default()
 }
 
 /// Picks one of several declared protocols: the strictest. HTTP is stricter than opaque because the
@@ -167,6 +170,8 @@ fn strictest(declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
         Protocol::Http2 => 1,
         Protocol::Detect => 2,
         Protocol::Opaque => 3,
+        // A number that is of TCP too is served as that alone.
+        Protocol::Udp => 4,
     })
 }
 

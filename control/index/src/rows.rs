@@ -29,7 +29,7 @@ use crate::sharing::Share;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ServiceRow {
     pub(crate) vips: Vec<IpAddr>,
-    /// TCP ports, by ascending number.
+    /// Ports of TCP, and those of UDP whose datagrams proxies carry, by ascending number.
     pub(crate) ports: Vec<ServicePortRow>,
     /// What an `ExternalName` service is an alias of.
     pub(crate) external_name: Option<Arc<str>>,
@@ -58,7 +58,7 @@ pub(crate) enum Target {
 /// Endpoints of one service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SliceRow {
-    /// TCP ports.
+    /// Ports of TCP, and those of UDP whose datagrams proxies carry.
     pub(crate) ports: Vec<SlicePortRow>,
     pub(crate) endpoints: Vec<EndpointRow>,
     /// Ready endpoints outside of the mesh that are known by DNS name.
@@ -149,20 +149,20 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
         .ports
         .iter()
         .flatten()
-        .filter(|port| is_tcp(port.protocol.as_deref()))
         .filter_map(|port| {
+            let protocol = carried(port.protocol.as_deref(), port.app_protocol.as_deref())?;
             let number = port_number(port.port)?;
             let target = match &port.target_port {
                 None => Target::Number(number),
                 Some(IntOrString::Int(target)) => Target::Number(port_number(*target)?),
                 Some(IntOrString::String(target)) => Target::Name(target.clone()),
             };
-            let protocol = declared(port.app_protocol.as_deref());
             let name = port.name.as_deref().unwrap_or_default().into();
             Some(ServicePortRow { number, name, target, protocol })
         })
         .collect();
-    ports.sort_by_key(|port| port.number);
+    // A number that is of TCP too is served as that alone.
+    ports.sort_by_key(|port| (port.number, port.protocol == Some(Protocol::Udp)));
     ports.dedup_by_key(|port| port.number);
     let distribution = match spec.traffic_distribution.as_deref() {
         Some("PreferClose" | "PreferSameZone") => Distribution::SameZone,
@@ -181,11 +181,10 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
     let (namespace, _) = names(&object.metadata)?;
     let service = object.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
     let service = ServiceName::new(namespace, service).ok()?;
-    let ports = object.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref()));
-    let ports = ports.map(|port| SlicePortRow {
-        name: port.name.clone().unwrap_or_default(),
-        number: port.port.and_then(port_number),
-        protocol: declared(port.app_protocol.as_deref()),
+    let ports = object.ports.iter().flatten().filter_map(|port| {
+        let protocol = carried(port.protocol.as_deref(), port.app_protocol.as_deref())?;
+        let name = port.name.clone().unwrap_or_default();
+        Some(SlicePortRow { name, number: port.port.and_then(port_number), protocol })
     });
     let names = external::names(object);
     let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
@@ -294,8 +293,16 @@ fn declared(app_protocol: Option<&str>) -> Option<Protocol> {
     Some(Protocol::from_app_protocol(app_protocol)).filter(|protocol| *protocol != Protocol::Detect)
 }
 
-fn is_tcp(transport: Option<&str>) -> bool {
-    transport.is_none_or(|transport| transport == "TCP")
+/// The protocol that a port of a service declares; `None` for one that proxies do not carry.
+fn carried(transport: Option<&str>, app_protocol: Option<&str>) -> Option<Option<Protocol>> {
+    let declared = declared(app_protocol);
+    match (transport.unwrap_or("TCP"), declared) {
+        // A document that contradicts itself.
+        ("TCP", Some(Protocol::Udp)) => Some(Some(Protocol::Opaque)),
+        ("TCP", declared) => Some(declared),
+        ("UDP", Some(Protocol::Udp)) => Some(declared),
+        _ => None,
+    }
 }
 
 fn port_number(number: i32) -> Option<u16> {

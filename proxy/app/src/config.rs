@@ -153,6 +153,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node"])]
     pub(crate) waypoint: bool,
 
+    /// Carries datagrams of UDP: those that kernel programs of the capture bring to port 15001, to and from other proxies by
+    /// QUIC on port 15008. Not with --node
+    #[arg(long, env = "LENO_DATAGRAMS", conflicts_with = "node")]
+    pub(crate) datagrams: bool,
+
     /// Unix socket on which POST /drain is served as well, for processes of this user and of root;
     /// SIGTERM drains too
     #[arg(long, env = "LENO_ADMIN_SOCKET", value_name = "PATH")]

@@ -25,6 +25,7 @@ mod capture;
 mod config;
 mod confine;
 mod control;
+mod datagrams;
 mod export;
 mod fixed;
 mod hook;

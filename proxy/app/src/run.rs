@@ -232,7 +232,7 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
         state.uncaptured.set(false);
     }
     for number in 0..setup.workers.max(1) {
-        let worker = Worker::start(number, setup.plan()).await?;
+        let worker = Worker::start(number, setup.plan(number)).await?;
         let listening: Vec<String> = worker.listening.iter().map(ToString::to_string).collect();
         tracing::info!(number, listening = listening.join(" "), "worker listens");
         state.workers.borrow_mut().push(worker);

@@ -70,6 +70,8 @@ pub(crate) struct Setup {
     pub(crate) sharing: u16,
     /// It serves clients of services, as far as discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
+    /// Its first worker carries datagrams.
+    pub(crate) datagrams: bool,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) directory: Directory,
@@ -199,6 +201,7 @@ impl Setup {
                 seconds => Duration::from_secs(seconds),
             },
             is_waypoint: flags.waypoint,
+            datagrams: flags.datagrams,
             access_log: access_log(flags)?,
             taps: Taps::default(),
             budget: budget(flags),
@@ -207,7 +210,7 @@ impl Setup {
     }
 
     /// What one worker is made of.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self, number: u16) -> Plan {
         let listened = self.outbound.iter().chain(&self.inbound).chain(&self.admin);
         Plan {
             instance: self.instance.clone(),
@@ -222,6 +225,8 @@ impl Setup {
             inbound: self.inbound.clone(),
             own_ports: listened.map(|address| address.port()).collect(),
             is_waypoint: self.is_waypoint,
+            // One socket takes all packets of QUIC, for connections in both directions.
+            datagrams: self.datagrams && number == 0,
             handed: self.handed.take(),
             kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
             fixed: self.fixed.clone(),

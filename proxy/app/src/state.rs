@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use crate::admin::metrics::PageForm;
 use crate::admin::probe::Probes;
 use crate::capture::is_marked;
+use crate::datagrams::DatagramLoad;
 use crate::known;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
@@ -111,6 +112,7 @@ impl State {
             sum.busy += load.busy;
             sum.connections += load.connections;
             sum.charged += load.charged;
+            sum.datagrams = sum.datagrams.or(load.datagrams);
             for (sum, open) in sum.http2.iter_mut().zip(load.http2) {
                 sum.connections += open.connections;
                 sum.streams += open.streams;
@@ -174,6 +176,7 @@ impl State {
         let load = self.load().await;
         let mut measured = discovery(&self.directory.status());
         measured.extend(http2(&load));
+        measured.extend(load.datagrams.iter().flat_map(DatagramLoad::measured));
         measured.extend(names(&self.names.counts()));
         measured.extend(probes(self.probes.counts()));
         measured.extend(taps(&self.taps));

@@ -1,6 +1,6 @@
 //! One worker: a thread with its own runtime, listeners, pools and counters.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use leno_datagram::Datagrams;
 use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::{Inbound, LimitTable};
@@ -33,6 +34,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::admin::probe::KubeletCalls;
+use crate::datagrams::{DatagramLoad, DatagramSockets};
 use crate::export::{Exporter, Signal, TracePlan};
 use crate::pulse::Pulse;
 use crate::services::OfOutbound;
@@ -65,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) own_ports: Vec<u16>,
     /// It serves clients of services, as far as discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
+    /// It carries datagrams.
+    pub(crate) datagrams: bool,
     /// The sockets of another network namespace, in place of listeners of this one.
     pub(crate) handed: Option<Handed>,
     /// What a kubelet asks the workload itself.
@@ -124,6 +128,8 @@ pub(crate) struct Load {
     pub(crate) charged: usize,
     /// HTTP/2 that clients opened, and that was opened to servers.
     pub(crate) http2: [leno_h2::Open; 2],
+    /// Of the worker that carries datagrams.
+    pub(crate) datagrams: Option<DatagramLoad>,
 }
 
 /// A running worker. It ends with the process.
@@ -217,7 +223,7 @@ const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::Inbo
 type Accepted = (SocketAddr, SocketAddr);
 
 /// The state of a worker's thread.
-struct Planes {
+pub(crate) struct Planes {
     outbound: Outbound,
     inbound: Inbound,
     registry: Rc<Registry>,
@@ -244,6 +250,8 @@ struct Planes {
     lost_announcements: Cell<u64>,
     /// Connections of this thread to itself that were refused and are counted in the registry.
     refused_passages: Cell<u64>,
+    /// What carries datagrams, if the workload has any.
+    datagrams: OnceCell<Datagrams>,
 }
 
 async fn serve(
@@ -251,23 +259,10 @@ async fn serve(
     mut commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
-    let bound = match plan.handed.take() {
-        Some(handed) => handed.enter(),
-        None => bind(&plan.outbound).and_then(|outbound| Ok((outbound, bind(&plan.inbound)?))),
-    };
-    let (outbound, inbound) = match bound {
-        Ok(listeners) => listeners,
+    let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&mut plan) {
+        Ok(sockets) => sockets,
         Err(error) => {
             // Nobody waits any more only when the process is ending.
-            let _ending = listening.send(Err(error));
-            return;
-        }
-    };
-    let passage = match plan.is_waypoint.then(Passage::open).transpose() {
-        Ok(passage) => passage,
-        Err(error) => {
-            let error = anyhow::Error::from(error).context("listening for the own connections");
-            // As above.
             let _ending = listening.send(Err(error));
             return;
         }
@@ -289,6 +284,13 @@ async fn serve(
     }
     if let Some((passage, listener)) = passage {
         planes.serve_services(passage, listener);
+    }
+    if let Some(sockets) = datagrams
+        && let Err(error) = planes.carry(sockets, credentials.clone())
+    {
+        // As above.
+        let _ending = listening.send(Err(error));
+        return;
     }
     // As above.
     let _ending = listening.send(Ok(addresses));
@@ -316,6 +318,27 @@ async fn serve(
                 planes.standing.sweep(credentials.borrow().as_deref());
             }
         }
+    }
+}
+
+/// What a worker listens on.
+struct Sockets {
+    outbound: Vec<Listener>,
+    inbound: Vec<Listener>,
+    passage: Option<(Rc<Passage>, Listener)>,
+    datagrams: Option<DatagramSockets>,
+}
+
+impl Sockets {
+    fn bind(plan: &mut Plan) -> anyhow::Result<Self> {
+        let (outbound, inbound) = match plan.handed.take() {
+            Some(handed) => handed.enter()?,
+            None => (bind(&plan.outbound)?, bind(&plan.inbound)?),
+        };
+        let passage = plan.is_waypoint.then(Passage::open).transpose();
+        let passage = passage.context("listening for the own connections")?;
+        let datagrams = plan.datagrams.then(DatagramSockets::bind).transpose()?;
+        Ok(Self { outbound, inbound, passage, datagrams })
     }
 }
 
@@ -438,7 +461,28 @@ impl Planes {
             unread_answers: Cell::new(0),
             lost_announcements: Cell::new(0),
             refused_passages: Cell::new(0),
+            datagrams: OnceCell::new(),
         }
+    }
+
+    pub(crate) fn outbound(&self) -> &Outbound {
+        &self.outbound
+    }
+
+    pub(crate) fn inbound(&self) -> &Inbound {
+        &self.inbound
+    }
+
+    /// Begins to carry datagrams.
+    fn carry(
+        self: &Rc<Self>,
+        sockets: DatagramSockets,
+        credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    ) -> anyhow::Result<()> {
+        let datagrams = sockets.carry(self, credentials)?;
+        // A worker begins once.
+        let _set = self.datagrams.set(datagrams);
+        Ok(())
     }
 
     /// Takes what the control plane says of the workload, once it has said anything.
@@ -490,11 +534,17 @@ impl Planes {
                 let connections = self.admission.connections();
                 let (busy, charged) = (self.activity.busy(), budget::charged());
                 let http2 = leno_h2::open_counts();
-                let _given_up = answer.send(Load { busy, connections, charged, http2 });
+                let datagrams = self.datagrams.get().map(DatagramLoad::of);
+                let load = Load { busy, connections, charged, http2, datagrams };
+                let _given_up = answer.send(load);
             }
             Command::Drain => self.activity.drain(),
             Command::Close(departure, answer) => {
                 self.open.send_replace(Some(departure));
+                // Clients open their flows again at another endpoint, or at the next proxy.
+                if let Some(datagrams) = self.datagrams.get() {
+                    datagrams.close();
+                }
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
@@ -587,6 +637,9 @@ impl Planes {
         test_panic("sweep", b"");
         self.outbound.sweep();
         self.inbound.sweep();
+        if let Some(datagrams) = self.datagrams.get() {
+            datagrams.sweep();
+        }
         for exporter in &self.exporters {
             exporter.sweep();
         }

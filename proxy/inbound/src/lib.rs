@@ -34,6 +34,7 @@ mod application;
 mod authorize;
 mod bearer;
 pub mod calls;
+mod datagrams;
 mod external;
 mod hbone;
 mod http;
@@ -63,7 +64,7 @@ use leno_transport::{
     original_destination, spawn_contained,
 };
 use leno_types::authorization::Authorization;
-use leno_types::mesh::{ServerPolicy, declared};
+use leno_types::mesh::{PortProtocol, ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical, ports};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -78,6 +79,7 @@ use peer::{Instance, Peer};
 use servers::Servers;
 use waypoint::Waypoint;
 
+pub use datagrams::{DatagramFlow, DatagramPermit, DatagramRefusal};
 pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
 pub use probe::{ProbeAnswers, ProbeMatch};
@@ -620,7 +622,8 @@ impl Worker {
     /// Whether a port is declared: by the workload, by a service, or by the configured address of the
     /// application. On any other port a program that listens on loopback only is out of reach for clients.
     fn is_named(&self, port: u16) -> bool {
-        let of_policy = |policy: &Arc<ServerPolicy>| policy.ports.iter().any(|p| p.port == port);
+        let names = |p: &PortProtocol| p.port == port && p.protocol != Protocol::Udp;
+        let of_policy = |policy: &Arc<ServerPolicy>| policy.ports.iter().any(names);
         self.parts.application.is_some()
             || self.parts.policy.borrow().as_ref().is_some_and(of_policy)
     }

@@ -19,7 +19,7 @@ use crate::external::Resolved;
 /// Longest wait for discovery's first answer about an address; after it the address is refused
 /// where it may be one of the mesh, and dialled as it is where it cannot be. A control plane answers
 /// within milliseconds.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for the first endpoint of a service that has none: one that has just become ready is
 /// known within this time, and a restart of the only instance is bridged.
 const EMPTY_WAIT: Duration = Duration::from_secs(1);
@@ -83,6 +83,10 @@ impl Destinations {
         Self { directory, shared, known: RefCell::default() }
     }
 
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
     /// The destination for an address; asks discovery on first use.
     pub(crate) fn get(&self, original: SocketAddr) -> Rc<Destination> {
         self.shared.local.refresh();
@@ -113,7 +117,7 @@ impl Destinations {
 /// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598,
 /// RFC 4193) or link-local. The public ones of others are dialled as they are while the control plane
 /// is away, since nothing of the mesh is there to be passed by.
-fn may_be_meshed(ip: IpAddr) -> bool {
+pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
             let [a, b, ..] = v4.octets();

@@ -27,6 +27,7 @@ mod backends;
 #[cfg(test)]
 mod causes;
 mod connect;
+mod datagrams;
 mod destination;
 mod egress;
 mod external;
@@ -68,6 +69,7 @@ use egress::EgressPolicy;
 use hbone::Tunnels;
 use targets::Targets;
 
+pub use datagrams::DatagramRoute;
 pub use services::{ServicePort, Services};
 
 /// The parts of one worker's outbound side.
@@ -321,7 +323,8 @@ impl Outbound {
                 Protocol::Opaque if backends.originates_tls() => {
                     Box::pin(first::serve_outside(&self.shared, to, &backends, client)).await;
                 }
-                Protocol::Opaque => {
+                // No connection is of UDP.
+                Protocol::Opaque | Protocol::Udp => {
                     let original = to.original();
                     Box::pin(opaque::relay(&self.shared, &backends, original, client)).await;
                 }

@@ -81,7 +81,8 @@ pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict
             let declared = || declared(expected);
             if ended { declared() } else { opening.wait(waits.protocol, declared) }
         }),
-        Protocol::Opaque => tls(client_hello(bytes), waits, opening),
+        // No connection is of UDP.
+        Protocol::Opaque | Protocol::Udp => tls(client_hello(bytes), waits, opening),
         Protocol::Detect => match detect(bytes) {
             Detected::Http1 => Verdict::Http1,
             Detected::Http2Preface => Verdict::Http2,

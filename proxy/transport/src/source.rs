@@ -114,6 +114,18 @@ impl ClientAddress {
         within(application, CONNECT_TIMEOUT, connecting).await
     }
 
+    /// The source of datagrams to `application` on behalf of a client that has sent to `dialled`. It is never the client's own
+    /// address, which no socket of the proxy can have.
+    ///
+    /// # Errors
+    /// If there is no address but loopback to send from.
+    pub fn datagram_source(&self, application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
+        match self.shown() {
+            Shown::Own => own_address(application, dialled),
+            Shown::Client | Shown::StandIn => Ok(stand_in(&application)),
+        }
+    }
+
     /// A socket that is bound to what the application is to see.
     async fn socket(
         &self,

@@ -2126,6 +2126,8 @@ pub enum Protocol {
     Http1 = 1,
     Http2 = 2,
     Opaque = 3,
+    /// Datagrams that proxies carry. A proxy that does not know it takes the port for one of TCP, where nothing listens.
+    Udp = 4,
 }
 impl Protocol {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2138,6 +2140,7 @@ impl Protocol {
             Self::Http1 => "PROTOCOL_HTTP1",
             Self::Http2 => "PROTOCOL_HTTP2",
             Self::Opaque => "PROTOCOL_OPAQUE",
+            Self::Udp => "PROTOCOL_UDP",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2147,6 +2150,7 @@ impl Protocol {
             "PROTOCOL_HTTP1" => Some(Self::Http1),
             "PROTOCOL_HTTP2" => Some(Self::Http2),
             "PROTOCOL_OPAQUE" => Some(Self::Opaque),
+            "PROTOCOL_UDP" => Some(Self::Udp),
             _ => None,
         }
     }

@@ -2,10 +2,10 @@
 
 use leno_index::Index;
 use leno_types::Protocol;
-use leno_types::mesh::{Distribution, Resolution};
+use leno_types::mesh::{Distribution, Resolution, declared, takes_datagrams};
 use leno_types::traffic::{Algorithm, HashOn, Traffic};
 
-use crate::support::{SHOP, endpoints, index, ip, names, put, service, shop};
+use crate::support::{SHOP, endpoints, index, ip, names, put, service, shop, workload};
 
 #[test]
 fn slices_of_both_families_make_one_endpoint_of_each_instance() {
@@ -132,6 +132,44 @@ endpoints: [{addresses: [10.89.0.2], targetRef: {kind: Workload, name: web-0}}]
     assert_eq!(endpoints(many.port(80).unwrap()), ["shop/web-0 10.89.0.2 8080 web"]);
     assert_eq!(endpoints(many.port(9090).unwrap()), ["shop/web-0 10.89.0.2 9191 web"]);
     assert_eq!(endpoints(many.port(81).unwrap()), [""; 0]);
+}
+
+#[test]
+fn ports_of_datagrams_are_apart_from_those_of_connections() {
+    let mut index = shop();
+    put(
+        &mut index,
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: game, namespace: shop}
+spec:
+  ports:
+  - {name: play, port: 70, protocol: UDP, appProtocol: leno.dev/udp}
+  - {name: both, port: 80, protocol: UDP, appProtocol: leno.dev/udp}
+  - {name: http, port: 80, appProtocol: http}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: game, namespace: shop, labels: {kubernetes.io/service-name: game}}
+addressType: IPv4
+ports:
+- {name: play, port: 7000, protocol: UDP, appProtocol: leno.dev/udp}
+- {name: http, port: 8080, appProtocol: http}
+endpoints: [{addresses: [10.89.0.2], targetRef: {kind: Workload, name: web-0}}]
+"#,
+    );
+    let game = service(&index, "shop/game");
+    assert_eq!(endpoints(game.datagram_port(70).unwrap()), ["shop/web-0 10.89.0.2 7000 web"]);
+    assert_eq!(game.port(70), None, "a connection has no such port");
+    assert_eq!(game.port(80).unwrap().protocol, Protocol::Http1, "a number that is of TCP too");
+    assert_eq!(game.datagram_port(80), None);
+    let workload = workload(&index, "shop/web-0");
+    let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+    for ports in [&workload.ports, &policy.ports] {
+        assert!(takes_datagrams(ports, 7000), "{ports:?}");
+        assert_eq!(declared(ports, 7000), Protocol::Detect);
+    }
 }
 
 #[test]

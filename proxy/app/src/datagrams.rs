@@ -1,0 +1,166 @@
+//! What carries the workload's datagrams: sockets, and the two planes as the crate of datagrams sees them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use anyhow::Context;
+use leno_datagram::{
+    Asked, COUNTS, Captured, Count, Datagrams, Destinations, Gate, LocalFuture, Open, Parts,
+    Permitted, Refusal, Route, Routes,
+};
+use leno_inbound::{DatagramFlow, DatagramPermit, DatagramRefusal};
+use leno_outbound::DatagramRoute;
+use leno_sockets::is_no_family;
+use leno_telemetry::{Kind, Measured};
+use leno_tls::TlsConfigs;
+use leno_transport::{PlaceholderDestinations, datagram_socket};
+use leno_types::ports;
+use tokio::sync::watch;
+
+use crate::worker::Planes;
+
+/// Why a worker that ends carries nothing more.
+const ENDING: &str = "ending";
+
+/// What a worker that carries datagrams has counted, and what is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatagramLoad {
+    counts: [u64; COUNTS],
+    open: Open,
+}
+
+impl DatagramLoad {
+    pub(crate) fn of(datagrams: &Datagrams) -> Self {
+        Self { counts: datagrams.counts(), open: datagrams.open() }
+    }
+
+    /// For the page of metrics.
+    pub(crate) fn measured(&self) -> Vec<Measured> {
+        let counted = |(count, value): (&Count, u64)| Measured {
+            kind: Kind::Counter,
+            name: count.name(),
+            labels: count.labels().into(),
+            help: count.help(),
+            value: value as f64,
+        };
+        let mut measured: Vec<_> = Count::ALL.iter().zip(self.counts).map(counted).collect();
+        let Open { flows, connections } = self.open;
+        for (name, help, values) in [
+            ("leno_datagram_flows_open", "Flows of datagrams that are open.", flows),
+            (
+                "leno_datagram_connections_open",
+                "Connections of QUIC between proxies that are open.",
+                connections,
+            ),
+        ] {
+            let labels = [r#"direction="outbound""#, r#"direction="inbound""#];
+            measured.extend(labels.into_iter().zip(values).map(|(labels, value)| Measured {
+                kind: Kind::Gauge,
+                name,
+                labels: labels.into(),
+                help,
+                value: value as f64,
+            }));
+        }
+        measured
+    }
+}
+
+/// The sockets of datagrams, bound before the worker is said to listen.
+#[derive(Debug)]
+pub(crate) struct DatagramSockets {
+    captured: Vec<Captured>,
+    quic: Vec<std::net::UdpSocket>,
+}
+
+impl DatagramSockets {
+    pub(crate) fn bind() -> anyhow::Result<Self> {
+        let destinations: Rc<dyn Destinations> = Rc::new(OfKernel(
+            PlaceholderDestinations::new().context("asking the kernel programs")?,
+        ));
+        let captured = both_families(ports::OUTBOUND)?;
+        let adopt = |socket| Captured::new(socket, Rc::clone(&destinations));
+        let captured = captured.into_iter().map(adopt).collect::<io::Result<_>>()?;
+        Ok(Self { captured, quic: both_families(ports::DATAGRAMS)? })
+    }
+
+    /// Begins to carry datagrams.
+    pub(crate) fn carry(
+        self,
+        planes: &Rc<Planes>,
+        credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
+    ) -> anyhow::Result<Datagrams> {
+        let of_planes = OfPlanes(Rc::downgrade(planes));
+        Datagrams::start(Parts {
+            captured: self.captured,
+            sockets: self.quic,
+            credentials,
+            routes: Rc::new(of_planes.clone()),
+            gate: Rc::new(of_planes),
+            port: ports::DATAGRAMS,
+        })
+        .context("carrying datagrams")
+    }
+}
+
+fn both_families(port: u16) -> anyhow::Result<Vec<std::net::UdpSocket>> {
+    let mut sockets = Vec::new();
+    for is_ipv6 in [false, true] {
+        match datagram_socket(is_ipv6, port) {
+            Ok(socket) => sockets.push(socket),
+            // A machine without IPv6.
+            Err(error) if is_ipv6 && is_no_family(&error) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("a socket of UDP at port {port}"));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+/// The kernel programs of the capture.
+#[derive(Debug)]
+struct OfKernel(PlaceholderDestinations);
+
+impl Destinations for OfKernel {
+    fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr> {
+        self.0.of(placeholder)
+    }
+}
+
+/// The planes of the worker, for as long as it is there.
+#[derive(Clone, Debug)]
+struct OfPlanes(Weak<Planes>);
+
+impl Routes for OfPlanes {
+    fn route(&self, to: SocketAddr) -> LocalFuture<'_, Route> {
+        Box::pin(async move {
+            let Some(planes) = self.0.upgrade() else { return Route::Refused(ENDING) };
+            match planes.outbound().route_datagrams(to).await {
+                DatagramRoute::Mesh { server, identity } => Route::Mesh { server, identity },
+                DatagramRoute::Outside(to) => Route::Outside(to),
+                DatagramRoute::Refused(reason) => Route::Refused(reason),
+            }
+        })
+    }
+}
+
+impl Gate for OfPlanes {
+    fn judge(&self, asked: Asked) -> LocalFuture<'_, Result<Permitted, Refusal>> {
+        Box::pin(async move {
+            let planes = self.0.upgrade().ok_or(Refusal::Unreachable)?;
+            let Asked { identity, certificate, client, server } = asked;
+            let flow = DatagramFlow { identity, certificate, client, server };
+            match planes.inbound().judge_datagrams(flow).await {
+                Ok(DatagramPermit { source, application, revoked }) => {
+                    Ok(Permitted { source, application, revoked })
+                }
+                Err(DatagramRefusal::Denied) => Err(Refusal::Denied),
+                Err(DatagramRefusal::Undeclared) => Err(Refusal::Undeclared),
+                Err(DatagramRefusal::NoSource) => Err(Refusal::Unreachable),
+            }
+        })
+    }
+}

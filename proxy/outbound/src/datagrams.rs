@@ -1,0 +1,205 @@
+//! Where the datagrams of a flow go that the workload begins.
+//!
+//! Each flow asks once. To a workload that has a proxy datagrams go by the mesh or not at all; what the mesh does not know, or
+//! knows to have no proxy, gets them in plaintext, as connections.
+
+use std::net::SocketAddr;
+
+use leno_types::mesh::{Endpoint, Resolution, WireForm, Workload, takes_datagrams};
+use leno_types::{Identity, canonical};
+use tokio::time::timeout;
+
+use crate::destination::{RESOLVE_TIMEOUT, may_be_meshed};
+use crate::{Outbound, egress};
+
+/// Where the datagrams of a flow go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatagramRoute {
+    /// To the proxy of a workload with this identity.
+    Mesh {
+        /// The address and port of the workload.
+        server: SocketAddr,
+        /// The identity of its proxy.
+        identity: Identity,
+    },
+    /// To an address without a proxy, in plaintext.
+    Outside(SocketAddr),
+    /// Nowhere, for this reason.
+    Refused(&'static str),
+}
+
+/// Discovery has not said what is there, and it may be in the mesh.
+const NOT_RESOLVED: &str = "not-resolved";
+/// No document declares the port to carry datagrams.
+const NOT_DECLARED: &str = "port-not-declared";
+/// The service has no endpoint now.
+const NO_ENDPOINTS: &str = "no-endpoints";
+/// The server's proxy is not one of this mesh.
+const WIRE_FORM: &str = "wire-form";
+
+impl Outbound {
+    /// Where datagrams that the workload sends to this address go. Waits, within a bound, until discovery has answered.
+    pub async fn route_datagrams(&self, to: SocketAddr) -> DatagramRoute {
+        let to = canonical(to);
+        self.shared.local.refresh();
+        if self.shared.local.is_local(to.ip()) {
+            return DatagramRoute::Outside(to);
+        }
+        let mut resolution = self.destinations.directory().watch(to.ip());
+        let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
+        if !matches!(timeout(RESOLVE_TIMEOUT, answered).await, Ok(Ok(_))) {
+            tracing::warn!(destination = %to, "discovery does not answer");
+        }
+        let now = resolution.borrow().clone();
+        match now {
+            Resolution::Pending if may_be_meshed(to.ip()) => DatagramRoute::Refused(NOT_RESOLVED),
+            Resolution::Pending | Resolution::Unknown if !self.shared.egress.allows(to) => {
+                DatagramRoute::Refused(egress::DENIED)
+            }
+            Resolution::Pending | Resolution::Unknown => DatagramRoute::Outside(to),
+            Resolution::Workload(workload) => self.to_workload(&workload, to),
+            Resolution::Service(service) => match service.datagram_port(to.port()) {
+                None => DatagramRoute::Refused(NOT_DECLARED),
+                Some(port) => match self.any(&port.endpoints) {
+                    None => DatagramRoute::Refused(NO_ENDPOINTS),
+                    Some(endpoint) => self.to_endpoint(endpoint, to),
+                },
+            },
+        }
+    }
+
+    fn to_workload(&self, workload: &Workload, to: SocketAddr) -> DatagramRoute {
+        let identity = workload.identity.clone();
+        if identity.is_some() && !takes_datagrams(&workload.ports, to.port()) {
+            return DatagramRoute::Refused(NOT_DECLARED);
+        }
+        self.to_server(to, identity, workload.wire)
+    }
+
+    fn to_endpoint(&self, endpoint: &Endpoint, dialled: SocketAddr) -> DatagramRoute {
+        match endpoint.address(dialled.ip()) {
+            None => DatagramRoute::Refused(NO_ENDPOINTS),
+            Some(server) => self.to_server(server, endpoint.identity.clone(), endpoint.wire),
+        }
+    }
+
+    fn to_server(
+        &self,
+        server: SocketAddr,
+        identity: Option<Identity>,
+        wire: WireForm,
+    ) -> DatagramRoute {
+        match identity {
+            _ if self.shared.is_leaving.get() => DatagramRoute::Outside(server),
+            None => DatagramRoute::Outside(server),
+            Some(_) if wire != WireForm::Leno => DatagramRoute::Refused(WIRE_FORM),
+            Some(identity) => DatagramRoute::Mesh { server, identity },
+        }
+    }
+
+    /// One of the endpoints, each as likely as the others: what a flow costs its server is not known.
+    fn any<'e>(&self, endpoints: &'e [Endpoint]) -> Option<&'e Endpoint> {
+        let random = usize::try_from(self.shared.random()).unwrap_or_default();
+        endpoints.get(random.checked_rem(endpoints.len())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use leno_discovery::Directory;
+    use leno_types::mesh::{PortProtocol, Service, ServicePort, Subject};
+    use leno_types::{Egress, Protocol, ServiceName};
+
+    use super::*;
+    use crate::tests::{outbound, policy};
+
+    fn web() -> Identity {
+        "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap()
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn endpoint(identity: Option<Identity>, wire: WireForm) -> Endpoint {
+        let (workload, place) = (None, Default::default());
+        let addresses = vec![IpAddr::from([10, 89, 0, 2])];
+        Endpoint { workload, addresses, port: 7000, identity, place, wire }
+    }
+
+    fn service(endpoints: Vec<Endpoint>) -> Resolution {
+        let port = |port, protocol, endpoints: Vec<Endpoint>| ServicePort {
+            port,
+            name: "".into(),
+            protocol,
+            endpoints: endpoints.into(),
+            external: None,
+        };
+        Resolution::Service(Arc::new(Service {
+            name: ServiceName::new("shop", "web").unwrap(),
+            vips: vec![IpAddr::from([10, 96, 0, 1])],
+            ports: vec![
+                port(80, Protocol::Http1, vec![endpoint(Some(web()), WireForm::Leno)]),
+                port(5353, Protocol::Udp, endpoints),
+            ],
+            distribution: Default::default(),
+            routes: [].into(),
+            traffic: [].into(),
+            waypoint: None,
+        }))
+    }
+
+    fn workload(identity: Option<Identity>) -> Resolution {
+        Resolution::Workload(Arc::new(Workload {
+            name: "shop/web-0".parse().unwrap(),
+            addresses: vec![IpAddr::from([10, 89, 0, 2])],
+            identity,
+            ports: vec![PortProtocol { port: 7000, protocol: Protocol::Udp }],
+            wire: WireForm::Leno,
+        }))
+    }
+
+    async fn route(answer: Resolution, egress: Egress, to: &str) -> DatagramRoute {
+        let directory = Directory::fixed(move |_: &Subject| answer.clone())
+            .with_server_policy(leno_types::mesh::ServerPolicy { egress, ..policy() });
+        outbound(directory).route_datagrams(address(to)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn datagrams_go_by_the_mesh_or_outside_of_it_or_nowhere() {
+        use DatagramRoute::{Mesh, Outside, Refused};
+        let mesh = Mesh { server: address("10.89.0.2:7000"), identity: web() };
+        let meshed = || endpoint(Some(web()), WireForm::Leno);
+        let hbone = endpoint(Some(web()), WireForm::Hbone);
+        let unmeshed = endpoint(None, WireForm::Leno);
+        let vip = "10.96.0.1:5353";
+        let (own, public) = ("10.89.0.2:7000", "203.0.113.9:7000");
+        let cases = [
+            (service(vec![meshed(), meshed()]), Egress::Deny, vip, mesh.clone()),
+            (service(vec![unmeshed]), Egress::Deny, vip, Outside(address("10.89.0.2:7000"))),
+            (service(vec![hbone]), Egress::Allow, vip, Refused(WIRE_FORM)),
+            (service(vec![]), Egress::Allow, vip, Refused(NO_ENDPOINTS)),
+            (service(vec![meshed()]), Egress::Allow, "10.96.0.1:80", Refused(NOT_DECLARED)),
+            (workload(Some(web())), Egress::Deny, own, mesh),
+            (workload(Some(web())), Egress::Allow, "10.89.0.2:53", Refused(NOT_DECLARED)),
+            (workload(None), Egress::Allow, "10.89.0.2:53", Outside(address("10.89.0.2:53"))),
+            (Resolution::Unknown, Egress::Allow, public, Outside(address(public))),
+            (Resolution::Unknown, Egress::Deny, public, Refused(egress::DENIED)),
+            (Resolution::Pending, Egress::Allow, own, Refused(NOT_RESOLVED)),
+            (Resolution::Pending, Egress::Allow, public, Outside(address(public))),
+        ];
+        for (answer, egress, to, expected) in cases {
+            assert_eq!(route(answer.clone(), egress, to).await, expected, "{answer:?} {to}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn datagrams_to_itself_stay_in_the_workload() {
+        let own = address("127.0.0.1:7000");
+        let route = outbound(Directory::fixed(|_| Resolution::Unknown)).route_datagrams(own).await;
+        assert_eq!(route, DatagramRoute::Outside(own));
+    }
+}
