@@ -31,7 +31,14 @@ struct capture_config {
 	__u8 fail_closed;      /* while the proxy does not listen: refuse (1) or pass (0) */
 	__u8 has_excluded;     /* 0: `excluded` is empty, skip the lookup */
 	__u32 proxy_uid;       /* the proxy's user, if proxy_cgroup_id is 0 */
-	__u32 reserved;
+	__u32 datagrams;       /* enum datagram_capture */
+};
+
+/* Which datagrams of UDP are captured. */
+enum datagram_capture {
+	DATAGRAMS_PASS,      /* none: the programs are not attached */
+	DATAGRAMS_CAPTURED,  /* all but DNS */
+	DATAGRAMS_WITH_DNS,  /* all */
 };
 
 /* Key of `excluded`: a prefix over the IPv4-mapped or IPv6 address. */
@@ -81,6 +88,10 @@ enum counter {
 	CLIENT_ANNOUNCED,
 	CLIENT_SHOWN,
 	CLIENT_FAILED,
+	DATAGRAM_TARGETS,
+	DATAGRAM_REFUSED,
+	DATAGRAM_UNKNOWN,
+	INBOUND_DROPPED_DATAGRAM,
 	COUNTERS,
 };
 
@@ -99,6 +110,19 @@ enum client_option {
  * counted in ORIGINAL_MISSED. About 1 MiB.
  */
 #define MAX_INFLIGHT 8192
+
+/* Where proxies take packets of QUIC, which carry datagrams of other workloads. */
+#define DATAGRAM_PORT 15008
+
+/* Destinations of datagrams that placeholders stand for. A busy client has some hundred; the one that was
+ * used least recently is evicted first, and its placeholder then stands for nothing. About 0.4 MiB.
+ */
+#define MAX_DATAGRAM_TARGETS 4096
+
+/* A placeholder has a number of 22 bits: 127.64.0.0/10, and 100:0:0:1:1::/96 of which fewer are used.
+ * leno_types::source has the same prefixes.
+ */
+#define PLACEHOLDER_BITS 22
 
 /* Listeners of one port that are kept: one for each worker of a proxy and of the proxy that takes
  * over from it. A sidecar has one worker, a large gateway a handful. Further listeners still get

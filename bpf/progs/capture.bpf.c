@@ -20,6 +20,7 @@
 #include "../lib/client.h"
 #include "../lib/config.h"
 #include "../lib/counters.h"
+#include "../lib/datagram.h"
 #include "../lib/excluded.h"
 #include "../lib/listeners.h"
 #include "../lib/original.h"
@@ -122,16 +123,90 @@ static __always_inline int outbound(struct bpf_sock_addr *ctx, struct socket_add
 	return ALLOW;
 }
 
+/* Decides on datagrams to this address; *number tells the caller the placeholder to rewrite it to. Nothing
+ * but the proxy receives datagrams at placeholders: if it is away, they get the kernel's refusal.
+ */
+static __always_inline int outbound_datagram(struct bpf_sock_addr *ctx,
+					     const struct socket_address *to, __u32 *number)
+{
+	*number = NO_PLACEHOLDER;
+	if (is_own_datagram(to) || is_foreign(ctx) || is_by_proxy() || is_excluded(to))
+		return ALLOW;
+	*number = placeholder_of(to);
+	if (*number != NO_PLACEHOLDER)
+		return ALLOW;
+	count(DATAGRAM_REFUSED);
+	return deny(ECONNREFUSED);
+}
+
+/* The same for a socket that connects, whose peer the application may ask for. */
+static __always_inline int connect_datagram(struct bpf_sock_addr *ctx, struct socket_address *to,
+					    __u32 *number)
+{
+	struct bpf_sock *sk = ctx->sk;
+	int verdict = outbound_datagram(ctx, to, number);
+
+	if (!sk)
+		return verdict;
+	if (*number == NO_PLACEHOLDER) {
+		bpf_sk_storage_delete(&originals, sk); /* left by an earlier connect() */
+		return verdict;
+	}
+	if (unbind_device(ctx, sk) && remember_original(sk, to))
+		return ALLOW;
+	*number = NO_PLACEHOLDER;
+	count(DATAGRAM_REFUSED);
+	return deny(ECONNREFUSED);
+}
+
+/* The same for a datagram of a socket that does not connect. One that is bound to a device cannot reach
+ * loopback, and its binding cannot be removed here.
+ */
+static __always_inline int send_datagram(struct bpf_sock_addr *ctx, struct socket_address *to,
+					 __u32 *number)
+{
+	struct bpf_sock *sk = ctx->sk;
+	int verdict = outbound_datagram(ctx, to, number);
+
+	if (*number == NO_PLACEHOLDER || !sk || !sk->bound_dev_if)
+		return verdict;
+	*number = NO_PLACEHOLDER;
+	count(DATAGRAM_REFUSED);
+	return deny(ECONNREFUSED);
+}
+
+static __always_inline void rewrite_ipv4(struct bpf_sock_addr *ctx, __u32 number)
+{
+	ctx->user_ip4 = bpf_htonl(PLACEHOLDER_V4 | number);
+	ctx->user_port = bpf_htons(config.outbound_port);
+}
+
+static __always_inline void rewrite_ipv6(struct bpf_sock_addr *ctx, __u32 number, bool ipv4)
+{
+	ctx->user_ip6[0] = ipv4 ? 0 : PLACEHOLDER_V6_0;
+	ctx->user_ip6[1] = ipv4 ? 0 : PLACEHOLDER_V6_1;
+	ctx->user_ip6[2] = ipv4 ? MAPPED_PREFIX : PLACEHOLDER_V6_2;
+	ctx->user_ip6[3] = bpf_htonl(ipv4 ? PLACEHOLDER_V4 | number : number);
+	ctx->user_port = bpf_htons(config.outbound_port);
+}
+
 SEC("cgroup/connect4")
 int leno_connect4(struct bpf_sock_addr *ctx)
 {
 	struct socket_address to;
 	bool steer;
+	__u32 number;
 	int verdict;
 
+	to = ipv4_address(ctx->user_ip4, ctx->user_port);
+	if (config.datagrams && ctx->protocol == IPPROTO_UDP) {
+		verdict = connect_datagram(ctx, &to, &number);
+		if (number != NO_PLACEHOLDER)
+			rewrite_ipv4(ctx, number);
+		return verdict;
+	}
 	if (ctx->protocol != IPPROTO_TCP)
 		return ALLOW;
-	to = ipv4_address(ctx->user_ip4, ctx->user_port);
 	verdict = outbound(ctx, &to, SLOT_OUTBOUND_IPV4, &steer);
 	if (steer) {
 		ctx->user_ip4 = IPV4_LOOPBACK;
@@ -145,12 +220,19 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 {
 	struct socket_address to;
 	bool steer, ipv4;
+	__u32 number;
 	int verdict;
 
 	to = ipv6_address(ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3],
 			  ctx->user_port);
 	if (is_refused_link_local(ctx, &to))
 		return refuse_link_local();
+	if (config.datagrams && ctx->protocol == IPPROTO_UDP) {
+		verdict = connect_datagram(ctx, &to, &number);
+		if (number != NO_PLACEHOLDER)
+			rewrite_ipv6(ctx, number, to.family == LENO_AF_INET);
+		return verdict;
+	}
 	if (ctx->protocol != IPPROTO_TCP)
 		return ALLOW;
 	ipv4 = to.family == LENO_AF_INET; /* an IPv6 socket dials ::ffff:a.b.c.d */
@@ -165,8 +247,24 @@ int leno_connect6(struct bpf_sock_addr *ctx)
 	return verdict;
 }
 
-/* UDP without connect(). UDP is not captured, but must not bypass the proxy to a neighbour's
- * link-local address.
+/* UDP without connect(). Attached only where datagrams are captured. */
+SEC("cgroup/sendmsg4")
+int leno_sendmsg4(struct bpf_sock_addr *ctx)
+{
+	struct socket_address to = ipv4_address(ctx->user_ip4, ctx->user_port);
+	__u32 number;
+	int verdict;
+
+	if (!config.datagrams || ctx->protocol != IPPROTO_UDP)
+		return ALLOW;
+	verdict = send_datagram(ctx, &to, &number);
+	if (number != NO_PLACEHOLDER)
+		rewrite_ipv4(ctx, number);
+	return verdict;
+}
+
+/* UDP without connect(), which must not bypass the proxy to a neighbour's link-local address, captured or
+ * not. A datagram for an IPv4-mapped address is leno_sendmsg4's.
  */
 SEC("cgroup/sendmsg6")
 int leno_sendmsg6(struct bpf_sock_addr *ctx)
@@ -174,7 +272,49 @@ int leno_sendmsg6(struct bpf_sock_addr *ctx)
 	struct socket_address to = ipv6_address(ctx->user_ip6[0], ctx->user_ip6[1],
 						ctx->user_ip6[2], ctx->user_ip6[3], ctx->user_port);
 
-	return is_refused_link_local(ctx, &to) ? refuse_link_local() : ALLOW;
+	__u32 number;
+	int verdict;
+
+	if (is_refused_link_local(ctx, &to))
+		return refuse_link_local();
+	if (!config.datagrams || ctx->protocol != IPPROTO_UDP || to.family == LENO_AF_INET)
+		return ALLOW;
+	verdict = send_datagram(ctx, &to, &number);
+	if (number != NO_PLACEHOLDER)
+		rewrite_ipv6(ctx, number, false);
+	return verdict;
+}
+
+/* The source that the application sees of an answer. Attached only where datagrams are captured. */
+SEC("cgroup/recvmsg4")
+int leno_recvmsg4(struct bpf_sock_addr *ctx)
+{
+	struct socket_address from = ipv4_address(ctx->user_ip4, ctx->user_port);
+	struct socket_address *shown = shown_for(&from);
+
+	if (shown && shown->family == LENO_AF_INET) {
+		ctx->user_ip4 = shown->ip[3];
+		ctx->user_port = shown->port;
+	}
+	return ALLOW;
+}
+
+/* Also for an IPv6 socket that has received a datagram of IPv4. */
+SEC("cgroup/recvmsg6")
+int leno_recvmsg6(struct bpf_sock_addr *ctx)
+{
+	struct socket_address from = ipv6_address(ctx->user_ip6[0], ctx->user_ip6[1],
+						  ctx->user_ip6[2], ctx->user_ip6[3], ctx->user_port);
+	struct socket_address *shown = shown_for(&from);
+
+	if (shown) {
+		ctx->user_ip6[0] = shown->ip[0];
+		ctx->user_ip6[1] = shown->ip[1];
+		ctx->user_ip6[2] = shown->ip[2];
+		ctx->user_ip6[3] = shown->ip[3];
+		ctx->user_port = shown->port;
+	}
+	return ALLOW;
 }
 
 /* The peer's address that the application sees: for a captured socket the address that it dialled, for
@@ -256,6 +396,31 @@ int leno_proxy_sockops(struct bpf_sock_ops *ops)
 	return 1;
 }
 
+/* Answers what a placeholder stands for: the option's name is its number. Without an answer the kernel's
+ * own stands, ENOPROTOOPT.
+ */
+static __always_inline int answer_target(struct bpf_sockopt *ctx)
+{
+	__u32 number = ctx->optname;
+	struct socket_address *target = bpf_map_lookup_elem(&targets, &number);
+	struct sockaddr_in6 *to = ctx->optval;
+	__s32 length = sizeof(*to);
+
+	if (!target || (void *)(to + 1) > ctx->optval_end)
+		return ALLOW;
+	*to = (struct sockaddr_in6){ .sin6_family = LENO_AF_INET6, .sin6_port = target->port };
+	to->sin6_addr.in6_u.u6_addr32[0] = target->ip[0];
+	to->sin6_addr.in6_u.u6_addr32[1] = target->ip[1];
+	to->sin6_addr.in6_u.u6_addr32[2] = target->ip[2];
+	to->sin6_addr.in6_u.u6_addr32[3] = target->ip[3];
+	/* As below. */
+	barrier_var(length);
+	ctx->optlen = length;
+	barrier();
+	ctx->retval = 0;
+	return ALLOW;
+}
+
 /* (proxy) */
 SEC("cgroup/getsockopt")
 int leno_getsockopt(struct bpf_sockopt *ctx)
@@ -264,6 +429,8 @@ int leno_getsockopt(struct bpf_sockopt *ctx)
 	struct socket_address original;
 	__s32 length;
 
+	if (config.datagrams && ctx->level == CLIENT_LEVEL && is_by_proxy())
+		return answer_target(ctx);
 	if (ctx->optname != SO_ORIGINAL_DST || (ctx->level != SOL_IP && ctx->level != SOL_IPV6)) {
 		if (ctx->optlen > MAX_OPTLEN)
 			ctx->optlen = 0;
@@ -335,15 +502,23 @@ static __always_inline int steer_inbound(struct bpf_sk_lookup *ctx, enum listene
 }
 
 /* UDP that arrives for a socket that is not connected. It passes unless it is sent to a link-local
- * address; the response of an excluded server passes even then.
+ * address, or datagrams are captured and this one is not of the mesh; the response of an excluded server
+ * passes even then.
  */
-static __always_inline int datagram(const struct socket_address *remote,
+static __always_inline int datagram(struct bpf_sk_lookup *ctx, const struct socket_address *remote,
 				    const struct socket_address *local)
 {
-	if (!is_link_local_ipv6(local) || same_ip(remote, local) || is_excluded(remote))
+	if (is_excluded(remote))
 		return SK_PASS;
-	count(INBOUND_DROPPED_LINK_LOCAL);
-	return SK_DROP;
+	if (is_link_local_ipv6(local) && !same_ip(remote, local)) {
+		count(INBOUND_DROPPED_LINK_LOCAL);
+		return SK_DROP;
+	}
+	if (config.datagrams && is_plain_datagram(remote, ctx->remote_port, local, ctx->local_port)) {
+		count(INBOUND_DROPPED_DATAGRAM);
+		return SK_DROP;
+	}
+	return SK_PASS;
 }
 
 SEC("sk_lookup")
@@ -362,7 +537,7 @@ int leno_sk_lookup(struct bpf_sk_lookup *ctx)
 				     ctx->local_ip6[3], 0);
 	}
 	if (ctx->protocol != IPPROTO_TCP)
-		return datagram(&remote, &local);
+		return datagram(ctx, &remote, &local);
 	switch (inbound_verdict(&config, &remote, &local, ctx->local_port)) {
 	case INBOUND_LOCAL:
 		count(INBOUND_PASSED_LOCAL);

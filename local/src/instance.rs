@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_capture::{Backend, Captured};
+use leno_capture::{Backend, Captured, Choice};
 use leno_resources::Condition;
 use leno_supervise::{Backoff, Cgroup, Credentials, Descriptors, PromotionRules, Stop, after};
 use leno_types::InstanceName;
@@ -395,7 +395,12 @@ impl Life {
 
     async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
-        let backend = mesh.proxy.machine.choose(instance.launch.capture)?;
+        let choice = match instance.launch.capture {
+            // Nothing else captures datagrams.
+            Choice::Auto if instance.launch.datagrams.is_on() => Choice::Only(Backend::Ebpf),
+            choice => choice,
+        };
+        let backend = mesh.proxy.machine.choose(choice)?;
         let workload = self.workload(place, place.shared.borrow().is_some());
         self.record(MeshResource::Capture(workload.name.clone()))?;
         let captured =
@@ -414,6 +419,7 @@ impl Life {
             fail_closed: true,
             excluded: proxy::never_captured(&mesh.switch.subnet().gateway()),
             proxy_uid: PROXY_UID,
+            datagrams: instance.launch.datagrams,
             proxy_process: in_node_mode.then(|| place.group.path().to_owned()),
         }
     }

@@ -5,6 +5,7 @@
 //! An edit keeps every address whose owner stays.
 
 mod aliases;
+mod datagrams;
 mod depends;
 mod launch;
 mod render;

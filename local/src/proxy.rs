@@ -75,7 +75,8 @@ impl Settings {
             None => ("LENO_TOKEN", &*token),
         };
         let waypoint = instance.launch.waypoint.to_string();
-        let own: [(&str, &str); 7] = [
+        let datagrams = instance.launch.datagrams.is_on().to_string();
+        let own: [(&str, &str); 8] = [
             ("LENO_NAME", &name.name),
             ("LENO_WORKLOAD", &instance.workload),
             ("LENO_NAMESPACE", &name.namespace),
@@ -83,6 +84,7 @@ impl Settings {
             certificates,
             ("LENO_WORKERS", "1"),
             ("LENO_WAYPOINT", &waypoint),
+            ("LENO_DATAGRAMS", &datagrams),
         ];
         let mut command = vec![program.path().into(), "--supervised".into()];
         command.extend(succeeds.then(|| "--succeeds".into()));

@@ -209,6 +209,7 @@ mod tests {
             flow_budget: None,
             ended: false,
             capture: Ok(Choice::Auto),
+            datagrams: Ok(Default::default()),
             own_users: false,
             sysctls: false,
             account: "default".to_owned(),

@@ -17,6 +17,7 @@ use std::time::{Instant, SystemTime};
 
 use leno_capture::{Backend, BackendReport, Captured, Choice, Report};
 use leno_program::chain;
+use leno_resources::UDP_ANNOTATION;
 
 use crate::brokers::{Brokers, PodPlace};
 use crate::captures::unix_s;
@@ -364,6 +365,13 @@ impl Keeper {
         let choice = pod.capture.as_ref().map_err(|unknown| {
             Failed::new(Reason::Annotation, format!("leno.dev/capture: {unknown}"))
         })?;
+        let datagrams = pod.datagrams.as_ref().map_err(|unknown| {
+            Failed::new(Reason::Annotation, format!("{UDP_ANNOTATION}: {unknown}"))
+        })?;
+        if datagrams.is_on() && pod.group.is_some() {
+            let why = format!("{UDP_ANNOTATION}: node proxies do not carry datagrams yet");
+            return Err(Failed::new(Reason::Annotation, why));
+        }
         let wanted: Vec<Backend> = match choice {
             Choice::Auto => Backend::ALL.to_vec(),
             Choice::Only(backend) => vec![*backend],
@@ -392,6 +400,7 @@ impl Keeper {
                 cgroup,
                 backend: backend.name().to_owned(),
                 since_unix_s: Some(unix_s(SystemTime::now())),
+                datagrams: datagrams.to_string(),
             };
             self.records.write(&record).map_err(|error| {
                 Failed::new(Reason::Record, format!("its record cannot be written: {error}"))

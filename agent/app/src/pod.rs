@@ -9,12 +9,12 @@ use leno_flows::{Budget, Source, UnknownBudget, UnknownSource};
 use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
     CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
-    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, promote_after, promotion,
-    share,
+    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, UDP_ANNOTATION, promote_after,
+    promotion, share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
 use leno_supervise::Share;
-use leno_types::InstanceName;
+use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
 mod probes;
 
@@ -43,6 +43,8 @@ pub(crate) struct Pod {
     /// The capture that it asks for: in its label, if that is absent, in the annotation of that name. The injector does
     /// the same.
     pub(crate) capture: Result<Choice, UnknownBackend>,
+    /// Which of its datagrams its proxy carries; in its label, or its annotation.
+    pub(crate) datagrams: Result<Datagrams, UnknownDatagrams>,
     /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
     /// false`).
     pub(crate) own_users: bool,
@@ -113,6 +115,9 @@ impl Pod {
             flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
+            datagrams: label(UDP_ANNOTATION)
+                .or_else(|| annotation(UDP_ANNOTATION))
+                .map_or(Ok(Datagrams::Off), |text| text.parse()),
             sysctls: spec
                 .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref())
                 .is_some_and(|sysctls| !sysctls.is_empty()),

@@ -35,6 +35,9 @@ pub(crate) struct Record {
     /// When it was captured, in seconds since 1970; `None` in a record of an earlier version.
     #[serde(default)]
     pub(crate) since_unix_s: Option<u64>,
+    /// Which of its datagrams the proxy carries, as `leno.dev/udp` has it; empty in a record of an earlier version.
+    #[serde(default)]
+    pub(crate) datagrams: String,
 }
 
 impl Record {
@@ -52,6 +55,7 @@ impl Record {
             fail_closed: true,
             excluded: Vec::new(),
             proxy_uid: ports::PROXY_UID,
+            datagrams: self.datagrams.parse().unwrap_or_default(),
         }
     }
 
@@ -152,6 +156,7 @@ mod tests {
             cgroup: None,
             backend: "nftables".into(),
             since_unix_s: Some(12),
+            datagrams: "enabled".into(),
         };
         let directory = folder.path().join("pods");
         Records::open(&directory).unwrap().write(&record).unwrap();

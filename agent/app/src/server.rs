@@ -154,6 +154,7 @@ fn assumed(request: &Request) -> Option<Pod> {
         flow_budget: None,
         ended: false,
         capture: Ok(Choice::Auto),
+        datagrams: Ok(Default::default()),
         own_users: false,
         sysctls: false,
         account: "default".to_owned(),

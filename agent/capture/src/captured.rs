@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use leno_bpf::{Instance, PinRoot};
+use leno_types::Datagrams;
 
 use crate::backend::Backend;
 use crate::error::Error;
@@ -47,6 +48,8 @@ pub struct Workload {
     /// The user that the proxy runs as. Netfilter tells the proxy's connections from the workload's by it;
     /// eBPF does so if the proxy has no cgroup of its own.
     pub proxy_uid: u32,
+    /// Which of its datagrams the proxy carries. eBPF alone can bring it any.
+    pub datagrams: Datagrams,
 }
 
 /// A captured workload. Dropping it leaves the capture in place, and so does the end of this process: only
@@ -79,7 +82,10 @@ enum Rules {
 /// # Errors
 /// If the backend does not work here, or a path of the workload is invalid. Nothing is captured then.
 pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error> {
-    stand_in::route(&workload.netns)?;
+    if workload.datagrams.is_on() && backend != Backend::Ebpf {
+        return Err(Error::Datagrams(backend));
+    }
+    stand_in::route(&workload.netns, workload.datagrams)?;
     let rules = match backend {
         Backend::Ebpf => {
             let state = State::Ebpf(ebpf::capture(workload)?);
@@ -211,8 +217,12 @@ impl Captured {
     /// # Errors
     /// If the backend refuses; either the old or the new programs or rules are in place then.
     pub fn upgrade(&mut self, workload: &Workload) -> Result<(), Error> {
+        let backend = self.backend();
+        if workload.datagrams.is_on() && backend != Backend::Ebpf {
+            return Err(Error::Datagrams(backend));
+        }
         self.workload = workload.clone();
-        stand_in::route(&workload.netns)?;
+        stand_in::route(&workload.netns, workload.datagrams)?;
         match &mut self.state {
             State::Ebpf(instance) => ebpf::upgrade(instance, workload),
             State::Netfilter { installed, .. } => {

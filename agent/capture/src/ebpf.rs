@@ -1,7 +1,8 @@
 //! Capture by kernel programs.
 
+use leno_bpf::abi::DatagramCapture;
 use leno_bpf::{Instance, Options, PinRoot, Target};
-use leno_types::ports;
+use leno_types::{Datagrams, ports};
 
 use crate::captured::{Counters, Workload};
 use crate::error::Error;
@@ -40,5 +41,10 @@ fn options(workload: &Workload) -> Options {
         fail_closed: workload.fail_closed,
         excluded: workload.excluded.clone(),
         proxy_uid: workload.proxy_uid,
+        datagrams: match workload.datagrams {
+            Datagrams::Off => DatagramCapture::Pass,
+            Datagrams::Enabled => DatagramCapture::Captured,
+            Datagrams::All => DatagramCapture::WithDns,
+        },
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::backend::Backend;
+
 /// What failed. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,6 +41,12 @@ pub enum Error {
     /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),
+    /// The workload's proxy is to carry datagrams, which this backend cannot bring it.
+    #[error(
+        "{0} cannot capture datagrams, which leno.dev/udp asks for: use leno.dev/capture: ebpf, or leno.dev/udp: off and no \
+         port with appProtocol leno.dev/udp"
+    )]
+    Datagrams(Backend),
     /// No backend works here, or the requested one does not.
     #[error("cannot capture traffic on this machine: {0}")]
     Unusable(String),

@@ -296,7 +296,10 @@ fn capture(report: &Report) -> Finding {
     let check = Check::new("capture", "Can traffic be captured here?");
     match report.chosen {
         Some(Backend::Ebpf) => check.good(format!("ebpf: {}", report.why)),
-        Some(backend) => check.warning(format!("{backend}: {}", report.why)),
+        Some(backend) => check.warning(format!(
+            "{backend}: {}; it cannot capture datagrams (leno.dev/udp)",
+            report.why
+        )),
         None => check.bad(format!("none: {}", report.why)),
     }
 }

@@ -151,6 +151,7 @@ fn nobody() -> Workload {
         fail_closed: true,
         excluded: vec![(Ipv4Addr::new(192, 0, 2, 0).into(), 24)],
         proxy_uid: leno_types::ports::PROXY_UID,
+        datagrams: Default::default(),
     }
 }
 

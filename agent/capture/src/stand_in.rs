@@ -9,8 +9,10 @@ use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use leno_types::source::{STAND_IN_V4, STAND_IN_V6};
+use leno_types::source::{PLACEHOLDERS_V6, STAND_IN_V4, STAND_IN_V6};
+use leno_types::{Datagrams, ports};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::rule::RuleAction;
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 
 use crate::command::inside;
@@ -20,11 +22,14 @@ use crate::error::Error;
 const LOOPBACK: u32 = 1;
 /// The table that the kernel searches first (RT_TABLE_LOCAL); it also decides whether an address can be bound.
 const LOCAL_TABLE: u32 = 255;
+/// The table of the placeholders, and the number of the rule that leads to it: that of the port they lead to.
+const PLACEHOLDER_TABLE: u32 = ports::OUTBOUND as u32;
 /// Contains 1 if the namespace has IPv6 disabled; the file is missing if the kernel has no IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
 
-/// Routes the stand-in addresses to `lo` in this namespace; succeeds if they are routed already.
-pub(crate) fn route(netns: &Path) -> Result<(), Error> {
+/// Routes the stand-in addresses to `lo` in this namespace, and the placeholders of IPv6 if datagrams are captured; succeeds if
+/// they are routed already. The placeholders of IPv4 are loopback addresses.
+pub(crate) fn route(netns: &Path, datagrams: Datagrams) -> Result<(), Error> {
     inside(netns, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.map_err(Error::io("start a runtime for netlink"))?;
@@ -33,25 +38,43 @@ pub(crate) fn route(netns: &Path) -> Result<(), Error> {
                 rtnetlink::new_connection().map_err(Error::io("open a netlink socket"))?;
             // The task ends with the runtime.
             tokio::spawn(connection);
-            add_routes(&netlink).await.map_err(|error| {
+            add_routes(&netlink, datagrams).await.map_err(|error| {
                 Error::io("route the stand-in address to lo")(std::io::Error::other(error))
             })
         })
     })
 }
 
-async fn add_routes(netlink: &Handle) -> Result<(), rtnetlink::Error> {
+async fn add_routes(netlink: &Handle, datagrams: Datagrams) -> Result<(), rtnetlink::Error> {
     // Container runtimes may bring lo up only after the pod's network is made, and the route needs lo to be up.
     netlink.link().set(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
     add(netlink, v4()).await?;
     match fs::read_to_string(NO_IPV6) {
-        Ok(disabled) if disabled.trim() == "0" => add(netlink, v6()).await,
+        Ok(disabled) if disabled.trim() == "0" => {
+            if datagrams.is_on() {
+                add_placeholders(netlink).await?;
+            }
+            add(netlink, v6((STAND_IN_V6, 128), LOCAL_TABLE)).await
+        }
         _ => Ok(()),
     }
 }
 
 async fn add(netlink: &Handle, route: RouteMessage) -> Result<(), rtnetlink::Error> {
-    match netlink.route().add(route).execute().await {
+    unless_there(netlink.route().add(route).execute().await)
+}
+
+/// Routes the placeholders of IPv6 to `lo` for what this namespace sends alone, so that no packet from elsewhere reaches the proxy
+/// as one of its workload.
+async fn add_placeholders(netlink: &Handle) -> Result<(), rtnetlink::Error> {
+    add(netlink, v6(PLACEHOLDERS_V6, PLACEHOLDER_TABLE)).await?;
+    let rule = netlink.rule().add().input_interface("lo").table_id(PLACEHOLDER_TABLE);
+    let rule = rule.priority(PLACEHOLDER_TABLE).action(RuleAction::ToTable).v6();
+    unless_there(rule.execute().await)
+}
+
+fn unless_there(added: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
+    match added {
         Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EEXIST => {
             Ok(())
         }
@@ -69,11 +92,11 @@ fn v4() -> RouteMessage {
         .build()
 }
 
-fn v6() -> RouteMessage {
+fn v6((address, length): (Ipv6Addr, u8), table: u32) -> RouteMessage {
     RouteMessageBuilder::<Ipv6Addr>::new()
-        .destination_prefix(STAND_IN_V6, 128)
+        .destination_prefix(address, length)
         .kind(RouteType::Local)
-        .table_id(LOCAL_TABLE)
+        .table_id(table)
         .output_interface(LOOPBACK)
         .build()
 }

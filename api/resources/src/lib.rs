@@ -64,10 +64,9 @@ pub use metadata::{
     MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, PATHS_ANNOTATION,
     PROMOTE_AFTER_ANNOTATION, REDIRECTION_ANNOTATION, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION,
     SERVICE_NAME_LABEL, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, TUNNEL_ANNOTATION,
-    USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_FROM_LABEL, WAYPOINT_LABEL,
-    WORKLOAD_API_ANNOTATION,
-    ZONE_LABEL, default_authorization, egress, keys_from, mtls_mode, path_reading, place, removal,
-    spiffe_socket, wire_form,
+    UDP_ANNOTATION, USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_FROM_LABEL,
+    WAYPOINT_LABEL, WORKLOAD_API_ANNOTATION, ZONE_LABEL, default_authorization, egress, keys_from,
+    mtls_mode, path_reading, place, removal, spiffe_socket, wire_form,
 };
 pub use node_mode::{NamespaceMode, PodMode, promote_after, promotion, setting, share};
 pub use object::{Kind, Object, ObjectKey, to_yaml};

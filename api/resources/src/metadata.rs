@@ -39,6 +39,9 @@ pub const WAYPOINT_LABEL: &str = "leno.dev/waypoint";
 pub const WAYPOINT_FROM_LABEL: &str = "leno.dev/waypoint-from";
 /// `enabled` on pods that Istio's CNI plugin has given to a ztunnel (Istio's own).
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
+/// Which datagrams of a workload its proxy carries: `off`, `enabled` for all but DNS, `all`. On a workload or a namespace; the
+/// workload's value wins.
+pub const UDP_ANNOTATION: &str = "leno.dev/udp";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
@@ -191,7 +194,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 21] = [
+pub(crate) const SETTINGS: [&str; 22] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -213,6 +216,7 @@ pub(crate) const SETTINGS: [&str; 21] = [
     FLOW_RING_SIZE_ANNOTATION,
     KEYS_FROM_ANNOTATION,
     SPIFFE_SOCKET_ANNOTATION,
+    UDP_ANNOTATION,
 ];
 
 /// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.
@@ -220,6 +224,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
         MTLS_ANNOTATION => Some(&["strict", "permissive", "disabled"]),
         INJECT_ANNOTATION | WORKLOAD_API_ANNOTATION => Some(&["enabled", "disabled"]),
+        UDP_ANNOTATION => Some(&["off", "enabled", "all"]),
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         SHARE_ANNOTATION => Some(&["workload", "service-account", "namespace", "node"]),
         TUNNEL_ANNOTATION => Some(&["hbone", "none"]),

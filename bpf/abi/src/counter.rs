@@ -92,6 +92,15 @@ indexes! {
         ClientShown = "client_shown",
         /// The kernel had no memory for a client's address; the application sees the stand-in address.
         ClientFailed = "client_failed",
+        /// Destinations of datagrams that got a placeholder.
+        DatagramTargets = "datagram_targets",
+        /// Datagrams and UDP sockets of the workload that were refused: there was no placeholder, or the socket is bound to
+        /// a device.
+        DatagramRefused = "datagram_refused",
+        /// Answers whose source could not be shown, since their placeholder stands for nothing any more.
+        DatagramUnknown = "datagram_unknown",
+        /// Datagrams from elsewhere that are not of the mesh, which are dropped where the proxy carries datagrams.
+        InboundDroppedDatagram = "inbound_dropped_datagram",
     }
 }
 

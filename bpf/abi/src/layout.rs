@@ -57,7 +57,7 @@ pub const LAYOUTS: &[Layout] = &[
         fail_closed,
         has_excluded,
         proxy_uid,
-        reserved,
+        datagrams,
     }),
     layout!(PrefixKey as "prefix_key" { length, ip }),
 ];

@@ -23,6 +23,9 @@ pub const MAX_EXCLUDED: usize = 256;
 /// Most original destinations that are in flight at once (`MAX_INFLIGHT`).
 pub const MAX_INFLIGHT: u32 = 8192;
 
+/// Most destinations of datagrams that placeholders stand for (`MAX_DATAGRAM_TARGETS`).
+pub const MAX_DATAGRAM_TARGETS: u32 = 4096;
+
 /// Most listeners that are kept for one port (`LISTENERS_PER_SLOT`).
 pub const LISTENERS_PER_SLOT: u32 = 16;
 
@@ -59,8 +62,21 @@ pub struct CaptureConfig {
     pub has_excluded: u8,
     /// The user that the proxy runs as; used if `proxy_cgroup_id` is 0.
     pub proxy_uid: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// Which datagrams of UDP are captured: the number of a [`DatagramCapture`].
+    pub datagrams: u32,
+}
+
+/// Which datagrams of UDP are captured (`enum datagram_capture`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DatagramCapture {
+    /// None.
+    #[default]
+    Pass,
+    /// All but DNS.
+    Captured,
+    /// All.
+    WithDns,
 }
 
 /// Key of the map of excluded prefixes.
@@ -86,6 +102,7 @@ impl CaptureConfig {
         bytes[22] = self.fail_closed;
         bytes[23] = self.has_excluded;
         bytes[24..28].copy_from_slice(&self.proxy_uid.to_ne_bytes());
+        bytes[28..32].copy_from_slice(&self.datagrams.to_ne_bytes());
         bytes
     }
 }

@@ -172,7 +172,10 @@ pub struct Others {
 const CGROUP_HOOKS: &[(&str, u32)] = &[
     ("cgroup/connect4", libbpf_sys::BPF_CGROUP_INET4_CONNECT),
     ("cgroup/connect6", libbpf_sys::BPF_CGROUP_INET6_CONNECT),
+    ("cgroup/sendmsg4", libbpf_sys::BPF_CGROUP_UDP4_SENDMSG),
     ("cgroup/sendmsg6", libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
+    ("cgroup/recvmsg4", libbpf_sys::BPF_CGROUP_UDP4_RECVMSG),
+    ("cgroup/recvmsg6", libbpf_sys::BPF_CGROUP_UDP6_RECVMSG),
     ("cgroup/getpeername4", libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME),
     ("cgroup/getpeername6", libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME),
     ("cgroup/sock_create", libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),

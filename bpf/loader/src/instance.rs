@@ -7,7 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use leno_bpf_abi::{CaptureConfig, Counter, LISTENERS_PER_SLOT, MAX_EXCLUDED, PrefixKey, Slot};
+use leno_bpf_abi::{
+    CaptureConfig, Counter, DatagramCapture, LISTENERS_PER_SLOT, MAX_EXCLUDED, PrefixKey, Slot,
+};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ProgramMut};
 
 use crate::error::Error;
@@ -40,8 +42,17 @@ const HOOKS: &[(&str, AttachPoint)] = &[
     ("leno_sendmsg6", AttachPoint::Workload),
 ];
 
+/// Those of workloads whose datagrams are captured, besides the others. They come first, as programs that show the
+/// application where answers come from come before those that capture.
+const DATAGRAM_HOOKS: &[(&str, AttachPoint)] = &[
+    ("leno_recvmsg4", AttachPoint::Workload),
+    ("leno_recvmsg6", AttachPoint::Workload),
+    ("leno_sendmsg4", AttachPoint::Workload),
+];
+
 /// The programs that capture; the others serve connections that were captured.
-const CAPTURING: [&str; 4] = ["leno_sendmsg6", "leno_connect6", "leno_connect4", "leno_sk_lookup"];
+const CAPTURING: [&str; 5] =
+    ["leno_sendmsg4", "leno_sendmsg6", "leno_connect6", "leno_connect4", "leno_sk_lookup"];
 
 /// The workload that is captured.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +87,19 @@ pub struct Options {
     pub excluded: Vec<(IpAddr, u8)>,
     /// The user that the proxy runs as; identifies the proxy if it has no cgroup of its own.
     pub proxy_uid: u32,
+    /// Which datagrams are captured.
+    pub datagrams: DatagramCapture,
+}
+
+impl Options {
+    /// Every program that these need, and what it is attached to, in the order of attachment.
+    fn hooks(&self) -> impl Iterator<Item = (&'static str, AttachPoint)> {
+        let of_datagrams: &[(&'static str, AttachPoint)] = match self.datagrams {
+            DatagramCapture::Pass => &[],
+            DatagramCapture::Captured | DatagramCapture::WithDns => DATAGRAM_HOOKS,
+        };
+        of_datagrams.iter().chain(HOOKS).copied()
+    }
 }
 
 /// The counters of a workload's kernel programs, added up over all CPUs.
@@ -141,8 +165,8 @@ impl Instance {
         let object = object::load(places.config(options)?, Some(&self.directory))?;
         exclude(&object, &options.excluded)?;
         let known: HashSet<PathBuf> =
-            HOOKS.iter().map(|(name, _)| pins::link_path(&self.directory, name)).collect();
-        for (name, place) in HOOKS {
+            options.hooks().map(|(name, _)| pins::link_path(&self.directory, name)).collect();
+        for (name, place) in options.hooks() {
             let program = program(&object, name)?;
             let path = pins::link_path(&self.directory, name);
             if path.exists() {
@@ -150,7 +174,7 @@ impl Instance {
                 let mut link = Link::open(&path).map_err(Error::bpf(action()))?;
                 link.update_prog(&program).map_err(Error::bpf(action()))?;
             } else {
-                places.attach(&program, name, *place, &path)?;
+                places.attach(&program, name, place, &path)?;
             }
         }
         for path in pins::links(&self.directory)? {
@@ -212,7 +236,7 @@ impl Instance {
     /// # Errors
     /// When a pin cannot be removed.
     pub fn detach(&self) -> Result<(), Error> {
-        for (name, _) in HOOKS.iter().rev() {
+        for (name, _) in DATAGRAM_HOOKS.iter().chain(HOOKS).rev() {
             pins::detach(&pins::link_path(&self.directory, name))?;
         }
         pins::remove_all(&self.directory)
@@ -227,9 +251,9 @@ impl Instance {
         pins::write_note(&self.directory, "version", env!("CARGO_PKG_VERSION"))?;
         let object = object::load(config, Some(&self.directory))?;
         exclude(&object, &options.excluded)?;
-        for (name, place) in HOOKS {
+        for (name, place) in options.hooks() {
             let path = pins::link_path(&self.directory, name);
-            places.attach(&program(&object, name)?, name, *place, &path)?;
+            places.attach(&program(&object, name)?, name, place, &path)?;
         }
         Ok(())
     }
@@ -279,7 +303,7 @@ impl Places {
             fail_closed: options.fail_closed.into(),
             has_excluded: (!options.excluded.is_empty()).into(),
             proxy_uid: options.proxy_uid,
-            reserved: 0,
+            datagrams: options.datagrams as u32,
         })
     }
 

@@ -25,7 +25,10 @@ thread_local! {
 
 /// The maps that outlive an upgrade, pinned under these names.
 pub(crate) const PINNED_MAPS: &[&str] =
-    &["listeners", "originals", "inflight", "clients", "arriving", "excluded", "counters"];
+    &["listeners", "originals", "inflight", "clients", "arriving", "excluded", "counters", TARGETS];
+
+/// The map of destinations of datagrams. Without datagrams it has one entry, and is not pinned.
+const TARGETS: &str = "targets";
 
 /// Has the kernel verify every program without attaching any, to find out whether it can run them.
 ///
@@ -49,7 +52,7 @@ pub(crate) const WIDEST: CaptureConfig = CaptureConfig {
     fail_closed: 1,
     has_excluded: 1,
     proxy_uid: 0,
-    reserved: 0,
+    datagrams: 1,
 };
 
 /// Writes the configuration into an object.
@@ -68,6 +71,10 @@ pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Ob
     configure(&mut object, &config.to_bytes())?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if name == TARGETS && config.datagrams == 0 {
+            map.set_max_entries(1).map_err(Error::bpf("size a map"))?;
+            continue;
+        }
         if let Some(directory) = directory
             && PINNED_MAPS.contains(&name.as_str())
         {

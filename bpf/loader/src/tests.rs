@@ -96,6 +96,7 @@ fn maps_have_the_bounds_of_the_abi() {
     };
     assert_eq!(bound("inflight"), leno_bpf_abi::MAX_INFLIGHT);
     assert_eq!(bound("arriving"), leno_bpf_abi::MAX_INFLIGHT);
+    assert_eq!(bound("targets"), leno_bpf_abi::MAX_DATAGRAM_TARGETS);
     assert_eq!(bound("excluded") as usize, leno_bpf_abi::MAX_EXCLUDED);
     assert_eq!(bound("counters") as usize, Counter::ALL.len());
     let slots = u32::try_from(Slot::ALL.len()).unwrap();

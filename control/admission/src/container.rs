@@ -168,6 +168,9 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
         let path = format!("{}/{}", workload_api::FOLDER, workload_api::SOCKET);
         all.push(said("LENO_WORKLOAD_API", &path));
     }
+    if settings.carries_datagrams {
+        all.push(said("LENO_DATAGRAMS", "true"));
+    }
     if settings.requests_by_kubelet() {
         all.push(said("LENO_CERTIFICATE", &format!("{IDENTITY_PATH}/{CREDENTIALS}")));
         all.push(said("LENO_CERTIFICATE_ROOTS", &format!("{IDENTITY_PATH}/{IDENTITY_ROOTS}")));

@@ -268,7 +268,7 @@ pub(crate) fn setting<'p>(pod: &'p Value, name: &str) -> Option<&'p Value> {
     of("labels").or_else(|| of("annotations"))
 }
 
-fn one_of<'p>(
+pub(crate) fn one_of<'p>(
     pod: &'p Value,
     name: &str,
     allowed: &[&'static str],

@@ -3,14 +3,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use leno_resources::SPIFFE_SOCKET_ANNOTATION;
+use leno_resources::{SPIFFE_SOCKET_ANNOTATION, UDP_ANNOTATION};
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
-use crate::inject::{InjectError, said};
+use crate::inject::{InjectError, one_of, said};
 use crate::mode::ProxiesOfNamespace;
 use crate::value::Value;
 use crate::workload_api;
@@ -82,6 +82,8 @@ pub struct Settings {
     pub workload_api: Option<WorkloadApiVolume>,
     /// Whether it serves the SPIFFE Workload API to the containers of its pod, which a pod says.
     pub serves_workload_api: bool,
+    /// Whether it carries datagrams, which a pod says.
+    pub carries_datagrams: bool,
     /// The longest life of the certificates that kubelets request for pods, in seconds; without it, they request none.
     pub pod_certificates: Option<u32>,
     /// The name of the workload that has made the pod, where that is known.
@@ -217,6 +219,7 @@ impl Default for Settings {
             tls_profile: None,
             workload_api: None,
             serves_workload_api: false,
+            carries_datagrams: false,
             pod_certificates: None,
             workload: None,
             shape: Shape::default(),
@@ -284,6 +287,8 @@ impl Settings {
             settings.workload_api = None;
         }
         settings.serves_workload_api = settings.is_to_serve_workload_api(annotations)?;
+        let datagrams = one_of(pod, UDP_ANNOTATION, &["off", "enabled", "all"])?;
+        settings.carries_datagrams = datagrams.is_some_and(|datagrams| datagrams != OFF);
         if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
             settings.pre_stop_sleep = pre_stop_sleep(value)?;
         }

@@ -10,7 +10,7 @@ use leno_resources::{
     Condition, Cron, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
     TcpSocket, WAYPOINT_LABEL, Workload,
 };
-use leno_types::WorkloadApiAddress;
+use leno_types::{Datagrams, WorkloadApiAddress};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,8 @@ pub struct Launch {
     pub certificates: Certificates,
     /// How its traffic is captured.
     pub capture: Choice,
+    /// Which of its datagrams its proxy carries.
+    pub datagrams: Datagrams,
     /// The user and the group that it runs as.
     pub account: RunAs,
     /// Files and directories that it sees at other places.
@@ -227,6 +229,7 @@ impl Draft<'_> {
             group: None,
             certificates: settings.certificates.clone(),
             capture: settings.capture,
+            datagrams: self.datagrams(located, workload, settings),
             account,
             volumes: spec.volumes.iter().map(volume).collect(),
             limits: spec.resources.limits,

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Service as ServiceObject, ServicePort, ServiceS
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{Located, Object, Workload, WorkloadPort};
-use leno_types::{InstanceName, ServiceName};
+use leno_types::{InstanceName, Protocol, ServiceName, UDP_APP_PROTOCOL};
 
 use super::Draft;
 
@@ -241,12 +241,23 @@ impl Draft<'_> {
                 self.problem(located, &path, reason);
             }
             fill_protocol(port, &targets);
+            let is_carried = port.app_protocol.as_deref() == Some(UDP_APP_PROTOCOL);
+            if is_carried && port.protocol.as_deref() != Some("UDP") {
+                let path = format!("spec.ports[{index}].protocol");
+                let reason = "the workloads declare this port to be of UDP: use protocol: UDP";
+                self.problem(located, &path, reason.to_owned());
+            }
             if let Some(transport @ ("UDP" | "SCTP")) = port.protocol.as_deref()
                 && !vips.is_empty()
+                && !(transport == "UDP" && is_carried)
             {
                 let path = format!("spec.ports[{index}].protocol");
+                let unless = match transport {
+                    "UDP" => format!(" without appProtocol: {UDP_APP_PROTOCOL}"),
+                    _ => String::new(),
+                };
                 let reason = format!(
-                    "the address of a Service carries TCP alone, no {transport}: make it headless \
+                    "the address of a Service carries TCP alone, no {transport}{unless}: make it headless \
                      (clusterIP: None), so that clients call the instances themselves"
                 );
                 self.problem(located, &path, reason);
@@ -317,10 +328,14 @@ fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String
 
 /// The service of a workload that has ports and no service of its name.
 fn implied(workload: &Workload) -> ServiceObject {
+    let transport = |port: &WorkloadPort| match port.protocol() {
+        Protocol::Udp => "UDP",
+        _ => "TCP",
+    };
     let port = |port: &WorkloadPort| ServicePort {
         name: Some(port.name.clone()).filter(|name| !name.is_empty()),
         port: port.port.into(),
-        protocol: Some("TCP".to_owned()),
+        protocol: Some(transport(port).to_owned()),
         app_protocol: port.app_protocol.clone(),
         ..ServicePort::default()
     };

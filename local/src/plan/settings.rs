@@ -10,11 +10,11 @@ use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
     INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, PATHS_ANNOTATION,
-    PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, promote_after,
-    spiffe_socket,
+    PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, UDP_ANNOTATION, Workload,
+    promote_after, spiffe_socket,
 };
 use leno_supervise::Share;
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Datagrams, Egress, MtlsMode};
 
 use super::{Certificates, Defaults};
 
@@ -34,6 +34,8 @@ pub(super) struct Settings {
     pub(super) share: Option<Share>,
     /// In node mode, how long it is busy before it gets a process of its own, if that is said; `None` in it: it gets none.
     pub(super) promote_after: Option<Option<Duration>>,
+    /// Which datagrams its proxy carries, as far as annotations and labels say it.
+    pub(super) datagrams: Option<Datagrams>,
 }
 
 /// Where proxies run: the value of `leno.dev/mode`.
@@ -113,5 +115,6 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)
         }),
+        datagrams: setting(UDP_ANNOTATION).and_then(|value| value.parse().ok()),
     }
 }

@@ -264,6 +264,38 @@ spec: {command: [run]}
 }
 
 #[test]
+fn datagrams_are_carried_where_a_port_or_an_annotation_asks() {
+    let of = |of_namespace: &str, of_workload: &str, port: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: \
+             {{{of_namespace}}}}}\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: \
+             {{name: game, namespace: shop, labels: {{{of_workload}}}}}\nspec: {{command: [run], \
+             ports: [{{name: play, port: 7000, appProtocol: {port}}}]}}\n"
+        );
+        let plan = Plan::make(&documents(&text), DEFAULTS, &Plan::default());
+        plan.map(|plan| {
+            let game = &plan.instances[&instance("shop/game-0")];
+            (game.launch.datagrams, game.listening.clone())
+        })
+        .map_err(|problems| problems[0].to_string())
+    };
+    use leno_types::Datagrams::{All, Enabled, Off};
+    assert_eq!(of("", "", "tcp"), Ok((Off, vec![7000])));
+    assert_eq!(of("", "", "leno.dev/udp"), Ok((Enabled, vec![])), "nothing listens by TCP");
+    assert_eq!(of("leno.dev/udp: all", "", "tcp"), Ok((All, vec![7000])));
+    assert_eq!(of("leno.dev/udp: all", "leno.dev/udp: enabled", "tcp").unwrap().0, Enabled);
+    assert_eq!(of("", "leno.dev/inject: disabled", "leno.dev/udp").unwrap().0, Off);
+    for (of_namespace, of_workload, reason) in [
+        ("leno.dev/udp: off", "", "its datagrams are not carried"),
+        ("leno.dev/mode: node", "", "node proxies do not carry datagrams yet"),
+        ("", "leno.dev/capture: nftables", "nftables cannot capture datagrams"),
+    ] {
+        let problem = of(of_namespace, of_workload, "leno.dev/udp").unwrap_err();
+        assert!(problem.contains(reason), "{problem}");
+    }
+}
+
+#[test]
 fn who_shares_a_node_proxy_is_said_on_workload_or_namespace() {
     let group = |of_namespace: &str, of_workload: &str| {
         let text = format!(
@@ -466,8 +498,10 @@ fn a_port_of_udp_with_a_virtual_address_is_refused() {
     };
     assert_eq!(
         problems(&service("")),
-        "/srv/mesh.yaml:27:59: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP: \
-         make it headless (clusterIP: None), so that clients call the instances themselves"
+        "/srv/mesh.yaml:27:59: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP \
+         without appProtocol: leno.dev/udp: make it headless (clusterIP: None), so that clients call the instances themselves"
     );
     assert_eq!(plan(&service("clusterIP: None, ")).services.len(), 4);
+    let carried = service("").replace("protocol: UDP", "protocol: UDP, appProtocol: leno.dev/udp");
+    assert_eq!(plan(&carried).services.len(), 4);
 }

@@ -8,7 +8,7 @@ use leno_resources::{
     EGRESS_ANNOTATION, Located, MODE_ANNOTATION, MTLS_ANNOTATION, Object, PATHS_ANNOTATION,
     SPIFFE_SOCKET_ANNOTATION, Workload,
 };
-use leno_types::InstanceName;
+use leno_types::{InstanceName, Protocol};
 
 use super::{Certificates, Draft, Instance, Launch, settings};
 use crate::log::OWN_NAMES;
@@ -121,7 +121,7 @@ impl Draft<'_> {
                     label: String::new(),
                     full_names: Vec::new(),
                     addresses: subnet.addresses(number),
-                    listening: workload.spec.ports.iter().map(|port| port.port).collect(),
+                    listening: listening(workload),
                     published: published(workload),
                     mtls: settings.mtls,
                     flows: settings.flows,
@@ -137,6 +137,12 @@ impl Draft<'_> {
         }
         instances
     }
+}
+
+/// The ports of TCP, which show whether the program is ready.
+fn listening(workload: &Workload) -> Vec<u16> {
+    let ports = workload.spec.ports.iter().filter(|port| port.protocol() != Protocol::Udp);
+    ports.map(|port| port.port).collect()
 }
 
 fn published(workload: &Workload) -> Vec<(SocketAddr, u16)> {

@@ -14,6 +14,7 @@ mod certificate_times;
 mod claims;
 mod conformance;
 mod connect;
+mod datagrams;
 mod disturbance;
 mod egress;
 mod encryption;
@@ -146,10 +147,16 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ),
         (
             "encryption",
-            [encryption::cases(), hbone::cases(), waypoint::cases(), neighbours::cases()]
-                .into_iter()
-                .flatten()
-                .collect(),
+            [
+                encryption::cases(),
+                hbone::cases(),
+                waypoint::cases(),
+                neighbours::cases(),
+                datagrams::cases(),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         ),
         (
             "identity",

@@ -46,6 +46,7 @@ impl Node {
             flow_budget: None,
             ended: false,
             capture: Ok(Choice::Auto),
+            datagrams: Ok(leno_types::Datagrams::default()),
             own_users: false,
             sysctls: false,
             account: "default".to_owned(),
@@ -114,6 +115,7 @@ impl Node {
             fail_closed: true,
             excluded: Vec::new(),
             proxy_uid: 2102,
+            datagrams: Default::default(),
         };
         Captured::adopt(&workload).unwrap().is_some()
     }

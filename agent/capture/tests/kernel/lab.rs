@@ -88,6 +88,7 @@ impl Lab {
             fail_closed: wish.fail_closed,
             excluded: wish.excluded,
             proxy_uid: 2102,
+            datagrams: Default::default(),
             name: name.clone(),
         };
         make_network(&format!("{name}-in"), &format!("{name}-out"));

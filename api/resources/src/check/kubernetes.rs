@@ -8,6 +8,8 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use leno_types::UDP_APP_PROTOCOL;
+
 use super::{Check, Cursor, Name};
 use crate::metadata::SERVICE_NAME_LABEL;
 use crate::workload::MAX_PORTS;
@@ -119,9 +121,13 @@ fn service_ports(check: &mut Check<'_>, at: &Cursor<'_>, ports: &[ServicePort]) 
         check.port_name(&at.key("name"), name, &mut names, ports.len());
         check.port(&at.key("port"), port.port);
         let transport = transport(check, &at, port.protocol.as_deref());
-        if !numbers.insert((transport, port.port)) {
+        if !numbers.insert((transport.clone(), port.port)) {
             let reason = format!("{} is used by an earlier port", port.port);
             check.fail(&at.key("port"), reason);
+        }
+        if port.app_protocol.as_deref() == Some(UDP_APP_PROTOCOL) && transport != "UDP" {
+            let reason = format!("{UDP_APP_PROTOCOL} is for ports with protocol: UDP");
+            check.fail(&at.key("appProtocol"), reason);
         }
         match &port.target_port {
             Some(IntOrString::Int(number)) => check.port(&at.key("targetPort"), *number),

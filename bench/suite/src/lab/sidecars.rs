@@ -144,6 +144,7 @@ impl Sidecars {
                 fail_closed: true,
                 excluded: never_captured(&gateway()),
                 proxy_uid: PROXY_UID,
+                datagrams: Default::default(),
             };
             let captured = match dialled_port {
                 None => Some(leno_capture::capture(backend, &workload)?),

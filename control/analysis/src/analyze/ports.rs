@@ -10,7 +10,7 @@ use crate::mesh::Mesh;
 /// Values of `appProtocol` that decide how a port is served, and names of protocols that are
 /// relayed as bytes (RFC 6335; service names of IANA and names that charts use). The likeliest come
 /// first, because `nearest` prefers them.
-const PROTOCOLS: [&str; 53] = [
+const PROTOCOLS: [&str; 54] = [
     "http",
     "http2",
     "grpc",
@@ -20,6 +20,7 @@ const PROTOCOLS: [&str; 53] = [
     "kubernetes.io/h2c",
     "kubernetes.io/ws",
     "kubernetes.io/wss",
+    "leno.dev/udp",
     "amqp",
     "amqps",
     "beats",
@@ -96,7 +97,8 @@ fn protocols<'a>(
         let Some(declared) = declared.filter(|text| !text.is_empty()) else { continue };
         let known = PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(declared));
         // A name with a domain prefix is a private protocol, which Kubernetes allows.
-        let private = declared.contains('/') && !declared.starts_with("kubernetes.io/");
+        let ours = declared.starts_with("kubernetes.io/") || declared.starts_with("leno.dev/");
+        let private = declared.contains('/') && !ours;
         if known || private {
             continue;
         }
