@@ -52,6 +52,13 @@ pub enum DatagramRefusal {
     NoSource,
 }
 
+/// Where the application may listen, in the order in which it is looked for. A socket of all addresses answers from the one that the
+/// kernel chooses: for IPv4 that is the address that it answers to, so that it is sent to there.
+fn applications(server: SocketAddr, source: IpAddr) -> Vec<SocketAddr> {
+    let answering = source.is_ipv4().then_some(SocketAddr::new(source, server.port()));
+    answering.into_iter().chain(own_addresses(server)).collect()
+}
+
 impl Inbound {
     /// Decides on a flow.
     ///
@@ -90,7 +97,7 @@ impl Inbound {
         })?;
         let application = match parts.application {
             Some(application) => vec![application],
-            None => own_addresses(server).to_vec(),
+            None => applications(server, source),
         };
         let shared = Rc::clone(&self.shared);
         let revoked = async move {
@@ -99,5 +106,22 @@ impl Inbound {
             revoked(&shared, &access, changed, Some(&no_tls)).await;
         };
         Ok(DatagramPermit { source, application, revoked: Box::pin(revoked) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_application_of_all_addresses_is_reached_where_it_answers_from() {
+        let of = |server: &str, source: &str| {
+            let all = applications(server.parse().unwrap(), source.parse().unwrap());
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let v4 = ["192.0.0.8:53", "10.89.0.2:53", "127.0.0.1:53", "[::1]:53"];
+        assert_eq!(of("10.89.0.2:53", "192.0.0.8"), v4);
+        let v6 = ["[fd89::2]:53", "[::1]:53", "127.0.0.1:53"];
+        assert_eq!(of("[fd89::2]:53", "100:0:0:1::8"), v6);
     }
 }
