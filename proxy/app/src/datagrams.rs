@@ -8,14 +8,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use leno_datagram::{
     Asked, COUNTS, Captured, Count, Datagrams, Destinations, Gate, LocalFuture, Open, Parts,
-    Permitted, Refusal, Route, Routes,
+    Permitted, Refusal, Route, Routes, bind,
 };
 use leno_inbound::{DatagramFlow, DatagramPermit, DatagramRefusal};
 use leno_outbound::DatagramRoute;
 use leno_sockets::is_no_family;
 use leno_telemetry::{Kind, Measured};
 use leno_tls::TlsConfigs;
-use leno_transport::{PlaceholderDestinations, datagram_socket};
+use leno_transport::PlaceholderDestinations;
 use leno_types::ports;
 use tokio::sync::watch;
 
@@ -108,7 +108,7 @@ impl DatagramSockets {
 fn both_families(port: u16) -> anyhow::Result<Vec<std::net::UdpSocket>> {
     let mut sockets = Vec::new();
     for is_ipv6 in [false, true] {
-        match datagram_socket(is_ipv6, port) {
+        match bind(is_ipv6, port) {
             Ok(socket) => sockets.push(socket),
             // A machine without IPv6.
             Err(error) if is_ipv6 && is_no_family(&error) => {}
@@ -144,6 +144,17 @@ impl Routes for OfPlanes {
                 DatagramRoute::Refused(reason) => Route::Refused(reason),
             }
         })
+    }
+
+    fn still(&self, to: SocketAddr, route: &Route) -> bool {
+        let Some(planes) = self.0.upgrade() else { return false };
+        let route = match route.clone() {
+            Route::Mesh { server, identity } => DatagramRoute::Mesh { server, identity },
+            Route::Outside(to) => DatagramRoute::Outside(to),
+            // Asked for again by itself.
+            Route::Refused(_) => return true,
+        };
+        planes.outbound().still_routes_datagrams(to, &route)
     }
 }
 

@@ -1,6 +1,6 @@
 //! One worker: a thread with its own runtime, listeners, pools and counters.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -251,7 +251,7 @@ pub(crate) struct Planes {
     /// Connections of this thread to itself that were refused and are counted in the registry.
     refused_passages: Cell<u64>,
     /// What carries datagrams, if the workload has any.
-    datagrams: OnceCell<Datagrams>,
+    datagrams: RefCell<Option<Datagrams>>,
 }
 
 async fn serve(
@@ -461,7 +461,7 @@ impl Planes {
             unread_answers: Cell::new(0),
             lost_announcements: Cell::new(0),
             refused_passages: Cell::new(0),
-            datagrams: OnceCell::new(),
+            datagrams: RefCell::default(),
         }
     }
 
@@ -479,9 +479,7 @@ impl Planes {
         sockets: DatagramSockets,
         credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     ) -> anyhow::Result<()> {
-        let datagrams = sockets.carry(self, credentials)?;
-        // A worker begins once.
-        let _set = self.datagrams.set(datagrams);
+        self.datagrams.replace(Some(sockets.carry(self, credentials)?));
         Ok(())
     }
 
@@ -534,17 +532,15 @@ impl Planes {
                 let connections = self.admission.connections();
                 let (busy, charged) = (self.activity.busy(), budget::charged());
                 let http2 = leno_h2::open_counts();
-                let datagrams = self.datagrams.get().map(DatagramLoad::of);
+                let datagrams = self.datagrams.borrow().as_ref().map(DatagramLoad::of);
                 let load = Load { busy, connections, charged, http2, datagrams };
                 let _given_up = answer.send(load);
             }
             Command::Drain => self.activity.drain(),
             Command::Close(departure, answer) => {
                 self.open.send_replace(Some(departure));
-                // Clients open their flows again at another endpoint, or at the next proxy.
-                if let Some(datagrams) = self.datagrams.get() {
-                    datagrams.close();
-                }
+                // Clients open their flows again at another endpoint, or at the next proxy, which has sockets at the same ports.
+                drop(self.datagrams.take());
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
@@ -637,7 +633,7 @@ impl Planes {
         test_panic("sweep", b"");
         self.outbound.sweep();
         self.inbound.sweep();
-        if let Some(datagrams) = self.datagrams.get() {
+        if let Some(datagrams) = &*self.datagrams.borrow() {
             datagrams.sweep();
         }
         for exporter in &self.exporters {

@@ -26,11 +26,15 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections to proxies of servers. Beyond it a new one is refused.
 pub const CLIENT_CONNECTIONS: usize = 1024;
-/// Connections of proxies of clients. Beyond it a new one is refused.
+/// Connections of proxies of clients, half of them of one identity. Beyond it a new one is refused, unless it takes the place
+/// of an identity with more.
 pub const SERVER_CONNECTIONS: usize = 1024;
 /// Handshakes under way with clients. Beyond half of it a client shows its address first, which costs it a round trip;
-/// beyond it a new one is refused.
+/// beyond it a new one is refused, unless it takes the place of an address with more.
 pub const HANDSHAKES: usize = 64;
+/// Those of one address, so that a client that goes on with none of them keeps no other client from the workload. Those that
+/// have shown their address are counted apart: a client that claims the address of another keeps that one from nothing.
+pub const HANDSHAKES_OF_ADDRESS: usize = HANDSHAKES / 4;
 /// How long a connection may be silent. Short, since nothing else says that a proxy was killed.
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(10);
 /// How often a client's proxy sends something, so that the connection is not silent.

@@ -93,6 +93,8 @@ counts! {
         OutboundEvicted = r#"direction="outbound",result="evicted""#,
         /// Ended because there was no datagram for too long.
         OutboundIdle = r#"direction="outbound",result="idle""#,
+        /// Ended because datagrams for its destination go another way now, or nowhere.
+        OutboundMoved = r#"direction="outbound",result="moved""#,
         /// Not begun, since there were too many that leave the mesh.
         OutboundOutsideLimit = r#"direction="outbound",result="limit""#,
         /// Opened by a client.
@@ -123,7 +125,7 @@ counts! {
         InboundConnected = r#"direction="inbound",result="opened""#,
         /// The handshake failed.
         InboundConnectFailed = r#"direction="inbound",result="failed""#,
-        /// Refused, since there were too many.
+        /// Refused or ended, since there were too many, also of one address or identity.
         InboundConnectLimit = r#"direction="inbound",result="limit""#,
         /// Ended because the certificate of the other side has ended or was revoked.
         InboundUnproven = r#"direction="inbound",result="certificate""#,

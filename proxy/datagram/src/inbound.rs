@@ -22,7 +22,10 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::bounds::{CONNECTION_BYTES, FLOW_IDLE, HANDSHAKES, SERVER_CONNECTIONS, SERVER_FLOWS};
+use crate::bounds::{
+    CONNECTION_BYTES, FLOW_IDLE, HANDSHAKES, HANDSHAKES_OF_ADDRESS, SERVER_CONNECTIONS,
+    SERVER_FLOWS,
+};
 use crate::counts::{Count, Counts};
 use crate::outbound::DATAGRAM_BYTES;
 use crate::quic::chain;
@@ -37,7 +40,9 @@ pub(crate) struct Inbound {
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
     places: Shares<Identity>,
-    handshakes: Cell<usize>,
+    /// By address, apart those that have shown that it is theirs.
+    handshakes: Shares<(IpAddr, bool)>,
+    of_clients: Shares<Identity>,
     /// By the number that QUIC gives each.
     connections: RefCell<HashMap<usize, (Connection, ProvenPeer)>>,
     /// What applications send is read into it, within one turn.
@@ -82,7 +87,8 @@ impl Inbound {
             credentials,
             counts,
             places: Shares::new(SERVER_FLOWS, SERVER_FLOWS.div_ceil(2)),
-            handshakes: Cell::new(0),
+            handshakes: Shares::keeping(HANDSHAKES, HANDSHAKES_OF_ADDRESS),
+            of_clients: Shares::keeping(SERVER_CONNECTIONS, SERVER_CONNECTIONS.div_ceil(2)),
             connections: RefCell::default(),
             scratch: RefCell::new(vec![0; DATAGRAM_BYTES].into()),
         })
@@ -99,37 +105,50 @@ impl Inbound {
     /// Accepts connections until the endpoint is closed.
     pub(crate) async fn accept(self: &Rc<Self>, endpoint: &Endpoint) {
         while let Some(incoming) = endpoint.accept().await {
-            let (shaking, open) = (self.handshakes.get(), self.connections.borrow().len());
-            let is_full = open.saturating_add(shaking) >= SERVER_CONNECTIONS;
-            if shaking >= HANDSHAKES || is_full || !budget::admits() {
+            if !budget::admits() {
                 self.counts.count(Count::InboundConnectLimit);
                 incoming.refuse();
                 continue;
             }
-            if shaking >= HANDSHAKES / 2 && !incoming.remote_address_validated() {
-                // One that may not is one that has done so.
+            let is_shown = incoming.remote_address_validated();
+            let from = incoming.remote_address().ip().to_canonical();
+            let may_begin = is_shown || self.handshakes.held() < HANDSHAKES / 2;
+            let place = may_begin.then(|| self.handshakes.take((from, is_shown))).flatten();
+            let Some(place) = place else {
+                // A client that may not be asked for its address again has shown it.
                 if let Err(error) = incoming.retry() {
+                    self.counts.count(Count::InboundConnectLimit);
                     error.into_incoming().refuse();
                 }
                 continue;
-            }
-            self.handshakes.set(shaking.saturating_add(1));
+            };
             let inbound = Rc::clone(self);
             // Ends with the connection.
             spawn_contained(async move {
-                let shaking = Handshake(Rc::clone(&inbound));
-                match inbound.prove(incoming).await {
-                    Ok((connection, peer)) => {
-                        drop(shaking);
-                        inbound.counts.count(Count::InboundConnected);
-                        inbound.serve(connection, peer).await;
-                    }
-                    Err(error) => {
+                match place.hold(inbound.prove(incoming)).await {
+                    Some(Ok((connection, peer))) => inbound.admit(connection, peer).await,
+                    Some(Err(error)) => {
                         inbound.counts.count(Count::InboundConnectFailed);
                         tracing::debug!(%error, "a client of datagrams is refused");
                     }
+                    None => inbound.counts.count(Count::InboundConnectLimit),
                 }
             });
+        }
+    }
+
+    /// Serves a connection as long as there is a place for it.
+    async fn admit(self: &Rc<Self>, connection: Connection, peer: ProvenPeer) {
+        let served = match self.of_clients.take(peer.identity().clone()) {
+            Some(place) => {
+                self.counts.count(Count::InboundConnected);
+                place.hold(self.serve(connection.clone(), peer)).await
+            }
+            None => None,
+        };
+        if served.is_none() {
+            self.counts.count(Count::InboundConnectLimit);
+            connection.close(VarInt::from_u32(0), b"");
         }
     }
 
@@ -394,15 +413,6 @@ impl Application {
 impl Drop for Listed {
     fn drop(&mut self) {
         self.flows.borrow_mut().remove(&self.number);
-    }
-}
-
-/// A handshake under way.
-struct Handshake(Rc<Inbound>);
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        self.0.handshakes.set(self.0.handshakes.get().saturating_sub(1));
     }
 }
 

@@ -34,6 +34,7 @@ mod outbound;
 mod peers;
 mod quic;
 mod sending;
+mod sockets;
 mod table;
 mod wire;
 
@@ -58,6 +59,7 @@ use tokio::task::AbortHandle;
 pub use captured::{Captured, Destinations};
 use counts::Counts;
 pub use counts::{COUNTS, Count};
+pub use sockets::bind;
 pub use wire::Refusal;
 
 use inbound::Inbound;
@@ -87,6 +89,9 @@ pub enum Route {
 pub trait Routes: fmt::Debug {
     /// Where datagrams for this address go, for the flow that begins now.
     fn route(&self, to: SocketAddr) -> LocalFuture<'_, Route>;
+
+    /// Whether datagrams for this address may still go by this route, as far as is known now.
+    fn still(&self, to: SocketAddr, route: &Route) -> bool;
 }
 
 /// A flow that a client asks for.
@@ -207,8 +212,8 @@ impl Datagrams {
         tasks.push(spawn_contained(follow).abort_handle());
     }
 
-    /// Ends flows that are idle, and connections that have none or whose certificates have ended. To be called every few
-    /// seconds.
+    /// Ends flows that are idle or whose route is another one now, and connections that have none or whose certificates have
+    /// ended. To be called every few seconds.
     pub fn sweep(&self) {
         self.outbound.sweep();
         if let Some(configs) = &*self.credentials.borrow() {

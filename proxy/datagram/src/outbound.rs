@@ -8,7 +8,7 @@
 //! ```
 //! A task for each flow opens it, waits for its end, and then forgets it; the next datagram begins another one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -68,6 +68,9 @@ pub(crate) struct Outbound {
 
 #[derive(Debug)]
 struct Flow {
+    original: SocketAddr,
+    /// How it goes, once that is known.
+    route: OnceCell<Route>,
     path: RefCell<Path>,
     task: RefCell<Option<AbortHandle>>,
 }
@@ -191,7 +194,8 @@ impl Outbound {
 
     fn begin(self: &Rc<Self>, key: FlowKey, original: SocketAddr) -> Rc<Flow> {
         let path = RefCell::new(Path::Opening(Vec::new()));
-        let flow = Rc::new(Flow { path, task: RefCell::default() });
+        let (route, task) = (OnceCell::new(), RefCell::default());
+        let flow = Rc::new(Flow { original, route, path, task });
         let inserted = self.flows.borrow_mut().insert(key, Rc::clone(&flow), Instant::now());
         let (number, evicted) = inserted;
         if let Some(evicted) = evicted {
@@ -201,7 +205,7 @@ impl Outbound {
         let (outbound, of_task) = (Rc::clone(self), Rc::clone(&flow));
         // Ends with the flow.
         let task = spawn_contained(async move {
-            outbound.run(&of_task, key, original).await;
+            outbound.run(&of_task, key).await;
             outbound.flows.borrow_mut().remove(&key, number);
         });
         flow.task.replace(Some(task.abort_handle()));
@@ -239,8 +243,9 @@ impl Outbound {
     }
 
     /// The life of a flow.
-    async fn run(self: &Rc<Self>, flow: &Flow, key: FlowKey, original: SocketAddr) {
-        let opened = timeout(OPEN_TIMEOUT, self.open(key, original)).await;
+    async fn run(self: &Rc<Self>, flow: &Flow, key: FlowKey) {
+        let original = flow.original;
+        let opened = timeout(OPEN_TIMEOUT, self.open(flow, key)).await;
         match opened.unwrap_or(Err(NotOpened::Timeout)) {
             Ok(Opened::Mesh(mesh)) => {
                 self.counts.count(Count::OutboundOpened);
@@ -274,12 +279,9 @@ impl Outbound {
         }
     }
 
-    async fn open(
-        self: &Rc<Self>,
-        key: FlowKey,
-        original: SocketAddr,
-    ) -> Result<Opened, NotOpened> {
-        match self.routes.route(original).await {
+    async fn open(self: &Rc<Self>, flow: &Flow, key: FlowKey) -> Result<Opened, NotOpened> {
+        let route = self.routes.route(flow.original).await;
+        match flow.route.get_or_init(|| route).clone() {
             Route::Refused(reason) => Err(NotOpened::Refused(reason)),
             Route::Outside(to) => {
                 let place = OutsidePlace::take(&self.outside).ok_or(NotOpened::Limit)?;
@@ -332,17 +334,21 @@ impl Outbound {
         loop {
             // An error of the socket is told by the read.
             let _readable = socket.readable().await;
-            let mut scratch = self.scratch.borrow_mut();
-            match socket.try_recv(&mut scratch) {
-                Ok(length) => self.deliver(key, scratch.get(..length).unwrap_or_default()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Nothing listens there; something may later.
-                Err(error) => {
-                    tracing::debug!(%error, client = %key.client, "a server outside of the mesh")
-                }
-            }
-            drop(scratch);
+            self.pass_on(socket, key);
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Passes on what waits in the socket to such a server.
+    fn pass_on(&self, socket: &UdpSocket, key: FlowKey) {
+        let mut scratch = self.scratch.borrow_mut();
+        match socket.try_recv(&mut scratch) {
+            Ok(length) => self.deliver(key, scratch.get(..length).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Nothing listens there; something may later.
+            Err(error) => {
+                tracing::debug!(%error, client = %key.client, "a server outside of the mesh");
+            }
         }
     }
 
@@ -363,11 +369,16 @@ impl Outbound {
         }
     }
 
-    /// Ends flows without datagrams, and connections without flows.
+    /// Ends flows without datagrams, those whose route is another one now, and connections without flows.
     pub(crate) fn sweep(&self) {
         let idle = self.flows.borrow_mut().expire(Instant::now(), FLOW_IDLE);
         self.counts.count_many(Count::OutboundIdle, idle.len());
-        idle.iter().for_each(|flow| flow.end());
+        let has_moved = |flow: &Rc<Flow>| {
+            flow.route.get().is_some_and(|route| !self.routes.still(flow.original, route))
+        };
+        let moved = self.flows.borrow_mut().take_if(has_moved);
+        self.counts.count_many(Count::OutboundMoved, moved.len());
+        idle.iter().chain(&moved).for_each(|flow| flow.end());
         self.peers.sweep();
     }
 

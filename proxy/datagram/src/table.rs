@@ -77,6 +77,12 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
     }
 
+    /// Removes these values.
+    pub(crate) fn take_if(&mut self, is_over: impl Fn(&V) -> bool) -> Vec<V> {
+        let over = |_: &K, entry: &mut Entry<V>| is_over(&entry.value);
+        self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
+    }
+
     /// Removes all.
     pub(crate) fn clear(&mut self) -> Vec<V> {
         self.order.clear();

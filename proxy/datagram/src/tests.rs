@@ -79,6 +79,10 @@ impl Routes for Map {
         let known = self.routes.borrow().get(&to).cloned();
         Box::pin(async move { known.unwrap_or(Route::Refused("no route")) })
     }
+
+    fn still(&self, to: SocketAddr, route: &Route) -> bool {
+        self.routes.borrow().get(&to) == Some(route)
+    }
 }
 
 /// A gate whose answer a test changes.

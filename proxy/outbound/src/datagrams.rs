@@ -53,10 +53,7 @@ impl Outbound {
         let now = resolution.borrow().clone();
         match now {
             Resolution::Pending if may_be_meshed(to.ip()) => DatagramRoute::Refused(NOT_RESOLVED),
-            Resolution::Pending | Resolution::Unknown if !self.shared.egress.allows(to) => {
-                DatagramRoute::Refused(egress::DENIED)
-            }
-            Resolution::Pending | Resolution::Unknown => DatagramRoute::Outside(to),
+            Resolution::Pending | Resolution::Unknown => self.to_unknown(to),
             Resolution::Workload(workload) => self.to_workload(&workload, to),
             Resolution::Service(service) => match service.datagram_port(to.port()) {
                 None => DatagramRoute::Refused(NOT_DECLARED),
@@ -65,6 +62,34 @@ impl Outbound {
                     Some(endpoint) => self.to_endpoint(endpoint, to),
                 },
             },
+        }
+    }
+
+    /// Whether datagrams for `to` may still go by this route: egress, endpoints and who has a proxy change.
+    #[must_use]
+    pub fn still_routes_datagrams(&self, to: SocketAddr, route: &DatagramRoute) -> bool {
+        let to = canonical(to);
+        if self.shared.local.is_local(to.ip()) {
+            return *route == DatagramRoute::Outside(to);
+        }
+        let now = self.destinations.directory().watch(to.ip()).borrow().clone();
+        match now {
+            // What was said before holds until something else is.
+            Resolution::Pending => true,
+            Resolution::Unknown => self.to_unknown(to) == *route,
+            Resolution::Workload(workload) => self.to_workload(&workload, to) == *route,
+            Resolution::Service(service) => {
+                let port = service.datagram_port(to.port());
+                let mut endpoints = port.iter().flat_map(|port| &*port.endpoints);
+                endpoints.any(|endpoint| self.to_endpoint(endpoint, to) == *route)
+            }
+        }
+    }
+
+    fn to_unknown(&self, to: SocketAddr) -> DatagramRoute {
+        match self.shared.egress.allows(to) {
+            true => DatagramRoute::Outside(to),
+            false => DatagramRoute::Refused(egress::DENIED),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets for datagrams of the workload, and where they were meant to go.
+//! Where datagrams of the workload were meant to go.
 #![expect(unsafe_code, reason = "no crate in use reads a socket option of a level of our own")]
 
 use std::io;
@@ -9,32 +9,6 @@ use std::os::fd::AsRawFd;
 use leno_types::canonical;
 use leno_types::source::{CLIENT_LEVEL, placeholder_number};
 use nix::libc;
-use socket2::{Domain, Protocol, Socket, Type};
-
-/// Bytes that wait in a socket until this worker comes round: bursts of some thousand datagrams. The kernel caps it at
-/// `net.core.rmem_max`.
-const RECEIVE_BUFFER: usize = 1 << 20;
-
-/// A socket of all addresses of a family at this port. It may send from addresses that are local by a route alone.
-///
-/// # Errors
-/// The system's reason: the port is taken, the family is switched off, ...
-pub fn datagram_socket(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
-    let any = match is_ipv6 {
-        true => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        false => Ipv4Addr::UNSPECIFIED.into(),
-    };
-    let address = SocketAddr::new(any, port);
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    if is_ipv6 {
-        socket.set_only_v6(true)?;
-        socket.set_freebind_v6(true)?;
-    }
-    socket.set_nonblocking(true)?;
-    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
-}
 
 /// Asks the capture's kernel programs what placeholders stand for.
 #[derive(Debug)]
@@ -91,15 +65,5 @@ mod tests {
         for placeholder in ["127.64.0.1", "100:0:0:1:1::1"] {
             assert!(of(placeholder).raw_os_error().is_some(), "{placeholder}");
         }
-    }
-
-    #[test]
-    fn families_share_a_port_and_two_sockets_of_one_do_not() {
-        let v4 = datagram_socket(false, 0).unwrap();
-        let port = v4.local_addr().unwrap().port();
-        let v6 = datagram_socket(true, port).unwrap();
-        assert_eq!(v6.local_addr().unwrap().port(), port);
-        let taken = datagram_socket(false, port).unwrap_err();
-        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     }
 }

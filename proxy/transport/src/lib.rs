@@ -63,7 +63,7 @@ pub use admission::{Admission, Admitted, Directions, MIN_CONNECTIONS, Refusal};
 pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
 pub use clock::now;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
-pub use datagram::{PlaceholderDestinations, datagram_socket};
+pub use datagram::PlaceholderDestinations;
 pub use destroyed::{follow_destroyed, lost_announcements};
 pub use detect::{Opening, Speaker, Verdict, Waits, judge};
 pub use hello::{ClientHello, Hello, OwnTls};

@@ -125,3 +125,48 @@ fn only_ports_open_a_flow() {
         pair.reaches(&socket().await, b"as before").await;
     });
 }
+
+/// Passes on what clients send, and of the answers the demand to show an address alone, so that no handshake comes to its end.
+async fn dead_end(to: SocketAddr) -> SocketAddr {
+    let (near, far) = (socket().await, UdpSocket::bind("127.0.0.8:0").await.unwrap());
+    let at = near.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        let (mut client, mut one, mut other) = (None, [0; 2048], [0; 2048]);
+        loop {
+            tokio::select! {
+                received = near.recv_from(&mut one) => {
+                    let (length, from) = received.unwrap();
+                    client = Some(from);
+                    far.send_to(&one[..length], to).await.unwrap();
+                }
+                received = far.recv_from(&mut other) => {
+                    let (length, _) = received.unwrap();
+                    // RFC 9000 section 17.2.5.
+                    let is_retry = other[0] & 0xf0 == 0xf0;
+                    if let Some(client) = client.filter(|_| is_retry) {
+                        near.send_to(&other[..length], client).await.unwrap();
+                    }
+                }
+            }
+        }
+    });
+    at
+}
+
+#[test]
+fn handshakes_that_do_not_go_on_keep_no_other_client_out() {
+    run(async {
+        let pair = Pair::start().await;
+        let socket = std::net::UdpSocket::bind("127.0.0.7:0").unwrap();
+        let configs = configs(&pair.client.keyring);
+        let endpoints = Endpoints::new(vec![socket], Some(&configs)).unwrap();
+        let at = dead_end(pair.server.quic_at).await;
+        let begin = |_| endpoints.connect(at, identity(CART), &configs).unwrap();
+        let _connecting: Vec<_> = (0..2 * crate::bounds::HANDSHAKES).map(begin).collect();
+        pair.server.counted(Count::InboundConnectLimit, 1).await;
+        let began = tokio::time::Instant::now();
+        pair.reaches(&super::socket().await, b"others").await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!(pair.server.count(Count::InboundConnected), 1);
+    });
+}

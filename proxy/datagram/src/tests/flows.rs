@@ -151,3 +151,28 @@ fn a_flood_takes_no_more_than_there_is_room_for_and_harms_no_other_flow() {
         assert_eq!(pair.client.datagrams.open().flows[0], 2);
     });
 }
+
+#[test]
+fn a_flow_ends_when_its_route_is_another_one() {
+    run(async {
+        let pair = Pair::start().await;
+        let socket = socket().await;
+        let outside = echo("127.0.0.9").await;
+        let to = pair.application;
+        for (route, opened) in [
+            (Route::Outside(outside), Count::OutboundOutside),
+            (pair.route(CART), Count::OutboundOpened),
+            (Route::Outside(outside), Count::OutboundOutside),
+        ] {
+            let before = pair.client.count(opened);
+            pair.client.leads(PLACEHOLDER, to, route);
+            pair.client.datagrams.sweep();
+            pair.reaches(&socket, b"by this route").await;
+            pair.client.datagrams.sweep();
+            pair.reaches(&socket, b"by this route still").await;
+            assert_eq!(pair.client.count(opened), before + 1);
+        }
+        assert_eq!(pair.client.count(Count::OutboundMoved), 2);
+        assert_eq!(pair.server.datagrams.open().flows[1], 0, "its stream has ended");
+    });
+}
