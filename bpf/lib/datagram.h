@@ -135,6 +135,16 @@ static __always_inline bool is_own_datagram(const struct socket_address *to)
 	       (config.datagrams != DATAGRAMS_WITH_DNS && to->port == bpf_htons(DNS_PORT));
 }
 
+/* Whether this is an address that no packet of the network comes from: addresses of IPv6 that are routed to lo,
+ * and the receiver's own, pass the kernel's check of sources, which IPv6 has none of.
+ */
+static __always_inline bool is_forged_source(const struct socket_address *from,
+					     const struct socket_address *to)
+{
+	return is_loopback(from) || is_stand_in(from) || placeholder_number(from) != NO_PLACEHOLDER ||
+	       same_ip(from, to);
+}
+
 /* Whether a datagram that arrives for a socket that is not connected is dropped. Datagrams of the mesh come
  * as packets of QUIC, and answers from outside of it to connected sockets of the proxy.
  */
@@ -145,7 +155,7 @@ static __always_inline bool is_plain_datagram(const struct socket_address *remot
 	if (is_loopback(remote) || is_loopback(local) || same_ip(remote, local) ||
 	    is_stand_in(remote))
 		return false;
-	/* between the application and its proxy: packets from elsewhere have no route to a placeholder */
+	/* between the application and its proxy; leno_datagram_ingress drops packets from elsewhere */
 	if (placeholder_number(remote) != NO_PLACEHOLDER ||
 	    placeholder_number(local) != NO_PLACEHOLDER)
 		return false;

@@ -11,6 +11,7 @@
 #include <linux/errno.h>
 #include <linux/in.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -24,6 +25,7 @@
 #include "../lib/excluded.h"
 #include "../lib/listeners.h"
 #include "../lib/original.h"
+#include "../lib/packet.h"
 #include "../lib/proxy.h"
 #include "../lib/sockopt.h"
 #include "../lib/verdict.h"
@@ -32,6 +34,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define ALLOW 1
 #define DENY 0
+
+/* Of lo, in every network namespace (the kernel's LOOPBACK_IFINDEX). */
+#define LOOPBACK_IFINDEX 1
 
 /* Fails the system call with this error; with EPERM before Linux 5.18, which lacks the helper. */
 static __always_inline int deny(int error)
@@ -315,6 +320,34 @@ int leno_recvmsg6(struct bpf_sock_addr *ctx)
 		ctx->user_port = shown->port;
 	}
 	return ALLOW;
+}
+
+/* Drops what comes over the network from addresses that this namespace alone has: the sources by which the
+ * application and its proxy know each other's datagrams. Attached only where datagrams are captured.
+ */
+SEC("cgroup_skb/ingress")
+int leno_datagram_ingress(struct __sk_buff *skb)
+{
+	struct socket_address from, to;
+	__be32 ips[8];
+
+	if (skb->ifindex == LOOPBACK_IFINDEX)
+		return ALLOW;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, offsetof(struct ipv6_start, from), ips, sizeof(ips)))
+			return DENY;
+		from = ipv6_address(ips[0], ips[1], ips[2], ips[3], 0);
+		to = ipv6_address(ips[4], ips[5], ips[6], ips[7], 0);
+	} else {
+		if (bpf_skb_load_bytes(skb, offsetof(struct ipv4_start, from), ips, 8))
+			return DENY;
+		from = ipv4_address(ips[0], 0);
+		to = ipv4_address(ips[1], 0);
+	}
+	if (!is_forged_source(&from, &to))
+		return ALLOW;
+	count(INBOUND_DROPPED_FORGED);
+	return DENY;
 }
 
 /* The peer's address that the application sees: for a captured socket the address that it dialled, for

@@ -101,6 +101,9 @@ indexes! {
         DatagramUnknown = "datagram_unknown",
         /// Datagrams from elsewhere that are not of the mesh, which are dropped where the proxy carries datagrams.
         InboundDroppedDatagram = "inbound_dropped_datagram",
+        /// Packets from elsewhere that claim an address of this namespace's own, which are dropped where the proxy carries
+        /// datagrams.
+        InboundDroppedForged = "inbound_dropped_forged",
     }
 }
 

@@ -45,6 +45,7 @@ const HOOKS: &[(&str, AttachPoint)] = &[
 /// Those of workloads whose datagrams are captured, besides the others. They come first, as programs that show the
 /// application where answers come from come before those that capture.
 const DATAGRAM_HOOKS: &[(&str, AttachPoint)] = &[
+    ("leno_datagram_ingress", AttachPoint::Workload),
     ("leno_recvmsg4", AttachPoint::Workload),
     ("leno_recvmsg6", AttachPoint::Workload),
     ("leno_sendmsg4", AttachPoint::Workload),

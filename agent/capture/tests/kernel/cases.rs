@@ -233,7 +233,7 @@ pub fn link_local_ipv6_has_no_way_past_the_proxy(backend: Backend) {
 
 pub fn an_excluded_link_local_prefix_passes(backend: Backend) {
     let excluded = vec![("fe80::".parse().unwrap(), 10)];
-    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true });
+    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true, ..default() });
     let (mut app, mut outside) = (lab.app(), lab.outside());
     let [_, outer] = lab.link_local();
     let server: SocketAddr = outside.serve_at("[::]").parse().unwrap();
@@ -245,7 +245,7 @@ pub fn an_excluded_link_local_prefix_passes(backend: Backend) {
 
 pub fn excluded_prefixes_pass(backend: Backend) {
     let excluded = vec![("10.77.0.1".parse().unwrap(), 32), ("fd77::".parse().unwrap(), 64)];
-    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true });
+    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true, ..default() });
     let (mut app, mut outside) = (lab.app(), lab.outside());
     for ip in OUTSIDE {
         let server = outside.serve_at(ip);

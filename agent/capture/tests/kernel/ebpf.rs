@@ -2,8 +2,9 @@
 
 use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, let_pass, prune};
+use leno_types::Datagrams;
 
-use crate::lab::{BY_USER, DialReport, Lab, OUTSIDE, POD, VIP, Wish, has_root};
+use crate::lab::{self, BY_USER, DialReport, Lab, OUTSIDE, POD, VIP, Wish, has_root};
 
 fn lab() -> Option<Lab> {
     has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
@@ -151,5 +152,30 @@ fn a_socket_bound_to_a_device_is_captured() {
     for vip in VIP {
         let to = format!("{vip}:80");
         DialReport(app.ask(&format!("dial-device eth0 {to}"))).assert_captured(&to);
+    }
+}
+
+#[test]
+fn datagrams_in_plaintext_and_from_forged_addresses_are_dropped() {
+    if !has_root() {
+        return;
+    }
+    let wish = Wish { datagrams: Datagrams::Enabled, ..Wish::default() };
+    let lab = Lab::new(Backend::Ebpf, wish);
+    let (mut app, mut outside) = (lab.app(), lab.outside());
+    for (pod, plain) in POD.iter().zip(OUTSIDE) {
+        let server = app.ask(&format!("udp-listen {pod}:0"));
+        let before = lab.count("inbound_dropped_datagram");
+        let answer = outside.ask(&format!("udp-dial {plain}:0 {server}"));
+        assert!(answer.starts_with("error "), "{answer}");
+        lab.wait_for_count("inbound_dropped_datagram", before + 1);
+    }
+    // The stand-in address, by which the application knows its proxy, and a placeholder.
+    let server = app.ask(&format!("udp-listen {}:0", POD[1]));
+    for (nth, source) in ["100:0:0:1::8", "100:0:0:1:1::7"].into_iter().enumerate() {
+        lab::inside(lab.outside_netns(), &format!("ip address add {source} dev lo nodad"));
+        let answer = outside.ask(&format!("udp-dial [{source}]:0 {server}"));
+        assert!(answer.starts_with("error "), "{answer}");
+        lab.wait_for_count("inbound_dropped_forged", nth as u64 + 1);
     }
 }

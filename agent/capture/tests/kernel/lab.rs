@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
+use leno_types::Datagrams;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -63,6 +64,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Wish {
     pub fail_closed: bool,
     pub excluded: Vec<(IpAddr, u8)>,
+    pub datagrams: Datagrams,
 }
 
 pub struct Lab {
@@ -88,7 +90,7 @@ impl Lab {
             fail_closed: wish.fail_closed,
             excluded: wish.excluded,
             proxy_uid: 2102,
-            datagrams: Default::default(),
+            datagrams: wish.datagrams,
             name: name.clone(),
         };
         make_network(&format!("{name}-in"), &format!("{name}-out"));
