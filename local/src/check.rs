@@ -27,6 +27,8 @@ const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 const LAST_GOOD: &str = "leno_control_last_reload_good";
 /// Metric of a proxy: 1 while the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
+/// Metric of a proxy that carries datagrams.
+const FLOWS_OF_DATAGRAMS: &str = "leno_datagram_flows_open";
 
 /// The state of a machine and of the mesh on it.
 #[derive(Clone, Debug, Serialize)]
@@ -285,6 +287,9 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
     if !ejected.is_empty() {
         let endpoints: Vec<String> = ejected.iter().map(Ejected::endpoint).collect();
         *text += &format!(", ejects {}", endpoints.join(", "));
+    }
+    if value(&samples, FLOWS_OF_DATAGRAMS).is_some() {
+        text.push_str(", carries datagrams of UDP");
     }
     if value(&samples, CONNECTED) == Some(0.0) {
         *text += match healthy {

@@ -2,14 +2,15 @@
 //! them.
 
 use std::io::{ErrorKind, Read as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
-use leno_testkit::{netns, wait};
+use leno_testkit::{command, netns, wait};
 use nix::sys::signal::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::life::reference_is_true;
 use super::{Case, once};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -18,6 +19,10 @@ pub(super) fn cases() -> Vec<Case> {
         once!(datagrams_are_under_policies_that_change),
         once!(datagrams_go_on_after_a_proxy_was_killed),
         once!(datagrams_leave_the_mesh_as_egress_says),
+        once!(datagrams_go_on_while_proxies_are_replaced),
+        once!(datagrams_go_on_while_a_neighbour_floods_their_port),
+        once!(a_workload_that_does_not_ask_has_nothing_of_datagrams),
+        once!(datagrams_of_dns_are_carried_where_a_workload_asks),
     ]
 }
 
@@ -27,6 +32,8 @@ const MARKER: &str = "leno-datagram-4711";
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
 /// Where proxies take QUIC.
 const QUIC_PORT: u16 = 15008;
+/// Within it a proxy that was killed is noticed, which takes ten seconds, and the next one is asked, on a loaded machine.
+const NOTICED: Duration = Duration::from_secs(20);
 /// How long a changed policy, or the next proxy, may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -246,7 +253,11 @@ fn killed(lab: &Lab) -> Result<()> {
     until(lab, "client", echo, true)?;
     for instance in ["echo-0", "client-0"] {
         lab.kill(Piece::Proxy(instance), Signal::SIGKILL)?;
+        let began = Instant::now();
         until(lab, "client", echo, true).with_context(|| format!("the proxy of {instance}"))?;
+        let took = began.elapsed();
+        println!("the proxy of {instance} was killed: answered again after {took:?}");
+        ensure!(took < NOTICED, "the proxy of {instance}: {took:?}");
     }
     Ok(())
 }
@@ -277,4 +288,191 @@ fn leave(lab: &Lab) -> Result<()> {
         Ok(metrics.lines().find(count).map(drop))
     })?;
     until(lab, "client", ("echo", 7000), true)
+}
+
+/// Sends a numbered datagram every 10 ms from one connected socket until a file is there; prints how many were sent, how many came
+/// back, the longest time in ms without an answer, and the errors that the socket has reported. How many have come is in a second
+/// file.
+const STEADY: &str = r#"
+import os, socket, sys, time
+host, port, over, answers = sys.argv[1:5]
+to = socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_DGRAM)[0][4]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(to)
+answers = open(answers, 'w')
+s.setblocking(False)
+sent, came, errors, longest, last = 0, set(), 0, 0.0, time.monotonic()
+while not os.path.exists(over):
+    for call in (lambda: s.send(b"leno-datagram-4711 %d" % sent), lambda: came.add(s.recv(2048))):
+        before = len(came)
+        try:
+            call()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            errors += 1
+        if len(came) > before:
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            answers.seek(0)
+            answers.write(str(len(came)))
+            answers.flush()
+    sent += 1
+    time.sleep(0.01)
+print(sent, len(came), int(max(longest, time.monotonic() - last) * 1000), errors)
+"#;
+
+fn datagrams_go_on_while_proxies_are_replaced(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&strict(capture), MESH, |_| Ok(()))?;
+    lab.explain(replaced(&lab))?;
+    lab.end()
+}
+
+fn replaced(lab: &Lab) -> Result<()> {
+    until(lab, "client", ("echo", 7000), true)?;
+    let over = lab.directory().join("over");
+    let answers = lab.directory().join("answers");
+    let paths = [&over, &answers].map(|path| path.display().to_string());
+    let command = ["python3", "-c", STEADY, "echo", "7000", &paths[0], &paths[1]];
+    let steady = lab.spawn("client", &command)?;
+    let came = || -> u64 {
+        let written = std::fs::read_to_string(&answers).unwrap_or_default();
+        written.parse().unwrap_or_default()
+    };
+    for _ in 0..3 {
+        let said = command::text(lab.leno("upgrade").arg("--proxies"), LIMIT)?;
+        ensure!(said.starts_with("the next processes serve"), "{said}");
+        let before = came();
+        wait::until("answers to the client of before", LIMIT, || {
+            Ok((came() > before + 10).then_some(()))
+        })?;
+    }
+    until(lab, "client", ("echo", 7000), true)?;
+    std::fs::write(&over, "")?;
+    let said = command::success("the steady client", steady.finish(LIMIT)?)?;
+    println!("while proxies were replaced: sent, came, longest gap in ms, errors: {said}");
+    let errors = said.split_whitespace().last().unwrap_or_default();
+    ensure!(errors == "0", "the application's socket has reported errors: {said}");
+    for name in ["client-0", "echo-0"] {
+        let instance = lab.status()?.instance(name)?.clone();
+        ensure!((instance.restarts, instance.ready) == (0, true), "{instance:?}");
+    }
+    Ok(())
+}
+
+/// Sends packets of a file of hexadecimal lines, each as it is and with another number of a connection, and noise, for some seconds.
+const FLOOD: &str = r#"
+import os, random, socket, sys, time
+host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+packets = [bytes.fromhex(line) for line in sys.argv[4].split(",") if line]
+sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(16)]
+end, sent = time.monotonic() + seconds, 0
+while time.monotonic() < end:
+    for s in sockets:
+        noise = os.urandom(random.randrange(1, 1400))
+        initial = bytes([0xc0, 0, 0, 0, 1, 8]) + os.urandom(8) + bytes([8]) + os.urandom(8) + bytes([0, 0x44, 0x88]) + os.urandom(1172)
+        again = random.choice(packets) if packets else noise
+        for packet in (noise, initial, again):
+            try:
+                s.sendto(packet, (host, port))
+                sent += 1
+            except OSError:
+                pass
+print(sent)
+"#;
+
+fn datagrams_go_on_while_a_neighbour_floods_their_port(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&strict(capture), MESH, |_| Ok(()))?;
+    lab.explain(flooded(&lab))?;
+    lab.end()
+}
+
+fn flooded(lab: &Lab) -> Result<()> {
+    let frames = listen(lab)?;
+    until(lab, "client", ("echo", 7000), true)?;
+    // What the handshake of a client begins with: the packets of QUIC with a long header.
+    let quic = QUIC_PORT.to_be_bytes();
+    let heard = heard(frames)?;
+    let initials = heard.iter().filter_map(|frame| {
+        // Ethernet 14, IPv4 20, UDP 8.
+        let (ports, payload) = (frame.get(34..38)?, frame.get(42..)?);
+        (ports[2..] == quic && payload.first()? & 0xf0 == 0xc0).then(|| hex(payload))
+    });
+    let initials: Vec<String> = initials.take(4).collect();
+    ensure!(!initials.is_empty(), "no handshake of {} frames", heard.len());
+    let own = lab.status()?.address("echo-0", false)?.to_string();
+    let port = QUIC_PORT.to_string();
+    let command = ["python3", "-c", FLOOD, &own, &port, "8", &initials.join(",")];
+    let flood = lab.spawn("plain", &command)?;
+    // A flow that is open, and one of a client that begins meanwhile.
+    let said = send(lab, "client", ("4", "connect"), ("echo", 7000), (100, MARKER))?;
+    ensure!(said.came >= 90, "{} of 100 came: {}", said.came, said.last);
+    let began = Instant::now();
+    until(lab, "other", ("echo", 7000), true)?;
+    println!("under the flood the first answer took {:?}", began.elapsed());
+    ensure!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
+    let sent = command::success("the flood", flood.finish(LIMIT)?)?;
+    let metrics = lab.metrics("echo")?;
+    let of_datagrams = metrics.lines().filter(|line| line.starts_with("leno_datagram_connections"));
+    println!("{} packets of a flood: {:?}", sent.trim(), of_datagrams.collect::<Vec<_>>());
+    until(lab, "client", ("echo", 7000), true)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn a_workload_that_does_not_ask_has_nothing_of_datagrams(capture: Capture) -> Result<()> {
+    let documents = MESH.replace(
+        "{name: other, namespace: lab}",
+        "{name: other, namespace: lab, annotations: {leno.dev/udp: 'off'}}",
+    );
+    let lab = Lab::start(&strict(capture), &documents, |_| Ok(()))?;
+    lab.explain(has_nothing(&lab))?;
+    lab.end()
+}
+
+fn has_nothing(lab: &Lab) -> Result<()> {
+    until(lab, "client", ("echo", 7000), true)?;
+    let sockets = |who| -> Result<bool> {
+        let said = lab.text(who, &["cat", "/proc/net/udp", "/proc/net/udp6"])?;
+        // The ports 15001 and 15008.
+        Ok([":3A99 ", ":3AA0 "].iter().any(|port| said.contains(port)))
+    };
+    ensure!(sockets("client")? && !sockets("other")?, "sockets of a proxy without datagrams");
+    let metrics = lab.metrics("other")?;
+    ensure!(!metrics.contains("leno_datagram"), "{metrics}");
+    reference_is_true(&[&lab.metrics("client")?], |name| name.starts_with("leno_datagram"))?;
+    // What it sends is in plaintext, which the server drops, and an unmeshed one gets.
+    let said = send(lab, "other", ("4", "unconnected"), ("echo", 7000), (2, "plain"))?;
+    ensure!(said.came == 0, "strict served datagrams in plaintext");
+    let plain = lab.status()?.address("plain-0", false)?.to_string();
+    until(lab, "other", (&plain, 7001), true)
+}
+
+fn datagrams_of_dns_are_carried_where_a_workload_asks(capture: Capture) -> Result<()> {
+    let documents = MESH.replace(
+        "{name: other, namespace: lab}",
+        "{name: other, namespace: lab, annotations: {leno.dev/udp: all}}",
+    );
+    let lab = Lab::start(&strict(capture), &documents, |_| Ok(()))?;
+    lab.explain(dns(&lab))?;
+    lab.end()
+}
+
+fn dns(lab: &Lab) -> Result<()> {
+    let outside = |who| -> Result<bool> {
+        let metrics = lab.metrics(who)?;
+        let opened = "leno_datagram_flows_total{direction=\"outbound\",result=\"outside\"} ";
+        Ok(metrics.lines().any(|line| line.strip_prefix(opened).is_some_and(|count| count != "0")))
+    };
+    // The name server of the mesh is excluded from capture; another one may be anywhere.
+    let plain = lab.status()?.address("plain-0", false)?.to_string();
+    for who in ["client", "other"] {
+        until(lab, who, ("echo", 7000), true)?;
+        let _unanswered = send(lab, who, ("4", "unconnected"), (&plain, 53), (1, MARKER))?;
+    }
+    ensure!(!outside("client")?, "DNS went through the proxy of a workload that did not ask");
+    ensure!(outside("other")?, "DNS went past the proxy of a workload that asks for all");
+    Ok(())
 }
