@@ -11,7 +11,6 @@ use anyhow::Context;
 use leno_handover::{AsyncChannel, MemberReport, MemberState, Order};
 use leno_transport::IDLE_GRACE;
 use leno_types::ports;
-use socket2::SockRef;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -204,7 +203,10 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
         (Some(address), _) => {
             let bound = match setup.supervisor {
                 // The process that takes over listens before this one has closed its listener.
-                Some(_) => leno_program::listen_beside(address),
+                Some(_) => leno_program::listen_beside(address).and_then(|listener| {
+                    // A succession before may have steered all clients to this one.
+                    leno_sockets::spread(&listener).map(|()| listener)
+                }),
                 None => leno_program::listen(address).await,
             };
             bound
@@ -212,7 +214,7 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
         }
         (None, Some(handed)) => {
             // It may only be bound.
-            SockRef::from(&handed).listen(leno_sockets::ADMIN_BACKLOG)?;
+            leno_sockets::listen(&handed, leno_sockets::ADMIN_BACKLOG)?;
             tokio::net::TcpListener::from_std(handed.into())?
         }
         (None, None) => return Ok(AbortOnDrop(None)),

@@ -272,7 +272,7 @@ fn admin(address: SocketAddr, flags: Flags) -> io::Result<OwnedFd> {
         bound => bound,
     }?;
     if !flags.succeeds {
-        socket.listen(ADMIN_BACKLOG)?;
+        leno_sockets::listen(&socket, ADMIN_BACKLOG)?;
     }
     Ok(socket.into())
 }

@@ -22,6 +22,6 @@ mod steer;
 pub use addresses::interface_addresses;
 pub use diag::{UNREAD_AT, announcements, diagnosis};
 pub use listen::{
-    ADMIN_BACKLOG, BACKLOG, LAST_HANDSHAKES, PROBING, bound, is_no_family, listener, tcp,
+    ADMIN_BACKLOG, BACKLOG, LAST_HANDSHAKES, PROBING, bound, is_no_family, listen, listener, tcp,
 };
-pub use steer::steer;
+pub use steer::{spread, steer};

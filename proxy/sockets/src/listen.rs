@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::libc;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::steer::spread;
 
 /// Connections that the kernel completes before they are accepted. As large as a burst that one
 /// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
@@ -36,8 +38,24 @@ pub const PROBING: TcpKeepalive =
 /// What the kernel says: the port belongs to another user, the family is switched off, ...
 pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = bound(address)?;
-    SockRef::from(&socket).listen(BACKLOG)?;
+    listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Has a socket that is bound listen, in turns with those that listen at its port. Without effect where it listens.
+///
+/// An earlier succession has steered clients to the place that this one takes ([`steer`](crate::steer)): it would get all of them
+/// before it serves, and all of them at one of several workers.
+///
+/// # Errors
+/// The system's reason.
+pub fn listen(socket: &impl AsFd, backlog: i32) -> io::Result<()> {
+    let listener = SockRef::from(socket);
+    if listener.is_listener()? {
+        return Ok(());
+    }
+    listener.listen(backlog)?;
+    spread(socket)
 }
 
 /// The same, but it does not listen yet.
@@ -92,6 +110,40 @@ mod tests {
         // Another one has the same port.
         let listener = listener(address(&bound)).unwrap();
         TcpStream::connect(address(&listener)).unwrap();
+    }
+
+    /// All clients came to the one that listened last, before it could serve.
+    #[test]
+    fn one_that_begins_to_listen_after_a_succession_takes_its_part_alone() {
+        let first = listener("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = SockRef::from(&first).local_addr().unwrap().as_socket().unwrap();
+        let second = listener(address).unwrap();
+        crate::steer(&first, 1).unwrap();
+        drop(first);
+        let third = bound(address).unwrap();
+        listen(&third, BACKLOG).unwrap();
+        // How many of 64 clients come to each: of so many each of two gets some, unless they are steered.
+        let clients = |listeners: [&OwnedFd; 2]| {
+            let clients: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let accept = |listener: &OwnedFd| {
+                let listener = std::net::TcpListener::from(listener.try_clone().unwrap());
+                std::iter::from_fn(|| listener.accept().ok()).count()
+            };
+            let mut counts = [0, 0];
+            while counts[0] + counts[1] < clients.len() {
+                counts = [0, 1].map(|at| counts[at] + accept(listeners[at]));
+            }
+            counts
+        };
+        let both = |counts: [usize; 2]| counts[0] > 0 && counts[1] > 0;
+        assert!(both(clients([&second, &third])));
+        crate::steer(&third, 1).unwrap();
+        // One that listens already changes nothing.
+        listen(&second, BACKLOG).unwrap();
+        assert_eq!(clients([&second, &third]), [0, 64]);
+        drop(second);
+        let fourth = listener(address).unwrap();
+        assert!(both(clients([&third, &fourth])));
     }
 
     #[test]

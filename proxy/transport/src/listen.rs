@@ -66,8 +66,7 @@ impl Listener {
     /// # Errors
     /// When it is no such socket.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
-        // Without effect where it listens.
-        SockRef::from(&socket).listen(BACKLOG)?;
+        leno_sockets::listen(&socket, BACKLOG)?;
         let inner = TcpListener::from_std(socket.into())?;
         let address = inner.local_addr()?;
         Ok(Self { inner, address, in_a_row: Cell::new(0) })
