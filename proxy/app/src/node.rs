@@ -14,6 +14,7 @@
 //! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it
 //! come back, it gets threads of its own there. So it is with one whose worker does not come round ([`crate::pulse`]).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::io;
@@ -53,7 +54,8 @@ const OWN: usize = 2;
 /// Events of threads that wait for the main thread.
 const MAX_EVENTS: usize = 256;
 
-/// Most workloads that this process finishes what it has for, while other processes serve them. Of more the first is cut.
+/// Most memberships that this process finishes what it has for, while other processes serve their workloads. Of more the first of the
+/// workload that has most is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
 /// Most workloads whose workers do not come round at a time. With one more the process ends, and is started again: what makes
 /// them stall goes on, and each of them may keep a CPU busy. One workload alone is not the others' end.
@@ -69,6 +71,8 @@ const CPU_LEAST: u32 = 100;
 
 /// The threads of a workload, as the main thread sees them.
 struct Served {
+    /// The namespace and the name of the workload.
+    workload: String,
     /// Asks it to drain; a second time, to end.
     end: watch::Sender<Departure>,
     leaving: bool,
@@ -284,16 +288,37 @@ fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: 
             if let Some(member) = members.get_mut(&number) {
                 member.leave(if succeeded { Departure::Succeeded } else { Departure::Last });
             }
-            let finishes = |member: &&mut Served| member.leaving && !member.cut;
-            if members.values_mut().filter(finishes).count() > MAX_LEAVING
-                && let Some(first) = members.values_mut().find(finishes)
-            {
-                tracing::warn!(MAX_LEAVING, "streams are cut of the workload that left first");
+            if let Some(first) = first_of_too_many(members) {
+                let workload = first.workload.as_str();
+                tracing::warn!(
+                    workload,
+                    MAX_LEAVING,
+                    "streams are cut: of those that are finished this workload has most"
+                );
                 first.cut = true;
                 first.end.send_replace(Departure::Succeeded);
             }
         }
     }
+}
+
+/// Of too many that finish what they have, the first of the workload that has most. One that leaves again and again ends what it
+/// has itself, and no stream of another.
+fn first_of_too_many(members: &mut Members) -> Option<&mut Served> {
+    // How many each has, and the first of them.
+    let mut finishing: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    let mut all = 0_usize;
+    for (number, member) in members.iter().filter(|(_, member)| member.leaving && !member.cut) {
+        let (count, _) = finishing.entry(&member.workload).or_insert((0, *number));
+        *count = count.saturating_add(1);
+        all = all.saturating_add(1);
+    }
+    if all <= MAX_LEAVING {
+        return None;
+    }
+    let most = finishing.into_values().max_by_key(|(count, first)| (*count, Reverse(*first)));
+    let (_, first) = most?;
+    members.get_mut(&first)
 }
 
 /// Starts the thread of a workload.
@@ -317,6 +342,7 @@ fn join(
     let (end, ends) = watch::channel(Departure::Replaced);
     let (common, name) = (Arc::clone(common), format!("{}/{}", member.namespace, member.name));
     let joined = Joined { number, succeeds, watches, member, broker: channel.into(), end: ends };
+    let served = Served { workload: name.clone(), end, leaving: false, cut: false };
     let thread = thread::Builder::new().name(name.clone());
     thread
         .spawn(move || {
@@ -328,7 +354,7 @@ fn join(
             let _ending = common.events.blocking_send(MemberReport { number, state });
         })
         .context("starting a thread")?;
-    members.insert(number, Served { end, leaving: false, cut: false });
+    members.insert(number, served);
     Ok(())
 }
 
@@ -450,4 +476,35 @@ async fn handed(
     let (namespace, ended) =
         HandedNamespace::new(broker.into_channel(), addresses, (diagnosis, announcements), probe)?;
     Ok(Some((Handed { outbound, inbound, namespace }, admin, ended)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that was promoted again and again had the streams of its neighbours cut.
+    #[test]
+    fn of_too_many_that_finish_what_they_have_the_first_of_the_workload_with_most_is_cut() {
+        let mut members = Members::new();
+        let mut leaves = |number: u64, workload: &str| {
+            let end = watch::Sender::new(Departure::Succeeded);
+            let served =
+                Served { workload: workload.to_owned(), end, leaving: number != 1, cut: false };
+            members.insert(number, served);
+            first_of_too_many(&mut members).map(|first| {
+                first.cut = true;
+                first.workload.clone()
+            })
+        };
+        let most = MAX_LEAVING as u64;
+        assert_eq!(leaves(1, "busy"), None, "it is served");
+        let first: Vec<_> = (2..most).filter_map(|number| leaves(number, "quiet")).collect();
+        assert!(first.is_empty());
+        let next: Vec<_> = (0..most).map(|number| leaves(most + number, "busy")).collect();
+        let of = |name: &str| next.iter().flatten().filter(|cut| *cut == name).count();
+        // Until both have half of them.
+        assert_eq!((of("quiet"), of("busy")), (MAX_LEAVING / 2 - 2, MAX_LEAVING / 2));
+        let is_cut = |from: u64| members.range(from..).next().unwrap().1.cut;
+        assert!(!is_cut(1) && is_cut(2) && is_cut(most) && !is_cut(most - 1));
+    }
 }
