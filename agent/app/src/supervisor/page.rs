@@ -154,7 +154,9 @@ mod tests {
         let times = (Duration::from_secs(1), PromotionRules { after: None, above_percent: 50 });
         let page = metrics(&Served::new("leno-proxy".into(), "token".into(), times));
         let guide = include_str!("../../../../docs/guide/kubernetes.md");
-        let by_object = ["leno_supervisor_group_pods", "leno_supervisor_pod_promoted"];
+        let by_object = ["group_pods", "pod_group", "pod_promoted"];
+        let by_object = by_object.map(|name| format!("leno_supervisor_{name}"));
+        let by_object: Vec<&str> = by_object.iter().map(String::as_str).collect();
         leno_testkit::reference::check_metrics(guide, "leno_supervisor_", &page, &by_object);
     }
 }
