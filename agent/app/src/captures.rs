@@ -216,6 +216,7 @@ mod tests {
             mode: None,
             share: None,
             promotion: None,
+            namespace_promotion: None,
             probes: String::new(),
             group: None,
         }

@@ -57,6 +57,8 @@ pub(crate) struct Pod {
     pub(crate) share: Option<String>,
     /// How long it is busy before it gets a process of its own, as far as it sets that itself, as it is written.
     pub(crate) promotion: Option<String>,
+    /// The same, as its namespace sets it.
+    pub(crate) namespace_promotion: Option<String>,
     /// Its HTTP probes as JSON, for its node proxy.
     pub(crate) probes: String,
     /// The group whose node proxy serves it; `None` if it is not in node mode.
@@ -131,6 +133,7 @@ impl Pod {
                 .map(str::to_owned),
             promotion: promotion(metadata.labels.as_ref(), metadata.annotations.as_ref())
                 .map(str::to_owned),
+            namespace_promotion: None,
             probes: match host_network || has_proxy {
                 true => String::new(),
                 false => probes::of(spec),
@@ -150,18 +153,9 @@ impl Pod {
         // The injector refuses a misspelt value; one that is written later is not obeyed.
         let share: Share = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
-        let of_namespace = || namespace.and_then(|settings| settings.promotion.clone());
-        self.promotion = self.promotion.or_else(of_namespace);
+        self.namespace_promotion = namespace.and_then(|settings| settings.promotion.clone());
         self.meshed = true;
         self
-    }
-
-    /// How long it is busy before it gets a process of its own; 0: it gets none. The injector refuses a value that cannot be
-    /// read; one that is written later is not obeyed.
-    fn promote_after_ms(&self) -> Option<u64> {
-        let after = promote_after(self.promotion.as_deref()?).ok()?;
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Some(after.map_or(0, ms))
     }
 
     /// The pod for its node proxy, if it is in node mode.
@@ -173,9 +167,18 @@ impl Pod {
             uid: self.uid.clone(),
             group: self.group.clone()?,
             kubelet: KubeletProbes { probes: self.probes.clone(), addresses: Vec::new() },
-            promote_after_ms: self.promote_after_ms(),
+            promote_after_ms: promote_after_ms(self.promotion.as_deref()),
+            namespace_promote_after_ms: promote_after_ms(self.namespace_promotion.as_deref()),
         })
     }
+}
+
+/// How long a pod is busy before it gets a process of its own; 0: it gets none. The injector refuses a value that cannot be read; one
+/// that is written later is not obeyed.
+fn promote_after_ms(said: Option<&str>) -> Option<u64> {
+    let after = promote_after(said?).ok()?;
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Some(after.map_or(0, ms))
 }
 
 #[cfg(test)]
@@ -267,16 +270,18 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_pod_is_busy_before_it_is_promoted_is_said_by_itself_or_else_by_its_namespace() {
+    fn how_long_a_pod_is_busy_before_it_is_promoted_is_said_by_itself_and_by_its_namespace() {
         let of_namespace = r#"{"name":"shop","labels":{"leno.dev/inject":"enabled","leno.dev/mode":"node"},
             "annotations":{"leno.dev/promote-after":"90s"}}"#;
         let of_namespace = NamespaceSettings::new(&serde_json::from_str(of_namespace).unwrap());
         let after = |metadata: &str| {
             let pod = pod(metadata, r#"{"containers":[{"name":"web"}]}"#, "Pending");
-            pod.within(of_namespace.as_ref()).placed().unwrap().promote_after_ms
+            let placed = pod.within(of_namespace.as_ref()).placed().unwrap();
+            assert_eq!(placed.namespace_promote_after_ms, Some(90_000));
+            placed.promote_after_ms
         };
         let own = |value: &str| format!(r#","annotations":{{"leno.dev/promote-after":"{value}"}}"#);
-        assert_eq!(after(""), Some(90_000));
+        assert_eq!(after(""), None);
         assert_eq!(after(&own("1m")), Some(60_000));
         assert_eq!(after(&own("off")), Some(0));
         assert_eq!(after(&own("soon")), None);

@@ -161,6 +161,7 @@ fn assumed(request: &Request) -> Option<Pod> {
         mode: None,
         share: None,
         promotion: None,
+        namespace_promotion: None,
         probes: String::new(),
         group: None,
     })

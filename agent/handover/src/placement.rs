@@ -20,10 +20,13 @@ pub struct PlacedPod {
     /// Its probes.
     #[serde(default)]
     pub kubelet: KubeletProbes,
-    /// How long it is busy before it gets a process of its own, in milliseconds; 0: it gets none. `None`: as the supervisor's
-    /// settings have it.
+    /// How long it is busy before it gets a process of its own, in milliseconds, as it says itself; 0: it would get none. A supervisor
+    /// follows it only where it is sooner than what else holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote_after_ms: Option<u64>,
+    /// The same as its namespace says it, which holds in place of the supervisor's settings; 0: it gets none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_promote_after_ms: Option<u64>,
 }
 
 /// Agent to supervisor.
@@ -121,7 +124,7 @@ mod tests {
         let placement = |text: &str| serde_json::from_str::<Placement>(text).unwrap();
         let serve = placement(&format!(r#"{{"placement":"serve",{pod}}}"#));
         let Placement::Serve { pod: served, succeeds: false } = serve else { panic!("{serve:?}") };
-        assert_eq!(served.promote_after_ms, None);
+        assert_eq!((served.promote_after_ms, served.namespace_promote_after_ms), (None, None));
         let release = Placement::Release { uid: "1".to_owned(), succeeded: false };
         assert_eq!(placement(r#"{"placement":"release","uid":"1"}"#), release);
         assert_eq!(placement(r#"{"placement":"later","of":1}"#), Placement::Unknown);

@@ -208,8 +208,12 @@ impl Supervisors {
 impl Supervisor {
     fn tell(&mut self, told: Told) {
         match &told {
-            Told::Serve { uid, .. } => drop(self.holds.insert(uid.clone(), Progress::Told)),
-            Told::Release { uid, .. } => drop(self.holds.remove(uid)),
+            Told::Serve { uid, .. } => {
+                self.holds.insert(uid.clone(), Progress::Told);
+            }
+            Told::Release { uid, .. } => {
+                self.holds.remove(uid);
+            }
             Told::Successor { .. } => {}
         }
         if self.told.try_send(told).is_err() {

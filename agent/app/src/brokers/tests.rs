@@ -18,6 +18,7 @@ pub(crate) fn pod(uid: &str) -> PlacedPod {
         group: "web".to_owned(),
         kubelet: KubeletProbes::default(),
         promote_after_ms: None,
+        namespace_promote_after_ms: None,
     }
 }
 

@@ -53,6 +53,7 @@ impl Node {
             mode: None,
             share: None,
             promotion: None,
+            namespace_promotion: None,
             probes: String::new(),
             group: None,
         };

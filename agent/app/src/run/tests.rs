@@ -65,6 +65,7 @@ fn pod() -> Pod {
         mode: None,
         share: None,
         promotion: None,
+        namespace_promotion: None,
         probes: String::new(),
         group: None,
     }

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use leno_program::{Ends, Family, answer_pages};
 use tokio::net::TcpListener;
 
+use super::promotion::Full;
 use super::{Ending, SERVING_PATIENCE, Served, Shared};
 
 /// What a supervisor counts.
@@ -16,7 +17,8 @@ pub(super) struct Counts {
     started: Cell<u64>,
     lost: Cell<u64>,
     cut: Cell<u64>,
-    held_back: Cell<u64>,
+    held_back_of_node: Cell<u64>,
+    held_back_of_namespace: Cell<u64>,
 }
 
 impl Counts {
@@ -36,8 +38,16 @@ impl Counts {
     }
 
     /// A busy pod shares its process although it is due for one of its own: as many have one as may.
-    pub(super) fn held_back(&self) {
-        self.held_back.set(self.held_back.get().wrapping_add(1));
+    pub(super) fn held_back(&self, full: Full) {
+        let count = self.held_back_of(full);
+        count.set(count.get().wrapping_add(1));
+    }
+
+    fn held_back_of(&self, full: Full) -> &Cell<u64> {
+        match full {
+            Full::Node => &self.held_back_of_node,
+            Full::Namespace => &self.held_back_of_namespace,
+        }
     }
 }
 
@@ -130,13 +140,15 @@ pub(super) fn metrics(served: &Served) -> String {
             "Pods for which something was under way at the end of the bound for that, and was cut.",
             served.counts.cut.get(),
         ),
-        (
-            "promotions_held_back_total",
-            "Times that a busy pod was due for a process of its own and eight pods of the node had one.",
-            served.counts.held_back.get(),
-        ),
     ] {
         Family::counter(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
+    }
+    let name = "leno_supervisor_promotions_held_back_total";
+    let help = "Times that a busy pod was due for a process of its own, and eight pods of the node or four of its namespace had one.";
+    let mut held_back = Family::counter(&mut text, name, help);
+    for full in [Full::Node, Full::Namespace] {
+        let count = served.counts.held_back_of(full).get();
+        held_back.sample(&[("of", full.label())], count);
     }
     text
 }

@@ -13,6 +13,27 @@ use super::{Ending, Served, ServedPod, Shared, join, leave};
 
 /// Most pods of a node that have a process of their own because they are busy: each takes memory of the node's limit.
 pub(super) const MAX_PROMOTED: usize = 8;
+/// Most of them of one namespace: half, so that no tenant takes the places of all others.
+pub(super) const MAX_PROMOTED_OF_NAMESPACE: usize = MAX_PROMOTED / 2;
+
+/// Why a busy pod shares its process although it is due for one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// As many pods of the node have one as may.
+    Node,
+    /// As many pods of its namespace have one as may.
+    Namespace,
+}
+
+impl Full {
+    /// Its label in metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Namespace => "namespace",
+        }
+    }
+}
 
 /// The group that a pod goes to.
 pub(super) struct NextGroup {
@@ -20,12 +41,15 @@ pub(super) struct NextGroup {
     number: u64,
 }
 
-/// The rules of a pod: those of the supervisor, or sooner as the pod or its namespace sets it. A pod that keeps the process of others
-/// busy does not decide that it stays, and none has a process for this where the operator wants no more of them.
+/// The rules of a pod: those of its namespace, or else of the supervisor, or sooner as the pod itself sets it. A pod that keeps the
+/// process of others busy does not decide that it stays, and has no process for this where neither its namespace nor the supervisor
+/// is to give it one.
 pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
-    let own = pod.promote_after_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
+    let after = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
+    let own = pod.promote_after_ms.and_then(after);
     let sooner = |all: Duration| own.map_or(all, |own| own.min(all));
-    PromotionRules { after: all.after.map(sooner), ..all }
+    let of_all = pod.namespace_promote_after_ms.map_or(all.after, after);
+    PromotionRules { after: of_all.map(sooner), ..all }
 }
 
 /// What the process that serves a pod has used for it. A pod that has its process for itself is not promoted, however busy.
@@ -54,7 +78,7 @@ fn judge(
     is_due: impl FnOnce(&mut Promotion) -> bool,
 ) -> bool {
     let mut served = served.borrow_mut();
-    let has_room = served.has_room();
+    let full = served.pods.get(uid).and_then(|pod| served.full(&pod.pod.namespace));
     let Served { pods, groups, counts, .. } = &mut *served;
     let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return false };
     if pod.promotion.is_promoted() {
@@ -67,13 +91,17 @@ fn judge(
     }
     let mut next = pod.promotion.clone();
     let is_promoted = is_due(&mut next);
-    if is_promoted && !has_room {
+    if is_promoted && let Some(full) = full {
+        let PlacedPod { namespace, name, .. } = &pod.pod;
         tracing::warn!(
-            uid,
+            namespace,
+            pod = name,
+            of = full.label(),
             MAX_PROMOTED,
+            MAX_PROMOTED_OF_NAMESPACE,
             "a busy pod stays: as many have a process of their own as may"
         );
-        counts.held_back();
+        counts.held_back(full);
         pod.promotion.has_joined(Instant::now());
         return false;
     }
@@ -180,9 +208,14 @@ pub(super) fn arrives(served: &Shared, uid: &str, number: u64) -> bool {
 }
 
 impl Served {
-    /// Whether one more pod may be promoted.
-    fn has_room(&self) -> bool {
-        self.pods.values().filter(|pod| pod.promotion.is_promoted()).count() < MAX_PROMOTED
+    /// Why no more pods of this namespace may be promoted, if so.
+    fn full(&self, namespace: &str) -> Option<Full> {
+        let promoted = || self.pods.values().filter(|pod| pod.promotion.is_promoted());
+        if promoted().count() >= MAX_PROMOTED {
+            return Some(Full::Node);
+        }
+        let of_namespace = promoted().filter(|pod| pod.pod.namespace == namespace).count();
+        (of_namespace >= MAX_PROMOTED_OF_NAMESPACE).then_some(Full::Namespace)
     }
 }
 

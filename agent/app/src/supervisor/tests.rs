@@ -306,37 +306,60 @@ async fn a_pod_whose_thread_stalls_again_is_not_left_beside_others() {
     .await;
 }
 
-/// It would keep the process of its neighbours busy.
+/// It would keep the process of its neighbours busy. Who may edit a namespace decides for its pods.
 #[test]
-fn a_pod_may_be_promoted_sooner_than_its_supervisor_says_but_not_later() {
-    let after = |all: Option<u64>, of_pod: Option<u64>| {
+fn a_pod_may_be_promoted_sooner_than_its_namespace_or_its_supervisor_says_but_not_later() {
+    let after = |all: Option<u64>, namespace: Option<u64>, own: Option<u64>| {
         let all = PromotionRules { after: all.map(Duration::from_secs), ..RULES };
         let mut pod = pod("a");
-        pod.promote_after_ms = of_pod;
+        pod.namespace_promote_after_ms = namespace.map(|seconds| seconds * 1000);
+        pod.promote_after_ms = own.map(|seconds| seconds * 1000);
         promotion::rules(all, &pod).after.map(|after| after.as_secs())
     };
-    assert_eq!(after(Some(60), None), Some(60));
-    assert_eq!(after(Some(60), Some(5_000)), Some(5));
-    assert_eq!(after(Some(60), Some(3_600_000)), Some(60));
-    assert_eq!(after(Some(60), Some(0)), Some(60), "off");
-    assert_eq!((after(None, Some(5_000)), after(None, None)), (None, None));
+    for all in [Some(60), None] {
+        for (own, sooner) in [(None, 60), (Some(5), 5), (Some(3600), 60), (Some(0), 60)] {
+            assert_eq!(after(all, None, own), all.map(|_| sooner), "{own:?}");
+            assert_eq!(after(all, Some(0), own), None, "off, {own:?}");
+            assert_eq!(after(all, Some(60), own), Some(sooner), "{own:?}");
+        }
+        assert_eq!(after(all, Some(3600), None), Some(3600));
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_has_no_more_than_a_bound_of_processes_for_busy_pods() {
+async fn a_node_and_each_namespace_has_no_more_than_a_bound_of_processes_for_busy_pods() {
     run(async {
         let served = shared();
-        let names: Vec<String> = (0..12).map(|number| format!("p{number}")).collect();
-        let _brokers: Vec<_> = names.iter().map(|uid| serve_pod(&served, uid)).collect();
-        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
-        for uid in &names {
-            let number = served.borrow().pods[uid].number;
-            promotion::has_used(&served, (uid, number), busy);
+        let pods: Vec<PlacedPod> = (0..16)
+            .map(|number| {
+                let namespace = ["shop", "bank", "users"][number / 6].to_owned();
+                PlacedPod { namespace, ..pod(&format!("p{number:02}")) }
+            })
+            .collect();
+        let mut brokers = Vec::new();
+        for pod in &pods {
+            let (orders, broker) = Channel::pair().unwrap();
+            serve(&served, pod.clone(), orders, false);
+            brokers.push(broker);
         }
-        let promoted = served.borrow().pods.values().filter(|pod| pod.next.is_some()).count();
-        assert_eq!(promoted, promotion::MAX_PROMOTED);
+        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
+        for pod in &pods {
+            let number = served.borrow().pods[&pod.uid].number;
+            promotion::has_used(&served, (&pod.uid, number), busy);
+        }
+        let of = |namespace: &str| {
+            let served = served.borrow();
+            let pods = served.pods.values().filter(|pod| pod.pod.namespace == namespace);
+            pods.filter(|pod| pod.next.is_some()).count()
+        };
+        let half = promotion::MAX_PROMOTED_OF_NAMESPACE;
+        assert_eq!(["shop", "bank", "users"].map(of), [half, half, 0]);
         let metrics = page::metrics(&served.borrow());
-        assert!(metrics.contains("leno_supervisor_promotions_held_back_total 4\n"), "{metrics}");
+        for (of, count) in [("namespace", 2), ("node", 6)] {
+            let line =
+                format!("leno_supervisor_promotions_held_back_total{{of=\"{of}\"}} {count}\n");
+            assert!(metrics.contains(&line), "{metrics}");
+        }
     })
     .await;
 }
