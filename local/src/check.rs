@@ -127,6 +127,7 @@ async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> 
     let mut findings = vec![application(instance)];
     if instance.meshed {
         findings.push(proxy(instance, switch).await);
+        findings.extend(next_proxy(instance));
     }
     findings
 }
@@ -209,6 +210,9 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
         }
         _ => {}
     }
+    if let Some(why) = &instance.proxy_waits {
+        text += &format!(", served by the proxy of before: {why}");
+    }
     text
 }
 
@@ -271,6 +275,14 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
     let level = if healthy { Level::Good } else { Level::Bad };
     let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
     Check::new(subject, asks).result(level, text)
+}
+
+/// The proxy that is to serve an instance in place of the one that does, if it does not do so yet.
+fn next_proxy(instance: &InstanceStatus) -> Option<Finding> {
+    let why = instance.proxy_waits.as_ref()?;
+    let subject = format!("{}/{} next proxy", instance.namespace, instance.name);
+    let check = Check::new(subject, "Does the proxy serve that the last edit or upgrade asks for?");
+    Some(check.warning(format!("the one before serves on: {why}")))
 }
 
 /// What a proxy's counts say of its health, which `text` names.
@@ -342,6 +354,7 @@ mod tests {
             proxy_restarts: 0,
             proxy_ended: None,
             proxy: None,
+            proxy_waits: None,
             surroundings: Surroundings::default(),
         }
     }
@@ -361,8 +374,14 @@ mod tests {
             ..Trouble::default()
         };
         let over = Trouble { times: 1, next_try_unix_ms: None, ..failing.clone() };
+        let mut refused = instance(Phase::Running, 0, none());
+        refused.proxy_waits = Some("it runs as user 2102".into());
+        let found = next_proxy(&refused).unwrap();
+        assert_eq!((found.level, found.text.contains("user 2102")), (Level::Warning, true));
+        assert_eq!(next_proxy(&instance(Phase::Running, 0, none())), None);
         for (of, closed, expected) in [
             (instance(Phase::Running, 0, none()), vec![], "running"),
+            (refused, vec![], "running, served by the proxy of before: it runs as user 2102"),
             (
                 instance(Phase::Running, 2, failing.clone()),
                 vec![],

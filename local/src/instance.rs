@@ -15,6 +15,7 @@ mod proxies;
 mod schedule;
 mod sidecar;
 mod upgrades;
+mod waits;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::finishing::Finishing;
 pub use self::upgrades::Upgrades;
+use self::waits::Waits;
 use crate::admin::Admin;
 use crate::credentials;
 use crate::environment::Environment;
@@ -181,6 +183,8 @@ pub enum Change {
     },
     /// Its proxy runs there.
     ProxyRuns(ProxyProcess),
+    /// Why the proxy that is to serve it next does not do so yet; `None` once it does, or none is to.
+    ProxyWaits(Option<String>),
     /// It could not be set up: why. The reason has been printed, and it is tried again.
     Failed(String),
     /// Its application has ended for good; its proxy still serves what is under way.
@@ -196,6 +200,7 @@ struct Life {
     stop: watch::Receiver<Stop>,
     /// Which process is to be its proxy; it may change while the instance runs.
     proxy: watch::Receiver<ProxySettings>,
+    waits: Waits,
 }
 
 /// Which process is to be the proxy of an instance.
@@ -264,7 +269,7 @@ pub async fn live(
     stop: watch::Receiver<Stop>,
     proxy: watch::Receiver<ProxySettings>,
 ) {
-    let life = Life { mesh, instance, stop, proxy };
+    let life = Life { mesh, instance, stop, proxy, waits: Waits::default() };
     if let Some(place) = life.placed().await {
         let surroundings = Box::new(life.surroundings(&place));
         let backend = place.captured.borrow().as_ref().map(Captured::backend);

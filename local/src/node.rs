@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
 use leno_supervise::{Cgroup, Group as Process, Happened, Joining, NodeProxyHost, Running, Stop};
 use leno_types::InstanceName;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::error::{Attempt, Error, Result};
 use crate::instance::Mesh;
@@ -66,6 +66,8 @@ pub struct Group {
     tokens: RefCell<BTreeMap<InstanceName, u64>>,
     /// The instances that its process serves, or is to serve: those that have entered. It may finish something for others.
     members: RefCell<BTreeSet<InstanceName>>,
+    /// Why its process does not serve an instance that waits for it.
+    waits: watch::Receiver<String>,
 }
 
 /// Starts the process of a group.
@@ -78,6 +80,8 @@ struct Host {
     killed: Cell<u64>,
     files: Vec<(PathBuf, PathBuf)>,
     tokens: PathBuf,
+    /// The last that was said of it.
+    said: watch::Sender<String>,
 }
 
 impl Group {
@@ -127,6 +131,8 @@ impl Group {
         let cgroup = Cgroup::create(mesh.layout.group_cgroup(&mesh.hierarchy, own))?;
         let limit = limit(mesh, &cgroup).map(Rc::new);
         let (name, mesh) = (name.to_owned(), mesh.clone());
+        let (said, waits) =
+            watch::channel(format!("the proxy of group {name} does not serve it yet"));
         let host = Host {
             mesh: mesh.clone(),
             name: name.clone(),
@@ -135,18 +141,37 @@ impl Group {
             killed: Cell::new(0),
             files,
             tokens,
+            said,
         };
         let (process, tokens) = (Process::start(&name, host), RefCell::default());
         let members = RefCell::default();
         let share = share.to_owned();
         let revision = mesh.groups.revision();
-        Ok(Self { process, mesh, share, name, revision, directory, cgroup, limit, tokens, members })
+        Ok(Self {
+            process,
+            mesh,
+            share,
+            name,
+            revision,
+            directory,
+            cgroup,
+            limit,
+            tokens,
+            members,
+            waits,
+        })
     }
 
     /// Of the processes of proxies, when it was started.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Why its process does not serve an instance that waits for it: the last that was said of it.
+    #[must_use]
+    pub fn waits(&self) -> watch::Receiver<String> {
+        self.waits.clone()
     }
 
     /// What its members share.
@@ -329,6 +354,7 @@ impl NodeProxyHost for Host {
 
     fn say(&self, text: &str) {
         self.mesh.output.say(text);
+        self.said.send_replace(text.to_owned());
     }
 }
 

@@ -112,6 +112,9 @@ pub struct InstanceStatus {
     /// Where its proxy runs, if it has one.
     #[serde(default)]
     pub proxy: Option<ProxyProcess>,
+    /// Why the proxy that is to serve it next does not do so yet, while the one before does.
+    #[serde(default)]
+    pub proxy_waits: Option<String>,
     /// How a command is run as it.
     pub surroundings: Surroundings,
 }
@@ -447,6 +450,7 @@ mod tests {
             proxy_restarts: 0,
             proxy_ended: None,
             proxy: None,
+            proxy_waits: None,
             surroundings: Surroundings::default(),
         }
     }

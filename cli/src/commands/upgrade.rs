@@ -13,6 +13,10 @@ use super::{Cluster, RunningMesh, block_on, print};
 
 /// How often it is looked how far the proxies have come.
 const POLL: Duration = Duration::from_millis(50);
+/// How often it is said what is still waited for.
+const TOLD: Duration = Duration::from_secs(10);
+/// Instances that are named while they are waited for; all of them are at the end.
+const MAX_NAMED: usize = 3;
 
 /// Prints what this version installs, with what the installation that is there was told
 ///
@@ -67,7 +71,7 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
 fn proxies(upgrade: &Upgrade) -> Result<bool> {
     let layout = Layout::new(&upgrade.mesh.name()?)?;
     let before = Status::read(&layout)?.proxy_revision;
-    let begun = Instant::now();
+    let (begun, mut told) = (Instant::now(), Instant::now());
     block_on(async { Ok(orders::send(&layout, &Order::UpgradeProxies).await?) })?;
     let mut revision = None;
     loop {
@@ -75,27 +79,79 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
         // A further upgrade meanwhile is one of its own.
         revision = revision.or(Some(status.proxy_revision).filter(|revision| *revision > before));
         let meshed = || status.instances.iter().filter(|one| one.meshed && one.proxy.is_some());
-        let left: Vec<String> = meshed()
-            .filter(|one| !serves(one, revision))
-            .map(|one| format!("{}/{}", one.namespace, one.name))
-            .collect();
+        let left: Vec<String> =
+            meshed().filter(|one| !serves(one, revision)).map(why_not).collect();
         if left.is_empty() && revision.is_some() {
-            let (count, seconds) = (meshed().count(), begun.elapsed().as_secs_f64());
-            let instances = if count == 1 { "instance" } else { "instances" };
-            print(&format!("the next processes serve {count} {instances} after {seconds:.1} s\n"))?;
+            let (served, seconds) = (counted(meshed().count()), begun.elapsed().as_secs_f64());
+            print(&format!("the next processes serve {served} after {seconds:.1} s\n"))?;
             return Ok(true);
         }
         if begun.elapsed() > upgrade.timeout {
-            bail!(
-                "served by the processes of before, which go on: {}; `leno logs --proxy` says why the next ones do not serve",
-                left.join(", ")
-            );
+            bail!("{}", late(&left, upgrade.timeout));
+        }
+        if told.elapsed() >= TOLD {
+            told = Instant::now();
+            eprintln!("leno: {}", waiting(&left));
         }
         std::thread::sleep(POLL);
     }
 }
 
+/// An instance, and why it is not served by the next process yet.
+fn why_not(instance: &InstanceStatus) -> String {
+    let otherwise = "its turn has not come, as a few are replaced at a time";
+    let why = instance.proxy_waits.as_deref().unwrap_or(otherwise);
+    format!("{}/{}: {why}", instance.namespace, instance.name)
+}
+
+/// What is still waited for, in one line.
+fn waiting(left: &[String]) -> String {
+    let named = left.get(..MAX_NAMED).unwrap_or(left).join("; ");
+    let more = left.len().saturating_sub(MAX_NAMED);
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    format!("waiting for the next processes of {}: {named}{more}", counted(left.len()))
+}
+
+/// That the next processes do not serve in time, and what to do.
+fn late(left: &[String], timeout: Duration) -> String {
+    format!(
+        "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `leno logs --proxy` has what they print. To go back, \
+         install the programs of before, and run `leno upgrade --proxies` again",
+        timeout.as_secs(),
+        match left.len() {
+            1 => "1 instance is still".to_owned(),
+            number => format!("{number} instances are still"),
+        },
+        left.join("\n  ")
+    )
+}
+
+fn counted(number: usize) -> String {
+    let instances = if number == 1 { "instance" } else { "instances" };
+    format!("{number} {instances}")
+}
+
 /// Whether an instance is served by a process of this revision, or a later one.
 fn serves(instance: &InstanceStatus, revision: Option<u64>) -> bool {
     instance.proxy.as_ref().zip(revision).is_some_and(|(proxy, wanted)| proxy.revision >= wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_named_with_the_reason_and_the_way_back() {
+        let left: Vec<String> =
+            (0..5).map(|number| format!("shop/web-{number}: its next process exited")).collect();
+        let line = waiting(&left);
+        assert!(line.starts_with("waiting for the next processes of 5 instances: shop/web-0: its"));
+        assert!(line.ends_with("shop/web-2: its next process exited; and 2 more"), "{line}");
+        assert!(
+            waiting(&left[..1]).ends_with("of 1 instance: shop/web-0: its next process exited")
+        );
+        let late = late(&left, Duration::from_secs(300));
+        assert!(late.starts_with("after 300 s 5 instances are still served by"), "{late}");
+        assert!(left.iter().all(|one| late.contains(one)) && late.contains("To go back"), "{late}");
+    }
 }

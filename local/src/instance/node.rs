@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -228,7 +229,7 @@ impl Membership<'_> {
         };
         let group = self.group.take();
         if let Some(group) = group {
-            self.leave(group, self.current.get());
+            self.leave(group, self.current.get(), HANDOVER_BOUND);
         }
         if let Err(error) = closed {
             let label = &self.life.instance.label;
@@ -319,6 +320,7 @@ impl Membership<'_> {
                     }
                 }
             };
+            let waits = next.as_ref().map(|(group, _)| group.waits());
             let mut serving = self.serving.subscribe();
             let is_served = async {
                 match &next {
@@ -344,14 +346,32 @@ impl Membership<'_> {
                 _ = wanted.changed() => None,
                 // It is busy, or is quiet again.
                 _ = promoted.changed() => None,
+                never = self.report_waits(waits) => match never {},
             };
             drop(upgrade);
             // The listeners are those of the current group, too.
             if let Some((group, number)) = next {
-                self.leave(group, number);
+                // A process that has never served it has nothing to finish.
+                let is_served = *self.serving.borrow() == number;
+                self.leave(group, number, if is_served { HANDOVER_BOUND } else { CLOSE_BOUND });
             }
             if let Some(is_passed_on) = ends {
                 return is_passed_on;
+            }
+        }
+    }
+
+    /// Reports why the group that the instance goes to does not serve it yet, if it goes to one.
+    async fn report_waits(&self, group: Option<watch::Receiver<String>>) -> Infallible {
+        let Some(mut group) = group else {
+            self.life.proxy_waits(self.turn, None).await;
+            return std::future::pending().await;
+        };
+        loop {
+            let why = group.borrow_and_update().clone();
+            self.life.proxy_waits(self.turn, Some(why)).await;
+            if group.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }
@@ -406,7 +426,7 @@ impl Membership<'_> {
         // What it did before it was the current one counts from here.
         let _ending = self.events.send((number, Happened::Serving));
         if let Some(before) = self.group.replace(Some(group)) {
-            self.leave(before, number_before);
+            self.leave(before, number_before, HANDOVER_BOUND);
         }
         self.life.proxy_runs(self.turn, process).await;
     }
@@ -481,8 +501,8 @@ impl Membership<'_> {
         self.promoted.send_replace(false);
     }
 
-    /// Has a group finish what it has for the instance, which another one serves.
-    fn leave(&self, group: Rc<Group>, number: u64) {
+    /// Has a group finish what it has for the instance, which another one serves, within a bound.
+    fn leave(&self, group: Rc<Group>, number: u64, bound: Duration) {
         let Life { mesh, instance, .. } = self.life;
         let (mesh, instance, tokens) =
             (mesh.clone(), instance.clone(), Rc::clone(&self.place.tokens));
@@ -507,7 +527,7 @@ impl Membership<'_> {
                     instance.label
                 )),
                 // Its process has ended it before, unless that does not obey: it loses the broker with this future.
-                () = tokio::time::sleep(HANDOVER_BOUND) => {}
+                () = tokio::time::sleep(bound) => {}
             }
             let stop = *stop.borrow();
             group.forget(&name, number);

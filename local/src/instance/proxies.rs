@@ -19,6 +19,7 @@ use leno_capture::{Backend, Captured};
 use leno_supervise::Stop;
 use tokio::sync::watch;
 
+use super::waits::Awaited;
 use super::{Change, InstanceResources, Life, joined};
 use crate::error::{Error, Result};
 use crate::node::Group;
@@ -106,6 +107,10 @@ impl Life {
             if let Some(unwanted) = next.take_if(|next| next.is_node != is_node) {
                 unwanted.leaves.send_replace(true);
             }
+            if is_node == current.is_node {
+                said = None;
+                self.waits_for(Awaited::Mode, None).await;
+            }
             let mut waits = false;
             let ends = *self.stop.borrow() >= Stop::All;
             if next.is_none() && is_node != current.is_node && !ends {
@@ -114,11 +119,15 @@ impl Life {
                         let (held, turn) = Turn::new(is_node, true);
                         turns.push(self.turn(place, group, turn));
                         (next, said) = (Some(held), None);
+                        let proxy = if is_node { "node proxy" } else { "own proxy" };
+                        let why = format!("its {proxy} does not serve it yet");
+                        self.waits_for(Awaited::Mode, Some(why)).await;
                     }
                     Err(error) => {
                         let why = error.chain();
                         if said.as_ref() != Some(&why) {
                             self.complain(&error);
+                            self.waits_for(Awaited::Mode, Some(why.clone())).await;
                         }
                         (said, waits) = (Some(why), true);
                     }
@@ -165,6 +174,7 @@ impl Life {
     async fn pass_on(&self, before: TurnHandle, (next, is_ready): (&TurnHandle, bool)) {
         next.state.succeed(&before.state);
         before.leaves.send_replace(true);
+        self.waits_for(Awaited::Process, None).await;
         let label = &self.instance.label;
         self.say(&match next.is_node {
             true => format!("{label} is in node mode now"),
@@ -224,6 +234,13 @@ impl Life {
         let was = turn.ready.send_replace(serves);
         if state.counts.get() && (serves || was) {
             self.report(state.change(serves)).await;
+        }
+    }
+
+    /// Takes in why the next process of a proxy does not serve yet; `None`: it does, or there is none.
+    pub(super) async fn proxy_waits(&self, turn: &Turn, why: Option<String>) {
+        if turn.state.counts.get() {
+            self.waits_for(Awaited::Process, why).await;
         }
     }
 

@@ -103,6 +103,10 @@ impl Life {
         let (mut next, mut known, mut has_left) = (None::<Process>, ProcessState::default(), false);
         loop {
             let revision = wanted.borrow_and_update().revision;
+            // It may never serve, as of a program that has been replaced since.
+            if let Some(outdated) = next.take_if(|next| next.revision < revision) {
+                outdated.retire();
+            }
             let is_due = next.is_none() && revision > current.revision && !has_left;
             let asks = known.alive && !turn.is_ready() && !current.succeeds.get() && !has_left;
             let (number, event) = tokio::select! {
@@ -113,11 +117,12 @@ impl Life {
                 },
                 // A sender that is gone is the end of the mesh.
                 Ok(()) = wanted.changed() => continue,
-                turn = self.mesh.upgrades.turn(), if is_due => {
-                    let process = Process::new(place.next_number(), revision, true);
-                    process.upgrade.replace(Some(turn));
+                upgrade = self.mesh.upgrades.turn(), if is_due => {
+                    let process = Process::new(place.next_number(), revision, true).within(upgrade);
                     running.push(sidecar.keep(&process));
                     next = Some(process);
+                    let why = "its next process does not serve yet".to_owned();
+                    self.proxy_waits(&turn, Some(why)).await;
                     continue;
                 }
                 _ = leaves.wait_for(|leaves| *leaves), if !has_left => {
@@ -135,7 +140,12 @@ impl Life {
                 Happening::Life(event) if number == current.number && !has_left => {
                     self.take_in(event, &mut known, &turn).await;
                 }
-                Happening::Life(event) => self.tell_of(&event),
+                Happening::Life(event) => {
+                    self.tell_of(&event);
+                    if let Some(why) = why_not(&event).filter(|_| is_next) {
+                        self.proxy_waits(&turn, Some(why)).await;
+                    }
+                }
                 // Until then another one has answered here.
                 Happening::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.succeeds.set(false);
@@ -150,6 +160,7 @@ impl Life {
                     self.say(&format!("the next process of the proxy of {label} serves now"));
                     let process = self.sidecar_process(place, current.revision);
                     self.proxy_runs(&turn, process).await;
+                    self.proxy_waits(&turn, None).await;
                 }
                 // It was reported by one that has ended since, or is to leave.
                 Happening::Serves(_) => {}
@@ -204,6 +215,17 @@ impl Life {
     }
 }
 
+/// Why a next process does not serve yet, as far as this says it.
+fn why_not(event: &Event) -> Option<String> {
+    match event {
+        Event::Ended(status, _) => {
+            Some(format!("its next process {}, and is started again", describe(*status)))
+        }
+        Event::Failed(error, _) => Some(error.chain()),
+        Event::Over(_) | Event::Started(_) | Event::Stopping | Event::Stopped => None,
+    }
+}
+
 impl Process {
     fn new(number: u64, revision: u64, succeeds: bool) -> Self {
         let (succeeds, retired, orders) =
@@ -211,6 +233,11 @@ impl Process {
         let stage = watch::Sender::default();
         let upgrade = RefCell::default();
         Self { number, revision, succeeds, retired, orders, stage, upgrade }
+    }
+
+    /// It is to serve in a turn.
+    fn within(self, upgrade: UpgradeTurn) -> Self {
+        Self { upgrade: RefCell::new(Some(upgrade)), ..self }
     }
 
     /// Whether the process that runs has this channel. Another one may have been started in place of one that reported something.

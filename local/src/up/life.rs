@@ -34,6 +34,8 @@ pub(super) struct Life {
     pub(super) proxy_ended: Option<String>,
     /// Where its proxy runs.
     pub(super) proxy: Option<ProxyProcess>,
+    /// Why the proxy that is to serve it next does not do so yet.
+    pub(super) proxy_waits: Option<String>,
     pub(super) capture: Option<String>,
     pub(super) surroundings: Surroundings,
     /// It ends because of an edit, to be started again as the plan says by then, or not.
@@ -66,6 +68,7 @@ impl Life {
             proxy_restarts: 0,
             proxy_ended: None,
             proxy: None,
+            proxy_waits: None,
             capture: None,
             surroundings: Surroundings::default(),
             ending: false,
@@ -170,6 +173,7 @@ impl Life {
                 self.proxy_ended = ended;
             }
             Change::ProxyRuns(process) => self.proxy = Some(process),
+            Change::ProxyWaits(why) => self.proxy_waits = why,
             Change::Failed(reason) => {
                 self.phase = Phase::Failed;
                 self.trouble.reason = Some(reason);

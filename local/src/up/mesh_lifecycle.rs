@@ -401,6 +401,7 @@ impl<'a> Up<'a> {
                 proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
                 proxy_ended: life.and_then(|life| life.proxy_ended.clone()),
                 proxy: life.and_then(|life| life.proxy.clone()),
+                proxy_waits: life.and_then(|life| life.proxy_waits.clone()),
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
         });

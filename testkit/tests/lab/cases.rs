@@ -7,6 +7,7 @@ mod address_blocks;
 mod addressing;
 mod authorization;
 mod authorizers;
+mod awaited;
 mod bodies;
 mod calls;
 mod causes;
@@ -169,7 +170,16 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
-        ("node", joined([node::cases(), handover::cases(), one_pass::cases(), fairness::cases()])),
+        (
+            "node",
+            joined([
+                node::cases(),
+                handover::cases(),
+                awaited::cases(),
+                one_pass::cases(),
+                fairness::cases(),
+            ]),
+        ),
         ("soak", soak::cases()),
     ]
 }

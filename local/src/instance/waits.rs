@@ -1,0 +1,75 @@
+//! Why an instance is not served yet by the proxy that it is to have, for its status.
+
+use std::cell::RefCell;
+
+use super::{Change, Life};
+
+/// What is awaited, while another proxy serves the instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// A proxy of the other mode.
+    Mode,
+    /// Another process in the same mode.
+    Process,
+}
+
+/// Why each is still awaited, as far as that was reported.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    mode: RefCell<Option<String>>,
+    process: RefCell<Option<String>>,
+}
+
+impl Waits {
+    /// All reasons as they are with this one, if it is another one than before.
+    fn with(&self, awaited: Awaited, why: Option<&str>) -> Option<Option<String>> {
+        if self.of(awaited).borrow().as_deref() == why {
+            return None;
+        }
+        let other = match awaited {
+            Awaited::Mode => self.process.borrow(),
+            Awaited::Process => self.mode.borrow(),
+        };
+        let reasons: Vec<&str> = why.into_iter().chain(other.as_deref()).collect();
+        Some((!reasons.is_empty()).then(|| reasons.join("; ")))
+    }
+
+    fn of(&self, awaited: Awaited) -> &RefCell<Option<String>> {
+        match awaited {
+            Awaited::Mode => &self.mode,
+            Awaited::Process => &self.process,
+        }
+    }
+}
+
+impl Life {
+    /// Reports why something is awaited; `None`: it is not any more. Cancel safe: what was not reported is reported with the next call.
+    pub(super) async fn waits_for(&self, awaited: Awaited, why: Option<String>) {
+        if let Some(all) = self.waits.with(awaited, why.as_deref()) {
+            self.report(Change::ProxyWaits(all)).await;
+            self.waits.of(awaited).replace(why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_awaited_is_reported_once_and_hides_nothing_else() {
+        let waits = Waits::default();
+        assert_eq!(waits.with(Awaited::Process, None), None);
+        let of_process = || Some("it exited with 9");
+        let all = waits.with(Awaited::Process, of_process()).unwrap();
+        assert_eq!(all.as_deref(), of_process());
+        waits.process.replace(all);
+        assert_eq!(waits.with(Awaited::Process, of_process()), None);
+        let all = waits.with(Awaited::Mode, Some("user 2102")).unwrap();
+        assert_eq!(all.as_deref(), Some("user 2102; it exited with 9"));
+        waits.mode.replace(Some("user 2102".to_owned()));
+        assert_eq!(waits.with(Awaited::Process, None), Some(Some("user 2102".to_owned())));
+        waits.process.take();
+        assert_eq!(waits.with(Awaited::Mode, None), Some(None));
+    }
+}

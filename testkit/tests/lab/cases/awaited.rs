@@ -1,0 +1,127 @@
+//! Proxies that do not come to serve: those of before serve on, and what is awaited is named.
+//!
+//! ```text
+//! client, web ── share: node ──► one process      apart ── a sidecar
+//! ```
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::{binaries, command, wait};
+
+use super::node::{LIMIT, MESH, echoes};
+use super::{Case, once};
+
+/// How long a command may take.
+const LONG: Duration = Duration::from_secs(120);
+/// What a program that never serves runs, by which its processes are known.
+const NEVER: &str = "sleep 86399.5";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![once!(an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back)]
+}
+
+/// Puts a program in the place of another one, as an installation does.
+fn replace(program: &Path, put: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let next = program.with_extension("next");
+    put(&next)?;
+    Ok(fs::rename(next, program)?)
+}
+
+/// A program in place of `leno-proxy` that does this alone.
+fn replace_by_script(program: &Path, script: &str) -> Result<()> {
+    replace(program, |next| {
+        fs::write(next, format!("#!/bin/sh\n{script}\n"))?;
+        Ok(fs::set_permissions(next, Permissions::from_mode(0o755))?)
+    })
+}
+
+/// Updates the proxies to a program that does not come to serve within the timeout; returns what is said of that.
+fn update_in_vain(lab: &Lab) -> Result<String> {
+    let arguments = ["--proxies", "--timeout", "12s"];
+    let output = command::run(lab.leno("upgrade").args(arguments), LONG)?;
+    ensure!(output.status.code() == Some(2), "{output:?}");
+    Ok(String::from_utf8(output.stderr)?)
+}
+
+/// Whether processes run of the program that never serves.
+fn any_that_never_serves() -> Result<bool> {
+    let wanted = NEVER.replace(' ', "\0");
+    for process in fs::read_dir("/proc")? {
+        // One that ends meanwhile has none.
+        let line = fs::read_to_string(process?.path().join("cmdline")).unwrap_or_default();
+        if line.trim_end_matches('\0') == wanted {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
+    capture: Capture,
+) -> Result<()> {
+    const GROUP: Piece<'_> = Piece::Node("node");
+    let installed =
+        tempfile::Builder::new().prefix("installed").tempdir_in(binaries::directory()?)?;
+    for program in ["leno", "leno-proxy", "leno-broker", "leno-controller"] {
+        fs::hard_link(binaries::ours(program)?, installed.path().join(program))?;
+    }
+    let program = installed.path().join("leno-proxy");
+    let programs = Some(installed.path().to_owned());
+    let options = Options { programs, share: None, mtls: Some("strict"), ..Options::new(capture) };
+    let lab = Lab::start(&options, MESH, |_| Ok(()))?;
+    let outcome = || -> Result<()> {
+        let serves = || -> Result<()> {
+            echoes(&lab, "apart:9000")?;
+            lab.reach("client", "web:8080").map(|_| ())
+        };
+        serves()?;
+        let before = [lab.pid_of(GROUP)?, lab.pid_of(Piece::Proxy("apart-0"))?];
+
+        replace_by_script(&program, "exit 9")?;
+        let said = update_in_vain(&lab)?;
+        for part in [
+            "waiting for the next processes of 3 instances: ",
+            "after 12 s 3 instances are still served by the processes of before",
+            "\n  lab/apart-0: its next process exited with 9, and is started again\n",
+            "\n  lab/web-0: the proxy of group node (2 served) exited with 9",
+            "To go back, install the programs of before",
+        ] {
+            ensure!(said.contains(part), "{part:?} is not in {said}");
+        }
+        let check = command::run(&mut lab.leno("check"), LONG)?;
+        let check = String::from_utf8(check.stdout)?;
+        ensure!(check.contains("lab/apart-0 next proxy"), "{check}");
+        serves().context("while the next processes end")?;
+
+        replace_by_script(&program, &format!("exec {NEVER}"))?;
+        let said = update_in_vain(&lab)?;
+        for part in ["apart-0: its next process does not serve yet", "group node does not serve it"]
+        {
+            ensure!(said.contains(part), "{part:?} is not in {said}");
+        }
+        ensure!(any_that_never_serves()?, "the program was not started");
+        ensure!(
+            before.iter().all(|pid| Path::new(&format!("/proc/{pid}")).exists()),
+            "a proxy of before has ended"
+        );
+        serves().context("while the next processes stand still")?;
+
+        replace(&program, |next| Ok(fs::hard_link(binaries::ours("leno-proxy")?, next)?))?;
+        let said = command::text(lab.leno("upgrade").arg("--proxies"), LONG)?;
+        ensure!(said.starts_with("the next processes serve 3 instances"), "{said}");
+        serves().context("once the program of before is back")?;
+        wait::until("the end of what never served, and of what has finished", LIMIT, || {
+            let left = before.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists());
+            Ok((!left && !any_that_never_serves()?).then_some(()))
+        })?;
+        let ps = command::text(&mut lab.leno("ps"), LONG)?;
+        ensure!(!ps.contains("served by the proxy of before"), "{ps}");
+        serves()
+    };
+    lab.explain(outcome())
+}
