@@ -320,6 +320,7 @@ impl Life {
     /// Makes everything that an instance's processes are put into.
     async fn place(&self) -> Result<InstanceResources> {
         let Self { mesh, instance, .. } = self;
+        self.check_user()?;
         let name = mesh.layout.netns(&instance.name);
         self.record(MeshResource::Netns(name.clone()))?;
         let netns = tokio::task::spawn_blocking(move || Netns::create(&name));
@@ -357,7 +358,6 @@ impl Life {
         };
         let wanted = self.proxy.borrow().group.clone();
         if let Some(name) = wanted {
-            self.check_user()?;
             place.shared.replace(Some(Group::enter(mesh, &name, &instance.name)?));
             place.proxy_by_user.set(true);
         }
@@ -377,13 +377,15 @@ impl Life {
         Ok(place)
     }
 
-    /// Whether it may be in node mode: the capture takes a process of the proxies' user for the node proxy.
+    /// Whether it may have a proxy: the capture takes a process of the proxies' user for one, but for that of a sidecar by kernel
+    /// programs, beside which it could listen, though (`SO_REUSEPORT`). A change of mode needs no other check.
     fn check_user(&self) -> Result<()> {
-        let instance = &self.instance;
-        if credentials::of(&instance.launch.account).is_ok_and(|of| of.uid() == PROXY_UID) {
+        let launch = &self.instance.launch;
+        let is_of_proxies = || credentials::of(&launch.account).map(|of| of.uid() == PROXY_UID);
+        // A user that cannot be found is reported when the application starts.
+        if launch.meshed && is_of_proxies().unwrap_or_default() {
             return Err(Error::Refused(format!(
-                "{} runs as user {PROXY_UID}, which is that of node proxies: use another, or leno.dev/mode: sidecar",
-                instance.label
+                "it would run as user {PROXY_UID}, which is that of proxies: use another, or leno.dev/inject: disabled"
             )));
         }
         Ok(())

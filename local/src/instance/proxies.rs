@@ -193,7 +193,6 @@ impl Life {
         let Some(name) = self.proxy.borrow().group.clone().filter(|_| is_node) else {
             return Ok(None);
         };
-        self.check_user()?;
         let captured = match place.proxy_by_user.get() {
             true => None,
             false => place.captured.take(),

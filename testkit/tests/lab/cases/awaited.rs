@@ -22,7 +22,10 @@ const LONG: Duration = Duration::from_secs(120);
 const NEVER: &str = "sleep 86399.5";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![once!(an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back)]
+    vec![
+        once!(an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back),
+        once!(a_workload_that_runs_as_the_user_of_proxies_is_refused_and_named),
+    ]
 }
 
 /// Puts a program in the place of another one, as an installation does.
@@ -122,6 +125,33 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         let ps = command::text(&mut lab.leno("ps"), LONG)?;
         ensure!(!ps.contains("served by the proxy of before"), "{ps}");
         serves()
+    };
+    lab.explain(outcome())
+}
+
+/// The capture would take it for a proxy.
+fn a_workload_that_runs_as_the_user_of_proxies_is_refused_and_named(
+    capture: Capture,
+) -> Result<()> {
+    const OWN: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: own, namespace: lab}
+spec: {user: '2102', command: ['@BIN@/leno-peer', idle]}
+";
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let outcome = || -> Result<()> {
+        lab.edit(&format!("{MESH}{OWN}"))?;
+        lab.wait_for("a workload that is refused", |status| {
+            status.instance("own-0").is_ok_and(|own| own.phase == "failed")
+        })?;
+        for verb in ["ps", "check"] {
+            let output = command::run(&mut lab.leno(verb), LONG)?;
+            let said = String::from_utf8(output.stdout)?;
+            ensure!(said.contains("it would run as user 2102"), "{verb}: {said}");
+        }
+        ensure!(lab.pid_of(Piece::Application("own-0")).is_err(), "it runs");
+        Ok(())
     };
     lab.explain(outcome())
 }
