@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::case::Case;
+use super::mesh::LenoProxies;
 use super::meter::{LabComponents, LoadSamples, Sampler};
 use super::namespaces::Lab;
 use super::pinning::Pinning;
@@ -374,8 +375,14 @@ fn revise(
         let what = (case.scenario, u64::from(revision));
         match sidecars {
             Some(sidecars) => sidecars.revise(case.mesh, what)?,
-            None if case.mesh.own().is_some() => lab.edit(what.0, what.1)?,
-            None => return Ok(0),
+            None => match case.mesh.own() {
+                // An edit would not change which process serves.
+                Some(LenoProxies { share: None, .. }) if what.0.upgrades() => {
+                    lab.upgrade_proxies()?;
+                }
+                Some(_) => lab.edit(what.0, what.1)?,
+                None => return Ok(0),
+            },
         }
     }
     Ok(0)

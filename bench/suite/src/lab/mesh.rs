@@ -190,8 +190,7 @@ impl Mesh {
 
     /// Why the mesh cannot carry a scenario; `None` if it can.
     pub fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
-        let is_handed_over =
-            self.name() == NONE || self.own().is_some_and(|own| own.share.is_some());
+        let is_handed_over = self.name() == NONE || self.own().is_some();
         if scenario.upgrades() && !is_handed_over {
             return Some("its proxies do not hand over to others while they serve");
         }

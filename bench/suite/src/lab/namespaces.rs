@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use leno_launch::Launched;
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
@@ -147,6 +147,16 @@ impl Lab {
         let programs = Programs { own: &program, application: self.application.as_deref() };
         let text = documents(programs, scenario, self.own, revision)?;
         replace(&self.directory.path().join("mesh.yaml"), &text)
+    }
+
+    /// Has the next process of each proxy take over, and waits until they serve.
+    pub(crate) fn upgrade_proxies(&self) -> Result<()> {
+        let mut command = Command::new(leno()?);
+        command.args(["upgrade", "--proxies", "--name", &self.name]).process_group(0);
+        let output = command.output().context("cannot run leno upgrade")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "leno upgrade --proxies: {text}");
+        Ok(())
     }
 
     /// A command that runs as the client.
