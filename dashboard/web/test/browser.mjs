@@ -490,6 +490,18 @@ async function gone() {
   assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
 }
 
+/** The pages, and the part of the interface that has what each shows. */
+const PARTS = [
+  ["Mesh", "topology"],
+  ["Routes", "routes"],
+  ["Policies", "policies"],
+  ["Certificates", "proxies"],
+  ["Proxies", "proxies"],
+  ["Connections", "flows"],
+  ["Checks", "checks"],
+  ["Changes", "changes"],
+];
+
 /**
  * Every page of a cluster's observer itself, with the token of a reader in the address. LENO_SEEN are the namespaces that the
  * reader sees, LENO_HIDDEN what no page may show.
@@ -503,12 +515,14 @@ async function cluster() {
     await page.goto(address);
     await page.locator(".brand .mesh").filter({ hasText: /./ }).waitFor();
     assert.equal(page.url(), base, "the token stays in the address");
-    for (const name of ["Mesh", "Routes", "Policies", "Certificates", "Proxies", "Connections", "Checks", "Changes"]) {
+    for (const [name, part] of PARTS) {
+      // The next answer with what the page shows, also where there is nothing to show.
+      const answer = page.waitForResponse((response) => response.url().startsWith(`${base}api/v1/${part}?`));
       await page.locator("nav a", { hasText: name }).click();
       await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
-      // The first answers of the page, also where there is nothing to show.
-      await page.waitForLoadState("networkidle");
-      await page.locator("main p, main td").first().waitFor();
+      await (await answer).finished();
+      await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+      await page.locator("main p, main td, main li").first().waitFor();
       const text = await page.locator("main").innerText();
       for (const word of hidden) assert.ok(!text.includes(word), `${name} shows ${word}: ${text}`);
       if (["Mesh", "Policies", "Proxies", "Connections"].includes(name)) {
