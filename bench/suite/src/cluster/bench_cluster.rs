@@ -23,7 +23,7 @@ use crate::scenario::Scenario;
 /// The rights in the whole cluster that a measurement needs; installing a mesh needs more. Applying
 /// an object needs `create` if it does not exist, and `patch`. Attaching needs `get` or `create`,
 /// depending on its protocol.
-const RIGHTS: [Right; 31] = [
+const RIGHTS: [Right; 33] = [
     ("list", "", "nodes"),
     ("create", "", "namespaces"),
     ("delete", "", "namespaces"),
@@ -40,6 +40,9 @@ const RIGHTS: [Right; 31] = [
     ("create", "", "pods/attach"),
     ("get", "", "pods/attach"),
     ("get", "", "pods/log"),
+    // Watchers decline Leno's proxy.
+    ("create", "leno.dev", "podexemptions"),
+    ("patch", "leno.dev", "podexemptions"),
     ("get", "", "configmaps"),
     ("list", "", "configmaps"),
     ("list", "apps", "deployments"),
@@ -207,6 +210,20 @@ mod tests {
         }
         let needed = RIGHTS.map(|(verb, group, resource)| format!("{verb} {group}/{resource}"));
         assert_eq!(said, BTreeSet::from(needed));
+    }
+
+    #[test]
+    fn every_object_of_a_measurement_may_be_applied_by_these_rights() {
+        let objects = include_str!("../../data/cluster.golden.yaml");
+        for object in leno_operate::documents(objects).unwrap() {
+            let (version, kind) = (&object["apiVersion"], &object["kind"]);
+            let group = version.as_str().unwrap().split_once('/').map_or("", |(group, _)| group);
+            let resource = kind.as_str().unwrap().to_lowercase() + "s";
+            for verb in ["create", "patch"] {
+                let right = (verb, group, resource.as_str());
+                assert!(RIGHTS.iter().any(|one| *one == right), "{right:?}");
+            }
+        }
     }
 
     #[test]
