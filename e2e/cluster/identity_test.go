@@ -41,8 +41,7 @@ type identityReport struct {
 }
 
 // TestIdentity gives applications certificates, replaces the root of a mesh under load, revokes certificates, and has an issuer
-// take over. It has the
-// requirements of TestMesh.
+// take over. It has the requirements of TestMesh.
 func TestIdentity(t *testing.T) {
 	m := withLoad(t)
 	m.installWith(phaseHold)
