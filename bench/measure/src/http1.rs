@@ -1,7 +1,5 @@
 //! A parser of HTTP/1.1 responses that shares no code with the proxy's own.
 
-use std::fmt;
-
 /// The longest response head that is read; test servers send far less.
 const MAX_HEAD: usize = 64 * 1024;
 /// The largest number of header fields of a response; a mesh adds a handful to those of a test
@@ -44,30 +42,21 @@ impl Response {
 }
 
 /// Why bytes are not a valid response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The head is not HTTP/1 or too long.
+    #[error("malformed response head")]
     Head,
     /// Conflicting or several lengths, or one that is not a number.
+    #[error("conflicting or malformed response length")]
     Length,
     /// The size or the end of a chunk is malformed.
+    #[error("malformed chunk")]
     Chunk,
     /// The connection ended inside a response.
+    #[error("connection ended inside a response")]
     Truncated,
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Malformed::Head => "malformed response head",
-            Malformed::Length => "conflicting or malformed response length",
-            Malformed::Chunk => "malformed chunk",
-            Malformed::Truncated => "connection ended inside a response",
-        })
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 /// The state of the reader.
 ///

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-
 use leno_measure::load::Protocol;
 use serde::Deserialize;
 
@@ -370,11 +369,6 @@ impl Scenario {
     /// Whether the traffic is any version of HTTP.
     pub fn is_http(&self) -> bool {
         self.protocol != Protocol::Tcp
-    }
-
-    /// Whether the traffic is HTTP/2.
-    pub fn is_http2(&self) -> bool {
-        matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
     }
 
     /// The value of `appProtocol` of a service.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::dialler::{Dialler, RequestOutcome};
-use super::plan::{Protocol, Target};
+use super::plan::Target;
 use super::{h2, stream};
 
 /// A slot: it carries one request at a time.
@@ -23,13 +23,9 @@ impl Connection {
         let mut slots = Vec::new();
         for nth in first..first + connections {
             let dialler = Dialler { target: Rc::clone(target), next_address: nth, opened: 0 };
-            match target.plan.protocol {
-                Protocol::Http1 | Protocol::Tcp | Protocol::WebSocket => {
-                    slots.push(Self::Stream(stream::StreamConnection::new(dialler)));
-                }
-                Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream => {
-                    slots.extend(h2::Slot::all(dialler, streams).map(Self::H2));
-                }
+            match target.plan.protocol.is_http2() {
+                true => slots.extend(h2::Slot::all(dialler, streams).map(Self::H2)),
+                false => slots.push(Self::Stream(stream::StreamConnection::new(dialler))),
             }
         }
         slots

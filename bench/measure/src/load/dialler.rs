@@ -6,52 +6,33 @@ use tokio::net::TcpStream;
 
 use super::plan::Target;
 
-/// Why a request failed; the label names it in reports.
+/// Why a request failed, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestFailure {
-    Connect,
-    ConnectTimeout,
-    Send,
-    Reset,
-    Closed,
-    Timeout,
-    Malformed,
-    Status4xx,
-    Status5xx,
-    StatusOther,
-    GrpcStatus,
-}
+pub(super) struct RequestFailure(pub(super) &'static str);
 
 impl RequestFailure {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            RequestFailure::Connect => "connect",
-            RequestFailure::ConnectTimeout => "connect_timeout",
-            RequestFailure::Send => "send",
-            RequestFailure::Reset => "reset",
-            RequestFailure::Closed => "closed_early",
-            RequestFailure::Timeout => "timeout",
-            RequestFailure::Malformed => "malformed",
-            RequestFailure::Status4xx => "status_4xx",
-            RequestFailure::Status5xx => "status_5xx",
-            RequestFailure::StatusOther => "status_other",
-            RequestFailure::GrpcStatus => "grpc_status",
-        }
-    }
+    pub(super) const CONNECT: Self = Self("connect");
+    pub(super) const CONNECT_TIMEOUT: Self = Self("connect_timeout");
+    pub(super) const SEND: Self = Self("send");
+    pub(super) const RESET: Self = Self("reset");
+    pub(super) const CLOSED: Self = Self("closed_early");
+    pub(super) const TIMEOUT: Self = Self("timeout");
+    pub(super) const MALFORMED: Self = Self("malformed");
+    pub(super) const STATUS_OTHER: Self = Self("status_other");
+    pub(super) const GRPC_STATUS: Self = Self("grpc_status");
 
     /// The failure that a status counts as; `None` for a success. A redirect is a success, as in
     /// h2load and wrk, and is not followed.
     pub(super) fn of_status(status: u16) -> Option<Self> {
         match status {
             200..400 => None,
-            400..500 => Some(RequestFailure::Status4xx),
-            500..600 => Some(RequestFailure::Status5xx),
-            _ => Some(RequestFailure::StatusOther),
+            400..500 => Some(Self("status_4xx")),
+            500..600 => Some(Self("status_5xx")),
+            _ => Some(Self::STATUS_OTHER),
         }
     }
 }
 
-/// The result of one request.
 pub(super) struct RequestOutcome {
     pub(super) result: Result<(), RequestFailure>,
     pub(super) body_bytes: u64,
@@ -77,6 +58,6 @@ impl Dialler {
             }
             self.next_address += 1;
         }
-        Err(RequestFailure::Connect)
+        Err(RequestFailure::CONNECT)
     }
 }

@@ -49,7 +49,7 @@ enum Receive {
 impl Receive {
     async fn body(&mut self) -> Result<&mut RecvStream, RequestFailure> {
         if let Self::Head(head) = self {
-            let response = head.await.map_err(|_| RequestFailure::Reset)?;
+            let response = head.await.map_err(|_| RequestFailure::RESET)?;
             if let Some(failure) = RequestFailure::of_status(response.status().as_u16()) {
                 return Err(failure);
             }
@@ -57,7 +57,7 @@ impl Receive {
         }
         match self {
             Self::Body(body) => Ok(body),
-            Self::Head(_) => Err(RequestFailure::Malformed),
+            Self::Head(_) => Err(RequestFailure::MALFORMED),
         }
     }
 }
@@ -105,7 +105,7 @@ impl Slot {
             }
         };
         let result =
-            tokio::time::timeout(limit, exchange).await.unwrap_or(Err(RequestFailure::Timeout));
+            tokio::time::timeout(limit, exchange).await.unwrap_or(Err(RequestFailure::TIMEOUT));
         if result.is_err() {
             self.stays = None;
         }
@@ -122,11 +122,11 @@ impl Slot {
         if self.stays.is_none() {
             self.stays = Some(self.shared.stream().await?);
         }
-        let stream = self.stays.as_mut().ok_or(RequestFailure::Connect)?;
+        let stream = self.stays.as_mut().ok_or(RequestFailure::CONNECT)?;
         stream
             .send
             .send_data(self.shared.target.request().clone(), false)
-            .map_err(|_| RequestFailure::Send)?;
+            .map_err(|_| RequestFailure::SEND)?;
         let wanted = self.shared.target.request().len();
         let body = stream.receive.body().await?;
         while stream.rest.len() < wanted {
@@ -136,8 +136,8 @@ impl Slot {
                     // Fails only if the connection is gone, which the next read reports.
                     let _ = body.flow_control().release_capacity(bytes.len());
                 }
-                Some(Err(_)) => return Err(RequestFailure::Reset),
-                None => return Err(RequestFailure::Closed),
+                Some(Err(_)) => return Err(RequestFailure::RESET),
+                None => return Err(RequestFailure::CLOSED),
             }
         }
         let _message = stream.rest.split_to(wanted);
@@ -165,10 +165,10 @@ impl SharedConnection {
             .initial_connection_window_size(WINDOW)
             .handshake(stream)
             .await
-            .map_err(|_| RequestFailure::Connect)?;
+            .map_err(|_| RequestFailure::CONNECT)?;
         // The task ends with the connection; every stream reports the connection's error.
         tokio::task::spawn_local(async move { drop(connection.await) });
-        let sender = sender.ready().await.map_err(|_| RequestFailure::Connect)?;
+        let sender = sender.ready().await.map_err(|_| RequestFailure::CONNECT)?;
         self.sender.replace(Some(sender.clone()));
         Ok(sender)
     }
@@ -178,7 +178,7 @@ impl SharedConnection {
         let grpc = target.plan.protocol != Protocol::Http2;
         let method = if grpc { "POST" } else { target.plan.method.as_str() };
         let method =
-            Method::from_bytes(method.as_bytes()).map_err(|_| RequestFailure::Malformed)?;
+            Method::from_bytes(method.as_bytes()).map_err(|_| RequestFailure::MALFORMED)?;
         let mut head = Request::builder().method(method).uri(&target.plan.url);
         if grpc {
             head = head.header("content-type", "application/grpc").header("te", "trailers");
@@ -186,7 +186,7 @@ impl SharedConnection {
         for (name, value) in &target.plan.headers {
             head = head.header(name, value);
         }
-        head.body(()).map_err(|_| RequestFailure::Malformed)
+        head.body(()).map_err(|_| RequestFailure::MALFORMED)
     }
 
     /// Sends a request and reads the whole response.
@@ -194,23 +194,23 @@ impl SharedConnection {
         let mut sender = self.sender().await?;
         let body = self.target.request().clone();
         let (response, mut send) =
-            sender.send_request(self.head()?, body.is_empty()).map_err(|_| RequestFailure::Send)?;
+            sender.send_request(self.head()?, body.is_empty()).map_err(|_| RequestFailure::SEND)?;
         if !body.is_empty() {
-            send.send_data(body, true).map_err(|_| RequestFailure::Send)?;
+            send.send_data(body, true).map_err(|_| RequestFailure::SEND)?;
         }
-        let mut response = response.await.map_err(|_| RequestFailure::Reset)?;
+        let mut response = response.await.map_err(|_| RequestFailure::RESET)?;
         while let Some(bytes) = response.body_mut().data().await {
-            let bytes = bytes.map_err(|_| RequestFailure::Reset)?;
+            let bytes = bytes.map_err(|_| RequestFailure::RESET)?;
             *body_bytes += bytes.len() as u64;
             // Fails only if the connection is gone, which the next read reports.
             let _ = response.body_mut().flow_control().release_capacity(bytes.len());
         }
-        let trailers = response.body_mut().trailers().await.map_err(|_| RequestFailure::Reset)?;
+        let trailers = response.body_mut().trailers().await.map_err(|_| RequestFailure::RESET)?;
         if let Some(failure) = RequestFailure::of_status(response.status().as_u16()) {
             return Err(failure);
         }
         if self.target.plan.protocol == Protocol::Grpc && !succeeded(&response, trailers.as_ref()) {
-            return Err(RequestFailure::GrpcStatus);
+            return Err(RequestFailure::GRPC_STATUS);
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl SharedConnection {
     async fn stream(&self) -> Result<Streaming, RequestFailure> {
         let mut sender = self.sender().await?;
         let (response, send) =
-            sender.send_request(self.head()?, false).map_err(|_| RequestFailure::Send)?;
+            sender.send_request(self.head()?, false).map_err(|_| RequestFailure::SEND)?;
         Ok(Streaming { send, receive: Receive::Head(response), rest: BytesMut::new() })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,14 @@ pub enum Protocol {
     /// The same on a connection of HTTP/1.1 that was upgraded to `websocket`. What follows is opaque to proxies; it has no
     /// frames.
     WebSocket,
+}
+
+impl Protocol {
+    /// Whether a connection carries several streams.
+    #[must_use]
+    pub fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Grpc | Self::GrpcStream)
+    }
 }
 
 /// The load to generate.
@@ -129,7 +137,6 @@ impl Plan {
 /// What every connection sends, and the addresses it connects to.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// The rest of it.
     pub(super) plan: Plan,
     pub(super) addresses: Vec<SocketAddr>,
     /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
@@ -161,32 +168,25 @@ impl Stop {
 
 /// Refuses a plan that cannot run.
 pub(super) fn check(plan: &Plan) -> Result<()> {
-    if plan.connections == 0 || plan.connections > MAX_CONNECTIONS {
-        bail!("connections must be 1 to {MAX_CONNECTIONS}, not {}", plan.connections);
+    let (connections, streams) = (plan.connections, plan.streams);
+    ensure!(
+        (1..=MAX_CONNECTIONS).contains(&connections),
+        "connections must be 1 to {MAX_CONNECTIONS}, not {connections}"
+    );
+    let most = if plan.protocol.is_http2() && !plan.new_connection { MAX_STREAMS } else { 1 };
+    let is_allowed = (1..=most).contains(&streams);
+    ensure!(is_allowed, "streams must be 1 to {most} with this protocol, not {streams}");
+    let echoes = matches!(plan.protocol, Protocol::Tcp | Protocol::WebSocket);
+    ensure!(!echoes || plan.body_size > 0, "TCP and WebSockets need a body size above 0");
+    let is_http1 = plan.protocol == Protocol::Http1;
+    ensure!(is_http1 || plan.paths.is_empty(), "only HTTP/1.1 asks for several paths in turn");
+    ensure!(is_http1 || !plan.unread, "only HTTP/1.1 can leave responses unread");
+    if let Pace::Rate(rate) = plan.pace {
+        let is_good = rate.is_finite() && rate > 0.0;
+        ensure!(is_good, "the rate must be above 0 requests a second, not {rate}");
     }
-    let multiplexed =
-        matches!(plan.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream);
-    let most = if multiplexed && !plan.new_connection { MAX_STREAMS } else { 1 };
-    if plan.streams == 0 || plan.streams > most {
-        bail!("streams must be 1 to {most} with this protocol, not {}", plan.streams);
-    }
-    if matches!(plan.protocol, Protocol::Tcp | Protocol::WebSocket) && plan.body_size == 0 {
-        bail!("TCP and WebSockets need a body size above 0");
-    }
-    if !plan.paths.is_empty() && plan.protocol != Protocol::Http1 {
-        bail!("only HTTP/1.1 asks for several paths in turn");
-    }
-    if plan.unread && plan.protocol != Protocol::Http1 {
-        bail!("only HTTP/1.1 can leave responses unread");
-    }
-    if let Pace::Rate(rate) = plan.pace
-        && !(rate.is_finite() && rate > 0.0)
-    {
-        bail!("the rate must be above 0 requests a second, not {rate}");
-    }
-    if plan.threads == 0 || plan.duration.is_zero() {
-        bail!("threads and duration must be above 0");
-    }
+    let is_some = plan.threads > 0 && !plan.duration.is_zero();
+    ensure!(is_some, "threads and duration must be above 0");
     Ok(())
 }
 
@@ -198,9 +198,7 @@ pub(super) fn target(plan: &Plan) -> Result<Target> {
     let socket = if has_port { authority.to_string() } else { format!("{authority}:80") };
     let addresses: Vec<_> =
         socket.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.collect();
-    if addresses.is_empty() {
-        bail!("{authority} has no address");
-    }
+    ensure!(!addresses.is_empty(), "{authority} has no address");
     let requests = match plan.protocol {
         Protocol::Http1 if plan.paths.is_empty() => vec![http1_request(plan, authority, path)],
         Protocol::Http1 => {

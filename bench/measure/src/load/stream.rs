@@ -49,10 +49,13 @@ impl StreamConnection {
     }
 
     fn timed_out(&self) -> RequestFailure {
-        if self.stream.is_some() { RequestFailure::Timeout } else { RequestFailure::ConnectTimeout }
+        if self.stream.is_some() {
+            RequestFailure::TIMEOUT
+        } else {
+            RequestFailure::CONNECT_TIMEOUT
+        }
     }
 
-    /// Drops the connection.
     pub(super) fn reset(&mut self) {
         self.stream = None;
     }
@@ -76,11 +79,11 @@ impl StreamConnection {
 
     /// Sends a request and reads the whole response.
     async fn http1(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
-        let stream = self.stream.as_mut().ok_or(RequestFailure::Connect)?;
+        let stream = self.stream.as_mut().ok_or(RequestFailure::CONNECT)?;
         let requests = &self.dialler.target.requests;
         let request = &requests[self.sent % requests.len()];
         self.sent = self.sent.wrapping_add(1);
-        stream.write_all(request).await.map_err(|_| RequestFailure::Send)?;
+        stream.write_all(request).await.map_err(|_| RequestFailure::SEND)?;
         if self.dialler.target.plan.unread {
             // Ends at the time limit of the request.
             std::future::pending::<()>().await;
@@ -91,23 +94,23 @@ impl StreamConnection {
             let response = match stream.read_buf(&mut self.buffer).await {
                 Ok(0) => reader
                     .finish()
-                    .map_err(|_| RequestFailure::Closed)?
-                    .ok_or(RequestFailure::Closed)?,
-                Ok(_) if self.buffer.len() > MAX_UNPARSED => return Err(RequestFailure::Malformed),
+                    .map_err(|_| RequestFailure::CLOSED)?
+                    .ok_or(RequestFailure::CLOSED)?,
+                Ok(_) if self.buffer.len() > MAX_UNPARSED => return Err(RequestFailure::MALFORMED),
                 Ok(_) => {
                     let (used, response) =
-                        reader.read(&self.buffer).map_err(|_| RequestFailure::Malformed)?;
+                        reader.read(&self.buffer).map_err(|_| RequestFailure::MALFORMED)?;
                     self.buffer.drain(..used);
                     match response {
                         Some(response) => response,
                         None => continue,
                     }
                 }
-                Err(_) => return Err(RequestFailure::Reset),
+                Err(_) => return Err(RequestFailure::RESET),
             };
             *body_bytes = response.body_len;
             if !self.buffer.is_empty() {
-                return Err(RequestFailure::Malformed);
+                return Err(RequestFailure::MALFORMED);
             }
             if !response.keep_alive {
                 self.stream = None;
@@ -118,18 +121,18 @@ impl StreamConnection {
 
     /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both directions.
     async fn echo(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
-        let stream = self.stream.as_mut().ok_or(RequestFailure::Connect)?;
+        let stream = self.stream.as_mut().ok_or(RequestFailure::CONNECT)?;
         let (mut reader, mut writer) = stream.split();
         let body = self.dialler.target.request();
-        let send = async { writer.write_all(body).await.map_err(|_| RequestFailure::Send) };
+        let send = async { writer.write_all(body).await.map_err(|_| RequestFailure::SEND) };
         let receive = async {
             let mut left = body.len();
             while left > 0 {
                 let size = left.min(self.buffer.len());
                 match reader.read(&mut self.buffer[..size]).await {
-                    Ok(0) => return Err(RequestFailure::Closed),
+                    Ok(0) => return Err(RequestFailure::CLOSED),
                     Ok(count) => left -= count,
-                    Err(_) => return Err(RequestFailure::Reset),
+                    Err(_) => return Err(RequestFailure::RESET),
                 }
             }
             Ok(())
@@ -166,14 +169,14 @@ async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await.map_err(|_| RequestFailure::Send)?;
+    stream.write_all(head.as_bytes()).await.map_err(|_| RequestFailure::SEND)?;
     let mut response = Vec::new();
     while !response.ends_with(b"\r\n\r\n") {
         match stream.read_buf(&mut response).await {
-            Ok(0) => return Err(RequestFailure::Closed),
-            Ok(_) if response.len() > MAX_HEAD => return Err(RequestFailure::Malformed),
+            Ok(0) => return Err(RequestFailure::CLOSED),
+            Ok(_) if response.len() > MAX_HEAD => return Err(RequestFailure::MALFORMED),
             Ok(_) => {}
-            Err(_) => return Err(RequestFailure::Reset),
+            Err(_) => return Err(RequestFailure::RESET),
         }
     }
     let status =
@@ -181,8 +184,8 @@ async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure
     match status {
         Some(101) => Ok(()),
         Some(status) => {
-            Err(RequestFailure::of_status(status).unwrap_or(RequestFailure::StatusOther))
+            Err(RequestFailure::of_status(status).unwrap_or(RequestFailure::STATUS_OTHER))
         }
-        None => Err(RequestFailure::Malformed),
+        None => Err(RequestFailure::MALFORMED),
     }
 }

@@ -167,7 +167,6 @@ impl Desk {
     }
 }
 
-/// Runs one share to its end.
 pub(super) fn run(target: &Target, share: LoadShare, stop: &Stop) -> Result<LoadTally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Tasks of a `LocalSet` must be `'static`, so they own the target.
@@ -225,10 +224,8 @@ async fn drive(target: Rc<Target>, share: LoadShare, stop: Stop) -> Result<LoadT
     Ok(tally)
 }
 
-/// The time limits of the priming requests.
 #[derive(Clone, Copy)]
 struct PrimeLimits {
-    /// The limit of one request.
     each: Duration,
     /// The limit of all connections of a thread together, which are primed one after the other.
     all: Duration,
@@ -293,7 +290,7 @@ async fn serve(desk: Rc<Desk>, mut connection: Connection, nth: usize) {
         tally.body_bytes += outcome.body_bytes;
         match outcome.result {
             Ok(()) => tally.latency.saturating_record(micros(due.elapsed())),
-            Err(failure) => tally.error(failure.label()),
+            Err(failure) => tally.error(failure.0),
         }
     }
     desk.tally.borrow_mut().opened += connection.opened();

@@ -67,7 +67,6 @@ pub(crate) struct Hop {
     pub endpoints: Vec<SocketAddrV4>,
 }
 
-/// A proxy's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
     /// The name of its file.
@@ -85,17 +84,11 @@ pub(crate) struct Configuration {
 }
 
 impl Hop {
-    /// The same hop in another revision.
     pub(crate) fn in_revision(&self, scenario: &Scenario, revision: u64) -> Self {
         let there = scenario.disturbance.map(|one| one.endpoints(scenario.services, revision));
         let there = there.unwrap_or_default().into_iter();
         let endpoints = there.filter_map(|nth| self.services.get(nth as usize).copied()).collect();
         Self { disturbance: scenario.disturbance, revision, endpoints, ..self.clone() }
-    }
-
-    /// Whether the traffic is HTTP/2.
-    pub(super) fn http2(&self) -> bool {
-        matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
     }
 
     /// Whether this proxy gets new revisions while it runs, as the proxies of callers do.
@@ -117,7 +110,6 @@ impl Hop {
         (churns && self.is_revised()).then_some(&self.endpoints[..])
     }
 
-    /// The contents of a file.
     pub(super) fn file(&self, file: &str) -> String {
         let template = TEMPLATES.iter().find(|(files, _)| files.contains(&file));
         let (_, template) = template.expect("a test makes every file");
@@ -133,7 +125,7 @@ impl Hop {
         let values = context! {
             file,
             tcp => self.protocol == Protocol::Tcp,
-            http2 => self.http2(),
+            http2 => self.protocol.is_http2(),
             admin => self.listen.and_then(|_| Some(free_address().ok()?.to_string())),
             own_address => own.map_or_else(String::new, |(_, at)| at.to_string()),
             at => self.directory.to_string_lossy().into_owned(),
