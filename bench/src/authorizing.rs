@@ -7,7 +7,6 @@ mod tokens;
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
 
 use anyhow::Result;
 use leno_index::{Change, Index, Settings};
@@ -20,7 +19,7 @@ use leno_types::authorization::Authorization;
 use leno_types::{Identity, InstanceName};
 
 pub(crate) use crate::rounds::DecisionRounds as Args;
-use crate::rounds::median_of;
+use crate::rounds::nanos_of;
 
 /// Numbers of policies of one workload.
 const POLICIES: [usize; 4] = [1, 10, 100, 1_000];
@@ -111,14 +110,10 @@ fn cost(authorization: &Authorization, count: usize, args: Args) -> f64 {
         DecisionRequest(format!("/api/things{}/all", if denies(at) { 0 } else { at }))
     };
     let requests: Vec<DecisionRequest> = (0..1_000).map(request).collect();
-    median_of(args.rounds, || {
-        let started = Instant::now();
-        for number in 0..args.requests {
-            let request = &requests[number % requests.len()];
-            let decision = table.decide(&rules, black_box(request), |_| ());
-            assert!(matches!(black_box(decision), AuthorizationDecision::Permitted(Some(_))));
-        }
-        started.elapsed().as_nanos() as f64 / args.requests as f64
+    nanos_of(args.rounds, args.requests, |number| {
+        let request = &requests[number % requests.len()];
+        let decision = table.decide(&rules, black_box(request), |_| ());
+        assert!(matches!(black_box(decision), AuthorizationDecision::Permitted(Some(_))));
     })
 }
 

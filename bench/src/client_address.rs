@@ -8,12 +8,12 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use leno_testkit::binaries;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::Lab;
 
 use crate::connecting::{ConnectionCost, ConnectionCosts};
-use crate::documents::{CLIENT_ADDRESS, require_root};
+use crate::documents::{CLIENT_ADDRESS, mesh};
 use crate::rounds::{self, CostFigure};
 
 /// The port of the application.
@@ -38,8 +38,7 @@ pub(crate) struct Args {
 
 /// Prints the median of each way, and its ratio to the way without.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    require_root()?;
-    let lab = Lab::start(&Options::new(Capture::Ebpf), CLIENT_ADDRESS, |_| Ok(()))?;
+    let lab = mesh(CLIENT_ADDRESS)?;
     let costs = lab.explain(measure(&lab, args))?;
     let rows: Vec<_> = costs.iter().map(|(way, rounds)| (way.as_str(), &rounds[..])).collect();
     print!("{}", rounds::table("the application sees", &FIGURES, &rows));
@@ -58,8 +57,6 @@ fn measure(lab: &Lab, args: Args) -> Result<ConnectionCosts> {
     command.args(["--connections", &args.connections.to_string()]);
     command.args(["--rounds", &args.rounds.to_string()]);
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(serde_json::from_slice(&output.stdout)?)
 }

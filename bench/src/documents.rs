@@ -1,6 +1,7 @@
 //! The documents of the meshes that commands of one property start, from templates.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
 use minijinja::{Environment, Value};
 
 /// Of an endpoint, an algorithm and servers.
@@ -18,12 +19,13 @@ pub(crate) fn from_template(template: &str, values: Value) -> String {
     Environment::new().render_str(template, values).expect("a test makes each")
 }
 
-/// Refuses to start a mesh as another user than root.
-pub(crate) fn require_root() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("leno up makes network namespaces, which takes root: run this as root");
-    }
-    Ok(())
+/// Starts the mesh of these documents, which only root may.
+pub(crate) fn mesh(documents: &str) -> Result<Lab> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "leno up makes network namespaces, which takes root: run this as root"
+    );
+    Lab::start(&Options::new(Capture::Ebpf), documents, |_| Ok(()))
 }
 
 #[cfg(test)]

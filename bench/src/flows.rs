@@ -5,16 +5,17 @@
 //!             └─ a mesh of its own without proxies: client ─► HTTP server, client ─► Redis
 //! ```
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::command::Running;
+use leno_testkit::lab::Lab;
 use leno_testkit::usage;
 use leno_testkit::wait;
 use minijinja::context;
 
-use crate::documents::{FLOWS, from_template, require_root};
+use crate::documents::{FLOWS, from_template, mesh};
 use crate::rounds::{self, CostFigure, in_turns};
 
 /// How long a server may take until it answers.
@@ -85,7 +86,6 @@ const FIGURES: [CostFigure<FlowCost>; 5] = [
 
 /// Measures every source in turn, and prints the table.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    require_root()?;
     let of = |name: &str, source| Accounting { name: name.to_owned(), source, command: None };
     let mut all = vec![of("none", "off"), of("sockets", "sockets"), of("packets", "packets")];
     all.extend(
@@ -112,7 +112,7 @@ fn measure(accounting: &Accounting, args: &Args) -> Result<FlowCost> {
         found.is_ok_and(|status| status.success())
     });
     let documents = from_template(FLOWS, context! { source => accounting.source, has_redis });
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &documents, |_| Ok(()))?;
+    let lab = mesh(&documents)?;
     lab.explain(measure_in(&lab, accounting, args, has_redis))
 }
 
@@ -123,7 +123,7 @@ fn measure_in(
     has_redis: bool,
 ) -> Result<FlowCost> {
     lab.reach("client", "web:8080")?;
-    let _beside = accounting.command.as_deref().map(OtherAgent::start).transpose()?;
+    let _beside = accounting.command.as_deref().map(start).transpose()?;
     let (kept_cpu_us, kept_p99_ms) = http(lab, args.rate, args.seconds, &[])?;
     let (new_cpu_us, new_p99_ms) =
         http(lab, args.connections, args.seconds, &["--new-connection"])?;
@@ -171,28 +171,10 @@ fn cpu_us(lab: &Lab) -> Result<f64> {
     Ok(sum as f64)
 }
 
-/// Another agent; ended when dropped.
-struct OtherAgent(Child);
-
-impl OtherAgent {
-    fn start(command: &str) -> Result<Self> {
-        let child = Command::new("sh")
-            .args(["-c", &format!("exec {command}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot run {command}"))?;
-        Ok(Self(child))
-    }
-}
-
-impl Drop for OtherAgent {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ended = self.0.kill();
-        let _status = self.0.wait();
-    }
+/// Starts another agent, which ends when it is dropped.
+fn start(command: &str) -> Result<Running> {
+    let script = format!("exec >/dev/null 2>&1; exec {command}");
+    Running::start(Command::new("sh").args(["-c", &script]))
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
 
 use leno_policy::{Request, RouteTable};
 use leno_suite::tabular::{Column, markdown, rows};
 use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
 
-use crate::rounds::median_of;
+use crate::rounds::nanos_of;
 
 /// Numbers of routes of one service, each ten times the one before it.
 const ROUTES: [usize; 4] = [5, 50, 500, 5_000];
@@ -110,13 +109,9 @@ fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
     let table = RouteTable::compile(&all, 80).expect("there are routes");
     let requests: Vec<LookupRequest> =
         (0..1_000).map(|number| request(shape, number, routes)).collect();
-    median_of(args.rounds, || {
-        let started = Instant::now();
-        for number in 0..args.lookups {
-            let found = table.find(&requests[number % requests.len()]);
-            assert!(black_box(found).is_some());
-        }
-        started.elapsed().as_nanos() as f64 / args.lookups as f64
+    nanos_of(args.rounds, args.lookups, |number| {
+        let found = table.find(&requests[number % requests.len()]);
+        assert!(black_box(found).is_some());
     })
 }
 

@@ -3,6 +3,8 @@
 //! What disturbs a round disturbs all that is measured in it. So each round measures everything, in another order, and ratios
 //! are made within a round; the median of them counts.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use leno_suite::statistics::median;
 use leno_suite::tabular::markdown;
@@ -40,6 +42,15 @@ pub(crate) fn in_turns<T>(
 /// The median of at least one round, each of which returns its time.
 pub(crate) fn median_of(rounds: usize, round: impl FnMut() -> f64) -> f64 {
     median(&std::iter::repeat_with(round).take(rounds.max(1)).collect::<Vec<_>>())
+}
+
+/// The median over the rounds of the nanoseconds of one of so many calls.
+pub(crate) fn nanos_of(rounds: usize, calls: usize, mut call: impl FnMut(usize)) -> f64 {
+    median_of(rounds, || {
+        let started = Instant::now();
+        (0..calls).for_each(&mut call);
+        started.elapsed().as_nanos() as f64 / calls as f64
+    })
 }
 
 /// A row for each of `all`: the median of every figure, and of its ratio to that of the first row.

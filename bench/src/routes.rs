@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::Lab;
 use leno_testkit::wait;
 use minijinja::context;
 
-use crate::documents::{CHANGED_ROUTE, ROUTES, from_template, require_root};
+use crate::documents::{CHANGED_ROUTE, ROUTES, from_template, mesh};
 
 /// How long a change may take to reach the client's proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(30);
@@ -40,9 +40,7 @@ pub(crate) struct Args {
 /// Starts a mesh and changes its route under load. Returns whether no request or stream was lost
 /// and the rate was held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    require_root()?;
-    let lab =
-        Lab::start(&Options::new(Capture::Ebpf), &from_template(ROUTES, context! {}), |_| Ok(()))?;
+    let lab = mesh(&from_template(ROUTES, context! {}))?;
     lab.explain(measure(&lab, args))
 }
 

@@ -21,7 +21,7 @@ use leno_suite::lab::one_hop::Listening;
 use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::proxy::free_address;
 use leno_testkit::usage;
-use leno_tls::{Acceptor, Alpn, ClientIdentity, Connector, Credentials, Keyring};
+use leno_tls::{Alpn, ClientIdentity, Credentials, Keyring};
 use leno_types::Identity;
 use minijinja::context;
 use rcgen::SanType;
@@ -53,21 +53,51 @@ pub(super) fn run(args: Args) -> Result<()> {
     let count = (args.requests / LESS_OFTEN).max(10);
     let envoy = mesh::named("envoy", &Choices::default())?.find().ok().and_then(|one| one.program);
     let mut costs = Vec::new();
+    let config = proof.rustls_client()?;
+    // A client, which knows no session yet; returns whether a session was resumed.
+    let of_rustls = |resumption: Resumption| {
+        let mut config = config.clone();
+        config.resumption = resumption;
+        let connector = TlsConnector::from(Arc::new(config));
+        async move |tcp| {
+            let mut stream = connector.connect(ServerName::try_from(NAME)?, tcp).await?;
+            byte_back(&mut stream).await?;
+            Ok(stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed))
+        }
+    };
+    let keyring = proof.keyring()?;
+    let id: Identity = ID.parse()?;
+    let of_proxy = || {
+        let (connector, id) = (keyring.connector(), &id);
+        async move |tcp| {
+            let mut stream = connector.connect(tcp, id, &[Alpn::Http2]).await?;
+            byte_back(&mut stream).await?;
+            Ok(stream.resumed())
+        }
+    };
     for (name, resumes) in [("full", false), ("resumed", true)] {
+        let handshakes = Handshakes { count, resumes };
+        let rustls = || {
+            of_rustls(match resumes {
+                true => Resumption::in_memory_sessions(8),
+                false => Resumption::disabled(),
+            })
+        };
         let alone = medians(args, || {
-            let server = ServerSide::Rustls(proof.rustls_server()?);
-            pair(server, &ClientSide::rustls(&proof)?, count, resumes)
+            let acceptor = proof.rustls_server()?;
+            let server = async move |tcp| echo(acceptor.accept(tcp).await?).await;
+            handshakes.of_both(server, rustls)
         })?;
         let proxy = medians(args, || {
-            let keyring = proof.keyring()?;
-            let server = ServerSide::Proxy(keyring.acceptor());
-            pair(server, &ClientSide::Proxy(keyring, ID.parse()?), count, resumes)
+            let acceptor = keyring.acceptor();
+            let required = ClientIdentity::Required;
+            let server = async move |tcp| echo(acceptor.accept(tcp, required).await?).await;
+            handshakes.of_both(server, of_proxy)
         })?;
         let theirs = match &envoy {
             Some(program) => {
                 let server = self::envoy(program, &proof)?;
-                let client = ClientSide::rustls(&proof)?;
-                let [us, _] = medians(args, || round_of_envoy(&server, &client, count, resumes))?;
+                let [us, _] = medians(args, || handshakes.of_envoy(&server, rustls))?;
                 Some(us)
             }
             None => None,
@@ -169,23 +199,6 @@ impl Proof {
     }
 }
 
-/// A server in a thread of its own.
-enum ServerSide {
-    Rustls(TlsAcceptor),
-    Proxy(Acceptor),
-}
-
-impl ServerSide {
-    async fn answer(&self, tcp: TcpStream) -> Result<()> {
-        match self {
-            Self::Rustls(acceptor) => echo(acceptor.accept(tcp).await?).await,
-            Self::Proxy(acceptor) => {
-                echo(acceptor.accept(tcp, ClientIdentity::Required).await?).await
-            }
-        }
-    }
-}
-
 /// Sends back the client's byte, and waits for its end.
 async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<()> {
     let byte = stream.read_u8().await.context("the client's byte")?;
@@ -196,57 +209,6 @@ async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<()> {
     Ok(())
 }
 
-/// What makes clients.
-enum ClientSide {
-    Rustls(Box<ClientConfig>),
-    Proxy(Keyring, Identity),
-}
-
-/// A client, with the sessions that it has got.
-enum HandshakeClient<'s> {
-    Rustls(TlsConnector),
-    Proxy(Box<Connector>, &'s Identity),
-}
-
-impl ClientSide {
-    fn rustls(proof: &Proof) -> Result<Self> {
-        Ok(Self::Rustls(Box::new(proof.rustls_client()?)))
-    }
-
-    /// A client, which knows no session yet. `resumes`: it will use those that it gets.
-    fn client(&self, resumes: bool) -> HandshakeClient<'_> {
-        match self {
-            Self::Rustls(config) => {
-                let mut config = ClientConfig::clone(config);
-                config.resumption = match resumes {
-                    true => Resumption::in_memory_sessions(8),
-                    false => Resumption::disabled(),
-                };
-                HandshakeClient::Rustls(TlsConnector::from(Arc::new(config)))
-            }
-            Self::Proxy(keyring, id) => HandshakeClient::Proxy(Box::new(keyring.connector()), id),
-        }
-    }
-}
-
-impl HandshakeClient<'_> {
-    /// Connects, and has a byte sent back, before which tickets come. Returns whether a session was resumed.
-    async fn connect(&self, tcp: TcpStream) -> Result<bool> {
-        match self {
-            Self::Rustls(connector) => {
-                let mut stream = connector.connect(ServerName::try_from(NAME)?, tcp).await?;
-                byte_back(&mut stream).await?;
-                Ok(stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed))
-            }
-            Self::Proxy(connector, id) => {
-                let mut stream = connector.connect(tcp, id, &[Alpn::Http2]).await?;
-                byte_back(&mut stream).await?;
-                Ok(stream.resumed())
-            }
-        }
-    }
-}
-
 async fn byte_back<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> Result<()> {
     stream.write_u8(b'x').await?;
     stream.flush().await?;
@@ -254,58 +216,87 @@ async fn byte_back<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> Result<
     Ok(())
 }
 
-/// `count` handshakes of a server in a thread with a client in this one. Resumed handshakes come after a full one, which does
-/// not count.
-fn pair(server: ServerSide, client: &ClientSide, count: usize, resumes: bool) -> Result<Ends> {
-    let first = usize::from(resumes);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
-    let serves = move || -> Result<f64> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let listener = TcpListener::from_std(listener)?;
-            let mut began = micros_of_this_thread()?;
-            for nth in 0..first + count {
-                if nth == first {
-                    began = micros_of_this_thread()?;
-                }
-                let (tcp, _) = listener.accept().await?;
-                tcp.set_nodelay(true)?;
-                server.answer(tcp).await?;
-            }
-            Ok((micros_of_this_thread()? - began) / count as f64)
-        })
-    };
-    let (send, served) = channel();
-    // Its end is received below; it serves no one after its last handshake.
-    std::thread::spawn(move || send.send(serves()));
-    let of_client = knock(port, client, (first, count))?;
-    Ok([served.recv().context("the server has ended")??, of_client])
+/// The handshakes of a round. Resumed ones come after a full one, which does not count.
+#[derive(Clone, Copy)]
+struct Handshakes {
+    count: usize,
+    resumes: bool,
 }
 
-/// Connects one after the other. Returns microseconds of this thread for each handshake after the first ones.
-fn knock(port: u16, client: &ClientSide, (first, count): (usize, usize)) -> Result<f64> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let resumes = first > 0;
-    let kept = client.client(true);
-    runtime.block_on(async {
-        let mut began = micros_of_this_thread()?;
-        for nth in 0..first + count {
-            if nth == first {
-                began = micros_of_this_thread()?;
-            }
+impl Handshakes {
+    /// Of a server in a thread with clients in this one.
+    fn of_both<C: AsyncFn(TcpStream) -> Result<bool>>(
+        self,
+        server: impl AsyncFn(TcpStream) -> Result<()> + Send + 'static,
+        client: impl Fn() -> C,
+    ) -> Result<Ends> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        let serves = move || {
+            let listener = async { TcpListener::from_std(listener) };
+            self.each(listener, async |listener, _| {
+                let (tcp, _) = listener.accept().await?;
+                tcp.set_nodelay(true)?;
+                server(tcp).await
+            })
+        };
+        let (send, served) = channel();
+        // Its end is received below; it serves no one after its last handshake.
+        std::thread::spawn(move || send.send(serves()));
+        let of_client = self.of_clients(port, client)?;
+        Ok([served.recv().context("the server has ended")??, of_client])
+    }
+
+    /// The full handshake before resumed ones is among those of Envoy.
+    fn of_envoy<C: AsyncFn(TcpStream) -> Result<bool>>(
+        self,
+        envoy: &Listening,
+        client: impl Fn() -> C,
+    ) -> Result<Ends> {
+        let began = envoy.cpu()?;
+        let of_client = self.of_clients(envoy.address.port(), client)?;
+        let used = (envoy.cpu()? - began).total_us();
+        Ok([used as f64 / (usize::from(self.resumes) + self.count) as f64, of_client])
+    }
+
+    /// Clients that connect one after the other: one that resumes its session, or each a new one.
+    fn of_clients<C: AsyncFn(TcpStream) -> Result<bool>>(
+        self,
+        port: u16,
+        client: impl Fn() -> C,
+    ) -> Result<f64> {
+        let kept = client();
+        self.each(async { Ok(()) }, async |(), nth| {
             let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
             // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
             tcp.set_nodelay(true)?;
-            let resumed = match resumes {
-                true => kept.connect(tcp).await?,
-                false => client.client(false).connect(tcp).await?,
-            };
-            ensure!(resumed == (nth > 0 && resumes), "handshake {nth} is resumed: {resumed}");
-        }
-        Ok((micros_of_this_thread()? - began) / count as f64)
-    })
+            let resumed = if self.resumes { kept(tcp).await? } else { client()(tcp).await? };
+            ensure!(resumed == (nth > 0 && self.resumes), "handshake {nth} is resumed: {resumed}");
+            Ok(())
+        })
+    }
+
+    /// Microseconds of this thread for each handshake that counts.
+    fn each<T>(
+        self,
+        begin: impl Future<Output = std::io::Result<T>>,
+        handshake: impl AsyncFn(&T, usize) -> Result<()>,
+    ) -> Result<f64> {
+        let first = usize::from(self.resumes);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let with = begin.await?;
+            let mut began = micros_of_this_thread()?;
+            for nth in 0..first + self.count {
+                if nth == first {
+                    began = micros_of_this_thread()?;
+                }
+                handshake(&with, nth).await?;
+            }
+            Ok((micros_of_this_thread()? - began) / self.count as f64)
+        })
+    }
 }
 
 /// Microseconds that this thread was on processors.
@@ -333,18 +324,4 @@ fn envoy(program: &Path, proof: &Proof) -> Result<Listening> {
         "envoy.yaml",
     ]);
     Listening::start((command, address), folder, &Interrupt::default())
-}
-
-/// The full handshake before resumed ones is among those of Envoy.
-fn round_of_envoy(
-    envoy: &Listening,
-    client: &ClientSide,
-    count: usize,
-    resumes: bool,
-) -> Result<Ends> {
-    let began = envoy.cpu()?;
-    let first = usize::from(resumes);
-    let of_client = knock(envoy.address.port(), client, (first, count))?;
-    let used = (envoy.cpu()? - began).total_us();
-    Ok([used as f64 / (first + count) as f64, of_client])
 }

@@ -1,7 +1,7 @@
 //! The cost of a token of a user: the first time beside its signature alone, and once it is known.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use aws_lc_rs::rand::SystemRandom;
@@ -14,7 +14,7 @@ use leno_suite::tabular::markdown;
 use leno_tokens::{TokenCache, TokenUse, verify};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 
-use crate::rounds::{DecisionRounds as Args, median_of};
+use crate::rounds::{DecisionRounds as Args, nanos_of};
 
 /// The longest check of a token that is known.
 const MOST_KNOWN_NS: f64 = 1_000.0;
@@ -38,18 +38,18 @@ pub(super) fn run(args: Args) -> Result<bool> {
     let claims = [ClaimMatch { name: "groups".into(), values: vec!["ops".into()] }];
     let once = (args.requests / LESS_OFTEN).max(1);
     let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.public_key().as_ref());
-    let alone = median_of(args.rounds, || {
-        each(once, || public.verify(black_box(signed.as_bytes()), &signature).is_ok())
+    let alone = nanos_of(args.rounds, once, |_| {
+        assert!(public.verify(black_box(signed.as_bytes()), &signature).is_ok());
     });
-    let first = median_of(args.rounds, || {
-        each(once, || verify(black_box(token), &issuers, NOW).is_ok_and(|one| one.fulfil(&claims)))
+    let first = nanos_of(args.rounds, once, |_| {
+        let verified = verify(black_box(token), &issuers, NOW);
+        assert!(verified.is_ok_and(|one| one.fulfil(&claims)), "a valid token");
     });
     let cache = TokenCache::default();
     let of = (TokenUse { policy: 0, header: 0 }, &issuers[..]);
-    let known = median_of(args.rounds, || {
-        each(args.requests, || {
-            cache.verify(black_box(token), of, NOW).is_ok_and(|one| one.fulfil(&claims))
-        })
+    let known = nanos_of(args.rounds, args.requests, |_| {
+        let verified = cache.verify(black_box(token), of, NOW);
+        assert!(verified.is_ok_and(|one| one.fulfil(&claims)), "a valid token");
     });
     let heading = [format!("token of {} bytes, ES256", token.len()), "ns".to_owned()];
     let costs = [("signature alone (aws-lc)", alone), ("first time", first), ("known", known)];
@@ -63,15 +63,6 @@ pub(super) fn run(args: Args) -> Result<bool> {
         first / alone
     );
     Ok(holds)
-}
-
-/// Nanoseconds of one call, which must succeed.
-fn each(times: usize, mut call: impl FnMut() -> bool) -> f64 {
-    let started = Instant::now();
-    for _ in 0..times {
-        assert!(call(), "a valid token");
-    }
-    started.elapsed().as_nanos() as f64 / times as f64
 }
 
 fn issuer(key: &EcdsaKeyPair) -> TokenIssuer {
