@@ -2,12 +2,9 @@
 //! open.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -17,9 +14,7 @@ use http::{Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
-use tower_service::Service;
 
 /// The largest number of idle connections to one callee; further ones are closed after their
 /// answer.
@@ -27,7 +22,6 @@ const MAX_IDLE: usize = 256;
 /// An empty gRPC message: not compressed, length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
-/// A service to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Callee {
     /// `host:port`.
@@ -62,32 +56,13 @@ pub(super) struct Calls {
     http2: HttpClient,
 }
 
-type HttpClient = Client<HttpConnector<Ipv4Resolver>, Full<Bytes>>;
-
-/// Over IPv4, as the load: so all meshes carry the same traffic.
-#[derive(Clone, Copy, Debug)]
-struct Ipv4Resolver;
-
-impl Service<Name> for Ipv4Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(found.filter(SocketAddr::is_ipv4).collect::<Vec<_>>().into_iter())
-        })
-    }
-}
+type HttpClient = Client<HttpConnector, Full<Bytes>>;
 
 impl Calls {
     pub(super) fn new(http: &[Callee], grpc: &[Callee]) -> Self {
-        let mut connector = HttpConnector::new_with_resolver(Ipv4Resolver);
+        let mut connector = HttpConnector::new();
+        // Over IPv4, as the load: so all meshes carry the same traffic.
+        connector.set_local_address(Some(Ipv4Addr::UNSPECIFIED.into()));
         connector.set_nodelay(true);
         let client = |http2| {
             let mut client = Client::builder(TokioExecutor::new());

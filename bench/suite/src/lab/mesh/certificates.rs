@@ -25,7 +25,6 @@ pub fn spiffe_id(workload: &str) -> String {
     format!("spiffe://{TRUST_DOMAIN}/ns/bench/sa/{workload}")
 }
 
-/// A certificate issued on request.
 pub(crate) struct Signed {
     /// The certificate, in DER.
     pub(crate) certificate: Vec<u8>,
@@ -68,13 +67,8 @@ impl Authority {
 
     /// A certificate of these names, for clients and servers, and its key: ECDSA P-256, as in Leno and the other meshes.
     pub fn issue(&self, names: Vec<SanType>) -> Result<(Certificate, KeyPair)> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = names;
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().context("cannot make a key")?;
-        Ok((params.signed_by(&key, &self.issuer)?, key))
+        Ok((of_names(names).signed_by(&key, &self.issuer)?, key))
     }
 
     /// Signs a certificate request (DER) of a workload that requests its own certificate, for its
@@ -82,10 +76,7 @@ impl Authority {
     pub(crate) fn certify(&self, request: &[u8], name: &str) -> Result<Signed> {
         let mut request = CertificateSigningRequestParams::from_der(&request.into())
             .context("this is no certificate request")?;
-        request.params.distinguished_name = DistinguishedName::new();
-        request.params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
-        request.params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        request.params = of_names(vec![SanType::DnsName(name.try_into()?)]);
         let certificate = request.signed_by(&self.issuer)?;
         Ok(Signed { certificate: certificate.der().to_vec(), until: SystemTime::now() + LIFE })
     }
@@ -94,17 +85,10 @@ impl Authority {
     /// its own certificate. The user that proxies run as can read them.
     pub(crate) fn write_request(directory: &Path, name: &str) -> Result<()> {
         let key = KeyPair::generate().context("cannot make a key")?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
+        let params = of_names(vec![SanType::DnsName(name.try_into()?)]);
         let request = params.serialize_request(&key)?;
-        for (file, bytes) in [("key.p8", &key.serialize_der()[..]), ("csr.der", &request.der()[..])]
-        {
-            let path = directory.join(file);
-            fs::write(&path, bytes)?;
-            chown(&path, Some(PROXY_UID), Some(PROXY_UID))?;
-        }
-        Ok(())
+        write_for_proxy(&directory.join("key.p8"), &key.serialize_der())?;
+        write_for_proxy(&directory.join("csr.der"), request.der())
     }
 
     /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
@@ -119,10 +103,24 @@ impl Authority {
             ("both.pem", &both),
             ("roots.pem", &self.root.pem()),
         ] {
-            let path = directory.join(name);
-            fs::write(&path, text)?;
-            chown(&path, Some(PROXY_UID), Some(PROXY_UID))?;
+            write_for_proxy(&directory.join(name), text.as_bytes())?;
         }
         Ok(())
     }
+}
+
+/// What is certified for clients and servers of these names.
+fn of_names(names: Vec<SanType>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = names;
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+/// Writes a file that the user of proxies can read.
+fn write_for_proxy(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes)?;
+    Ok(chown(path, Some(PROXY_UID), Some(PROXY_UID))?)
 }

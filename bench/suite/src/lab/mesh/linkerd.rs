@@ -41,12 +41,10 @@ use tower_service::Service;
 use super::certificates::Authority;
 use super::hop::{CONTROL, Hop};
 
-/// The name of a workload's identity.
 pub(crate) fn identity(workload: &str) -> String {
     format!("{workload}.bench.serviceaccount.identity.linkerd.cluster.local")
 }
 
-/// The name of the only policy.
 const POLICY: &str = "all-authenticated";
 /// The weight of the only endpoint of an address.
 const WEIGHT: u32 = 10_000;
@@ -81,12 +79,10 @@ impl Control {
         Self { authority, workloads: hop.workloads.clone(), protocol: hop.protocol, opaque }
     }
 
-    /// The address at which proxies connect to it.
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, CONTROL).into()
     }
 
-    /// Serves on a thread of its own.
     pub(crate) fn serve(self, listener: TcpListener) -> Result<RunningControl> {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

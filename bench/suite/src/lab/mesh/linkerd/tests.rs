@@ -9,21 +9,15 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 
-/// The stand-in's policy for a port.
-async fn server_of(protocol: Protocol) -> (Server, Channel, RunningControl) {
-    let (running, channel) = served(protocol).await;
-    let port = PortSpec { workload: "s0".into(), port: 8080 };
-    let answer = InboundServerPoliciesClient::new(channel.clone()).watch_port(port).await.unwrap();
-    (answer.into_inner().message().await.unwrap().unwrap(), channel, running)
-}
-
-/// A running stand-in for a lab with two workloads, and a channel to it.
+/// A running stand-in for a lab with three workloads, of which one is opaque, and a channel to it.
 async fn served(protocol: Protocol) -> (RunningControl, Channel) {
     let workloads = vec![
         ("client".to_owned(), [10, 89, 0, 2].into()),
         ("s0".to_owned(), [10, 89, 0, 3].into()),
+        ("db".to_owned(), [10, 89, 0, 4].into()),
     ];
-    let hop = Hop { protocol, workloads, ..Hop::default() };
+    let opaque = vec!["10.89.0.4:8080".parse().unwrap()];
+    let hop = Hop { protocol, workloads, opaque, ..Hop::default() };
     let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,57 +53,44 @@ async fn a_request_for_a_certificate_is_signed() {
 #[tokio::test]
 async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
     let (_running, channel) = served(Protocol::Http1).await;
-    let ask = async |path: &str| {
+    let ask = async |channel: &Channel, path: &str| {
         let question = GetDestination { path: path.to_owned(), ..GetDestination::default() };
         let answer = DestinationClient::new(channel.clone()).get_profile(question).await.unwrap();
         answer.into_inner().message().await.unwrap().unwrap()
     };
-    let endpoint = ask("10.89.0.3:8080").await.endpoint.unwrap();
+    let endpoint = ask(&channel, "10.89.0.3:8080").await.endpoint.unwrap();
     let tls = endpoint.tls_identity.unwrap();
     assert_eq!(tls.server_name.unwrap().name, identity("s0"));
     let hint = endpoint.protocol_hint.unwrap().protocol;
     assert_eq!(hint, Some(protocol_hint::Protocol::H2(protocol_hint::H2 {})));
-    assert_eq!(ask("192.0.2.1:80").await.endpoint, None, "no workload is there");
+    // A service may be opaque by its address, and with TCP all are.
+    let hint = ask(&channel, "10.89.0.4:8080").await.endpoint.unwrap().protocol_hint.unwrap();
+    assert_eq!(hint.protocol, Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {})));
+    assert_eq!(ask(&channel, "192.0.2.1:80").await.endpoint, None, "no workload is there");
     let (_running, channel) = served(Protocol::Tcp).await;
-    let question = GetDestination { path: "10.89.0.3:8080".into(), ..GetDestination::default() };
-    let answer = DestinationClient::new(channel).get_profile(question).await.unwrap();
-    assert!(answer.into_inner().message().await.unwrap().unwrap().opaque_protocol);
-}
-
-#[tokio::test]
-async fn an_opaque_service_is_so_by_its_address_alone() {
-    let workloads =
-        vec![("s0".to_owned(), [10, 89, 0, 3].into()), ("db".to_owned(), [10, 89, 0, 4].into())];
-    let opaque = vec!["10.89.0.4:8080".parse().unwrap()];
-    let hop = Hop { workloads, opaque, ..Hop::default() };
-    let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
-    let hint = |path: &str| control.endpoint(path).unwrap().protocol_hint.unwrap().protocol;
-    let bytes = Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}));
-    assert_eq!(hint("10.89.0.4:8080"), bytes);
-    assert_ne!(hint("10.89.0.3:8080"), bytes);
-}
-
-#[tokio::test]
-async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
-    let (server, channel, _running) = server_of(Protocol::Grpc).await;
-    let Some(proxy_protocol::Kind::Http2(http)) = server.protocol.unwrap().kind else {
-        panic!("gRPC is HTTP/2")
-    };
-    assert_eq!((http.routes.len(), server.authorizations.len()), (1, 1));
-    let permit = server.authorizations[0].authentication.as_ref().unwrap().permit.as_ref();
-    assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "only clients with an identity");
-    let spec = TrafficSpec { source_workload: "client".into(), target: None };
-    let none = OutboundPoliciesClient::new(channel).watch(spec).await.unwrap_err();
-    assert_eq!(none.code(), tonic::Code::NotFound, "a proxy goes by the profile then: {none}");
+    assert!(ask(&channel, "10.89.0.3:8080").await.opaque_protocol);
 }
 
 /// Regression: proxies refused all connections of `tcp-64k`. They did not accept mTLS on an opaque
 /// port, so no connection seemed to come from the mesh.
 #[tokio::test]
-async fn raw_tcp_comes_with_the_mtls_of_the_mesh() {
-    let (server, _, _running) = server_of(Protocol::Tcp).await;
-    let kind = server.protocol.unwrap().kind.unwrap();
-    assert!(matches!(kind, proxy_protocol::Kind::Tls(_)), "{kind:?}");
-    let permit = server.authorizations[0].authentication.as_ref().unwrap().permit.as_ref();
-    assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "only clients with an identity");
+async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
+    for (protocol, routes) in [(Protocol::Grpc, Some(1)), (Protocol::Tcp, None)] {
+        let (_running, channel) = served(protocol).await;
+        let port = PortSpec { workload: "s0".into(), port: 8080 };
+        let client = &mut InboundServerPoliciesClient::new(channel.clone());
+        let answer = client.watch_port(port).await.unwrap().into_inner().message().await;
+        let server = answer.unwrap().unwrap();
+        let kind = server.protocol.unwrap().kind.unwrap();
+        match &kind {
+            proxy_protocol::Kind::Http2(http) => assert_eq!(Some(http.routes.len()), routes),
+            other => assert!(matches!(other, proxy_protocol::Kind::Tls(_)) && routes.is_none()),
+        }
+        let [authorization] = &server.authorizations[..] else { panic!("one policy") };
+        let permit = authorization.authentication.as_ref().unwrap().permit.as_ref();
+        assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "clients with an identity");
+        let spec = TrafficSpec { source_workload: "client".into(), target: None };
+        let none = OutboundPoliciesClient::new(channel).watch(spec).await.unwrap_err();
+        assert_eq!(none.code(), tonic::Code::NotFound, "a proxy goes by the profile then: {none}");
+    }
 }
