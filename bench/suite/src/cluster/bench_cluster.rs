@@ -1,9 +1,11 @@
 //! The cluster of a run, and what is measured in it.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use leno_charts::Values;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Right};
@@ -20,47 +22,26 @@ use crate::record::Record;
 use crate::record::cluster::Cluster;
 use crate::scenario::Scenario;
 
-/// The rights in the whole cluster that a measurement needs; installing a mesh needs more. Applying
-/// an object needs `create` if it does not exist, and `patch`. Attaching needs `get` or `create`,
-/// depending on its protocol.
-const RIGHTS: [Right; 33] = [
-    ("list", "", "nodes"),
-    ("create", "", "namespaces"),
-    ("delete", "", "namespaces"),
-    ("get", "", "namespaces"),
-    ("list", "", "namespaces"),
-    ("patch", "", "namespaces"),
-    ("create", "", "serviceaccounts"),
-    ("patch", "", "serviceaccounts"),
-    ("create", "", "services"),
-    ("patch", "", "services"),
-    ("create", "", "pods"),
-    ("list", "", "pods"),
-    ("patch", "", "pods"),
-    ("create", "", "pods/attach"),
-    ("get", "", "pods/attach"),
-    ("get", "", "pods/log"),
-    // Watchers decline Leno's proxy.
-    ("create", "leno.dev", "podexemptions"),
-    ("patch", "leno.dev", "podexemptions"),
-    ("get", "", "configmaps"),
-    ("list", "", "configmaps"),
-    ("list", "apps", "deployments"),
-    // The objects that change during the load.
-    ("create", "discovery.k8s.io", "endpointslices"),
-    ("patch", "discovery.k8s.io", "endpointslices"),
-    ("create", "gateway.networking.k8s.io", "httproutes"),
-    ("patch", "gateway.networking.k8s.io", "httproutes"),
-    // The kinds of objects that meshes create outside their namespace.
-    ("list", "apiextensions.k8s.io", "customresourcedefinitions"),
-    ("list", "rbac.authorization.k8s.io", "clusterroles"),
-    ("list", "rbac.authorization.k8s.io", "clusterrolebindings"),
-    ("list", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-    ("list", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
-    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
-    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
-    ("list", "gateway.networking.k8s.io", "gatewayclasses"),
-];
+/// The role of the guide, which the user of a measurement needs. Applying an object needs `create` if it does not exist, and
+/// `patch`. Attaching needs `get` or `create`, depending on its protocol.
+const ROLE: &str = include_str!("../../data/rights.yaml");
+static RULES: LazyLock<Vec<PolicyRule>> = LazyLock::new(|| {
+    let role: ClusterRole = serde_saphyr::from_str(ROLE).expect("a test reads the built-in file");
+    role.rules.unwrap_or_default()
+});
+
+/// The rights in the whole cluster that a measurement needs; installing a mesh needs more.
+fn rights() -> Vec<Right> {
+    let of_rule = |rule: &'static PolicyRule| {
+        let resources = rule.resources.iter().flatten();
+        let each = resources.flat_map(|one| rule.verbs.iter().map(move |verb| (verb, one)));
+        let groups = rule.api_groups.iter().flatten();
+        groups.flat_map(move |group| {
+            each.clone().map(move |(verb, one)| (verb.as_str(), group.as_str(), one.as_str()))
+        })
+    };
+    RULES.iter().flat_map(of_rule).collect()
+}
 
 /// The options of a run in a cluster.
 pub struct ClusterRun {
@@ -104,13 +85,12 @@ impl BenchCluster {
         let target = Target { kubeconfig, context };
         let client = leno_operate::connect(&target).await?;
         let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
-        let lacking = leno_operate::lacking(&client, &RIGHTS).await?;
-        if !lacking.is_empty() {
-            bail!(
-                "the user of the kubeconfig may not {}; docs/guide/bench.md has the rights that are needed",
-                lacking.join(", ")
-            );
-        }
+        let lacking = leno_operate::lacking(&client, &rights()).await?;
+        ensure!(
+            lacking.is_empty(),
+            "the user of the kubeconfig may not {}; docs/guide/bench.md has the rights that are needed",
+            lacking.join(", ")
+        );
         let identity = run_lock::identity(&client).await?;
         let nodes = nodes::nodes(&client).await?;
         let server_version = version.git_version;
@@ -188,28 +168,14 @@ pub(super) fn at(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use k8s_openapi::api::rbac::v1::ClusterRole;
-
     use super::*;
 
     #[test]
     fn the_rights_that_are_needed_are_those_of_the_guide() {
-        let guide = include_str!("../../../../docs/guide/bench.md");
-        let (_, role) = guide.split_once("```yaml\n").unwrap();
-        let role = leno_operate::documents(role.split_once("```").unwrap().0).unwrap().remove(0);
-        let role: ClusterRole = serde_json::from_value(role).unwrap();
-        let mut said = BTreeSet::new();
-        for rule in role.rules.unwrap() {
-            for group in rule.api_groups.unwrap() {
-                for resource in rule.resources.iter().flatten() {
-                    said.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{resource}")));
-                }
-            }
-        }
-        let needed = RIGHTS.map(|(verb, group, resource)| format!("{verb} {group}/{resource}"));
-        assert_eq!(said, BTreeSet::from(needed));
+        assert!(include_str!("../../../../docs/guide/bench.md").contains(ROLE));
+        let rights = rights();
+        assert_eq!(rights.len(), 33, "{rights:?}");
+        assert!(rights.contains(&("create", "discovery.k8s.io", "endpointslices")), "{rights:?}");
     }
 
     #[test]
@@ -221,7 +187,7 @@ mod tests {
             let resource = kind.as_str().unwrap().to_lowercase() + "s";
             for verb in ["create", "patch"] {
                 let right = (verb, group, resource.as_str());
-                assert!(RIGHTS.iter().any(|one| *one == right), "{right:?}");
+                assert!(rights().contains(&right), "{right:?}");
             }
         }
     }
