@@ -1,17 +1,16 @@
 //! Memory of proxies: idle, with idle connections open, and after they closed.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::one_hop::{Listening, proxy, server};
-use leno_suite::scenario;
 use leno_suite::tabular::{Column, markdown, rows};
+use leno_suite::{files, scenario};
 use leno_testkit::http1::ResponseReader;
 use leno_testkit::usage::Memory;
 use serde::{Deserialize, Serialize};
@@ -84,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             Ok(record) => records.push(record),
             Err(error) => eprintln!("{name}: left out: {error:#}"),
         }
-        write(&args.out, &records)?;
+        files::write(&args.out, &(serde_json::to_string_pretty(&records)? + "\n"))?;
     }
     print!("{}", table(&records));
     println!("records: {}", args.out.display());
@@ -148,9 +147,7 @@ fn request(stream: &mut TcpStream) -> Result<()> {
     let (mut buffer, mut piece) = (Vec::new(), [0_u8; 4096]);
     loop {
         let n = stream.read(&mut piece)?;
-        if n == 0 {
-            bail!("the proxy closed a connection");
-        }
+        ensure!(n != 0, "the proxy closed a connection");
         buffer.extend_from_slice(&piece[..n]);
         let (used, response) = reader.read(&buffer)?;
         buffer.drain(..used);
@@ -160,14 +157,6 @@ fn request(stream: &mut TcpStream) -> Result<()> {
             None => {}
         }
     }
-}
-
-fn write(path: &Path, records: &[MemoryRecord]) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    fs::write(path, serde_json::to_string_pretty(records)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The table of these records, as Markdown.

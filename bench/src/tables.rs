@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use leno_suite::files;
 use leno_suite::record::Record;
 use leno_suite::report::{Form, Summary};
 use serde_json::Value;
@@ -24,10 +25,8 @@ const SAME: [&str; 10] = [
 ];
 
 pub(crate) fn print(file: &Path) -> Result<bool> {
-    let text = std::fs::read_to_string(file);
-    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
     let none = || format!("{} holds no records", file.display());
-    let all: Vec<Value> = serde_json::from_str(&text).with_context(none)?;
+    let all: Vec<Value> = serde_json::from_str(&files::read(file)?).with_context(none)?;
     let (memory, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|one| one["bench"] == "memory");
     let others: Vec<Record> =

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_suite::cluster;
-
 use leno_console::block_on;
+use leno_suite::cluster;
 
 /// Reverts what a killed run left behind in a cluster
 ///

@@ -2,10 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use leno_suite::prometheus::{self, Question};
-
 use leno_console::{Output, block_on, print, print_json};
-
+use leno_suite::prometheus::{self, Question};
 use leno_suite::tabular::aligned;
 
 /// Queries a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars

@@ -1,13 +1,12 @@
 //! `leno bench report`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use leno_console::print;
 use leno_suite::report::{self, Brief, Form, Summary};
-use leno_suite::{cost, picture, record};
+use leno_suite::{cost, files, picture, record};
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
@@ -61,16 +60,16 @@ pub(super) fn run(args: &ReportOptions) -> Result<bool> {
         return brief(&records, folder);
     }
     let summary = Summary::of(&records);
-    let mut files = Vec::new();
-    if !args.no_files {
-        files = write(args, &records, &summary)?;
-    }
+    let written = match args.no_files {
+        true => String::new(),
+        false => write(args, &records, &summary)?.join("\n"),
+    };
     match args.output {
         ReportOutput::Csv => print(&report::csv(&records)?)?,
         ReportOutput::Markdown => print(&Form::MARKDOWN.of(&summary, &[]))?,
         ReportOutput::Json => leno_console::print_json(&records)?,
         ReportOutput::Table => {
-            print(&format!("{}\n{}\n", Form::TERMINAL.of(&summary, &[]), files.join("\n")))?;
+            print(&format!("{}\n{written}\n", Form::TERMINAL.of(&summary, &[])))?;
         }
     }
     Ok(true)
@@ -79,13 +78,11 @@ pub(super) fn run(args: &ReportOptions) -> Result<bool> {
 /// Writes the brief report, and prints the page of it.
 fn brief(records: &[record::Record], folder: &Path) -> Result<bool> {
     let brief = Brief::of(records, &folder.display().to_string())?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let [light, dark] = Brief::CHARTS;
     for (name, text) in
         [(light, &brief.light), (dark, &brief.dark), ("overhead.md", &brief.markdown)]
     {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        files::write(&folder.join(name), text)?;
     }
     print(&brief.markdown).map(|()| true)
 }
@@ -95,27 +92,27 @@ fn write(
     args: &ReportOptions,
     records: &[record::Record],
     summary: &Summary,
-) -> Result<Vec<String>> {
+) -> Result<[String; 2]> {
     let charts = report::charts(summary, records, &cost::prices(args.prices.as_deref())?);
     let folder = args.directory.join("charts");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let png = picture::draws_png();
+    let (extensions, forms): (&[&str], _) = match picture::draws_png() {
+        true => (&["svg", "png"], "SVG and PNG"),
+        false => (&["svg"], "SVG; for PNG: apt-get install -y librsvg2-bin"),
+    };
     for chart in &charts {
-        picture::write(&chart.svg, &folder.join(format!("{}.svg", chart.name)))?;
-        if png {
-            picture::write(&chart.svg, &folder.join(format!("{}.png", chart.name)))?;
+        for extension in extensions {
+            picture::write(&chart.svg, &folder.join(format!("{}.{extension}", chart.name)))?;
         }
     }
-    let page = args.directory.join("report.html");
-    for (path, text) in [
-        (page.clone(), Form::PAGE.of(summary, &charts)),
-        (args.directory.join("report.md"), Form::MARKDOWN.of(summary, &[])),
-        (args.directory.join("report.csv"), report::csv(records)?),
+    for (name, text) in [
+        ("report.html", Form::PAGE.of(summary, &charts)),
+        ("report.md", Form::MARKDOWN.of(summary, &[])),
+        ("report.csv", report::csv(records)?),
     ] {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        files::write(&args.directory.join(name), &text)?;
     }
-    let mut lines = vec![format!("page:   {}", page.display())];
-    let forms = if png { "SVG and PNG" } else { "SVG; for PNG: apt-get install -y librsvg2-bin" };
-    lines.push(format!("charts: {} ({forms})", folder.display()));
-    Ok(lines)
+    Ok([
+        format!("page:   {}", args.directory.join("report.html").display()),
+        format!("charts: {} ({forms})", folder.display()),
+    ])
 }

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use leno_console::{Output, print, print_json};
+use leno_suite::picture;
 use leno_suite::resources::{Analysis, analyse};
-use leno_suite::{chart, picture};
-
-use leno_suite::tabular::aligned;
+use leno_suite::tabular::{aligned, short};
 
 /// Analyses samples of CPU and memory by rate, as the published sidecar debate did
 ///
@@ -58,7 +57,7 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
         }
     }
     if let (Some(file), Some(column)) = (&args.plot, shown.first()) {
-        picture::write(&chart::as_preferred(&analysis.chart(column)?.svg()), file)?;
+        picture::write(&analysis.plot(column)?, file)?;
     }
     match args.output {
         Output::Json => print_json(&analysis)?,
@@ -71,7 +70,7 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
 fn shown(args: &Resources, analysis: &Analysis) -> Result<Vec<String>> {
     if !args.columns.is_empty() {
         for column in &args.columns {
-            analysis.chart(column)?;
+            analysis.plot(column)?;
         }
         return Ok(args.columns.clone());
     }
@@ -100,7 +99,7 @@ fn tables(analysis: &Analysis, shown: &[String]) -> String {
                 rows[0] = std::iter::once(String::new()).chain(rates).collect();
                 rows[0].push("FIT OVER x REQUESTS/S".into());
             }
-            let means = column.mean_by_rate.values().map(|mean| chart::short(*mean));
+            let means = column.mean_by_rate.values().map(|mean| short(*mean));
             let mut row: Vec<String> = std::iter::once(name.clone()).chain(means).collect();
             row.push(column.fit.map_or_else(
                 || "needs three rates".into(),

@@ -7,6 +7,8 @@ use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::tabular::short;
+
 /// Width of every chart in pixels; browsers scale it.
 const WIDTH: u32 = 760;
 /// Height of a chart with axes on both sides, and what each name of a series beyond the first twelve adds.
@@ -59,71 +61,57 @@ const DARK: [(&str, &str); 4] = [
 
 /// The colour of a name, the same in every chart; `nth` is its position among the names of a
 /// report.
-pub fn colour(name: &str, nth: usize) -> RGBColor {
+pub(crate) fn colour(name: &str, nth: usize) -> RGBColor {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
 
 /// How values are distributed along the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// A linear scale that starts at 0.
     Linear,
     /// Quantiles: each further nine takes the same space.
     LogNines,
 }
 
-/// A chart of lines and dots.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chart {
-    /// The title.
-    pub title: String,
+pub(crate) struct Chart {
+    pub(crate) title: String,
     /// The title of the horizontal axis, with the unit.
-    pub x: String,
-    /// The scale of the horizontal axis.
-    pub scale: Scale,
+    pub(crate) x: String,
+    pub(crate) scale: Scale,
     /// The title of the vertical axis, with the unit.
-    pub y: String,
-    /// The data series.
-    pub series: Vec<Series>,
+    pub(crate) y: String,
+    pub(crate) series: Vec<Series>,
 }
 
-/// One data series.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub(crate) struct Series {
     /// Its name in the legend.
-    pub name: String,
-    /// Its colour.
-    pub colour: RGBColor,
+    pub(crate) name: String,
+    pub(crate) colour: RGBColor,
     /// Points, drawn as dots.
-    pub points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Points, connected by a line.
-    pub curve: Vec<(f64, f64)>,
+    pub(crate) curve: Vec<(f64, f64)>,
 }
 
-/// A bar chart.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bars {
-    /// The title.
-    pub title: String,
+pub(crate) struct Bars {
+    pub(crate) title: String,
     /// The bars; those of one group are adjacent.
-    pub bars: Vec<Bar>,
+    pub(crate) bars: Vec<Bar>,
 }
 
-/// One bar.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bar {
-    /// The group it belongs to.
-    pub group: String,
-    /// Its name.
-    pub name: String,
-    /// Its colour.
-    pub colour: RGBColor,
+pub(crate) struct Bar {
+    pub(crate) group: String,
+    pub(crate) name: String,
+    pub(crate) colour: RGBColor,
     /// Its length; a negative value is drawn as 0, with its number. Bars of the same unit have the same scale.
-    pub value: f64,
-    /// The unit of its value.
-    pub unit: &'static str,
-    /// The bounds of its interval.
-    pub interval: Option<(f64, f64)>,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) interval: Option<(f64, f64)>,
 }
 
 /// A linear axis for values up to `most`.
@@ -137,8 +125,7 @@ fn one_of(quantile: f64) -> f64 {
 }
 
 impl Chart {
-    /// The chart as SVG.
-    pub fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let all = || self.series.iter().flat_map(|one| one.points.iter().chain(&one.curve));
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
         let (x, y) = (most(|point| point.0), linear(most(|point| point.1)));
@@ -220,8 +207,7 @@ impl Chart {
 }
 
 impl Bars {
-    /// The chart as SVG.
-    pub fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let most = |unit: &str| {
             let bars = self.bars.iter().filter(|bar| bar.unit == unit);
             let ends = bars.map(|bar| bar.interval.map_or(bar.value, |(_, high)| high));
@@ -287,7 +273,7 @@ fn draw(
 }
 
 /// A chart that is light or dark as the reader's browser prefers.
-pub fn as_preferred(svg: &str) -> String {
+pub(crate) fn as_preferred(svg: &str) -> String {
     let rules = DARK.map(|(light, dark)| {
         format!("[fill='{light}'] {{ fill: {dark} }} [stroke='{light}'] {{ stroke: {dark} }} ")
     });
@@ -297,7 +283,7 @@ pub fn as_preferred(svg: &str) -> String {
 }
 
 /// A chart for dark pages.
-pub fn dark(svg: &str) -> String {
+pub(crate) fn dark(svg: &str) -> String {
     DARK.iter().fold(svg.to_owned(), |svg, (light, dark)| svg.replace(light, dark))
 }
 
@@ -310,7 +296,6 @@ fn text(size: u32, style: FontStyle) -> TextStyle<'static> {
     FontDesc::new(family, f64::from(size) * 1.24, style).color(&TEXT)
 }
 
-/// Escapes text for use in markup.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -323,28 +308,6 @@ fn precise(value: f64) -> String {
         size if size >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }
-}
-
-/// A number in few characters: 1,200 as "1200", 1,200,000 as "1.2 M".
-pub fn short(value: f64) -> String {
-    let size = value.abs();
-    let (divisor, unit) = match size {
-        _ if size >= 1e9 => (1e9, " G"),
-        _ if size >= 1e6 => (1e6, " M"),
-        _ if size >= 1e4 => (1e3, " k"),
-        _ => (1.0, ""),
-    };
-    let scaled = value / divisor;
-    let digits = match scaled.abs() {
-        size if size == 0.0 || size >= 100.0 => 0,
-        size if size >= 10.0 => 1,
-        size if size >= 0.1 => 2,
-        _ => 4,
-    };
-    let text = format!("{scaled:.digits$}");
-    let text =
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{unit}")
 }
 
 #[cfg(test)]

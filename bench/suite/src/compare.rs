@@ -7,13 +7,11 @@ use serde::Serialize;
 use crate::machine::unequal;
 use crate::mesh_names::NONE;
 use crate::real_application::images::Images;
-use crate::record::{Record, cluster, of_one_generator, title};
+use crate::record::{Case, Record, by_case, cluster, of_one_generator, title};
 use crate::statistics::{Interval, ratio};
 
-/// The name of a figure and the function that reads it from a record.
 type ComparedFigure = (&'static str, fn(&Record) -> f64);
 
-/// The figures that are compared.
 const FIGURES: &[ComparedFigure] = &[
     ("latency_us.p50", |record| record.latency_us.p50 as f64),
     ("latency_us.p99", |record| record.latency_us.p99 as f64),
@@ -57,10 +55,12 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     let mut caveats = between(&own, &others);
     caveats.extend(within(before).into_iter().map(|text| format!("in the first: {text}")));
     caveats.extend(within(after).into_iter().map(|text| format!("in the second: {text}")));
-    let (before, after) = (by_case(&own), by_case(&others));
+    let (before, after) = (valid(&own), valid(&others));
     let mut rows = Vec::new();
     for (case, old) in &before {
         let Some(new) = after.get(case) else { continue };
+        let step = old[0].step.map_or_else(String::new, |step| format!("@{step}"));
+        let scenario = format!("{}{step}", old[0].scenario);
         for (name, figure) in FIGURES {
             let values = |records: &[&Record]| -> Vec<f64> {
                 records.iter().map(|record| figure(record)).collect()
@@ -71,14 +71,12 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
             let Some(ratio) = ratio(&new, &old) else { continue };
             let shown = old.len().min(new.len());
             let mean = |values: &[f64]| crate::statistics::mean(&values[..shown]);
-            let (scenario, mesh) = (case.0.clone(), case.1.clone());
-            let (before, after) = (mean(&old), mean(&new));
             rows.push(ComparisonRow {
-                scenario,
-                mesh,
+                scenario: scenario.clone(),
+                mesh: case.3.to_owned(),
                 figure: name,
-                before,
-                after,
+                before: mean(&old),
+                after: mean(&new),
                 rounds: shown,
                 ratio,
             });
@@ -192,7 +190,6 @@ fn different<const N: usize>(
     all.map(|(what, one, two)| format!("different {what} of {of} ({one} and {two})")).collect()
 }
 
-/// The applications of a scenario.
 fn of_application(one: &Record, two: &Record) -> Vec<String> {
     let words = |(first, second)| {
         format!("{} with different applications ({first} and {second})", one.scenario)
@@ -270,8 +267,8 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
     let (olds, news) = (measured(before), measured(after));
     let (Some(old), Some(new)) = (olds.first(), news.first()) else { return Vec::new() };
     let mut found = of_places(old, new);
-    let new_cases = by_case(after);
-    for (case, olds) in by_case(before) {
+    let new_cases = valid(after);
+    for (case, olds) in valid(before) {
         let Some(news) = new_cases.get(&case) else { continue };
         let of_case: [Differences; 5] = [of_mesh, of_load, of_application, of_time, of_scale];
         found.extend(of_case.iter().flat_map(|differences| differences(olds[0], news[0])));
@@ -279,15 +276,9 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
     each_once(found)
 }
 
-/// Valid records by scenario (with its step) and mesh.
-fn by_case(records: &[Record]) -> BTreeMap<(String, String), Vec<&Record>> {
-    let mut cases: BTreeMap<(String, String), Vec<&Record>> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.valid()) {
-        let step = record.step.map_or_else(String::new, |step| format!("@{step}"));
-        let case = (format!("{}{step}", record.scenario), record.mesh.clone());
-        cases.entry(case).or_default().push(record);
-    }
-    cases
+/// Valid records by what they are rounds of.
+fn valid(records: &[Record]) -> BTreeMap<Case<'_>, Vec<&Record>> {
+    by_case(records.iter().filter(|record| record.valid()))
 }
 
 #[cfg(test)]

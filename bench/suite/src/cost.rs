@@ -1,13 +1,12 @@
 //! The yearly cost of sidecars, from measured CPU and memory and a table of prices.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
-
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 
+use crate::files;
 use crate::record::Record;
 use crate::statistics::mean;
 
@@ -15,7 +14,6 @@ use crate::statistics::mean;
 pub const PRICES: &str = include_str!("../data/prices.yaml");
 /// The number of sidecars that a cost is for.
 pub const SIDECARS: f64 = 100.0;
-/// Hours of a year.
 const HOURS: f64 = 24.0 * 365.0;
 const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
 
@@ -66,8 +64,7 @@ pub struct Cost {
 /// Parses a table of prices.
 pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
     let text = match file {
-        Some(file) => fs::read_to_string(file)
-            .with_context(|| format!("cannot read prices {}", file.display()))?,
+        Some(file) => files::read(file)?,
         None => PRICES.to_owned(),
     };
     let name = file.unwrap_or(Path::new("the built-in prices"));
@@ -241,7 +238,7 @@ mod tests {
     #[test]
     fn a_table_with_a_mistake_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(&file, "- {name: a, where: b, cpus: 0, memory_gib: 1, dollars_per_hour: 1}")
+        std::fs::write(&file, "- {name: a, where: b, cpus: 0, memory_gib: 1, dollars_per_hour: 1}")
             .unwrap();
         assert!(prices(Some(file.path())).unwrap_err().to_string().contains("above 0"));
     }

@@ -15,6 +15,7 @@
 //!
 //! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 
+mod chart;
 mod figures;
 mod kernel_counters;
 mod process;
@@ -22,12 +23,11 @@ mod revision;
 mod tools;
 
 pub mod application;
-pub mod chart;
 pub mod claims;
 pub mod cluster;
 pub mod compare;
 pub mod cost;
-pub mod distribution;
+pub mod files;
 pub mod generator;
 pub mod interrupt;
 pub mod lab;

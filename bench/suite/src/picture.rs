@@ -1,11 +1,11 @@
 //! Charts as files: SVG directly, PNG through a program that Debian packages.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
+use crate::files;
 use crate::interrupt::Interrupt;
 use crate::process;
 
@@ -20,9 +20,7 @@ const ZOOM: &str = "2";
 /// If the extension is another one, the file cannot be written, or the program for PNG is missing.
 pub fn write(svg: &str, file: &Path) -> Result<()> {
     match file.extension().and_then(|extension| extension.to_str()) {
-        Some("svg") => {
-            fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))
-        }
+        Some("svg") => files::write(file, svg),
         Some("png") => png(svg, file),
         _ => bail!("{}: a chart ends in .svg or .png", file.display()),
     }
@@ -45,6 +43,8 @@ fn png(svg: &str, file: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -61,7 +61,6 @@ impl Running {
         Ok(running)
     }
 
-    /// Writes to its standard input.
     pub(crate) fn say(&mut self, input: &str) {
         if let Some(stdin) = &mut self.child.stdin {
             // A command that does not read has ended early; its own output says why.
@@ -69,7 +68,6 @@ impl Running {
         }
     }
 
-    /// Its process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -90,7 +88,6 @@ impl Running {
         Ok(())
     }
 
-    /// Whether it still runs.
     pub(crate) fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
@@ -132,10 +129,13 @@ impl Running {
         read(&mut self.out)
     }
 
-    /// The end of what it has written to standard error so far, as one line, which fits into a line of progress and of a
-    /// report.
+    /// The end of what it has written to standard error so far, or else to standard output, as one line, which fits into a
+    /// line of progress and of a report.
     pub(crate) fn errors(&mut self) -> Result<String> {
-        let text = read(&mut self.errors)?;
+        let mut text = read(&mut self.errors)?;
+        if text.trim_ascii().is_empty() {
+            text = read(&mut self.out)?;
+        }
         let text = String::from_utf8_lossy(&text);
         let start = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
         Ok(text[start..].split_whitespace().collect::<Vec<_>>().join(" "))
@@ -151,7 +151,6 @@ impl Drop for Running {
     }
 }
 
-/// The whole contents of a file.
 fn read(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;

@@ -24,8 +24,10 @@ use leno_measure::load::Report;
 use leno_measure::usage::Memory;
 use serde::{Deserialize, Serialize};
 
+use crate::files;
 use crate::generator::name::Generator;
 use crate::machine::Machine;
+use crate::mesh_names::NONE;
 use crate::record::cluster::Cluster;
 use crate::scenario::Scenario;
 
@@ -368,6 +370,11 @@ impl Record {
         format!("{}{step}.{mesh}{by}.r{}", self.scenario, self.round)
     }
 
+    pub(crate) fn case(&self) -> Case<'_> {
+        let step = self.step.unwrap_or_default().to_bits();
+        (&self.scenario, step, self.mesh != NONE, &self.mesh)
+    }
+
     /// The load generator, if it was not Leno's own.
     pub fn other_generator(&self) -> Option<&str> {
         let name = self.generator.as_str();
@@ -406,15 +413,9 @@ impl Record {
 
     /// Writes the record into the directory of a run, atomically.
     pub fn write(&self, directory: &Path) -> Result<PathBuf> {
-        let folder = directory.join(RECORDS);
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("cannot make folder {}", folder.display()))?;
-        let path = folder.join(format!("{}.json", self.name()));
-        let draft = path.with_extension("draft");
+        let path = directory.join(RECORDS).join(format!("{}.json", self.name()));
         let text = serde_json::to_string_pretty(self).expect("a record has only text keys") + "\n";
-        fs::write(&draft, text)
-            .and_then(|()| fs::rename(&draft, &path))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        files::replace(&path, &text)?;
         Ok(path)
     }
 }
@@ -466,6 +467,21 @@ pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
 }
 
+/// What rounds are of: the scenario, the step as bits (0 without), whether there is a mesh, and its name. In this order the
+/// baseline is first in each scenario.
+pub(crate) type Case<'r> = (&'r str, u64, bool, &'r str);
+
+/// The records of each case, in their order.
+pub(crate) fn by_case<'r>(
+    records: impl IntoIterator<Item = &'r Record>,
+) -> BTreeMap<Case<'r>, Vec<&'r Record>> {
+    let mut cases: BTreeMap<Case<'r>, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        cases.entry(record.case()).or_default().push(record);
+    }
+    cases
+}
+
 /// Pairs of records of the same round.
 pub(crate) fn pairs<'a>(own: &[&'a Record], base: &[&'a Record]) -> Vec<(&'a Record, &'a Record)> {
     let same = |record: &&'a Record| {
@@ -484,7 +500,7 @@ pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<String> {
 
 /// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise
 /// the first generator that has some. Figures of the others are compared with them
-/// ([`crate::report::Agreement`]) and never mixed with them.
+/// (`report/generators.rs`) and never mixed with them.
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
     let place = |record: &Record| {
@@ -504,9 +520,7 @@ pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
 }
 
 fn read_one(path: &Path) -> Result<Record> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| {
+    serde_json::from_str(&files::read(path)?).map_err(|error| {
         let what = "remove the file, and the same run with --resume measures it again";
         anyhow!("{}: it is no record of this version ({error}): {what}", path.display())
     })

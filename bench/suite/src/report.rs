@@ -9,9 +9,7 @@ mod summary;
 mod tables;
 
 pub use brief::Brief;
-pub use cell::Cell;
 pub use charts::{CaptionedChart, charts};
 pub use forms::Form;
-pub use generators::Agreement;
 pub use summary::Summary;
 pub use tables::csv;

@@ -16,7 +16,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use crate::chart::{Chart, Scale, Series, colour};
+use crate::chart::{Chart, Scale, Series, as_preferred, colour};
 use crate::statistics::{deviation, fitted, mean, quadratic};
 
 pub use read::{Rate, SampleRun, read};
@@ -128,11 +128,11 @@ fn keep(samples: &[f64], wanted: impl Fn(f64) -> bool) -> Vec<f64> {
 }
 
 impl Analysis {
-    /// The chart of one column, without the sequences that lack it.
+    /// The chart of one column as SVG, without the sequences that lack it.
     ///
     /// # Errors
     /// If no sequence has such a column; the error lists the columns.
-    pub fn chart(&self, column: &str) -> Result<Chart> {
+    pub fn plot(&self, column: &str) -> Result<String> {
         let series: Vec<Series> = self
             .sequences
             .iter()
@@ -152,13 +152,14 @@ impl Analysis {
             bail!("there is no column {column:?}; there are: {}", there.join(", "));
         }
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
-        Ok(Chart {
+        let chart = Chart {
             title: format!("{column} by requests/s"),
             x: "requests/s".into(),
             scale: Scale::Linear,
             y: format!("{column}, {unit}"),
             series,
-        })
+        };
+        Ok(as_preferred(&chart.svg()))
     }
 }
 

@@ -44,6 +44,28 @@ fn table(rows: &[Vec<String>], style: TableStyle) -> Table {
     table
 }
 
+/// A number in few characters: 1,200 as "1200", 1,200,000 as "1.2 M".
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    let (divisor, unit) = match size {
+        _ if size >= 1e9 => (1e9, " G"),
+        _ if size >= 1e6 => (1e6, " M"),
+        _ if size >= 1e4 => (1e3, " k"),
+        _ => (1.0, ""),
+    };
+    let scaled = value / divisor;
+    let digits = match scaled.abs() {
+        size if size == 0.0 || size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 0.1 => 2,
+        _ => 4,
+    };
+    let text = format!("{scaled:.digits$}");
+    let text =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

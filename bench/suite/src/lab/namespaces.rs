@@ -24,6 +24,7 @@ use leno_local::status::{InstanceStatus, Status};
 use super::documents::{NAMESPACE, Programs, documents};
 use super::mesh::{LenoProxies, Observed};
 use crate::application::PORT;
+use crate::files;
 use crate::interrupt::Interrupt;
 use crate::process::own_program;
 use crate::revision::{self, CHURNING};
@@ -103,12 +104,10 @@ impl Lab {
         tap.spawn().context("cannot start leno tap")
     }
 
-    /// The instances that run.
     pub(crate) fn status(&self) -> Result<Status> {
         Ok(Status::read(&self.layout)?)
     }
 
-    /// Whether the services are the real application's.
     pub(crate) fn is_real(&self) -> bool {
         self.application.is_some()
     }
@@ -146,7 +145,7 @@ impl Lab {
         let program = own_program()?;
         let programs = Programs { own: &program, application: self.application.as_deref() };
         let text = documents(programs, scenario, self.own, revision)?;
-        replace(&self.directory.path().join("mesh.yaml"), &text)
+        files::replace(&self.directory.path().join("mesh.yaml"), &text)
     }
 
     /// Has the next process of each proxy take over, and waits until they serve.
@@ -159,7 +158,6 @@ impl Lab {
         Ok(())
     }
 
-    /// A command that runs as the client.
     pub(crate) fn as_client(&self, program: &Path) -> Result<Command> {
         self.as_workload(CLIENT, program)
     }
@@ -175,7 +173,6 @@ impl Lab {
         Ok(command)
     }
 
-    /// A command that runs as a workload.
     pub(crate) fn as_workload(&self, workload: &str, program: &Path) -> Result<Command> {
         let mut command = Command::new(leno()?);
         command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
@@ -254,7 +251,6 @@ fn settings(observed: Observed, scenario: &Scenario) -> Vec<String> {
     }
 }
 
-/// Whether an instance is the client.
 pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
     instance.workload == CLIENT
 }
@@ -262,13 +258,6 @@ pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
 /// Whether this instance generates load, so that no application listens in it.
 pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
     is_client(instance) || instance.workload.starts_with(NEIGHBOUR)
-}
-
-/// Replaces a file atomically, so that no reader sees half of it.
-pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
-    let draft = path.with_extension("draft");
-    fs::write(&draft, text)?;
-    Ok(fs::rename(&draft, path)?)
 }
 
 /// The cgroup of an instance's proxy; `leno up` creates it even without a proxy.

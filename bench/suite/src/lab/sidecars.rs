@@ -11,11 +11,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use leno_capture::{Captured, Choice, Report, Workload};
 use leno_local::addresses::Addresses;
 use leno_local::isolation::Isolation;
@@ -26,7 +26,6 @@ use leno_local::proxy::never_captured;
 use leno_local::ranges::Ranges;
 use leno_local::status::InstanceStatus;
 use leno_measure::load::Protocol;
-
 use leno_supervise::{Cgroup, Credentials, Tether};
 use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
 use nix::sys::signal::kill;
@@ -36,8 +35,10 @@ use super::mesh::Mesh;
 use super::mesh::certificates::Authority;
 use super::mesh::hop::{Configuration, Hop};
 use super::mesh::linkerd as control;
-use super::namespaces::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
+use super::namespaces::{Lab, is_client, makes_load, open_to_all, proxy_cgroup};
+use crate::files;
 use crate::interrupt::Interrupt;
+use crate::process::Running;
 use crate::scenario::Scenario;
 
 /// The application's address, for the proxy beside it.
@@ -46,8 +47,6 @@ const APPLICATION: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, crate::
 const LISTEN: Duration = Duration::from_secs(20);
 /// How often the proxy is checked while it starts.
 const LOOK: Duration = Duration::from_millis(5);
-/// How many of the last bytes of a proxy's output an error shows.
-const MAX_LOG: usize = 4096;
 
 /// The proxies of a lab; dropping this stops them and the capture.
 pub(crate) struct Sidecars {
@@ -61,12 +60,11 @@ struct Sidecar {
     instance: InstanceStatus,
     /// `None` if other proxies dial this one directly.
     captured: Option<Captured>,
-    arguments: Vec<String>,
-    environment: Vec<(&'static str, String)>,
+    configuration: Configuration,
     hop: Hop,
     /// The port that must accept connections before traffic can pass.
     port: u16,
-    process: Option<(Child, File)>,
+    process: Option<Running>,
 }
 
 /// The services whose traffic every proxy must forward as opaque bytes, with their addresses; only real applications have
@@ -81,9 +79,9 @@ fn opaque(
 
 fn configure(mesh: &Mesh, hop: &Hop) -> Result<Configuration> {
     let configuration = mesh.configure(hop).context("a mesh of others has proxies")?;
-    replace(&hop.directory.join(configuration.file), &configuration.text)?;
+    files::replace(&hop.directory.join(configuration.file), &configuration.text)?;
     for (name, text) in &configuration.others {
-        replace(&hop.directory.join(name), text)?;
+        files::replace(&hop.directory.join(name), text)?;
     }
     Ok(configuration)
 }
@@ -154,8 +152,7 @@ impl Sidecars {
             sidecars.all.push(Sidecar {
                 instance,
                 captured,
-                arguments: configuration.arguments,
-                environment: configuration.environment,
+                configuration,
                 hop,
                 port,
                 process: None,
@@ -171,7 +168,6 @@ impl Sidecars {
         Ok(sidecars)
     }
 
-    /// The name of the capture backend.
     pub(crate) fn capture(&self) -> String {
         let captured = self.all.iter().find_map(|one| one.captured.as_ref());
         captured.map_or_else(String::new, |captured| captured.backend().to_string())
@@ -191,8 +187,8 @@ impl Sidecars {
     pub(crate) fn revise(&self, mesh: &Mesh, (scenario, revision): (&Scenario, u64)) -> Result<()> {
         for sidecar in self.all.iter().filter(|one| !one.hop.services.is_empty()) {
             let configuration = configure(mesh, &sidecar.hop.in_revision(scenario, revision))?;
-            if let (Some(signal), Some((child, _))) = (configuration.told_by, &sidecar.process) {
-                kill(Pid::from_raw(i32::try_from(child.id())?), signal)?;
+            if let (Some(signal), Some(running)) = (configuration.told_by, &sidecar.process) {
+                kill(Pid::from_raw(i32::try_from(running.pid())?), signal)?;
             }
         }
         Ok(())
@@ -237,16 +233,12 @@ impl Sidecar {
         let isolation = Isolation::new(&group, &netns, &files, &self.instance.name)?;
         let credentials = Credentials::confined(PROXY_UID);
         let tether = Tether::to_this_process();
-        let log = tempfile::tempfile()?;
         let mut command = Command::new(&laid);
         command
-            .args(&self.arguments)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .args(&self.configuration.arguments)
+            .envs(self.configuration.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.hop.directory)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log.try_clone()?);
+            .process_group(0);
         // SAFETY: the code between fork and exec only makes system calls; everything it needs was
         // prepared before the fork (see `Isolation`).
         unsafe {
@@ -256,40 +248,35 @@ impl Sidecar {
                 tether.tie()
             });
         }
-        let child =
-            command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        self.process = Some((child, log));
+        let running = Running::start(&mut command, "");
+        self.process =
+            Some(running.with_context(|| format!("cannot start {}", program.display()))?);
         Ok(())
     }
 
-    /// Waits until the proxy listens.
     fn wait(&mut self, interrupt: &Interrupt) -> Result<()> {
         let deadline = Instant::now() + LISTEN;
         loop {
             interrupt.check()?;
-            let Some((child, log)) = &mut self.process else { bail!("it was not started") };
-            if listening::closed(i32::try_from(child.id())?, &[self.port]).is_empty() {
+            let Some(running) = &mut self.process else { bail!("it was not started") };
+            if listening::closed(i32::try_from(running.pid())?, &[self.port]).is_empty() {
                 if let Some(captured) = &mut self.captured {
                     captured.set_listening(true)?;
                 }
                 return Ok(());
             }
-            if let Some(status) = child.try_wait()? {
-                bail!("the proxy of {} ended with {status}: {}", self.instance.name, said(log));
-            }
+            let name = &self.instance.name;
+            ensure!(running.is_running()?, "the proxy of {name} ended: {}", running.errors()?);
             if Instant::now() > deadline {
-                let name = &self.instance.name;
-                bail!("the proxy of {name} does not listen after {LISTEN:?}: {}", said(log));
+                let errors = running.errors()?;
+                bail!("the proxy of {name} does not listen after {LISTEN:?}: {errors}");
             }
             std::thread::sleep(LOOK);
         }
     }
 
     fn end(&mut self) {
-        if let Some((mut child, _)) = self.process.take() {
-            let _gone = child.kill();
-            let _gone = child.wait();
-        }
+        drop(self.process.take());
         // Some proxies have worker processes.
         if let Ok(group) = proxy_cgroup(&self.instance) {
             let _gone = Cgroup::at(group).kill();
@@ -297,24 +284,12 @@ impl Sidecar {
     }
 }
 
-/// The workload and the IPv4 address of an instance.
 fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
     let address = instance.addresses.iter().find_map(|address| match address {
         IpAddr::V4(address) => Some(*address),
         IpAddr::V6(_) => None,
     })?;
     Some((instance.workload.clone(), address))
-}
-
-fn said(log: &File) -> String {
-    use std::os::unix::fs::FileExt;
-    let mut text = String::new();
-    let end = log.metadata().map_or(0, |metadata| metadata.len());
-    let mut bytes = vec![0; MAX_LOG];
-    let read = log.read_at(&mut bytes, end.saturating_sub(MAX_LOG as u64)).unwrap_or(0);
-    // The text only adds to an error message, so invalid UTF-8 is replaced.
-    text.push_str(&String::from_utf8_lossy(&bytes[..read]));
-    text.trim().to_owned()
 }
 
 /// Where DNS and the control plane are: the mesh is started without an option that chooses other addresses.

@@ -4,10 +4,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use leno_measure::load::{Bucket, MAX_BUSY, Report};
+use leno_measure::load::{Bucket, MAX_BUSY, Report, value_at};
 
-use crate::distribution;
-use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, Record, RssKib};
+use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, Quantile, Record, RssKib};
 use crate::statistics::median;
 
 /// The share of failed requests above which a run is marked, and a rate is not sustained.
@@ -22,6 +21,9 @@ const MAX_STEAL: f64 = 0.02;
 /// The generator counts as the bottleneck if its own delay is more than this share of the latency,
 /// both at the 99th percentile.
 const MAX_LAG: f64 = 0.1;
+
+/// Points of a spectrum per further nine of the quantile.
+const PER_NINE: u32 = 12;
 
 /// How long proxies are left alone before their memory counts as idle. By then, proxies that
 /// release the memory of their start have done so.
@@ -59,7 +61,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
     record.bytes_per_s = report.body_bytes as f64 / report.duration_s.max(f64::MIN_POSITIVE);
     record.connections_opened = report.connections_opened;
     record.latency_us = Latency::of(&report.buckets);
-    record.spectrum = distribution::spectrum(&report.buckets);
+    record.spectrum = spectrum(&report.buckets);
     let each = |ms: f64| ms * 1000.0 / (report.requests.max(1)) as f64;
     record.cpu_user_us_per_request = each(used.proxy_user_ms);
     record.cpu_system_us_per_request = each((used.cpu.proxies - used.proxy_user_ms).max(0.0));
@@ -67,7 +69,6 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
     record.context_switches = used.switches;
 }
 
-/// The marks for these figures.
 pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut mark = |kind, why| marks.push(Mark { kind, why });
@@ -120,6 +121,18 @@ pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec
     marks
 }
 
+/// Latency over quantiles, as far as the number of requests allows.
+fn spectrum(buckets: &[Bucket]) -> Vec<Quantile> {
+    let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
+    let nines = (count as f64).log10();
+    let point = |step: u32| 1.0 - 10_f64.powf(-f64::from(step) / f64::from(PER_NINE));
+    (0..)
+        .take_while(|step| f64::from(*step) <= nines * f64::from(PER_NINE))
+        .map(point)
+        .map(|quantile| Quantile { quantile, us: value_at(buckets, quantile) })
+        .collect()
+}
+
 pub(crate) fn table(buckets: &[Bucket]) -> String {
     let mut text = "value_us,count\n".to_owned();
     for bucket in buckets {
@@ -155,6 +168,15 @@ mod tests {
 
     fn kinds(report: &Report, used: &ResourceUse) -> Vec<MarkKind> {
         marks(&record(), report, used).into_iter().map(|mark| mark.kind).collect()
+    }
+
+    #[test]
+    fn the_spectrum_goes_as_far_as_there_are_requests() {
+        let buckets = [Bucket { us: 5, count: 999 }, Bucket { us: 50, count: 1 }];
+        let found = spectrum(&buckets);
+        assert_eq!((found.first().unwrap().us, found.last().unwrap().us), (5, 5));
+        assert!((found.last().unwrap().quantile - 0.999).abs() < 1e-9);
+        assert!(spectrum(&[]).is_empty());
     }
 
     #[test]

@@ -1,21 +1,19 @@
 //! The file of images: the image of each service of a scenario in a cluster.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-
+use anyhow::{Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::application::PORT;
+use crate::files;
 use crate::scenario::{self, Scenario};
 
 /// The highest user ID that Kubernetes allows for a container.
 const MAX_USER: u32 = i32::MAX as u32;
 
-/// The files of images to edit, by scenario.
 pub(super) const FILES: &[(&str, &str)] = &[
     ("faces", include_str!("../../data/images/faces.yaml")),
     ("teastore", include_str!("../../data/images/teastore.yaml")),
@@ -139,19 +137,17 @@ impl Images {
             );
         };
         is_one(scenario)?;
-        if file.is_dir() {
-            bail!(
-                "{} is a folder, which is for the lab: in a cluster --application names a file with an image for \
+        ensure!(
+            !file.is_dir(),
+            "{} is a folder, which is for the lab: in a cluster --application names a file with an image for \
                  each service; `leno bench list --application {}` prints one to edit",
-                file.display(),
-                scenario.name
-            );
-        }
-        let text =
-            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let images =
-            Self::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
-        images.check(scenario).map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
+            file.display(),
+            scenario.name
+        );
+        let text = files::read(file)?;
+        let images = Self::parse(&text)
+            .and_then(|images| images.check(scenario).map(|()| images))
+            .map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
         Ok(images)
     }
 
@@ -212,6 +208,8 @@ impl Images {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// Checks a file for Faces.

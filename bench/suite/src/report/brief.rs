@@ -1,8 +1,7 @@
 //! What a README shows of a run: a chart of one scenario, for light and for dark pages, and a small table with the command
 //! that measured it.
 
-use anyhow::{Result, bail};
-
+use anyhow::{Result, bail, ensure};
 use minijinja::context;
 
 use super::cell::Cell;
@@ -42,11 +41,10 @@ impl Brief {
         };
         let shown: Vec<&Cell> =
             cells.iter().copied().filter(|cell| cell.added_ms.is_some()).collect();
-        if shown.is_empty() {
-            bail!(
-                "no mesh has valid figures beside those of no mesh: `leno bench report` says why"
-            );
-        }
+        ensure!(
+            !shown.is_empty(),
+            "no mesh has valid figures beside those of no mesh: `leno bench report` says why"
+        );
         let light = chart(title, &shown, &meshes(&summary));
         let invalid = cells.iter().filter(|cell| !cell.valid);
         let invalid =
@@ -94,7 +92,6 @@ fn rows(shown: &[&Cell]) -> Vec<Vec<String>> {
     tabular::rows(shown.iter().copied(), &columns)
 }
 
-/// The command that makes such records.
 fn command(records: &[Record]) -> String {
     let mut names: Vec<&str> = records.iter().map(|record| record.mesh.as_str()).collect();
     let place = |name: &str| CLUSTER.iter().position(|(known, _)| *known == name);

@@ -10,27 +10,23 @@ pub(super) const REFERENCES: [&str; 4] = ["before", "haproxy", "envoy", "leno"];
 
 /// One scenario (and step) under one mesh, over all its rounds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
-    /// The scenario.
-    pub scenario: String,
-    /// The step.
-    pub step: Option<f64>,
-    /// The mesh.
-    pub mesh: String,
+pub(crate) struct Cell {
+    pub(crate) scenario: String,
+    pub(crate) step: Option<f64>,
+    pub(crate) mesh: String,
     /// The rounds that the figures are from: the valid ones, or all if none is valid.
-    pub rounds: Vec<Record>,
-    /// Whether those rounds are valid.
-    pub valid: bool,
+    pub(crate) rounds: Vec<Record>,
+    pub(crate) valid: bool,
     /// Failed requests; the sum over all rounds.
-    pub errors: u64,
+    pub(crate) errors: u64,
     /// Latency added to the baseline of the same rounds, in milliseconds, at p50 and p99.
-    pub added_ms: Option<[Interval; 2]>,
+    pub(crate) added_ms: Option<[Interval; 2]>,
     /// The 99th percentile divided by the baseline's, with its interval.
-    pub p99_ratio: Option<Interval>,
+    pub(crate) p99_ratio: Option<Interval>,
     /// CPU of all proxies per request divided by that of the references, round by round.
-    pub cpu_ratios: [Option<Interval>; 4],
+    pub(crate) cpu_ratios: [Option<Interval>; 4],
     /// Marks of all rounds, without duplicates.
-    pub marks: Vec<String>,
+    pub(crate) marks: Vec<String>,
 }
 
 impl Cell {
@@ -84,7 +80,7 @@ impl Cell {
     }
 
     /// The median of a figure over the rounds; `None` if it was not measured.
-    pub fn median(&self, figure: &str) -> Option<f64> {
+    pub(crate) fn median(&self, figure: &str) -> Option<f64> {
         figures::named(figure).median(&self.rounds)
     }
 
@@ -94,7 +90,6 @@ impl Cell {
         self.median(figure).map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     }
 
-    /// Whether proxies were measured.
     pub(super) fn has_proxies(&self) -> bool {
         self.median("idle-memory").is_some()
     }
@@ -104,8 +99,7 @@ impl Cell {
         ["cpu-user", "cpu-system"].iter().filter_map(|figure| self.median(figure)).sum()
     }
 
-    /// The scenario with its step.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         title(&self.scenario, self.step)
     }
 

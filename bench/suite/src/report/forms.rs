@@ -11,7 +11,6 @@ use super::tables::{rows, rows_of_generators, rows_of_other_figures};
 use crate::mesh_names::NONE;
 use crate::tabular::{aligned, markdown};
 
-/// The style of the page.
 const STYLE: &str = include_str!("page.css");
 /// The number of caveats that are visible at first; more would push the figures off the screen.
 const MAX_CAVEATS: usize = 6;
@@ -72,7 +71,6 @@ impl Form {
     }
 }
 
-/// The class of a row.
 fn class(cell: &Cell) -> &'static str {
     match cell {
         cell if !cell.valid => "invalid",

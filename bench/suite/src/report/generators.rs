@@ -1,9 +1,11 @@
 //! Compares generators: the figures of Leno's own and of others, for the same load in the same
 //! rounds.
 
+use std::collections::BTreeMap;
+
 use super::cell::Cell;
 use crate::generator::name::Generator;
-use crate::record::{Record, cluster, of_one_generator, pairs};
+use crate::record::{Record, by_case, cluster, of_one_generator, pairs};
 use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, ratio};
 
@@ -16,23 +18,21 @@ const SAME_RATE: f64 = 0.01;
 /// The figures of one generator for a mesh in a scenario, compared with those of the report's
 /// generator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Agreement {
+pub(crate) struct Agreement {
     /// Its figures; without rounds if it has none.
-    pub cell: Cell,
-    /// The generator.
-    pub generator: String,
+    pub(crate) cell: Cell,
+    pub(crate) generator: String,
     /// The median latency measured by the report's generator divided by this generator's, in the
     /// same rounds; `None` for the report's own generator.
-    pub p50_ratio: Option<Interval>,
+    pub(crate) p50_ratio: Option<Interval>,
     /// Why some rounds are not compared; `None` if all are.
-    pub apart: Option<String>,
-    /// Why it has no figures.
-    pub left_out: Option<String>,
+    pub(crate) apart: Option<String>,
+    pub(crate) left_out: Option<String>,
 }
 
 impl Agreement {
     /// Whether the medians differ by at most a tenth; `None` if there is nothing to compare.
-    pub fn is_close(&self) -> Option<bool> {
+    pub(crate) fn is_close(&self) -> Option<bool> {
         self.p50_ratio.map(|ratio| (1.0 - CLOSE..=1.0 / (1.0 - CLOSE)).contains(&ratio.value))
     }
 }
@@ -43,28 +43,19 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
     if main.len() == records.len() {
         return Vec::new();
     }
-    let case = |record: &Record| {
-        (record.scenario.clone(), record.step.map(f64::to_bits), record.mesh.clone())
-    };
-    let key = |record: &Record| (case(record), record.made_by().to_owned());
-    let mut found: Vec<Agreement> = Vec::new();
-    let mut seen = Vec::new();
-    for one in records {
-        if seen.contains(&key(one)) {
-            continue;
-        }
-        seen.push(key(one));
-        let all: Vec<&Record> = records.iter().filter(|other| key(other) == key(one)).collect();
-        let ours: Vec<&Record> = main.iter().filter(|other| case(other) == case(one)).collect();
-        let is_ours = ours.first().is_some_and(|first| first.made_by() == one.made_by());
-        found.push(agreement(&all, if is_ours { &[] } else { &ours }));
-    }
+    let main = by_case(&main);
     let order = |name: &str| Generator::ALL.iter().position(|one| one.name() == name);
-    found.sort_by_cached_key(|one| {
-        let mesh = one.cell.mesh.clone();
-        (one.cell.title(), mesh != "none", mesh, order(&one.generator))
-    });
-    found
+    let mut groups: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
+    for one in records {
+        let key = (one.case(), order(one.made_by()), one.made_by());
+        groups.entry(key).or_default().push(one);
+    }
+    let of_group = |((case, _, generator), all): (_, Vec<&Record>)| {
+        let ours = main.get(&case).map_or(&[][..], |ours| ours);
+        let is_other = ours.first().is_some_and(|first| first.made_by() != generator);
+        agreement(&all, if is_other { ours } else { &[] })
+    };
+    groups.into_iter().map(of_group).collect()
 }
 
 fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
@@ -106,7 +97,6 @@ fn why_apart(own: &Record, other: &Record) -> Option<String> {
     (!same).then(|| format!("not compared: another load ({} and {})", rate(own), rate(other)))
 }
 
-/// Whether the scenario searches for the rate.
 fn searches(scenario: &str) -> bool {
     scenario::find(scenario).is_ok_and(|one| matches!(one.pace, Pace::SearchP99Ms(_)))
 }

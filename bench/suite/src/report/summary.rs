@@ -6,24 +6,23 @@ use super::cell::{Cell, REFERENCES};
 use super::generators::{self, Agreement};
 use crate::compare;
 use crate::mesh_names::NONE;
-use crate::record::{Record, of_one_generator};
+use crate::record::{Case, Record, by_case, of_one_generator};
 
 /// The contents of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// What readers must know before they trust any figure.
-    pub caveats: Vec<String>,
+    pub(crate) caveats: Vec<String>,
     /// The figures; the baseline is first in each scenario.
-    pub cells: Vec<Cell>,
+    pub(crate) cells: Vec<Cell>,
     /// The figures of every generator, if there were several. All other fields are from one
     /// generator: Leno's own if it was used.
-    pub generators: Vec<Agreement>,
+    pub(crate) generators: Vec<Agreement>,
     /// Scenario and mesh of measurements that were not made, and why.
-    pub left_out: Vec<(String, String, String)>,
-    /// The machine, in one line.
-    pub machine: String,
+    pub(crate) left_out: Vec<(String, String, String)>,
+    pub(crate) machine: String,
     /// The versions of the meshes, as their proxies print them.
-    pub versions: BTreeMap<String, String>,
+    pub(crate) versions: BTreeMap<String, String>,
 }
 
 impl Summary {
@@ -32,30 +31,12 @@ impl Summary {
         let generators = generators::agreements(records);
         let everything = records;
         let records = &of_one_generator(records)[..];
-        let mut groups: Vec<(Key<'_>, Vec<&Record>)> = Vec::new();
-        for record in records.iter().filter(|record| record.left_out.is_none()) {
-            let key = Key::of(record);
-            match groups.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, group)) => group.push(record),
-                None => groups.push((key, vec![record])),
-            }
-        }
-        let cell = |(key, group): &(Key<'_>, Vec<&Record>)| {
-            let of = |mesh| {
-                let other = Key { mesh, ..*key };
-                groups.iter().find(|(one, _)| *one == other).map(|(_, group)| &group[..])
-            };
+        let groups = by_case(records.iter().filter(|record| record.left_out.is_none()));
+        let cell = |(&(scenario, step, ..), group): (&Case<'_>, &Vec<&Record>)| {
+            let of = |mesh| groups.get(&(scenario, step, mesh != NONE, mesh)).map(|all| &all[..]);
             Cell::of(group).compared(of(NONE), REFERENCES.map(of))
         };
-        let mut cells: Vec<Cell> = groups.iter().map(cell).collect();
-        cells.sort_by(|one, two| {
-            let key = |cell: &Cell| (cell.mesh != NONE, cell.mesh.clone());
-            let step = |cell: &Cell| cell.step.unwrap_or_default();
-            one.scenario
-                .cmp(&two.scenario)
-                .then_with(|| step(one).total_cmp(&step(two)))
-                .then_with(|| key(one).cmp(&key(two)))
-        });
+        let cells = groups.iter().map(cell).collect();
         let mut left_out: Vec<(String, String, String)> = records
             .iter()
             .filter_map(|one| Some((one.scenario.clone(), one.mesh.clone(), one.left_out.clone()?)))
@@ -76,7 +57,7 @@ impl Summary {
     }
 
     /// The titles of the scenarios, and their cells.
-    pub fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
+    pub(crate) fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
         let mut found: Vec<(String, Vec<&Cell>)> = Vec::new();
         for cell in &self.cells {
             match found.last_mut().filter(|(title, _)| *title == cell.title()) {
@@ -104,20 +85,6 @@ fn caveats(mut said: Vec<String>, records: &[Record]) -> Vec<String> {
         said.push(format!("{scenario}, {mesh}: {kind} in {rounds} (such as: {why})"));
     }
     said
-}
-
-/// The key that records are grouped by.
-#[derive(Clone, Copy, PartialEq)]
-struct Key<'a> {
-    scenario: &'a str,
-    step: Option<f64>,
-    mesh: &'a str,
-}
-
-impl<'a> Key<'a> {
-    fn of(record: &'a Record) -> Self {
-        Key { scenario: &record.scenario, step: record.step, mesh: &record.mesh }
-    }
 }
 
 #[cfg(test)]

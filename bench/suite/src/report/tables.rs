@@ -1,7 +1,6 @@
 //! The tables of a report, and all figures as CSV.
 
 use anyhow::{Result, anyhow};
-
 use serde_json::Value;
 
 use super::cell::{Cell, REFERENCES};
