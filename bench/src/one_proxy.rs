@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::{self, LabRun};
 use leno_suite::measurement::options::Options;
@@ -13,7 +12,7 @@ use leno_suite::record;
 use leno_suite::report::{Form, Summary};
 use leno_suite::scenario::{self, Scenario};
 
-use crate::suite::run::raise_on_signals;
+use crate::suite::run::interrupt_by_signals;
 
 /// Load before each measurement, so that pools are full and code is warm.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -128,13 +127,12 @@ fn run(
         resume: false,
         one_hop,
         pinned: !args.no_pin,
+        interrupt: interrupt_by_signals()?,
     };
-    let interrupt = Interrupt::default();
-    raise_on_signals(&interrupt)?;
     let choices = Choices { before: args.before.clone(), ..Choices::default() };
     let meshes = proxies.iter().map(|name| mesh::named(name, &choices));
     let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
-    lab::run(&mut run, &interrupt)?;
+    lab::run(&mut run)?;
     println!("{}", Form::TERMINAL.of(&Summary::of(&record::read(&out)?), &[]));
     println!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
     Ok(true)

@@ -4,7 +4,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use leno_charts::Values;
 use leno_suite::cluster::{self, BenchCluster, Mesh};
-use leno_suite::interrupt::Interrupt;
 use leno_suite::measurement::options::Options;
 use leno_suite::real_application::images::Images;
 use leno_suite::scenario;
@@ -60,8 +59,8 @@ impl ClusterOptions {
     pub(super) fn run(
         &self,
         options: Options,
-        (meshes, scale): (&[String], Option<f64>),
-        interrupt: &Interrupt,
+        meshes: &[String],
+        scale: Option<f64>,
     ) -> Result<()> {
         let meshes: Vec<Mesh> =
             meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
@@ -82,7 +81,7 @@ impl ClusterOptions {
             let ground = BenchCluster::open(&self.which.target()).await?;
             run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));
             say_scale(run.options.scale);
-            cluster::run(&mut run, ground, interrupt).await
+            cluster::run(&mut run, ground).await
         })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use leno_console::{duration, print, within};
 use leno_suite::generator::Generator;
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
@@ -14,8 +15,6 @@ use leno_suite::machine::Machine;
 use leno_suite::measurement::options::Options;
 use leno_suite::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
-
-use leno_console::{duration, print, within};
 
 use super::output::say_scale;
 
@@ -128,16 +127,15 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         resume: args.resume,
         one_hop: false,
         pinned: args.pin,
+        interrupt: interrupt_by_signals()?,
     };
-    let interrupt = Interrupt::default();
-    raise_on_signals(&interrupt)?;
     if clustered {
-        args.cluster.run(options, (&meshes, args.scale), &interrupt)?;
+        args.cluster.run(options, &meshes, args.scale)?;
     } else {
         say_scale(options.scale);
         let meshes = meshes.iter().map(|name| mesh::named(name, &args.choices));
         let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
-        lab::run(&mut run, &interrupt)?;
+        lab::run(&mut run)?;
     }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
@@ -175,9 +173,10 @@ fn of_the_lab(args: &Run) -> Option<&'static str> {
 }
 
 /// Ctrl-C and other termination signals end the run in order.
-pub(crate) fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
+pub(crate) fn interrupt_by_signals() -> Result<Interrupt> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let interrupt = interrupt.clone();
+    let interrupt = Interrupt::default();
+    let raised = interrupt.clone();
     let mut ended = {
         let _context = runtime.enter();
         [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
@@ -190,10 +189,10 @@ pub(crate) fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
         runtime.block_on(async {
             let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
             futures_util::future::select_all(signals).await;
-            interrupt.raise();
+            raised.raise();
         });
     });
-    Ok(())
+    Ok(interrupt)
 }
 
 #[cfg(test)]

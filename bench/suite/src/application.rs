@@ -103,12 +103,14 @@ pub(crate) fn arguments(
 /// Serves until the process ends.
 pub fn serve(application: &Application) -> Result<Infallible> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(accept(application))
+    runtime.block_on(async {
+        let at = application.listen;
+        let listener = TcpListener::bind(at).await;
+        accept(listener.with_context(|| format!("cannot listen on {at}"))?, application).await
+    })
 }
 
-async fn accept(application: &Application) -> Result<Infallible> {
-    let at = application.listen;
-    let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
+async fn accept(listener: TcpListener, application: &Application) -> Result<Infallible> {
     let answer = Bytes::from(vec![b'x'; application.response_bytes]);
     let work = Duration::from_millis(application.work_ms);
     let calls = Calls::new(&application.call_http, &application.call_grpc);
@@ -259,19 +261,15 @@ mod tests {
         let (call_http, call_grpc) = (of(false), of(true));
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let listen = free.local_addr().unwrap();
-            drop(free);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let (work_ms, response_bytes) = (0, 100);
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let (listen, work_ms, response_bytes) = (listener.local_addr().unwrap(), 0, 100);
+                sender.send(listen).unwrap();
                 let application =
                     Application { listen, tcp, work_ms, response_bytes, call_http, call_grpc };
-                tokio::spawn(async move { accept(&application).await });
-                while TcpStream::connect(listen).await.is_err() {}
-                sender.send(listen).unwrap();
-                std::future::pending::<()>().await;
-            });
+                accept(listener, &application).await
+            })
         });
         receiver.recv().unwrap()
     }

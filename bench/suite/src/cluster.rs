@@ -44,7 +44,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::interrupt::Interrupt;
 use crate::measurement::records::{
     Progress, flag_impossible, has_same_application, leave_out, prepare_out,
 };
@@ -71,7 +70,7 @@ const SHOWN: usize = 12;
 /// # Errors
 /// If the run cannot start, is interrupted, cannot write a record, or cannot restore the cluster. A
 /// measurement that fails is a record with the reason.
-pub async fn run(run: &mut ClusterRun, ground: BenchCluster, interrupt: &Interrupt) -> Result<()> {
+pub async fn run(run: &mut ClusterRun, ground: BenchCluster) -> Result<()> {
     run.meshes.retain(|mesh| *mesh != Mesh::None);
     let out = run.options.out.clone();
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
@@ -99,8 +98,8 @@ pub async fn run(run: &mut ClusterRun, ground: BenchCluster, interrupt: &Interru
             run_lock::refused(&there)?;
         }
         for round in rounds {
-            interrupt.check()?;
-            round.carry_out(&mut ledger, &mut progress, interrupt).await?;
+            run.options.interrupt.check()?;
+            round.carry_out(&mut ledger, &mut progress).await?;
         }
         Ok(())
     };
@@ -203,7 +202,9 @@ async fn may_install(
     (mesh, tool): (Mesh, Option<&Path>),
 ) -> Result<()> {
     let (client, target) = (&ground.client, &ground.target);
-    let lacking = Installation { client, target, mesh, tool }.lacking(&run.values).await?;
+    let interrupt = &run.options.interrupt;
+    let lacking = Installation { client, target, mesh, tool, interrupt };
+    let lacking = lacking.lacking(&run.values).await?;
     if lacking.is_empty() {
         return Ok(());
     }

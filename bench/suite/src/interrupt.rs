@@ -1,9 +1,12 @@
 //! Ctrl-C: running programs are ended in order, and the records made so far are kept.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use anyhow::Result;
 
 /// How long an interrupt may go unnoticed while the run waits.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,5 +39,32 @@ impl Interrupt {
             thread::sleep(left.min(LOOK));
         }
         self.check()
+    }
+
+    /// The result of some work, which ends at its next wait when the flag is set. So nothing in it checks the flag.
+    pub(crate) async fn ends<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let raised = async {
+            while self.check().is_ok() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = raised => Err(Interrupted.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interrupt_ends_work_that_hangs() {
+        let interrupt = Interrupt::default();
+        assert_eq!(interrupt.ends(async { Ok(7) }).await.unwrap(), 7);
+        interrupt.raise();
+        let error = interrupt.ends(std::future::pending::<Result<()>>()).await.unwrap_err();
+        assert!(error.is::<Interrupted>(), "{error}");
     }
 }

@@ -26,7 +26,6 @@ pub(crate) struct MachineTime {
     pub(crate) interrupts_ms: f64,
     /// Time that the hypervisor gave to other guests.
     pub(crate) steal_ms: f64,
-    /// The number of processors that are counted.
     pub(crate) processors: usize,
 }
 
@@ -89,14 +88,12 @@ pub(crate) struct Process {
     pub(crate) began_us: u64,
     /// CPU time since then, including threads that have ended.
     pub(crate) cpu: Cpu,
-    /// Context switches of the living threads.
     pub(crate) switches: ContextSwitches,
     pub(crate) rss_kib: u64,
     /// The size of its program in bytes; 0 if it cannot be read.
     pub(crate) program_bytes: u64,
 }
 
-/// The counters of a whole kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
     pub(crate) machine: MachineTime,
@@ -175,7 +172,6 @@ pub(crate) fn program(pid: u32) -> Option<(PathBuf, u64)> {
     Some((fs::read_link(&link).ok()?, fs::metadata(&link).ok()?.len()))
 }
 
-/// The IDs of all current processes.
 pub(crate) fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -188,7 +184,6 @@ fn began_us(pid: u32) -> Option<u64> {
     Some((*stat.get(19)? as f64 * tick_ms() * 1000.0) as u64)
 }
 
-/// Context switches of the living threads of a process.
 fn switches(pid: u32) -> ContextSwitches {
     let mut sum = ContextSwitches::default();
     // The counters of a process or thread that ends meanwhile are lost.

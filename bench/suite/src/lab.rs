@@ -14,7 +14,6 @@ mod start_up;
 use anyhow::{Result, bail};
 
 use crate::generator::Generator;
-use crate::interrupt::Interrupt;
 use crate::measurement::options::Options;
 use crate::measurement::records::{
     Progress, blank, flag_impossible, has_same_application, in_turn, is_measured, leave_out,
@@ -42,7 +41,7 @@ pub struct LabRun {
 /// # Errors
 /// If the run cannot start, is interrupted, or cannot write a record. A measurement that fails is a
 /// record with the reason.
-pub fn run(run: &mut LabRun, interrupt: &Interrupt) -> Result<()> {
+pub fn run(run: &mut LabRun) -> Result<()> {
     let options = &run.options;
     if let Some(folder) = &options.application {
         real_application::check_folder(folder, &options.scenarios)?;
@@ -86,7 +85,7 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt) -> Result<()> {
     });
     let mut progress = Progress::of(total, total - cases.len());
     for case in &cases {
-        progress.keep(&options.out, &mut one(options, case, interrupt)?)?;
+        progress.keep(&options.out, &mut one(options, case)?)?;
     }
     flag_impossible(&options.out)
 }
@@ -123,7 +122,7 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<
     cases
 }
 
-fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Record> {
+fn one(options: &Options, case: &Case<'_>) -> Result<Record> {
     let mut record = begun(options, case);
     record.mesh_version.clone_from(&case.found.version);
     if let Some(why) = case.mesh.unable(case.scenario).or(measure::unable(options, case)?) {
@@ -131,7 +130,7 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
         return Ok(record);
     }
     let measure = if options.one_hop { one_hop::measure } else { measure::measure };
-    or_left_out(measure(options, case, record.clone(), interrupt), record, interrupt)
+    or_left_out(measure(options, case, record.clone()), record, &options.interrupt)
 }
 
 /// A record that only has the fields of the case.

@@ -44,7 +44,6 @@ pub(crate) struct PodRequest {
 }
 
 impl PodRequest {
-    /// The line of a request.
     pub(crate) fn line(number: u64, task: PodTask) -> Result<String> {
         Ok(serde_json::to_string(&Self { number, task })? + "\n")
     }

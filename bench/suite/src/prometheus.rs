@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{StatusCode, Uri};
@@ -138,7 +137,6 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     })
 }
 
-/// Why a query failed.
 enum Failure {
     /// Another attempt may succeed.
     Passing(String),

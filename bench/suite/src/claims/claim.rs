@@ -1,7 +1,6 @@
 //! The published claims, and how each is checked.
 
 use anyhow::{Result, anyhow};
-
 use serde::Deserialize;
 
 /// The file of the claims, built into this program.
@@ -18,7 +17,6 @@ pub struct Claim {
     /// How the measurement differs from the published one; printed with every verdict.
     #[serde(default)]
     pub(super) but: Option<String>,
-    /// The check that decides on the claim.
     pub(super) check: Check,
 }
 
@@ -26,12 +24,19 @@ pub struct Claim {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Check {
-    /// A figure of the records against a bound.
     Figure(FigureCheck),
     /// Whether the rate of a step is sustained, with no more errors than a valid run may have.
-    Keeps { by: Evidence, kept: bool },
+    Keeps {
+        by: Evidence,
+        kept: bool,
+    },
     /// The cost of a hundred sidecars that use the stated resources.
-    Dollars { machine: String, cpus: f64, mb: f64, near: f64 },
+    Dollars {
+        machine: String,
+        cpus: f64,
+        mb: f64,
+        near: f64,
+    },
     /// This bench cannot check the claim, because of this.
     Unmeasurable(String),
 }
@@ -50,7 +55,6 @@ impl Check {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FigureCheck {
-    /// Its name.
     pub(super) of: String,
     /// What the figure is multiplied by.
     #[serde(default = "once")]

@@ -24,13 +24,11 @@ const IN_A_CLUSTER: [(&str, &str); 3] =
 /// Whether the claim holds and what was measured, or why neither can be decided.
 type CheckOutcome = Result<(bool, String), String>;
 
-/// The input of all checks.
 pub(super) struct Measured<'a> {
     pub(super) records: &'a [Record],
     pub(super) prices: &'a [Price],
 }
 
-/// A figure and the mesh that it was measured with.
 struct MeasuredFigure {
     value: f64,
     unit: String,

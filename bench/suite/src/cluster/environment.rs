@@ -9,16 +9,15 @@ use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, ResourceExt as _};
-use leno_measure::load::{Pace, Plan as Load};
 use leno_operate::{Error, is_ready};
 use serde_json::Value;
 
-use super::bench_cluster::{BenchCluster, ClusterRun, whose};
+use super::bench_cluster::BenchCluster;
 use super::install;
 use super::manifests::{Plan, is_watcher, watchers};
 use super::mesh::Mesh;
 use super::names::{CONTAINER, MANAGED, MANAGER};
-use super::nodes::{self, Placement};
+use super::nodes;
 use super::pod_failure::{permanent_failure, waits_for};
 use super::pod_stream::PodStream;
 use super::pods::{containers, image_id, nodes_of};
@@ -27,7 +26,6 @@ use super::roles::{Carriers, Roles};
 use super::wait::{PollResult, repeated, within};
 use super::watchers::Watchers;
 use crate::application::PORT;
-use crate::interrupt::Interrupt;
 use crate::measurement::usage::{Component, Role};
 use crate::real_application;
 use crate::record::{Mark, MarkKind};
@@ -50,41 +48,25 @@ pub(super) struct ClusterEnvironment<'a> {
     pub(super) mesh: Mesh,
     pub(super) scenario: &'a Scenario,
     pub(super) addresses: Vec<SocketAddr>,
-    /// The images of the proxies.
     pub(super) proxies: BTreeSet<String>,
     pub(super) roles: Roles,
     pub(super) watchers: Watchers,
-    /// The pods that make load.
     pub(super) generators: BTreeMap<&'static str, PodStream>,
     /// Nodes without a watcher that run a part of the control plane.
     uncounted: BTreeSet<String>,
-    /// Whether the services are those of a real application.
     real: bool,
     /// The configuration that changes during the load.
     pub(super) revisions: Option<Revisions<'a>>,
 }
 
 impl<'a> ClusterEnvironment<'a> {
-    /// Creates all objects, and waits until requests are answered.
+    /// Creates all objects but the namespace, and waits until requests are answered.
     ///
     /// # Errors
     /// If an object cannot be created or does not become ready in time; the error gives the reason.
     /// A part of the objects may exist then.
-    pub(super) async fn set(
-        (run, ground): (&ClusterRun, &'a BenchCluster),
-        (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
-        interrupt: &Interrupt,
-    ) -> Result<Self> {
-        let plan = Plan {
-            namespace: &ground.namespace,
-            mesh,
-            scenario,
-            image: &run.image,
-            real: run.real.as_ref(),
-            records: &whose(&run.options.out)?,
-            placement,
-        };
-        leno_operate::apply(&ground.client, &plan.namespace(), MANAGER).await?;
+    pub(super) async fn set(ground: &'a BenchCluster, plan: &Plan<'a>) -> Result<Self> {
+        let Plan { mesh, scenario, .. } = *plan;
         let mut addresses = Vec::new();
         for service in plan.services() {
             let stored = leno_operate::apply(&ground.client, &service, MANAGER).await?;
@@ -92,17 +74,17 @@ impl<'a> ClusterEnvironment<'a> {
         }
         let revisions = Revisions::of(mesh, scenario, &ground.namespace);
         if let Some(revisions) = revisions.as_ref().filter(|_| !scenario.churns()) {
-            ground.admit(&revisions.object(0), interrupt).await?;
+            ground.admit(&revisions.object(0)).await?;
         }
-        let (roles, proxies, uncounted) = ground.roles((mesh, scenario, placement)).await?;
+        let (roles, proxies, uncounted) = ground.roles(plan).await?;
         let pods = watchers(&roles.nodes);
         for object in plan.watchers(&pods).iter().chain(&plan.workloads(&addresses)) {
-            ground.admit(object, interrupt).await?;
+            ground.admit(object).await?;
         }
         let watchers = Watchers::of(&ground.client, &ground.namespace, &pods);
         let generators = [CLIENT, NEIGHBOUR]
             .map(|workload| (workload, PodStream::of(&ground.client, &ground.namespace, workload)));
-        let real = run.real.is_some();
+        let real = plan.real.is_some();
         let mut environment = Self {
             ground,
             mesh,
@@ -116,12 +98,12 @@ impl<'a> ClusterEnvironment<'a> {
             real,
             revisions,
         };
-        let pods = environment.ready(interrupt).await?;
+        let pods = environment.ready().await?;
         environment.look_at(&pods)?;
         if scenario.churns() {
             environment.churn(&plan.churning(), &pods).await?;
         }
-        environment.answers(interrupt).await?;
+        environment.answers().await?;
         Ok(environment)
     }
 
@@ -136,9 +118,9 @@ impl<'a> ClusterEnvironment<'a> {
         Ok(())
     }
 
-    async fn ready(&self, interrupt: &Interrupt) -> Result<Vec<Pod>> {
+    async fn ready(&self) -> Result<Vec<Pod>> {
         let wanted = self.scenario.workloads().len() + self.watchers.count();
-        repeated(("pods are ready", READY), interrupt, async || {
+        repeated(("pods are ready", READY), async || {
             let found = self.ground.pods().await?;
             for pod in &found {
                 if let Some(why) = permanent_failure(pod) {
@@ -203,26 +185,17 @@ impl<'a> ClusterEnvironment<'a> {
     /// Waits until each service answers the client. Of a real application, only the services under
     /// load are probed: the others may not speak HTTP. Its services also take longer to find each
     /// other.
-    pub(super) async fn answers(&self, interrupt: &Interrupt) -> Result<()> {
-        let address = |address: &SocketAddr| Load {
-            protocol: self.scenario.protocol,
-            pace: Pace::Rate(10.0),
-            connections: 1,
-            body_size: self.scenario.request_bytes,
-            timeout: Duration::from_secs(2),
-            ..Load::new(format!("http://{address}/"), 10.0, Duration::from_millis(200))
-        };
-        let (plans, what, limit): (Vec<Load>, _, _) = match self.real {
+    pub(super) async fn answers(&self) -> Result<()> {
+        let (asked, what, limit) = match self.real {
             true => {
-                let plans = real_application::questions(&self.addresses, self.scenario);
-                (plans, "the application answers", real_application::ANSWERED)
+                let loaded = self.scenario.loaded() as usize;
+                (&self.addresses[..loaded], "the application answers", real_application::ANSWERED)
             }
-            false => {
-                (self.addresses.iter().map(address).collect(), "every service answers", ANSWERED)
-            }
+            false => (&self.addresses[..], "every service answers", ANSWERED),
         };
-        repeated((what, limit), interrupt, async || {
-            let report = self.load(&plans, interrupt).await?;
+        let plans = real_application::questions(asked, self.scenario);
+        repeated((what, limit), async || {
+            let report = self.load(&plans).await?;
             let Some(far) = real_application::unanswered(&report) else {
                 return Ok(PollResult::There(()));
             };
@@ -264,35 +237,33 @@ impl<'a> ClusterEnvironment<'a> {
     }
 
     /// Waits until the pods are ready again after one of their containers was killed.
-    pub(super) async fn runs_again(&self, killed: &Component, interrupt: &Interrupt) -> Result<()> {
+    pub(super) async fn runs_again(&self, killed: &Component) -> Result<()> {
         let what = "the proxy that was killed is there again";
-        repeated((what, READY), interrupt, async || {
-            let now = self.watched(interrupt).await?;
+        repeated((what, READY), async || {
+            let now = self.watched().await?;
             let is_new = |one: &Component| one.name == killed.name && one.id != killed.id;
             let there = now.iter().any(is_new);
             Ok(if there { PollResult::There(()) } else { PollResult::NotYet(killed.name.clone()) })
         })
         .await?;
-        self.ready(interrupt).await.map(drop)
+        self.ready().await.map(drop)
     }
 
     /// The containers whose resources count, as they run now.
-    pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Component>> {
+    pub(super) async fn watched(&self) -> Result<Vec<Component>> {
         let listed = async {
             let mut pods = self.ground.pods().await?;
             pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
             Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
         };
-        within(LISTED, listed, interrupt).await.context("the running containers cannot be listed")
+        within(LISTED, listed).await.context("the running containers cannot be listed")
     }
 
     /// A namespace of the mesh that this run did not create.
-    pub(super) async fn foreign_namespace(&self, interrupt: &Interrupt) -> Result<Option<String>> {
+    pub(super) async fn foreign_namespace(&self) -> Result<Option<String>> {
         let BenchCluster { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::foreign_namespace(client, self.mesh, namespace).await?) };
-        within(LISTED, asked, interrupt)
-            .await
-            .context("it cannot be found out who installed the mesh")
+        within(LISTED, asked).await.context("it cannot be found out who installed the mesh")
     }
 
     /// The mark for a control plane that partly runs on nodes without a watcher.
@@ -307,10 +278,9 @@ impl<'a> ClusterEnvironment<'a> {
 
 impl BenchCluster {
     /// Applies an object, and retries while a newly installed webhook does not answer yet.
-    async fn admit(&self, object: &Value, interrupt: &Interrupt) -> Result<()> {
+    async fn admit(&self, object: &Value) -> Result<()> {
         let begin = Instant::now();
         loop {
-            interrupt.check()?;
             let Err(error) = leno_operate::apply(&self.client, object, MANAGER).await else {
                 return Ok(());
             };
@@ -322,7 +292,6 @@ impl BenchCluster {
         }
     }
 
-    /// The pods of the bench.
     async fn pods(&self) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let ours = ListParams::default().labels(&format!("{}={}", MANAGED.0, MANAGED.1));
@@ -351,10 +320,8 @@ impl BenchCluster {
 
     /// The roles of the measurement, which include the nodes to watch; the images of proxies on
     /// nodes; and the nodes of the control plane that cannot be watched.
-    async fn roles(
-        &self,
-        (mesh, scenario, placement): (Mesh, &Scenario, &Placement),
-    ) -> Result<(Roles, BTreeSet<String>, BTreeSet<String>)> {
+    async fn roles(&self, plan: &Plan<'_>) -> Result<(Roles, BTreeSet<String>, BTreeSet<String>)> {
+        let Plan { mesh, scenario, placement, .. } = *plan;
         let system = install::system(&self.client, mesh).await?;
         let flooded = scenario.neighbours.first().map(|one| scenario.service(one.service));
         let carriers = Carriers::of(placement.names(), flooded.as_deref());

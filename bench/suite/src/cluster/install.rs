@@ -54,13 +54,14 @@ const OTHERS: [(&str, &str); 15] = [
 /// Called before objects are created that change nodes.
 pub(super) type Agents<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// The installation or removal of a mesh.
 pub(super) struct Installation<'a> {
     pub(super) client: &'a Client,
     pub(super) target: &'a Target,
     pub(super) mesh: Mesh,
     /// The mesh's own installer, if it has one.
     pub(super) tool: Option<&'a Path>,
+    /// Ends an installation. A removal must not be interrupted, because it would leave objects behind.
+    pub(super) interrupt: &'a Interrupt,
 }
 
 impl Installation<'_> {
@@ -86,16 +87,12 @@ impl Installation<'_> {
     /// # Errors
     /// If the installation fails, is not ready in time, or can never become ready; the error gives
     /// the reason. A part of it may exist then.
-    pub(super) async fn install(
-        &self,
-        (values, agents): (&Values, Agents<'_>),
-        interrupt: &Interrupt,
-    ) -> Result<()> {
+    pub(super) async fn install(&self, values: &Values, agents: Agents<'_>) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
-            Mesh::Leno => self.leno((values, agents), interrupt).await?,
-            Mesh::Istio => self.istio("profile=minimal", interrupt)?,
-            Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
+            Mesh::Leno => self.leno(values, agents).await?,
+            Mesh::Istio => self.istio("profile=minimal")?,
+            Mesh::IstioAmbient => self.istio("profile=ambient")?,
             Mesh::Linkerd => {
                 let mut words = vec!["install", "--crds"];
                 if !revisions::defines_routes(self.client).await? {
@@ -103,18 +100,14 @@ impl Installation<'_> {
                     // cluster has one already.
                     words.extend(["--set", "installGatewayAPI=true"]);
                 }
-                self.apply(&self.run(&words, interrupt)?, interrupt).await?;
-                self.apply(&self.run(&["install"], interrupt)?, interrupt).await?;
+                self.apply(&self.run(&words)?).await?;
+                self.apply(&self.run(&["install"])?).await?;
             }
         }
-        self.ready(interrupt).await
+        self.ready_on(&[]).await
     }
 
-    async fn leno(
-        &self,
-        (values, agents): (&Values, Agents<'_>),
-        interrupt: &Interrupt,
-    ) -> Result<()> {
+    async fn leno(&self, values: &Values, agents: Agents<'_>) -> Result<()> {
         let text = leno_charts::render(values, NAMESPACE)?;
         let mut documents = leno_operate::documents(&text)?;
         // The objects that identify an installation come first, so that even a partial installation
@@ -123,49 +116,44 @@ impl Installation<'_> {
         documents[1..].sort_by_key(|one| !is(one, "ConfigMap", leno_charts::INSTALLED));
         let first = documents.iter().position(|one| one["kind"] == "DaemonSet");
         let (before, with) = documents.split_at(first.unwrap_or(documents.len()));
-        self.apply_all(before, interrupt).await?;
-        interrupt.check()?;
+        self.apply_all(before).await?;
+        self.interrupt.check()?;
         agents()?;
-        self.apply_all(with, interrupt).await
+        self.apply_all(with).await
     }
 
-    fn istio(&self, profile: &str, interrupt: &Interrupt) -> Result<()> {
-        self.run(&["install", "-y", "--set", profile], interrupt).map(drop)
+    fn istio(&self, profile: &str) -> Result<()> {
+        self.run(&["install", "-y", "--set", profile]).map(drop)
     }
 
-    fn run(&self, words: &[&str], interrupt: &Interrupt) -> Result<String> {
+    fn run(&self, words: &[&str]) -> Result<String> {
         let program = self.tool.context("a mesh of others has a tool")?;
-        installer::run(program, words, self.target, interrupt)
+        installer::run(program, words, self.target, self.interrupt)
     }
 
-    async fn apply(&self, text: &str, interrupt: &Interrupt) -> Result<()> {
-        self.apply_all(&leno_operate::documents(text)?, interrupt).await
+    async fn apply(&self, text: &str) -> Result<()> {
+        self.apply_all(&leno_operate::documents(text)?).await
     }
 
-    async fn apply_all(&self, documents: &[Value], interrupt: &Interrupt) -> Result<()> {
+    async fn apply_all(&self, documents: &[Value]) -> Result<()> {
         for document in documents {
-            interrupt.check()?;
+            self.interrupt.check()?;
             leno_operate::apply(self.client, document, MANAGER).await?;
         }
         Ok(())
     }
 
-    /// Waits until the mesh is ready, if this program has installed it.
+    /// Waits until the mesh is ready, if this program has installed it, and each of its pods on these nodes. After
+    /// all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment
+    /// has a ready replica.
     ///
     /// # Errors
     /// If it is not ready in time, or can never become ready; the error gives the reason. Also
     /// after an interrupt.
-    pub(super) async fn ready(&self, interrupt: &Interrupt) -> Result<()> {
-        self.ready_on(&[], interrupt).await
-    }
-
-    /// As [`ready`](Self::ready), but also waits for each of the mesh's pods on these nodes. After
-    /// all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment
-    /// has a ready replica.
-    pub(super) async fn ready_on(&self, nodes: &[&str], interrupt: &Interrupt) -> Result<()> {
+    pub(super) async fn ready_on(&self, nodes: &[&str]) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let mut patience = Patience::default();
-        repeated((&what, READY), interrupt, async || {
+        let ready = repeated((&what, READY), async || {
             let pods = self.pods().await?;
             if let Some(why) = patience.ends_with(&pods, Instant::now()) {
                 bail!("{why}");
@@ -176,11 +164,10 @@ impl Installation<'_> {
             };
             let missing = missing.or_else(|| unready(&pods, nodes));
             Ok(missing.map_or(PollResult::There(()), PollResult::NotYet))
-        })
-        .await
+        });
+        self.interrupt.ends(ready).await
     }
 
-    /// The pods in the mesh's namespace.
     async fn pods(&self) -> Result<Vec<Pod>, Error> {
         let Some(namespace) = &self.mesh.facts().namespace else { return Ok(Vec::new()) };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -195,16 +182,14 @@ impl Installation<'_> {
     /// # Errors
     /// If the removal fails; the objects that a second attempt needs still exist then.
     pub(super) async fn remove(&self, installed: &Installed) -> Result<Vec<String>> {
-        // Not interruptible: an interrupted removal would leave objects behind.
-        let interrupt = Interrupt::default();
         match self.mesh {
             Mesh::None => {}
             Mesh::Leno => return self.remove_leno(installed).await,
             Mesh::Istio | Mesh::IstioAmbient => {
-                self.run(&["uninstall", "--purge", "-y"], &interrupt)?;
+                self.run(&["uninstall", "--purge", "-y"])?;
             }
             Mesh::Linkerd => {
-                let text = self.run(&["uninstall"], &interrupt)?;
+                let text = self.run(&["uninstall"])?;
                 if text.trim().is_empty() {
                     // It also prints nothing if it has no right to list objects, or listing fails.
                     bail!(
@@ -279,7 +264,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
 /// Why a mesh cannot be used; `None` if its control plane is ready.
 pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
     let Some(label) = &mesh.facts().control else { return Ok(None) };
-    let found = control(client, label).await?;
+    let found = control(client, mesh).await?;
     if found.is_empty() {
         return Ok(Some(format!("there is no Deployment with the label {label}")));
     }
@@ -302,8 +287,7 @@ pub(super) async fn foreign_namespace(
     mesh: Mesh,
     run: &str,
 ) -> Result<Option<String>, Error> {
-    let Some(label) = &mesh.facts().control else { return Ok(None) };
-    let found = control(client, label).await?;
+    let found = control(client, mesh).await?;
     let mut names: BTreeSet<String> = found.iter().filter_map(Deployment::namespace).collect();
     names.extend(mesh.facts().namespace.clone());
     for name in names {
@@ -316,14 +300,14 @@ pub(super) async fn foreign_namespace(
 
 /// The namespace of a mesh's control plane, or its usual namespace if there is no control plane.
 pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
-    let Some(label) = &mesh.facts().control else { return Ok(None) };
-    let found = control(client, label).await?;
+    let found = control(client, mesh).await?;
     let first = found.first().and_then(Deployment::namespace);
     Ok(first.or_else(|| mesh.facts().namespace.clone()))
 }
 
 /// The Deployments of a control plane, in all namespaces.
-async fn control(client: &Client, label: &str) -> Result<Vec<Deployment>, Error> {
+async fn control(client: &Client, mesh: Mesh) -> Result<Vec<Deployment>, Error> {
+    let Some(label) = &mesh.facts().control else { return Ok(Vec::new()) };
     let all: Api<Deployment> = Api::all(client.clone());
     let found = all.list(&ListParams::default().labels(label)).await;
     Ok(found.map_err(Error::api("list deployments of all namespaces"))?.items)

@@ -12,7 +12,6 @@ use leno_operate::{Error, ObjectReference, is_absent, paged};
 use super::install;
 use super::mesh::Mesh;
 use super::wait::{PollResult, repeated};
-use crate::interrupt::Interrupt;
 
 /// Cluster-scoped kinds that meshes create. A kind that the cluster does not serve has no objects.
 const KINDS: [(&str, &str, &str); 9] = [
@@ -39,7 +38,6 @@ const LEFT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inventory(BTreeMap<String, ExistingObject>);
 
-/// An existing object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ExistingObject {
     named: ObjectReference,
@@ -48,7 +46,6 @@ struct ExistingObject {
 }
 
 impl Inventory {
-    /// Lists the objects of a cluster.
     pub(super) async fn take(client: &Client) -> Result<Self> {
         let mut found = BTreeMap::new();
         for (group, version, kind) in KINDS {
@@ -60,7 +57,6 @@ impl Inventory {
         Ok(Self(found))
     }
 
-    /// The display names of all objects.
     pub(super) fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
@@ -129,10 +125,8 @@ pub(super) async fn restore(
     (run, mesh, before): (&str, Mesh, &[String]),
 ) -> Result<()> {
     let mut removed = Vec::new();
-    // Not interruptible: an interrupted removal would leave objects behind.
-    let interrupt = Interrupt::default();
     let what = format!("remove what is left of {}", mesh.name());
-    let now = repeated((&what, LEFT), &interrupt, async || {
+    let now = repeated((&what, LEFT), async || {
         let now = Inventory::take(client).await?;
         let left: Vec<ExistingObject> =
             now.besides(before).into_iter().filter(|one| mesh.owns(&one.named)).cloned().collect();

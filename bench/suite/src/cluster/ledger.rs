@@ -9,13 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-
 use leno_operate::Target;
 use serde::{Deserialize, Serialize};
 
 use super::mesh::Mesh;
 
-/// The name of the file.
 pub(super) const FILE: &str = "cluster.json";
 
 /// The changes that may exist in the cluster.
@@ -23,12 +21,10 @@ pub(super) const FILE: &str = "cluster.json";
 pub(super) struct Ledger {
     /// The kubeconfig of the run.
     kubeconfig: Option<PathBuf>,
-    /// The context in that kubeconfig.
     context: Option<String>,
     /// The UID of the cluster's namespace `kube-system`, because another cluster may get the same
     /// name.
     cluster: String,
-    /// The namespace of the measurements.
     pub(super) namespace: String,
     /// The mesh that is being installed, is installed, or is being removed.
     pub(super) mesh: Option<Installed>,
@@ -71,7 +67,6 @@ impl Ledger {
         }
     }
 
-    /// The kubeconfig and the context of the cluster.
     pub(super) fn target(&self) -> Target {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }

@@ -13,14 +13,12 @@ use anyhow::Result;
 use tokio::time::Instant;
 
 use super::watchers::{Answers, CounterQuery};
-use crate::interrupt::Interrupted;
 use crate::measurement::usage::{Component, Sample};
 use crate::record::{Mark, MarkKind};
 
 /// How much later than the load's end a reading may be: resources used until then count as well.
 const LATE: Duration = Duration::from_secs(5);
 
-/// The readings during the load and after it.
 #[derive(Debug, Default)]
 pub(super) struct LoadReadings {
     /// The containers to read: all that were running at any of the listings.
@@ -30,7 +28,6 @@ pub(super) struct LoadReadings {
     pub(super) samples: Vec<Sample>,
     /// What was not read under load: how often, and the last reason.
     failed: BTreeMap<String, (usize, String)>,
-    /// The figures that are missing after the load.
     missing: Vec<String>,
 }
 
@@ -73,12 +70,11 @@ impl LoadReadings {
         &mut self,
         listed: impl Future<Output = Result<Vec<Component>>>,
         read: impl AsyncFn(CounterQuery<'_>) -> Answers,
-    ) -> Result<Answers> {
+    ) -> Answers {
         let begun = Instant::now();
         let mut answers = read(CounterQuery { watched: &self.watched, whole: &self.whole }).await;
         let new = match listed.await {
             Ok(now) => self.meet(now),
-            Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
                 self.missing.push(format!("the containers that ran at the end: {error:#}"));
                 &[]
@@ -97,10 +93,9 @@ impl LoadReadings {
             let what = format!("the resources used on node {node} until the end are not known");
             self.missing.push(format!("{what}: {why}"));
         }
-        Ok(answers)
+        answers
     }
 
-    /// The marks for figures that are missing.
     pub(super) fn marks(&self) -> Vec<Mark> {
         let of = self.samples.len();
         let failed = self.failed.iter();
@@ -166,12 +161,10 @@ mod tests {
             done.borrow_mut().push("list".to_owned());
             Ok(vec![old.clone(), new.clone()])
         };
-        seen.end(list(), read).await.unwrap();
+        seen.end(list(), read).await;
         assert_eq!(done.take(), ["read old 1", "list", "read new 0"]);
-        seen.end(list(), read).await.unwrap();
+        seen.end(list(), read).await;
         assert_eq!(done.take(), ["read old new 1", "list"], "no container is new");
-        let interrupted = seen.end(async { Err(Interrupted.into()) }, read).await.unwrap_err();
-        assert!(interrupted.is::<Interrupted>(), "{interrupted}");
         assert_eq!(seen.marks(), []);
     }
 
@@ -183,7 +176,7 @@ mod tests {
         };
         let read = async |_: CounterQuery<'_>| silent();
         let mut seen = LoadReadings::default();
-        seen.end(async { bail!("it is away") }, read).await.unwrap();
+        seen.end(async { bail!("it is away") }, read).await;
         assert_eq!(
             why(&seen),
             "the containers that ran at the end: it is away; the resources used on node n2 until the end are not \
@@ -196,7 +189,7 @@ mod tests {
         };
         let mut seen = LoadReadings::default();
         seen.add(Duration::from_secs(1), Answers::default());
-        seen.end(late, async |_: CounterQuery<'_>| Answers::default()).await.unwrap();
+        seen.end(late, async |_: CounterQuery<'_>| Answers::default()).await;
         assert_eq!(why(&seen), "new containers were read 10 s after the load");
     }
 }

@@ -22,14 +22,12 @@ use crate::real_application::images::Images;
 use crate::revision::CHURNING;
 use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
-/// The template of all objects.
 const OBJECTS: &str = include_str!("../../data/cluster.yaml");
 /// The user ID of the pods, which has no special rights.
 const USER: u32 = 65532;
 /// The prefix of the names of watchers, which no workload has.
 const WATCHER: &str = "watch-";
 
-/// Whether a pod of the bench is a watcher.
 pub(super) fn is_watcher(pod: &str) -> bool {
     pod.starts_with(WATCHER)
 }
@@ -42,7 +40,6 @@ pub(super) fn watchers<'a>(
     nodes.map(|(nth, node)| (node.clone(), format!("{WATCHER}{nth}"))).collect()
 }
 
-/// The inputs of the objects.
 #[derive(Clone, Copy)]
 pub(super) struct Plan<'a> {
     pub(super) namespace: &'a str,
@@ -51,13 +48,11 @@ pub(super) struct Plan<'a> {
     pub(super) image: &'a str,
     /// The real application instead of the suite's own services.
     pub(super) real: Option<&'a Images>,
-    /// The place of the records.
     pub(super) records: &'a str,
     pub(super) placement: &'a Placement,
 }
 
 impl Plan<'_> {
-    /// The namespace.
     pub(super) fn namespace(&self) -> Value {
         self.object("namespace", context! {})
     }
@@ -114,7 +109,6 @@ impl Plan<'_> {
         exemption.into_iter().chain(watchers).collect()
     }
 
-    /// The image of a service of the real application.
     fn image_of(&self, service: &str) -> Option<Part> {
         self.real?.services.get(service).map(|image| Serde(image).into())
     }

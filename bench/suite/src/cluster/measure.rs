@@ -5,25 +5,26 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use leno_measure::load::{Plan, Report};
+use tokio::time::sleep;
 
-use super::bench_cluster::{BenchCluster, ClusterRun};
+use super::bench_cluster::{BenchCluster, ClusterRun, whose};
 use super::environment::ClusterEnvironment;
 use super::load_readings::LoadReadings;
+use super::manifests;
 use super::mesh::Mesh;
+use super::names::MANAGER;
 use super::namespace;
 use super::nodes::Placement;
 use super::restart::{KillResult, kills, restart};
 use super::revisions::RevisionResults;
 use super::running_load::RunningLoad;
 use super::start_up::start_up;
-use super::wait::pass;
 use super::watchers::CounterQuery;
-use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::figures::{SETTLE, table};
 use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
 use crate::measurement::plans::{flood, lasting, load_plans};
 use crate::measurement::records::write_raw;
-use crate::measurement::search::RateSearch;
+use crate::measurement::search;
 use crate::measurement::usage::{Readings, Sample};
 use crate::record::{Mark, MarkKind, Record};
 use crate::scenario::{CLIENT, NEIGHBOUR, Pace, Scenario};
@@ -31,7 +32,6 @@ use crate::scenario::{CLIENT, NEIGHBOUR, Pace, Scenario};
 /// Time between two samples during the load; each takes some milliseconds on its node.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// One measurement to make.
 pub(super) struct ClusterCase<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) mesh: Mesh,
@@ -45,10 +45,24 @@ pub(super) async fn measure(
     run: &ClusterRun,
     ground: &BenchCluster,
     (case, record): (&ClusterCase<'_>, Record),
-    interrupt: &Interrupt,
 ) -> Result<Record> {
     let placement = Placement::of(&ground.nodes.usable, case.scenario);
-    let measured = in_environment(run, ground, (case, record, &placement), interrupt).await;
+    let plan = manifests::Plan {
+        namespace: &ground.namespace,
+        mesh: case.mesh,
+        scenario: case.scenario,
+        image: &run.image,
+        real: run.real.as_ref(),
+        records: &whose(&run.options.out)?,
+        placement: &placement,
+    };
+    let measured = async {
+        run.options.interrupt.check()?;
+        // Not interruptible: what an interrupted request creates might come after the removal.
+        leno_operate::apply(&ground.client, &plan.namespace(), MANAGER).await?;
+        run.options.interrupt.ends(in_environment(run, ground, (case, record, &plan))).await
+    };
+    let measured: Result<Record> = measured.await;
     // If the namespace cannot be removed, no further measurement would be valid.
     let struck = namespace::delete(&ground.client, &ground.namespace)
         .await
@@ -71,22 +85,20 @@ pub(super) struct ObjectsLeft;
 async fn in_environment(
     run: &ClusterRun,
     ground: &BenchCluster,
-    (case, mut record, placement): (&ClusterCase<'_>, Record, &Placement),
-    interrupt: &Interrupt,
+    (case, mut record, plan): (&ClusterCase<'_>, Record, &manifests::Plan<'_>),
 ) -> Result<Record> {
     let options = &run.options;
-    let place = (case.mesh, case.scenario, placement);
-    let environment = ClusterEnvironment::set((run, ground), place, interrupt).await?;
+    let environment = ClusterEnvironment::set(ground, plan).await?;
     let proxies: Vec<&str> = environment.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     record.application_digests = environment.images().await?;
     // By then, proxies that release the memory of their start have done so.
-    pass(SETTLE, interrupt).await?;
-    let listed = async || environment.watched(interrupt).await;
+    sleep(SETTLE).await;
+    let listed = async || environment.watched().await;
     let none = BTreeSet::new();
-    let (_, quiet) = environment.watchers.before((listed, &none), interrupt).await?;
-    pass(SETTLE, interrupt).await?;
-    let (watched, idle) = environment.watchers.before((listed, &none), interrupt).await?;
+    let (_, quiet) = environment.watchers.before(listed, &none).await?;
+    sleep(SETTLE).await;
+    let (watched, idle) = environment.watchers.before(listed, &none).await?;
     record.proxies = idle.proxies();
     are_counted(case.mesh, record.proxies)?;
     record.idle_proxies_cpus = idle.proxies_cpus_since(&quiet);
@@ -96,24 +108,24 @@ async fn in_environment(
     // The kubelet delays the second restart of a container. The scenario that kills proxies
     // measures a restart, so it must be the first one.
     if !kills(environment.mesh, environment.scenario) {
-        record.start_up_ms = start_up(&environment, (&watched, &plans[0]), interrupt).await?;
+        record.start_up_ms = start_up(&environment, (&watched, &plans[0])).await?;
     }
     let plans = match &case.scenario.pace {
         Pace::SearchP99Ms(bound) => {
-            let rate = search(run, &environment, Duration::from_millis(*bound), interrupt).await?;
+            let rate = search(run, &environment, Duration::from_millis(*bound)).await?;
             load_plans(&environment.addresses, case.scenario, options, Some(rate))?
         }
         _ => plans,
     };
     if !options.warm_up.is_zero() {
-        environment.load(&lasting(&plans, options.warm_up), interrupt).await?;
+        environment.load(&lasting(&plans, options.warm_up)).await?;
     }
     // Counters of whole kernels are only read on nodes with workloads. A node that only has the
     // mesh's control plane would not be counted without a mesh either.
     let whole: BTreeSet<String> = environment.roles.carriers.nodes().map(str::to_owned).collect();
-    let (watched, before) = environment.watchers.before((listed, &whole), interrupt).await?;
+    let (watched, before) = environment.watchers.before(listed, &whole).await?;
     let mut seen = LoadReadings::of(watched, whole);
-    let mut loaded = load(run, &environment, (&plans, &mut seen), interrupt).await?;
+    let mut loaded = load(run, &environment, (&plans, &mut seen)).await?;
     environment.arrived(&mut loaded.given).await;
     let (idle, before, during) = (&idle, &before, &seen.samples[..]);
     let readings = Readings { idle, before, during, after: &loaded.after };
@@ -133,7 +145,7 @@ fn keep(
 ) {
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
-    record.marks.extend(RateSearch::missed(environment.scenario, record));
+    record.marks.extend(search::missed(environment.scenario, record));
     broken.retain(|one| !killed.explains(one));
     if !broken.is_empty() {
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
@@ -166,7 +178,6 @@ fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
     (environment.mesh.facts().carried.is_some() && !shared.is_empty()).then_some(Mark { kind, why })
 }
 
-/// The results of the measured load.
 struct Loaded {
     report: Report,
     /// The figures that were read as soon as the load was reported.
@@ -178,40 +189,31 @@ struct Loaded {
 }
 
 /// Runs the measured load. Meanwhile it samples the nodes and disturbs the mesh. After the report
-/// has arrived, only an interrupt is an error.
+/// has arrived, nothing is an error.
 async fn load(
     run: &ClusterRun,
     environment: &ClusterEnvironment<'_>,
     (plans, seen): (&[Plan], &mut LoadReadings),
-    interrupt: &Interrupt,
 ) -> Result<Loaded> {
     let duration = run.options.duration;
-    let flooded = match environment.scenario.neighbours.first().copied() {
+    let flood = match environment.scenario.neighbours.first().copied() {
         Some(one) => {
-            Some(flood(one, environment.scenario, &environment.addresses, duration + FLOOD_MOST)?)
-        }
-        None => None,
-    };
-    let flood = match &flooded {
-        Some(plan) => {
-            let plans = std::slice::from_ref(plan);
-            let flood = environment.begin(NEIGHBOUR, plans, interrupt).await?;
-            pass(FLOOD_LEAD, interrupt).await?;
+            let lasts = duration + FLOOD_MOST;
+            let plan = flood(one, environment.scenario, &environment.addresses, lasts)?;
+            let flood = environment.begin(NEIGHBOUR, &[plan]).await?;
+            sleep(FLOOD_LEAD).await;
             Some(flood)
         }
         None => None,
     };
-    let client = environment.begin(CLIENT, plans, interrupt).await?;
+    let client = environment.begin(CLIENT, plans).await?;
     let begun = client.begun;
     let watching = async {
         while begun.elapsed() < duration {
             if kills(environment.mesh, environment.scenario) {
                 // Containers that replace the killed ones have other IDs.
-                match environment.watched(interrupt).await {
-                    Ok(now) => {
-                        seen.meet(now);
-                    }
-                    Err(error) if error.is::<Interrupted>() => return Err(error),
+                match environment.watched().await {
+                    Ok(now) => drop(seen.meet(now)),
                     Err(error) => seen.unmet(format!("{error:#}")),
                 }
             }
@@ -219,21 +221,21 @@ async fn load(
             let (at, answers) = (begun.elapsed(), environment.watchers.read(what).await);
             seen.add(at, answers);
             let next = (at + PERIOD).min(duration).saturating_sub(begun.elapsed());
-            pass(next, interrupt).await?;
+            sleep(next).await;
         }
-        let report = client.report(interrupt).await?;
+        let report = client.report().await?;
         let read = async |what: CounterQuery<'_>| environment.watchers.read(what).await;
-        let answers = seen.end(environment.watched(interrupt), read).await?;
+        let answers = seen.end(environment.watched(), read).await;
         let is_complete = answers.silent.is_empty();
         let after = Sample { elapsed: begun.elapsed(), reading: answers.reading, is_complete };
         anyhow::Ok((report, after))
     };
     let disturbed =
         async { Ok(environment.disturb(duration.saturating_sub(begun.elapsed())).await) };
-    let restarted = restart(environment, begun + duration / 2, interrupt);
+    let restarted = async { Ok(restart(environment, begun + duration / 2).await) };
     let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
-        Some(flood) => Some(end_flood(environment, flood, interrupt).await?),
+        Some(flood) => Some(end_flood(environment, flood).await),
         None => None,
     };
     Ok(Loaded { report, after, flooded, given, killed })
@@ -243,17 +245,15 @@ async fn load(
 async fn end_flood(
     environment: &ClusterEnvironment<'_>,
     mut flood: RunningLoad<'_>,
-    interrupt: &Interrupt,
-) -> Result<FloodResult> {
+) -> FloodResult {
     let sends = environment.scenario.neighbours.first().map(|one| one.sends).unwrap_or_default();
     let workload = NEIGHBOUR.to_owned();
     let (report, lasted) = match flood.early_report().await {
         Ok(Some(early)) => (Ok(early), Ok(false)),
-        Ok(None) => (flood.end(interrupt).await, Ok(true)),
+        Ok(None) => (flood.end().await, Ok(true)),
         Err(why) => (Err(anyhow!("{why:#}")), Err(format!("{why:#}"))),
     };
-    interrupt.check()?;
-    Ok(FloodResult { workload, sends, report: report.map_err(|why| format!("{why:#}")), lasted })
+    FloodResult { workload, sends, report: report.map_err(|why| format!("{why:#}")), lasted }
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.
@@ -261,18 +261,12 @@ async fn search(
     run: &ClusterRun,
     environment: &ClusterEnvironment<'_>,
     bound: Duration,
-    interrupt: &Interrupt,
 ) -> Result<f64> {
-    let short = RateSearch::step(run.options.duration);
-    let try_with = async |rate: Option<f64>| -> Result<Report> {
+    let measure = async |rate| {
         let plans = load_plans(&environment.addresses, environment.scenario, &run.options, rate)?;
-        environment.load(&lasting(&plans, short), interrupt).await
+        environment.load(&lasting(&plans, search::step(run.options.duration))).await
     };
-    let mut search = RateSearch::below(try_with(None).await?.requests_per_s, bound);
-    while let Some(rate) = search.next() {
-        search.tried(rate, &try_with(Some(rate)).await?);
-    }
-    search.found()
+    search::highest_rate(bound, measure).await
 }
 
 #[cfg(test)]

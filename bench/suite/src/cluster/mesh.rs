@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use anyhow::{Result, anyhow};
-
 use leno_operate::ObjectReference;
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +145,6 @@ impl Mesh {
         }
     }
 
-    /// The role of a pod in the mesh's own namespace.
     pub(super) fn role_of(self, pod: &str) -> Role {
         let begins = |beginning: &str| pod.starts_with(beginning);
         match self {

@@ -15,7 +15,7 @@ use super::restart::kills;
 use super::restore::take_back;
 use super::revisions;
 use super::run_lock::{self, Claimant};
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::Interrupted;
 use crate::measurement::records::{Progress, blank, in_turn, is_measured, or_left_out};
 use crate::record::Record;
 use crate::scenario::{Disturbance, Scenario};
@@ -56,7 +56,6 @@ pub(super) fn mesh_rounds<'a>(
     rounds
 }
 
-/// The context of a mesh in a round.
 pub(super) struct MeshRoundContext<'a> {
     pub(super) run: &'a ClusterRun,
     pub(super) ground: &'a BenchCluster,
@@ -72,16 +71,15 @@ impl MeshRoundContext<'_> {
         &self,
         ledger: &mut Ledger,
         progress: &mut Progress,
-        interrupt: &Interrupt,
     ) -> Result<()> {
         let refused = self.refused().await?;
         let nothing = refused.iter().all(Option::is_some);
         let installed = match self.round.mesh == Mesh::None || !self.run.install || nothing {
             true => Ok(Ok(())),
-            false => self.install(ledger, interrupt).await,
+            false => self.install(ledger).await,
         };
         let done = match installed {
-            Ok(installed) => self.cases((installed, &refused), progress, interrupt).await,
+            Ok(installed) => self.cases((installed, &refused), progress).await,
             Err(error) => Err(error),
         };
         let out = &self.run.options.out;
@@ -97,7 +95,7 @@ impl MeshRoundContext<'_> {
     ///
     /// # Errors
     /// If another user has installed the mesh since the run began, or the ledger cannot be written.
-    async fn install(&self, ledger: &mut Ledger, interrupt: &Interrupt) -> Result<Result<()>> {
+    async fn install(&self, ledger: &mut Ledger) -> Result<Result<()>> {
         let MeshRound { mesh, round, .. } = *self.round;
         let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
         let refused = |what: &str| {
@@ -122,13 +120,11 @@ impl MeshRoundContext<'_> {
             }
         }
         eprintln!("{name}: being installed for round {}", round + 1);
-        let (target, tool) = (&self.ground.target, self.tool);
-        let installation = Installation { client, target, mesh, tool };
         let mut agents = || {
             ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
             ledger.write(out)
         };
-        let done = installation.install((&self.run.values, &mut agents), interrupt).await;
+        let done = self.installation().install(&self.run.values, &mut agents).await;
         if done.is_ok() {
             ledger.mesh.iter_mut().for_each(|installed| installed.fresh = false);
         }
@@ -165,7 +161,6 @@ impl MeshRoundContext<'_> {
         &self,
         (installed, refused): (Result<()>, &[Option<String>]),
         progress: &mut Progress,
-        interrupt: &Interrupt,
     ) -> Result<()> {
         let name = self.round.mesh.name();
         let mut lacks = match installed {
@@ -175,10 +170,10 @@ impl MeshRoundContext<'_> {
         for ((scenario, step), refused) in self.round.cases.iter().zip(refused) {
             let left_out = refused.clone().or_else(|| lacks.clone());
             let is_killed = left_out.is_none() && kills(self.round.mesh, scenario);
-            let mut record = self.one(left_out, (scenario, *step), interrupt).await?;
+            let mut record = self.one(left_out, (scenario, *step)).await?;
             progress.keep(&self.run.options.out, &mut record)?;
             if is_killed {
-                lacks = self.is_back(scenario, interrupt).await?;
+                lacks = self.is_back(scenario).await?;
             }
         }
         Ok(())
@@ -186,16 +181,13 @@ impl MeshRoundContext<'_> {
 
     /// Waits until a mesh is ready again after all its containers were killed; returns why it is
     /// not.
-    async fn is_back(&self, scenario: &Scenario, interrupt: &Interrupt) -> Result<Option<String>> {
-        let (mesh, tool) = (self.round.mesh, self.tool);
-        let (client, target) = (&self.ground.client, &self.ground.target);
-        let installation = Installation { client, target, mesh, tool };
+    async fn is_back(&self, scenario: &Scenario) -> Result<Option<String>> {
         let nodes = self.ground.nodes.usable.iter().map(|one| one.node.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
-        match installation.ready_on(&nodes, interrupt).await {
+        match self.installation().ready_on(&nodes).await {
             Err(error) if error.is::<Interrupted>() => Err(error),
             ready => Ok(ready.err().map(|why| {
-                let (mesh, scenario) = (mesh.name(), &scenario.name);
+                let (mesh, scenario) = (self.round.mesh.name(), &scenario.name);
                 format!("{mesh} is not there again since {scenario} has killed it: {why:#}")
             })),
         }
@@ -205,7 +197,6 @@ impl MeshRoundContext<'_> {
         &self,
         left_out: Option<String>,
         (scenario, step): (&Scenario, Option<f64>),
-        interrupt: &Interrupt,
     ) -> Result<Record> {
         let MeshRound { mesh, round, .. } = *self.round;
         let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
@@ -216,12 +207,18 @@ impl MeshRoundContext<'_> {
         let measured = async {
             let case = ClusterCase { scenario, mesh, version: self.version().await?, step };
             let all = (&case, record.clone());
-            measure::measure(self.run, self.ground, all, interrupt).await
+            measure::measure(self.run, self.ground, all).await
         };
         match measured.await {
             Err(error) if error.is::<ObjectsLeft>() => Err(error),
-            measured => or_left_out(measured, record, interrupt),
+            measured => or_left_out(measured, record, &self.run.options.interrupt),
         }
+    }
+
+    fn installation(&self) -> Installation<'_> {
+        let BenchCluster { client, target, .. } = self.ground;
+        let (mesh, tool, interrupt) = (self.round.mesh, self.tool, &self.run.options.interrupt);
+        Installation { client, target, mesh, tool, interrupt }
     }
 
     /// The known version of the mesh, in addition to the image of its proxies.

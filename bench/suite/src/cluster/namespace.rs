@@ -1,6 +1,6 @@
 //! Deletes the namespaces of the suite.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::{Error, ObjectReference};
@@ -14,18 +14,20 @@ use super::names::MANAGED;
 /// If it is not gone in time, with the obstacle in Kubernetes' words; or if the namespace is not
 /// the suite's own.
 pub(super) async fn delete(client: &Client, namespace: &str) -> Result<()> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    let there = all.get_opt(namespace).await;
-    let there = there.map_err(Error::api(format!("get Namespace {namespace}")))?;
-    let Some(there) = there else { return Ok(()) };
-    if there.labels().get(MANAGED.0).map(String::as_str) != Some(MANAGED.1) {
-        bail!(
-            "namespace {namespace} is not the bench's (it has no label {}={}): it stays",
-            MANAGED.0,
-            MANAGED.1
-        );
-    }
+    let Some(there) = get(client, namespace).await? else { return Ok(()) };
+    ensure!(
+        there.labels().get(MANAGED.0).map(String::as_str) == Some(MANAGED.1),
+        "namespace {namespace} is not the bench's (it has no label {}={}): it stays",
+        MANAGED.0,
+        MANAGED.1
+    );
     delete_exactly(client, &there).await
+}
+
+/// The namespace of this name; `None` if there is none.
+pub(super) async fn get(client: &Client, name: &str) -> Result<Option<Namespace>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))
 }
 
 /// As [`delete`], for exactly this namespace and not a new one of the same name.
@@ -52,8 +54,7 @@ pub(super) async fn delete_exactly(client: &Client, there: &Namespace) -> Result
 
 /// Why a namespace is not deleted yet, from its conditions.
 async fn held_up(client: &Client, namespace: &str) -> Option<String> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    let conditions = all.get_opt(namespace).await.ok()??.status?.conditions?;
+    let conditions = get(client, namespace).await.ok()??.status?.conditions?;
     let bad = conditions.into_iter().filter(|one| one.status == "True");
     let said: Vec<String> = bad.filter_map(|one| one.message).collect();
     (!said.is_empty()).then(|| said.join("; "))

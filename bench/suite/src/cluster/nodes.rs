@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Node as Object;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, ResourceExt as _};
@@ -28,7 +28,6 @@ pub(super) struct Usable {
     host: String,
 }
 
-/// The nodes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nodes {
     /// The nodes that accept any pod, by name.
@@ -46,11 +45,10 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
     let count = nodes.items.len();
     let mut found: Vec<Usable> = nodes.iter().filter(|node| takes_pods(node)).map(of).collect();
-    if found.is_empty() {
-        bail!(
-            "none of the {count} nodes takes pods: they have to be Ready, without a taint, not cordoned"
-        );
-    }
+    ensure!(
+        !found.is_empty(),
+        "none of the {count} nodes takes pods: they have to be Ready, without a taint, not cordoned"
+    );
     found.sort_by(|one, two| one.node.name.cmp(&two.node.name));
     found.truncate(MAX_NODES);
     let linux = |node: &&Object| node.labels().get(SYSTEM).is_none_or(|system| system == "linux");

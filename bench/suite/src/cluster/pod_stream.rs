@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use super::names::CONTAINER;
+use super::wait::{late, within};
 use crate::pod_program::{PodAnswer, PodRequest, PodTask};
 
 /// How long opening a stream may take: the API server and the kubelet connect to the runtime.
@@ -28,10 +29,8 @@ const GREETED: Duration = Duration::from_millis(500);
 /// Bytes of answers that wait to be read.
 const BUFFER: usize = 64 * 1024;
 
-/// Opens a stream.
 type Open = Box<dyn Fn() -> BoxFuture<'static, Result<OpenStream>> + Send + Sync>;
 
-/// The stream to a pod.
 pub(super) struct PodStream {
     pod: String,
     open: Open,
@@ -40,7 +39,6 @@ pub(super) struct PodStream {
     stream: Mutex<Option<OpenStream>>,
 }
 
-/// An open stream.
 pub(super) struct OpenStream {
     answers: Lines<BufReader<Box<dyn AsyncRead + Send + Unpin>>>,
     requests: Box<dyn AsyncWrite + Send + Unpin>,
@@ -84,7 +82,7 @@ impl PodStream {
         // Only a stream whose last request was written whole is used again.
         let mut open = match stream.take() {
             Some(open) => open,
-            None => timeout(OPENED, self.opened()).await.map_err(|_| late(OPENED))??,
+            None => within(OPENED, self.opened()).await?,
         };
         let number = self.number();
         open.send(number, task).await.with_context(|| format!("cannot ask pod {}", self.pod))?;
@@ -195,7 +193,6 @@ impl OpenStream {
         }
     }
 
-    /// Why the stream has ended.
     async fn end(&mut self, error: Option<std::io::Error>) -> String {
         let joined = match self.attached.take() {
             Some(attached) => timeout(GREETED, attached.join()).await.ok().and_then(Result::err),
@@ -204,10 +201,6 @@ impl OpenStream {
         let said = joined.map(|error| error.to_string()).or(error.map(|error| error.to_string()));
         said.unwrap_or_else(|| "the connection was closed".to_owned())
     }
-}
-
-fn late(limit: Duration) -> anyhow::Error {
-    anyhow!("no answer within {} s", limit.as_secs())
 }
 
 async fn attach(pods: &Api<Pod>, name: &str) -> Result<OpenStream> {

@@ -8,8 +8,6 @@ use anyhow::{Result, bail};
 
 use super::environment::ClusterEnvironment;
 use super::mesh::Mesh;
-use super::wait::pass;
-use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::usage::{Component, Role};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{Disturbance, Scenario};
@@ -17,7 +15,6 @@ use crate::scenario::{Disturbance, Scenario};
 /// The largest delay that still counts as the planned moment of the load.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The result of the kill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KillResult {
     /// The killed containers, as `namespace/pod/container`.
@@ -26,7 +23,6 @@ pub(super) struct KillResult {
     failed: Option<String>,
 }
 
-/// Whether a scenario kills all containers of a mesh.
 pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
     mesh != Mesh::None && scenario.disturbance == Some(Disturbance::Restart)
 }
@@ -34,39 +30,29 @@ pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
 /// Kills every proxy and the control plane at the given time, if the scenario does so. The
 /// containers are listed before that time. A failure only leads to a mark, because the load runs
 /// on.
-pub(super) async fn restart(
-    environment: &ClusterEnvironment<'_>,
-    due: Instant,
-    interrupt: &Interrupt,
-) -> Result<KillResult> {
+pub(super) async fn restart(environment: &ClusterEnvironment<'_>, due: Instant) -> KillResult {
     if !kills(environment.mesh, environment.scenario) {
-        return Ok(KillResult::default());
+        return KillResult::default();
     }
-    let doomed = match chosen(environment, interrupt).await {
-        Err(error) if error.is::<Interrupted>() => return Err(error),
-        Err(error) => return Ok(KillResult::none(&error)),
+    let doomed = match chosen(environment).await {
+        Err(error) => return KillResult::none(&error),
         Ok(doomed) => doomed,
     };
-    pass(due.saturating_duration_since(Instant::now()), interrupt).await?;
-    let again = async || self::chosen(environment, interrupt).await;
-    match environment.watchers.kill(&doomed, again, interrupt).await {
-        Err(error) if error.is::<Interrupted>() => Err(error),
-        done => Ok(KillResult::of(&doomed, done, due.elapsed())),
-    }
+    tokio::time::sleep(due.saturating_duration_since(Instant::now())).await;
+    let again = async || self::chosen(environment).await;
+    let done = environment.watchers.kill(&doomed, again).await;
+    KillResult::of(&doomed, done, due.elapsed())
 }
 
 /// The running containers that must be killed.
-async fn chosen(
-    environment: &ClusterEnvironment<'_>,
-    interrupt: &Interrupt,
-) -> Result<Vec<Component>> {
+async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> {
     let mesh = environment.mesh;
-    if let Some(other) = environment.foreign_namespace(interrupt).await? {
+    if let Some(other) = environment.foreign_namespace().await? {
         let mesh = mesh.name();
         bail!("{mesh} is in namespace {other}, which this run has not made: remove it there");
     }
     let own = [Some(&*environment.roles.namespace), mesh.facts().namespace.as_deref()];
-    Ok(doomed(environment.watched(interrupt).await?, &own))
+    Ok(doomed(environment.watched().await?, &own))
 }
 
 /// Selects the containers to kill: those of the mesh that a restart ends, in the namespaces that

@@ -9,6 +9,7 @@ use super::install::{self, Installation};
 use super::inventory::{self, Inventory};
 use super::ledger::{self, Installed, Ledger};
 use super::{namespace, run_lock};
+use crate::interrupt::Interrupt;
 
 /// The cluster or its nodes still have something that was not there before. The ledger lists it and
 /// stays.
@@ -61,7 +62,8 @@ async fn remove(
     if mesh.facts().tool.is_none() || something {
         let tool = mesh.find()?;
         let target = &ledger.target();
-        let installation = Installation { client, target, mesh, tool: tool.as_deref() };
+        let (tool, interrupt) = (tool.as_deref(), &Interrupt::default());
+        let installation = Installation { client, target, mesh, tool, interrupt };
         // Until the removal succeeds, the objects that a second attempt needs stay in the cluster.
         ledger.unclean.extend(installation.remove(installed).await?);
         ledger.write(out)?;

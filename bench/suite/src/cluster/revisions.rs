@@ -35,7 +35,6 @@ const LOG: i64 = 16 * 1024 * 1024;
 /// The label that names the manager of a slice. No controller of the cluster touches slices of
 /// another manager.
 const SLICE_OF: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", MANAGER);
-/// The CustomResourceDefinition of routes.
 const ROUTES: &str = "httproutes.gateway.networking.k8s.io";
 /// The command that installs it.
 const BRING_ROUTES: &str = "kubectl apply --server-side -f \
@@ -51,10 +50,8 @@ pub(super) struct Revisions<'a> {
     endpoints: Vec<Value>,
 }
 
-/// The results of the revisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RevisionResults {
-    /// The number of written revisions.
     pub(super) revisions: u64,
     /// The number of failed writes, and the error of the last one.
     failed: Option<(u64, String)>,
@@ -71,7 +68,6 @@ impl<'a> Revisions<'a> {
         taken.then_some(Self { namespace, scenario, period, endpoints: Vec::new() })
     }
 
-    /// Sets the endpoints of the services.
     pub(super) fn serve(&mut self, pods: &[Pod]) -> Result<()> {
         let endpoint = |nth: u32| {
             let name = self.scenario.service(nth);
@@ -188,7 +184,6 @@ async fn give(
     given
 }
 
-/// The endpoint of a pod.
 fn endpoint(pod: &Pod) -> Option<Value> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
     let addresses = status.pod_ips.iter().flatten().map(|one| &one.ip).chain(&status.pod_ip);

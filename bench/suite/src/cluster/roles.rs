@@ -12,7 +12,6 @@ use super::names::CONTAINER;
 use crate::measurement::usage::{Component, Role};
 use crate::scenario::{CLIENT, NEIGHBOUR};
 
-/// Assigns roles to the containers of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Roles {
     pub(super) namespace: String,
@@ -21,9 +20,7 @@ pub(super) struct Roles {
     pub(super) system: Option<String>,
     /// Other namespaces with pods that the mesh has on nodes.
     pub(super) beside: BTreeSet<String>,
-    /// The service that is flooded.
     pub(super) flooded: Option<String>,
-    /// The nodes that have a watcher.
     pub(super) nodes: BTreeSet<String>,
     pub(super) carriers: Carriers,
 }
@@ -38,7 +35,6 @@ pub(super) struct Carriers {
 }
 
 impl Carriers {
-    /// From the nodes of the workloads.
     pub(super) fn of(places: BTreeMap<String, String>, flooded: Option<&str>) -> Self {
         let mut found = Self::default();
         for (workload, node) in places {
@@ -111,7 +107,6 @@ impl Roles {
     }
 }
 
-/// The running containers of a pod.
 pub(super) fn running(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     statuses(pod).filter(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
 }

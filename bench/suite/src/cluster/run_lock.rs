@@ -16,7 +16,7 @@ use leno_operate::Error;
 use serde_json::json;
 
 use super::names::{MANAGED, RECORDS, RUN};
-use super::namespace::delete_exactly;
+use super::namespace::{self, delete_exactly};
 
 /// The annotation that names the run that created a namespace.
 const OF: &str = "leno.dev/bench-run";
@@ -28,7 +28,6 @@ const FIRST: &str = "kube-system";
 /// A run, and the place of its records.
 #[derive(Clone, Copy)]
 pub(super) struct Claimant<'a> {
-    /// The unique name of the run.
     pub(super) run: &'a str,
     pub(super) records: &'a str,
 }
@@ -53,9 +52,9 @@ pub(super) fn directory(out: &Path) -> Result<File> {
 /// The identity of a cluster, independent of its name in a kubeconfig: the UID of its oldest
 /// namespace.
 pub(super) async fn identity(client: &Client) -> Result<String> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    let first = all.get(FIRST).await.map_err(Error::api(format!("get Namespace {FIRST}")))?;
-    first.uid().with_context(|| format!("namespace {FIRST} has no UID"))
+    let first = namespace::get(client, FIRST).await?;
+    let uid = first.and_then(|first| first.uid());
+    uid.with_context(|| format!("namespace {FIRST} has no UID"))
 }
 
 /// Creates a namespace that belongs to the run. Returns the existing one if another client has
@@ -75,8 +74,7 @@ pub(super) async fn namespace(
     match all.create(&params, &one).await {
         Ok(_) => Ok(None),
         Err(leno_kube::Error::Api(status)) if status.is_already_exists() => {
-            let there = all.get_opt(name).await;
-            Ok(Some(there.map_err(Error::api(format!("get Namespace {name}")))?.unwrap_or(one)))
+            Ok(Some(namespace::get(client, name).await?.unwrap_or(one)))
         }
         Err(error) => Err(Error::api(format!("create Namespace {name}"))(error)),
     }
@@ -84,12 +82,7 @@ pub(super) async fn namespace(
 
 /// Whether a namespace was created by this run; `None` if it does not exist.
 pub(super) async fn is_of(client: &Client, name: &str, run: &str) -> Result<Option<bool>, Error> {
-    Ok(there(client, name).await?.map(|there| is_by(&there, run)))
-}
-
-async fn there(client: &Client, name: &str) -> Result<Option<Namespace>, Error> {
-    let all: Api<Namespace> = Api::all(client.clone());
-    all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))
+    Ok(namespace::get(client, name).await?.map(|there| is_by(&there, run)))
 }
 
 fn is_by(there: &Namespace, run: &str) -> bool {
@@ -98,7 +91,7 @@ fn is_by(there: &Namespace, run: &str) -> bool {
 
 /// Releases the cluster. Does nothing if another run has claimed it or claims it meanwhile.
 pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
-    match there(client, RUN).await? {
+    match namespace::get(client, RUN).await? {
         Some(there) if is_by(&there, run) => delete_exactly(client, &there).await,
         _ => Ok(()),
     }

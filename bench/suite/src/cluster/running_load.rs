@@ -9,7 +9,6 @@ use tokio::time::timeout;
 use super::environment::ClusterEnvironment;
 use super::pod_stream::{PodCall, PodStream};
 use super::wait::{PollResult, repeated, within};
-use crate::interrupt::Interrupt;
 use crate::pod_program::PodTask;
 use crate::scenario::CLIENT;
 
@@ -29,38 +28,27 @@ pub(super) struct RunningLoad<'a> {
 
 impl ClusterEnvironment<'_> {
     /// Lets the client make load, and waits for the report.
-    pub(super) async fn load(&self, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
-        self.begin(CLIENT, plans, interrupt).await?.report(interrupt).await
+    pub(super) async fn load(&self, plans: &[Plan]) -> Result<Report> {
+        self.begin(CLIENT, plans).await?.report().await
     }
 
-    /// Starts load in a workload.
-    pub(super) async fn begin(
-        &self,
-        workload: &str,
-        plans: &[Plan],
-        interrupt: &Interrupt,
-    ) -> Result<RunningLoad<'_>> {
-        let call = self.begun(workload, PodTask::Load(plans.to_vec()), interrupt).await?;
+    pub(super) async fn begin(&self, workload: &str, plans: &[Plan]) -> Result<RunningLoad<'_>> {
+        let call = self.begun(workload, PodTask::Load(plans.to_vec())).await?;
         let lasts = plans.iter().map(|plan| plan.warm_up + plan.duration).max();
         Ok(RunningLoad { call, begun: Instant::now(), lasts: lasts.unwrap_or_default() })
     }
 
     /// Starts a probe of the client, and waits until a request has succeeded. The probe continues after that.
-    pub(super) async fn probe(&self, plan: &Plan, interrupt: &Interrupt) -> Result<PodCall<'_>> {
-        self.begun(CLIENT, PodTask::Probe(plan.clone(), PROBE), interrupt).await
+    pub(super) async fn probe(&self, plan: &Plan) -> Result<PodCall<'_>> {
+        self.begun(CLIENT, PodTask::Probe(plan.clone(), PROBE)).await
     }
 
     /// Sends a task to a generator, and waits for its first answer.
-    async fn begun(
-        &self,
-        workload: &str,
-        task: PodTask,
-        interrupt: &Interrupt,
-    ) -> Result<PodCall<'_>> {
+    async fn begun(&self, workload: &str, task: PodTask) -> Result<PodCall<'_>> {
         let stream: &PodStream =
             self.generators.get(workload).with_context(|| format!("{workload} makes no load"))?;
         let what = format!("pod {workload} is reached");
-        let mut call = repeated((&what, LATE), interrupt, async || {
+        let mut call = repeated((&what, LATE), async || {
             Ok(match stream.call(task.clone()).await {
                 Ok(call) => PollResult::There(call),
                 Err(error) if is_forbidden(&error) => return Err(error),
@@ -69,16 +57,15 @@ impl ClusterEnvironment<'_> {
         })
         .await?;
         // The time of a probe's success is an answer too.
-        within(LATE, call.next::<serde_json::Value>(), interrupt).await?;
+        within(LATE, call.next::<serde_json::Value>()).await?;
         Ok(call)
     }
 }
 
 impl RunningLoad<'_> {
-    /// Waits for the report.
-    pub(super) async fn report(mut self, interrupt: &Interrupt) -> Result<Report> {
+    pub(super) async fn report(mut self) -> Result<Report> {
         let left = (self.lasts + LATE).saturating_sub(self.begun.elapsed());
-        within(left, self.call.next(), interrupt).await
+        within(left, self.call.next()).await
     }
 
     /// The report of load that has ended too early; `None` if it is still running.
@@ -90,12 +77,12 @@ impl RunningLoad<'_> {
     }
 
     /// Ends load that has no end of its own, and returns its report.
-    pub(super) async fn end(mut self, interrupt: &Interrupt) -> Result<Report> {
+    pub(super) async fn end(mut self) -> Result<Report> {
         let ended = async {
             self.call.end().await?;
             self.call.next().await
         };
-        within(LATE, ended, interrupt).await
+        within(LATE, ended).await
     }
 }
 

@@ -13,7 +13,6 @@ use leno_measure::load::Plan;
 
 use super::environment::ClusterEnvironment;
 use super::wait::within;
-use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::usage::Component;
 use crate::scenario::CLIENT;
 
@@ -25,26 +24,22 @@ const NOTICE: Duration = Duration::from_secs(10);
 /// long to be seen. Afterwards the pods are ready again, and containers have other IDs.
 ///
 /// # Errors
-/// If the proxy cannot be killed or does not run again in time, or after an interrupt.
+/// If the proxy cannot be killed or does not run again in time.
 pub(super) async fn start_up(
     environment: &ClusterEnvironment<'_>,
     (watched, plan): (&[Component], &Plan),
-    interrupt: &Interrupt,
 ) -> Result<Option<f64>> {
     let Some(proxy) = &environment.mesh.facts().proxy else { return Ok(None) };
     let end = format!("/{CLIENT}/{proxy}");
     let proxy = watched.iter().find(|one| one.name.ends_with(&end));
     let proxy = proxy.context("the client's proxy does not run")?;
-    let mut probe = environment.probe(plan, interrupt).await?;
-    let began = environment.watchers.restart(proxy, interrupt).await?;
-    environment.runs_again(proxy, interrupt).await?;
-    let served = match within(NOTICE, probe.next::<u64>(), interrupt).await {
-        Err(error) if error.is::<Interrupted>() => return Err(error),
-        served => served.ok(),
-    };
+    let mut probe = environment.probe(plan).await?;
+    let began = environment.watchers.restart(proxy).await?;
+    environment.runs_again(proxy).await?;
+    let served = within(NOTICE, probe.next::<u64>()).await.ok();
     // The next load ends the probe.
     drop(probe);
-    environment.answers(interrupt).await?;
+    environment.answers().await?;
     Ok(began
         .zip(served)
         .filter(|(began, served)| served > began)

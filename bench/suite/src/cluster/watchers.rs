@@ -15,8 +15,7 @@ use leno_kube::Client;
 use tokio::time::Instant;
 
 use super::pod_stream::PodStream;
-use super::wait::{PollResult, repeated, within};
-use crate::interrupt::Interrupt;
+use super::wait::{PollResult, repeated};
 use crate::kernel_counters::NodeCounters;
 use crate::measurement::usage::{Component, Reading};
 use crate::pod_program::counters::CounterQuestion;
@@ -32,7 +31,6 @@ const TOLD: Duration = Duration::from_secs(10);
 /// The watchers of a measurement, by node.
 pub(super) struct Watchers(BTreeMap<String, PodStream>);
 
-/// The counters to read.
 #[derive(Clone, Copy)]
 pub(super) struct CounterQuery<'a> {
     pub(super) watched: &'a [Component],
@@ -41,7 +39,6 @@ pub(super) struct CounterQuery<'a> {
 }
 
 impl CounterQuery<'_> {
-    /// The question to a node's watcher.
     fn question(&self, node: &str) -> CounterQuestion {
         let here = || self.watched.iter().filter(|one| one.node == node);
         let client = here().find(|one| one.is_client());
@@ -57,7 +54,6 @@ impl CounterQuery<'_> {
     }
 }
 
-/// The answers of the watchers to one question.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// The counters from the watchers that answered.
@@ -74,7 +70,6 @@ impl Watchers {
         Self(pods.iter().map(stream).collect())
     }
 
-    /// The number of watchers.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -84,13 +79,13 @@ impl Watchers {
     ///
     /// # Errors
     /// If that takes longer than 60 s, in which case the error names what is missing; if the
-    /// containers cannot be listed; after an interrupt.
+    /// containers cannot be listed.
     pub(super) async fn before(
         &self,
-        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Component>>, &BTreeSet<String>),
-        interrupt: &Interrupt,
+        mut listed: impl AsyncFnMut() -> Result<Vec<Component>>,
+        whole: &BTreeSet<String>,
     ) -> Result<(Vec<Component>, Reading)> {
-        repeated(("every container is seen", ANSWERED), interrupt, async || {
+        repeated(("every container is seen", ANSWERED), async || {
             // Listed again for each attempt, because containers that have ended have no process.
             let watched = listed().await?;
             let answers = self.read(CounterQuery { watched: &watched, whole }).await;
@@ -136,12 +131,11 @@ impl Watchers {
     ///
     /// # Errors
     /// If a node's watcher has not confirmed within 5 s; containers on other nodes may be killed
-    /// then. Also after an interrupt.
+    /// then.
     pub(super) async fn kill(
         &self,
         doomed: &[Component],
         again: impl AsyncFn() -> Result<Vec<Component>>,
-        interrupt: &Interrupt,
     ) -> Result<()> {
         let nodes: BTreeSet<&str> = doomed.iter().map(|one| &*one.node).collect();
         let killed = nodes.into_iter().map(async |node| {
@@ -150,7 +144,7 @@ impl Watchers {
             };
             let mut ids = of(doomed);
             let what = format!("the watcher of node {node} confirms the kill");
-            repeated((&what, PROMPT), interrupt, async || {
+            repeated((&what, PROMPT), async || {
                 let task = PodTask::Kill(ids.clone());
                 let Some(missing) = self.on(node)?.ask::<Option<String>>(task, PROMPT).await?
                 else {
@@ -170,13 +164,9 @@ impl Watchers {
 
     /// Kills a container. Returns when its program ran again, in nanoseconds of CLOCK_MONOTONIC; `None` if it took longer than
     /// 30 s.
-    pub(super) async fn restart(
-        &self,
-        one: &Component,
-        interrupt: &Interrupt,
-    ) -> Result<Option<u64>> {
+    pub(super) async fn restart(&self, one: &Component) -> Result<Option<u64>> {
         let (task, limit) = (PodTask::Restart(one.id.clone()), RUNS_AGAIN + TOLD);
-        let started = within(limit, self.on(&one.node)?.ask(task, limit), interrupt).await;
+        let started = self.on(&one.node)?.ask(task, limit).await;
         started.with_context(|| format!("{} on node {} cannot be restarted", one.name, one.node))
     }
 

@@ -130,7 +130,6 @@ struct FortioHistogram {
     count: u64,
 }
 
-/// One line of Fortio's log.
 #[derive(Deserialize)]
 struct FortioRequest {
     /// In seconds.

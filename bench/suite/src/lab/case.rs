@@ -4,7 +4,6 @@ use super::mesh::{Mesh, MeshPrograms};
 use crate::generator::name::Generator;
 use crate::scenario::Scenario;
 
-/// One measurement to make.
 pub(super) struct Case<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) mesh: &'a Mesh,

@@ -11,10 +11,8 @@ use crate::real_application::program;
 use crate::revision::{self, CHURNING};
 use crate::scenario::{CLIENT, Disturbance, Scenario, neighbour};
 
-/// The namespace of all workloads.
 pub(super) const NAMESPACE: &str = "bench";
 
-/// The programs that run in a lab.
 #[derive(Clone, Copy)]
 pub(super) struct Programs<'a> {
     /// This program.
@@ -72,7 +70,6 @@ pub(super) fn documents(
     Ok(Environment::new().render_str(include_str!("../../data/lab.documents.yaml"), values)?)
 }
 
-/// The command of a service's application.
 fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
     let words = [own.display().to_string()];

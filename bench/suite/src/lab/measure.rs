@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use futures_util::FutureExt as _;
 use leno_measure::load::{Plan, Report};
 
 use super::case::Case;
@@ -19,14 +20,13 @@ use super::pinning::Pinning;
 use super::sidecars::Sidecars;
 use super::start_up;
 use crate::generator::name::Generator;
-use crate::interrupt::Interrupt;
 use crate::kernel_counters::NodeCounters;
 use crate::measurement::figures::{SETTLE, table};
 use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
 use crate::measurement::options::Options;
 use crate::measurement::plans::{flood, lasting, load_plans, websockets};
 use crate::measurement::records::write_raw;
-use crate::measurement::search::RateSearch;
+use crate::measurement::search;
 use crate::measurement::usage::Readings;
 use crate::process::Running;
 use crate::record::{Latency, Mark, MarkKind, Record, RssKib, WebSockets};
@@ -53,13 +53,9 @@ pub(super) fn unable(options: &Options, case: &Case<'_>) -> Result<Option<&'stat
     Ok(case.generator.unable(&plans[0]))
 }
 
-pub(super) fn measure(
-    options: &Options,
-    case: &Case<'_>,
-    mut record: Record,
-    interrupt: &Interrupt,
-) -> Result<Record> {
-    let mut environment = LabEnvironment::set(options, case, interrupt)?;
+pub(super) fn measure(options: &Options, case: &Case<'_>, mut record: Record) -> Result<Record> {
+    let interrupt = &options.interrupt;
+    let mut environment = LabEnvironment::set(options, case)?;
     record.capture = environment.capture()?;
     record.proxies = environment.parts.running_proxies();
     let program = case.found.program.as_deref();
@@ -71,7 +67,7 @@ pub(super) fn measure(
     record.idle_memory = Some(environment.parts.memory());
     if let Some(folder) = &options.application {
         record.application_digests = real_application::digests(folder, case.scenario)?;
-        environment.answers(case.scenario, interrupt)?;
+        environment.answers(options, case.scenario)?;
     }
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = load_plans(&environment.addresses, case.scenario, options, rate)?;
@@ -89,19 +85,21 @@ pub(super) fn measure(
     }
     let plans = match &case.scenario.pace {
         scenario::Pace::SearchP99Ms(bound) if case.generator.keeps_rates(&plans[0]) => {
-            let rate =
-                environment.search(case, options, Duration::from_millis(*bound), interrupt)?;
+            let rate = environment.search(case, options, Duration::from_millis(*bound))?;
             load_plans(&environment.addresses, case.scenario, options, Some(rate))?
         }
         _ => plans,
     };
-    environment.warm_up(case, &plans, options.warm_up, interrupt)?;
+    if !options.warm_up.is_zero() {
+        let plans = lasting(&plans, options.warm_up);
+        case.generator.run(&environment.client(), &plans, interrupt)?;
+    }
     if !case.scenario.neighbours.is_empty() {
         let alone = case.generator.run(&environment.client(), &plans, interrupt)?;
         record.alone_latency_us = Some(Latency::of(&alone.buckets));
     }
     let sampler = Sampler::start(&environment.parts)?;
-    let load = environment.load(options, (case, &plans), || sampler.stop(), interrupt);
+    let load = environment.load(options, (case, &plans), || sampler.stop());
     let ((report, samples), beside) = load?;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| environment.lab.arrived());
@@ -112,7 +110,7 @@ pub(super) fn measure(
     if record.proxies == 0 {
         record.control_rss_kib = RssKib::default();
     }
-    record.marks.extend(RateSearch::missed(case.scenario, &record));
+    record.marks.extend(search::missed(case.scenario, &record));
     record.marks.extend(environment.parts.marks());
     beside.keep(case.scenario, &mut record);
     write_raw(&options.out, &record, "usage", &readings.table())?;
@@ -127,7 +125,8 @@ impl LabEnvironment {
         self.parts.pids_of_proxies().into_iter().try_for_each(|pid| Pinning::Proxies.apply_to(pid))
     }
 
-    fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
+    fn set(options: &Options, case: &Case<'_>) -> Result<Self> {
+        let interrupt = &options.interrupt;
         let name = format!("bench-{}", std::process::id());
         let what = (case.scenario, options.application.as_deref());
         let lab = Lab::start(&name, what, case.mesh.own(), interrupt)?;
@@ -146,27 +145,15 @@ impl LabEnvironment {
         Ok(LabEnvironment { sidecars, lab, addresses, parts })
     }
 
-    fn warm_up(
-        &self,
-        case: &Case<'_>,
-        plans: &[Plan],
-        duration: Duration,
-        interrupt: &Interrupt,
-    ) -> Result<()> {
-        if !duration.is_zero() {
-            case.generator.run(&self.client(), &lasting(plans, duration), interrupt)?;
-        }
-        Ok(())
-    }
-
-    /// Runs generators as the client.
     fn client(&self) -> impl Fn(&Path) -> Result<Command> + Sync {
         |program| self.lab.as_generator(program)
     }
 
     /// Waits until the real application answers.
-    fn answers(&self, scenario: &Scenario, interrupt: &Interrupt) -> Result<()> {
-        let questions = real_application::questions(&self.addresses, scenario);
+    fn answers(&self, options: &Options, scenario: &Scenario) -> Result<()> {
+        let interrupt = &options.interrupt;
+        let asked = &self.addresses[..scenario.loaded() as usize];
+        let questions = real_application::questions(asked, scenario);
         let begin = Instant::now();
         loop {
             let report = Generator::Leno.run(&self.client(), &questions, interrupt)?;
@@ -195,11 +182,10 @@ impl LabEnvironment {
         options: &Options,
         (case, plans): (&Case<'_>, &[Plan]),
         sampled: impl FnOnce() -> Result<T> + Send,
-        interrupt: &Interrupt,
     ) -> Result<((Report, T), DuringLoad)> {
         let beside = self.beside(case.scenario, options)?;
         let LabEnvironment { sidecars, lab, .. } = self;
-        let (lab, generator) = (&*lab, case.generator);
+        let (lab, generator, interrupt) = (&*lab, case.generator, &options.interrupt);
         let client = |program: &Path| lab.as_generator(program);
         let has_floods = !case.scenario.neighbours.is_empty();
         let load = |begins: mpsc::Sender<()>| -> Result<((Report, T), DuringLoad)> {
@@ -249,28 +235,17 @@ impl LabEnvironment {
         neighbours.chain(websockets.map(|plan| Ok((CLIENT.to_owned(), plan)))).collect()
     }
 
-    /// The highest rate that keeps the 99th percentile under a bound: a bisection between 0 and the
-    /// rate of a closed loop.
-    fn search(
-        &self,
-        case: &Case<'_>,
-        options: &Options,
-        bound: Duration,
-        interrupt: &Interrupt,
-    ) -> Result<f64> {
-        let short = RateSearch::step(options.duration);
-        let try_with = |rate: Option<f64>| -> Result<Report> {
+    /// The highest rate that keeps the 99th percentile under a bound.
+    fn search(&self, case: &Case<'_>, options: &Options, bound: Duration) -> Result<f64> {
+        let measure = async |rate| {
             let plans = load_plans(&self.addresses, case.scenario, options, rate)?;
-            case.generator.run(&self.client(), &lasting(&plans, short), interrupt)
+            let plans = lasting(&plans, search::step(options.duration));
+            case.generator.run(&self.client(), &plans, &options.interrupt)
         };
-        let mut search = RateSearch::below(try_with(None)?.requests_per_s, bound);
-        while let Some(rate) = search.next() {
-            search.tried(rate, &try_with(Some(rate))?);
-        }
-        search.found()
+        let found = search::highest_rate(bound, measure).now_or_never();
+        found.context("the lab measures without a wait")?
     }
 
-    /// Removes the lab and its proxies.
     fn remove(self) -> Result<()> {
         drop(self.sidecars);
         self.lab.stop()
@@ -298,7 +273,6 @@ fn disturbed<T: Send>(
     })
 }
 
-/// Events during the measured load.
 #[derive(Clone, Debug, Default)]
 struct DuringLoad {
     floods: Vec<FloodResult>,

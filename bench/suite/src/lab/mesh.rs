@@ -120,7 +120,6 @@ pub struct Choices {
 #[derive(Debug)]
 pub struct Mesh {
     facts: &'static LabMeshFacts,
-    /// The program that the user named.
     given: Option<PathBuf>,
 }
 

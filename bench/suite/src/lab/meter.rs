@@ -127,7 +127,6 @@ impl LabComponents {
         u32::try_from(Self::proxies(&self.groups).count()).unwrap_or(u32::MAX)
     }
 
-    /// The processes of all proxies.
     pub(crate) fn pids_of_proxies(&self) -> Vec<u32> {
         Self::proxies(&self.groups).chain(Self::proxies(&self.shared)).flatten().collect()
     }
@@ -164,7 +163,6 @@ pub(crate) struct Sampler {
     thread: JoinHandle<Result<LoadSamples>>,
 }
 
-/// The readings of a sampler.
 pub(crate) struct LoadSamples {
     pub(crate) before: Reading,
     pub(crate) during: Vec<Sample>,

@@ -160,13 +160,8 @@ fn memory_directory() -> Result<TempDir> {
     Ok(directory)
 }
 
-/// Measures one case.
-pub(super) fn measure(
-    options: &Options,
-    case: &Case<'_>,
-    mut record: Record,
-    interrupt: &Interrupt,
-) -> Result<Record> {
+pub(super) fn measure(options: &Options, case: &Case<'_>, mut record: Record) -> Result<Record> {
+    let interrupt = &options.interrupt;
     let server = server(case.scenario, options.pinned, interrupt)?;
     let program = case.found.program.as_deref();
     let proxy = program.map(|program| {

@@ -18,18 +18,14 @@ pub(crate) const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// The results of a neighbour's flood, or why they are unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct FloodResult {
-    /// The neighbour.
     pub(crate) workload: String,
-    /// What it sends.
     pub(crate) sends: Flood,
-    /// What its generator reported.
     pub(crate) report: Result<Report, String>,
     /// Whether the flood was still running when the measurement ended.
     pub(crate) lasted: Result<bool, String>,
 }
 
 impl FloodResult {
-    /// Adds the results to a record.
     pub(crate) fn keep(&self, record: &mut Record) {
         if let Ok(report) = &self.report {
             if self.workload == NEIGHBOUR {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::generator::name::Generator;
+use crate::interrupt::Interrupt;
 use crate::scenario::Scenario;
 
 /// The options of a run.
@@ -32,4 +33,6 @@ pub struct Options {
     pub one_hop: bool,
     /// Whether proxies have one CPU, and all else the others; only in the lab.
     pub pinned: bool,
+    /// Ends the run.
+    pub interrupt: Interrupt,
 }

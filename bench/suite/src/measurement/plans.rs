@@ -3,14 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use leno_measure::load::{Pace, Plan, Protocol};
 
 use super::options::Options;
 use crate::application::BYTES;
 use crate::scenario::{self, Flood, Neighbour, Scenario};
 
-/// Bytes of a message on a WebSocket.
 const WEBSOCKET_BYTES: usize = 64;
 
 /// The load on each service; `rate` replaces the scenario's own.
@@ -25,9 +24,7 @@ pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
         (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(*ms)),
         (None, _) => Pace::Saturate,
     };
-    if addresses.is_empty() {
-        bail!("there is no service");
-    }
+    ensure!(!addresses.is_empty(), "there is no service");
     let published = rate.map(|rate| rate / options.scale);
     let plan = |address: &A| Plan {
         protocol: scenario.protocol,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::options::Options;
 use crate::compare;
+use crate::files;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::Machine;
 use crate::mesh_names::NONE;
@@ -107,7 +108,6 @@ pub(crate) fn or_left_out(
     }
 }
 
-/// The progress of a run.
 pub(crate) struct Progress {
     begun: Instant,
     done: usize,
@@ -173,8 +173,7 @@ pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
 
 /// Writes one of the files with the samples of a record.
 pub(crate) fn write_raw(out: &Path, record: &Record, what: &str, text: &str) -> Result<()> {
-    let path = out.join(RAW).join(format!("{}.{what}.csv", record.name()));
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    files::write(&out.join(RAW).join(format!("{}.{what}.csv", record.name())), text)
 }
 
 /// Marks impossible figures in all records of a run, because the baseline may have been measured
@@ -225,6 +224,7 @@ pub(crate) mod tests {
             resume: false,
             one_hop: false,
             pinned: false,
+            interrupt: Interrupt::default(),
         }
     }
 

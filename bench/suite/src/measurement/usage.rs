@@ -17,7 +17,6 @@ use super::figures::{ResourceUse, USAGE, fill, marks, under_load};
 use crate::kernel_counters::{KernelCounters, NodeCounters, Process};
 use crate::record::{KernelPrograms, Record, RssKib};
 
-/// The role of a component in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     /// Proxies, beside workloads or of nodes.
@@ -58,7 +57,6 @@ impl Component {
     }
 }
 
-/// The counters of a component.
 #[derive(Clone, Debug, PartialEq)]
 struct ComponentCounters {
     whose: Component,
@@ -67,12 +65,10 @@ struct ComponentCounters {
     processes: Vec<Process>,
 }
 
-/// The counters of all components at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     /// The components with processes, by their IDs.
     components: BTreeMap<String, ComponentCounters>,
-    /// The nodes that reported.
     nodes: BTreeSet<String>,
     /// The time of each kernel's report by boot ID, in microseconds since boot. Nodes may share a
     /// kernel.
@@ -94,7 +90,6 @@ struct UsageByRole {
 }
 
 impl Reading {
-    /// Adds the report of a node.
     pub(crate) fn add(&mut self, node: &str, look: NodeCounters, watched: &[Component]) {
         let NodeCounters { boot_id, at_us, containers, connections, whole } = look;
         for (id, processes) in containers {
@@ -134,7 +129,6 @@ impl Reading {
         watched.iter().find(|one| !self.components.contains_key(&one.id))
     }
 
-    /// The number of proxies.
     pub(crate) fn proxies(&self) -> u32 {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
@@ -212,7 +206,6 @@ pub(crate) struct Sample {
     pub(crate) is_complete: bool,
 }
 
-/// The readings of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Readings<'r> {
     /// Before any load.

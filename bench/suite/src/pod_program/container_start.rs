@@ -36,10 +36,8 @@ pub(super) fn kill(containers: &[String]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// A container that was just killed.
 pub(super) struct KilledContainer {
     id: String,
-    /// The cgroups of its pod.
     pods: BTreeSet<String>,
     /// The programs that ran in it, by path and size. They distinguish the container's program from
     /// runc, which runs first in a container.

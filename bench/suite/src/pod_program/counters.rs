@@ -19,7 +19,6 @@ pub(crate) struct CounterQuestion {
     pub(crate) whole: bool,
 }
 
-/// Reads the counters.
 pub(super) fn read(question: &CounterQuestion) -> Result<NodeCounters> {
     let asked = question.containers.iter().chain(&question.connections_of);
     let pids = containers::pids(asked.map(String::as_str));

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::super::pod_stream::tests::{Script, Scripted, scripted};
 use super::*;
-use crate::interrupt::Interrupted;
 use crate::kernel_counters::Process;
 use crate::measurement::usage::Role;
 
@@ -79,18 +78,15 @@ async fn before_the_load_containers_are_listed_until_each_has_a_process() {
         let id = if *lists.borrow() == 3 { "c" } else { "b" };
         Ok(vec![proxy("n1", "a"), proxy("n2", id)])
     };
-    let (interrupt, none) = (Interrupt::default(), BTreeSet::new());
-    let (watched, reading) = pair.watchers.before((listed, &none), &interrupt).await.unwrap();
+    let none = BTreeSet::new();
+    let (watched, reading) = pair.watchers.before(listed, &none).await.unwrap();
     assert_eq!((watched[1].id.as_str(), reading.proxies(), *lists.borrow()), ("c", 2, 3));
 
     let never = super::tests::pair(never(), never()).watchers;
     let listed = async || Ok(vec![proxy("n1", "a")]);
-    let why = never.before((listed, &none), &interrupt).await.unwrap_err().to_string();
+    let why = never.before(listed, &none).await.unwrap_err().to_string();
     let words = "60 s: no process of leno-bench-1/n1/leno-proxy is seen on node n1";
     assert!(why.contains(words) && why.contains("Kata"), "{why}");
-    interrupt.raise();
-    let interrupted = never.before((listed, &none), &interrupt).await.unwrap_err();
-    assert!(interrupted.is::<Interrupted>(), "{interrupted}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,15 +95,15 @@ async fn after_a_missing_container_the_new_list_is_killed() {
     let killed = || Scripted::Answers(Value::Null);
     let pair = pair(vec![killed()], vec![missing, killed()]);
     let again = async || Ok(vec![proxy("n1", "a2"), proxy("n2", "b2")]);
-    let (doomed, interrupt) = ([proxy("n1", "a"), proxy("n2", "b")], Interrupt::default());
-    pair.watchers.kill(&doomed, again, &interrupt).await.unwrap();
+    let doomed = [proxy("n1", "a"), proxy("n2", "b")];
+    pair.watchers.kill(&doomed, again).await.unwrap();
     let kill = |id: &str| PodTask::Kill(vec![id.to_owned()]);
     assert_eq!(pair.asked(0), [kill("a")], "a container that was killed and runs again lives");
     assert_eq!(pair.asked(1), [kill("b"), kill("b2")]);
 
-    let error = pair.watchers.kill(&doomed[1..], again, &interrupt).await.unwrap_err();
+    let error = pair.watchers.kill(&doomed[1..], again).await.unwrap_err();
     assert_eq!(format!("{error:#}"), "node n2: pod watch-1: it says no more");
-    let unwatched = pair.watchers.kill(&[proxy("n3", "a")], again, &interrupt).await.unwrap_err();
+    let unwatched = pair.watchers.kill(&[proxy("n3", "a")], again).await.unwrap_err();
     assert_eq!(format!("{unwatched:#}"), "node n3: the node has no watcher");
 }
 
@@ -115,9 +111,9 @@ async fn after_a_missing_container_the_new_list_is_killed() {
 async fn a_restart_waits_for_the_program() {
     let started = Scripted::Takes(RUNS_AGAIN, json!(7));
     let watchers = pair(vec![started, Scripted::Answers(Value::Null)], Vec::new()).watchers;
-    let (one, interrupt) = (proxy("n1", "a"), Interrupt::default());
-    assert_eq!(watchers.restart(&one, &interrupt).await.unwrap(), Some(7));
-    assert_eq!(watchers.restart(&one, &interrupt).await.unwrap(), None);
-    let error = watchers.restart(&one, &interrupt).await.unwrap_err().to_string();
+    let one = proxy("n1", "a");
+    assert_eq!(watchers.restart(&one).await.unwrap(), Some(7));
+    assert_eq!(watchers.restart(&one).await.unwrap(), None);
+    let error = watchers.restart(&one).await.unwrap_err().to_string();
     assert_eq!(error, "leno-bench-1/n1/leno-proxy on node n1 cannot be restarted");
 }

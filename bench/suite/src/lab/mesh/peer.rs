@@ -38,7 +38,6 @@ pub(super) struct Peer {
     python: Option<String>,
     /// The flag that makes it print its version; `None` if the name of its file stands for that.
     version: Option<String>,
-    /// Its main file.
     file: String,
     /// Files that it has only in some scenarios; their templates are empty in the others.
     #[serde(default)]
@@ -70,13 +69,10 @@ pub(super) struct Exclusion {
 enum Condition {
     /// Services call others.
     Calls,
-    /// There is any disturbance.
     Disturbed,
-    /// Routes change.
     Pushed,
     /// Any configuration changes.
     Revised,
-    /// Connections are upgraded.
     Upgraded,
     /// The load is TCP, and nginx lacks a module for it.
     NoRelay,
