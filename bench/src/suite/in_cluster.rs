@@ -1,6 +1,6 @@
 //! `leno bench run --context`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use leno_charts::Values;
 use leno_suite::cluster::{self, BenchCluster, Mesh};
@@ -64,7 +64,7 @@ impl ClusterOptions {
     ) -> Result<()> {
         let meshes: Vec<Mesh> =
             meshes.iter().map(|name| Mesh::named(name)).collect::<Result<_, _>>()?;
-        self.is_of_use(&meshes)?;
+        is_of_use(&self.set, &meshes)?;
         let real = options.application.as_deref();
         let real = real.map(|file| Images::read(file, &options.scenarios)).transpose()?;
         let image = self.image.clone();
@@ -83,16 +83,6 @@ impl ClusterOptions {
             say_scale(run.options.scale);
             cluster::run(&mut run, ground).await
         })
-    }
-
-    /// Refuses options that would have no effect.
-    fn is_of_use(&self, meshes: &[Mesh]) -> Result<()> {
-        if !self.set.is_empty() && !meshes.contains(&Mesh::Leno) {
-            bail!(
-                "--set is what Leno is told when it is installed: add leno to --mesh, or leave --set out"
-            );
-        }
-        Ok(())
     }
 
     /// The values of Leno's installation: strict mTLS, as in the lab, and images from the same
@@ -114,6 +104,15 @@ impl ClusterOptions {
     }
 }
 
+/// Refuses values that would have no effect.
+fn is_of_use(set: &[String], meshes: &[Mesh]) -> Result<()> {
+    ensure!(
+        set.is_empty() || meshes.contains(&Mesh::Leno),
+        "--set is what Leno is told when it is installed: add leno to --mesh, or leave --set out"
+    );
+    Ok(())
+}
+
 /// The registry and the tag of an image; `None` if it has no tag.
 fn beside(image: &str) -> Option<(&str, &str)> {
     let (registry, name) = image.rsplit_once('/').unwrap_or(("", image));
@@ -130,15 +129,9 @@ mod tests {
 
     #[test]
     fn values_of_an_installation_are_refused_if_leno_is_not_installed() {
-        let place = ClusterOptions {
-            cluster: true,
-            which: Cluster { kubeconfig: None, context: None },
-            image: None,
-            no_install: false,
-            set: vec!["mtls=off".into()],
-        };
-        place.is_of_use(&[Mesh::None, Mesh::Leno]).unwrap();
-        let refused = place.is_of_use(&[Mesh::None, Mesh::Linkerd]).unwrap_err().to_string();
+        let set = ["mtls=off".to_owned()];
+        is_of_use(&set, &[Mesh::None, Mesh::Leno]).unwrap();
+        let refused = is_of_use(&set, &[Mesh::None, Mesh::Linkerd]).unwrap_err().to_string();
         assert!(refused.contains("add leno to --mesh"), "{refused}");
     }
 

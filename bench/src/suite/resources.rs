@@ -74,17 +74,10 @@ fn shown(args: &Resources, analysis: &Analysis) -> Result<Vec<String>> {
         }
         return Ok(args.columns.clone());
     }
-    let there = |name: &str| analysis.sequences.iter().any(|one| one.columns.contains_key(name));
-    let usual: Vec<String> =
-        USUAL.iter().filter(|name| there(name)).map(|name| (*name).to_owned()).collect();
-    if !usual.is_empty() {
-        return Ok(usual);
-    }
-    let mut all: Vec<String> =
-        analysis.sequences.iter().flat_map(|one| one.columns.keys().cloned()).collect();
-    all.sort();
-    all.dedup();
-    Ok(all)
+    let all = analysis.columns();
+    let usual: Vec<&str> = USUAL.into_iter().filter(|name| all.contains(name)).collect();
+    let shown = if usual.is_empty() { all } else { usual };
+    Ok(shown.into_iter().map(str::to_owned).collect())
 }
 
 fn tables(analysis: &Analysis, shown: &[String]) -> String {

@@ -11,7 +11,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::cost::Price;
-use crate::record::{Record, of_one_generator};
+use crate::record::{Record, in_words, of_one_generator};
 use crate::{compare, scenario};
 
 pub use claim::{Claim, claims};
@@ -28,13 +28,10 @@ pub enum Verdict {
     NotMeasurableHere,
 }
 
+/// As in JSON, with spaces.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Holds => "holds",
-            Self::DoesNotHoldHere => "does not hold here",
-            Self::NotMeasurableHere => "not measurable here",
-        })
+        f.pad(&in_words(self))
     }
 }
 

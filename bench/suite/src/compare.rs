@@ -1,6 +1,6 @@
 //! Compares two runs, and lists what makes them hard to compare.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -85,11 +85,6 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     Comparison { caveats, rows }
 }
 
-/// The settings that the run installed a mesh with; empty for the defaults.
-fn told(record: &Record) -> String {
-    record.cluster.as_ref().map(|cluster| cluster.told.join(", ")).unwrap_or_default()
-}
-
 /// The origin of a mesh that the run did not install.
 const FOUND: &str = "was there, as its owner has it";
 
@@ -164,29 +159,28 @@ fn of_places(one: &Record, two: &Record) -> Vec<String> {
 
 /// The versions, settings and origins of a mesh.
 fn of_mesh(one: &Record, two: &Record) -> Vec<String> {
-    let words = |record: &Record| {
+    different(one, two, |record| {
+        let told = record.cluster.as_ref().map(|cluster| cluster.told.join(", "));
         let (version, origin) = (record.mesh_version.clone(), came(record).to_owned());
-        [("versions", version), ("settings", told(record)), ("origins", origin)]
-    };
-    different(words(one), words(two), &one.mesh)
+        [("versions", version), ("settings", told.unwrap_or_default()), ("origins", origin)]
+    })
 }
 
 /// What makes the load of a mesh, and how it is captured.
 fn of_load(one: &Record, two: &Record) -> Vec<String> {
-    let words = |record: &Record| {
+    different(one, two, |record| {
         let rate = record.rate_per_s.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
         let (capture, generator) = (record.capture.clone(), record.generator.clone());
         [("captures", capture), ("generators", generator), ("rates", rate)]
-    };
-    different(words(one), words(two), &one.mesh)
+    })
 }
 
-fn different<const N: usize>(
-    one: [(&'static str, String); N],
-    two: [(&'static str, String); N],
-    of: &str,
+fn different(
+    one: &Record,
+    two: &Record,
+    facts: impl Fn(&Record) -> [(&'static str, String); 3],
 ) -> Vec<String> {
-    let all = unequal(one, two).into_iter();
+    let (of, all) = (&one.mesh, unequal(facts(one), facts(two)).into_iter());
     all.map(|(what, one, two)| format!("different {what} of {of} ({one} and {two})")).collect()
 }
 
@@ -242,10 +236,8 @@ pub fn within(records: &[Record]) -> Vec<String> {
     each_once(found)
 }
 
-fn each_once(mut found: Vec<String>) -> Vec<String> {
-    found.sort();
-    found.dedup();
-    found
+fn each_once(found: impl IntoIterator<Item = String>) -> Vec<String> {
+    found.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The scenarios that ran the real application: information for the reader, not a difference
@@ -254,7 +246,7 @@ pub fn real_applications(records: &[Record]) -> Vec<String> {
     let line = |record: &Record| {
         Some(format!("{} is the real application ({})", record.scenario, real(record)?))
     };
-    each_once(measured(records).into_iter().filter_map(line).collect())
+    each_once(measured(records).into_iter().filter_map(line))
 }
 
 /// The records with figures; the others are not compared.

@@ -334,9 +334,14 @@ pub enum MarkKind {
 /// As in records, with spaces.
 impl fmt::Display for MarkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = serde_json::to_string(self).map_err(|_| fmt::Error)?;
-        f.write_str(&name.trim_matches('"').replace('-', " "))
+        f.pad(&in_words(self))
     }
+}
+
+/// The name of a variant as records have it, with spaces.
+pub(crate) fn in_words(variant: &impl Serialize) -> String {
+    let name = serde_json::to_string(variant).expect("a name is text");
+    name.trim_matches('"').replace(['-', '_'], " ")
 }
 
 impl MarkKind {

@@ -10,10 +10,10 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::chart::{Chart, Scale, Series, as_preferred, colour};
@@ -128,6 +128,12 @@ fn keep(samples: &[f64], wanted: impl Fn(f64) -> bool) -> Vec<f64> {
 }
 
 impl Analysis {
+    /// The names of all columns, sorted.
+    pub fn columns(&self) -> Vec<&str> {
+        let all = self.sequences.iter().flat_map(|one| one.columns.keys());
+        all.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// The chart of one column as SVG, without the sequences that lack it.
     ///
     /// # Errors
@@ -140,17 +146,8 @@ impl Analysis {
             .filter_map(|(nth, one)| Some((nth, &one.name, one.columns.get(column)?)))
             .map(|(nth, name, column)| series(name, nth, column))
             .collect();
-        if series.is_empty() {
-            let mut there: Vec<&str> = self
-                .sequences
-                .iter()
-                .flat_map(|one| one.columns.keys())
-                .map(String::as_str)
-                .collect();
-            there.sort_unstable();
-            there.dedup();
-            bail!("there is no column {column:?}; there are: {}", there.join(", "));
-        }
+        let there = self.columns().join(", ");
+        ensure!(!series.is_empty(), "there is no column {column:?}; there are: {there}");
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
         let chart = Chart {
             title: format!("{column} by requests/s"),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
 use leno_kube::ResourceExt as _;
 use leno_operate::{statuses, unstartable};
+use regex::Regex;
 
 use super::names::CONTAINER;
 use crate::pod_program::POD;
@@ -94,20 +95,11 @@ fn ended(container: &ContainerStatus) -> String {
 
 /// Removes line breaks and colours from a text.
 fn plain(text: &str) -> String {
-    let mut line = String::new();
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        // A control sequence (ECMA-48, 5.4) ends with the first character in this range.
-        if c == '\u{1b}' && chars.next_if_eq(&'[').is_some() {
-            chars.by_ref().find(|end| ('@'..='~').contains(end));
-        } else if !c.is_control() && !c.is_whitespace() {
-            line.push(c);
-        } else if !line.is_empty() && !line.ends_with(' ') {
-            line.push(' ');
-        }
-    }
-    line.truncate(line.trim_end().len());
-    line
+    // A control sequence (ECMA-48, 5.4) ends with the first character of this range.
+    let sequences = Regex::new(r"\x1b\[[^@-~]*[@-~]?").expect("a test uses it");
+    let text = sequences.replace_all(text, "");
+    let words = text.split(|c: char| c.is_control() || c.is_whitespace());
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// The option that sets the image of a container of the bench.

@@ -111,8 +111,8 @@ pub(super) fn measure(options: &Options, case: &Case<'_>, mut record: Record) ->
         record.control_rss_kib = RssKib::default();
     }
     record.marks.extend(search::missed(case.scenario, &record));
-    record.marks.extend(environment.parts.marks());
-    beside.keep(case.scenario, &mut record);
+    record.marks.extend(environment.parts.mark());
+    beside.keep(case.scenario, &mut record)?;
     write_raw(&options.out, &record, "usage", &readings.table())?;
     write_raw(&options.out, &record, "latency", &table(&report.buckets))?;
     environment.remove()?;
@@ -208,7 +208,7 @@ impl LabEnvironment {
             let ended = beside.into_iter().map(|one| generator::end(one, interrupt));
             let ended: Vec<_> = ended.zip(running).collect();
             interrupt.check()?;
-            Ok((report, DuringLoad::of(case.scenario, ended, charged)?))
+            Ok((report, DuringLoad { ended, charged, revisions: 0 }))
         };
         let Some(disturbance) = case.scenario.disturbance else {
             return load(mpsc::channel().0);
@@ -273,53 +273,38 @@ fn disturbed<T: Send>(
     })
 }
 
-#[derive(Clone, Debug, Default)]
+/// What went on beside the measured load.
 struct DuringLoad {
-    floods: Vec<FloodResult>,
-    websockets: Option<Report>,
-    charged: BTreeMap<String, u64>,
-    /// Why that is unknown.
-    uncharged: Option<String>,
+    /// What the loads beside it reported, each with whether it still ran when the measured one ended.
+    ended: Vec<(Result<Report>, Result<bool>)>,
+    charged: Result<BTreeMap<String, u64>>,
     revisions: u64,
 }
 
 impl DuringLoad {
-    /// What the loads beside the measured one reported, each with whether it still ran when that ended.
-    fn of(
-        scenario: &Scenario,
-        mut ended: Vec<(Result<Report>, Result<bool>)>,
-        charged: Result<BTreeMap<String, u64>>,
-    ) -> Result<Self> {
-        let mut during = Self::default();
+    /// Adds it to a record. An unknown result of a flood is only a mark.
+    fn keep(mut self, scenario: &Scenario, record: &mut Record) -> Result<()> {
+        record.revisions = self.revisions;
         if scenario.neighbours.is_empty() {
-            during.websockets = ended.pop().map(|(report, _)| report).transpose()?;
-            return Ok(during);
+            let websockets = self.ended.pop().map(|(report, _)| report).transpose()?;
+            record.websockets = websockets.map(|all| WebSockets::of(scenario, &all));
+            return Ok(());
         }
         let known = |error: anyhow::Error| format!("{error:#}");
-        match charged {
-            Ok(charged) => during.charged = charged,
-            Err(error) => during.uncharged = Some(known(error)),
+        let floods = scenario.neighbours.iter().enumerate().zip(self.ended);
+        for ((nth, one), (report, lasted)) in floods {
+            let (workload, sends) = (scenario::neighbour(nth), one.sends);
+            let (report, lasted) = (report.map_err(known), lasted.map_err(known));
+            FloodResult { workload, sends, report, lasted }.keep(record);
         }
-        let floods = scenario.neighbours.iter().enumerate().zip(ended);
-        let floods = floods.map(|((nth, one), (report, lasted))| FloodResult {
-            workload: scenario::neighbour(nth),
-            sends: one.sends,
-            report: report.map_err(known),
-            lasted: lasted.map_err(known),
-        });
-        during.floods = floods.collect();
-        Ok(during)
-    }
-
-    fn keep(&self, scenario: &Scenario, record: &mut Record) {
-        record.revisions = self.revisions;
-        self.floods.iter().for_each(|flood| flood.keep(record));
-        record.charged_bytes.clone_from(&self.charged);
-        record.marks.extend(self.uncharged.as_ref().map(|why| Mark {
-            kind: MarkKind::FloodUnreported,
-            why: format!("what buffers and connections took: {why}"),
-        }));
-        record.websockets = self.websockets.as_ref().map(|all| WebSockets::of(scenario, all));
+        match self.charged {
+            Ok(charged) => record.charged_bytes = charged,
+            Err(why) => record.marks.push(Mark {
+                kind: MarkKind::FloodUnreported,
+                why: format!("what buffers and connections took: {why:#}"),
+            }),
+        }
+        Ok(())
     }
 }
 
@@ -410,7 +395,7 @@ mod tests {
         ];
         let charged = Err(anyhow::anyhow!("no status"));
         let mut record = Record::default();
-        DuringLoad::of(&scenario, ended, charged).unwrap().keep(&scenario, &mut record);
+        DuringLoad { ended, charged, revisions: 0 }.keep(&scenario, &mut record).unwrap();
         let floods = record.floods.iter().map(|one| (&*one.workload, one.requests, one.errors));
         assert_eq!(floods.collect::<Vec<_>>(), [("neighbour", 90, 40), ("neighbour-2", 9, 2)]);
         let marks: Vec<_> = record.marks.iter().map(|mark| mark.kind).collect();

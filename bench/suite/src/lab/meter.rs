@@ -89,15 +89,11 @@ impl LabComponents {
     }
 
     /// The mark for floods that pass through the processes of what is measured.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
+    pub(crate) fn mark(&self) -> Option<Mark> {
         let floods = self.groups.iter().any(|one| one.role == Role::Neighbour);
         let is_shared = floods && self.shared.len() == 1;
-        is_shared
-            .then(|| Mark {
-                kind: MarkKind::SharedProxies,
-                why: "one process carries the flood as well".to_owned(),
-            })
-            .into_iter()
+        let why = "one process carries the flood as well".to_owned();
+        is_shared.then_some(Mark { kind: MarkKind::SharedProxies, why })
     }
 
     /// The memory of the proxies, with the brokers of node mode, and of the process that supervises them.

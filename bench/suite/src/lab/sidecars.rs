@@ -157,9 +157,8 @@ impl Sidecars {
                 port,
                 process: None,
             });
-            let program = sidecars.program.clone();
             if let Some(last) = sidecars.all.last_mut() {
-                last.start(&program)?;
+                last.start(program)?;
             }
         }
         for sidecar in &mut sidecars.all {
@@ -175,10 +174,9 @@ impl Sidecars {
 
     /// Stops every proxy and starts it again.
     pub(crate) fn restart_all(&mut self) -> Result<()> {
-        let program = self.program.clone();
         for sidecar in &mut self.all {
             sidecar.end();
-            sidecar.start(&program)?;
+            sidecar.start(&self.program)?;
         }
         Ok(())
     }
@@ -196,12 +194,11 @@ impl Sidecars {
 
     /// Stops the client's proxy and starts it again; returns the moment before its exec.
     pub(crate) fn restart_client(&mut self) -> Result<Instant> {
-        let program = self.program.clone();
         let client = self.all.iter_mut().find(|one| is_client(&one.instance));
         let client = client.context("the lab has no client")?;
         client.end();
         let before = Instant::now();
-        client.start(&program)?;
+        client.start(&self.program)?;
         Ok(before)
     }
 }

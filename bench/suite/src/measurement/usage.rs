@@ -92,19 +92,17 @@ struct UsageByRole {
 impl Reading {
     pub(crate) fn add(&mut self, node: &str, look: NodeCounters, watched: &[Component]) {
         let NodeCounters { boot_id, at_us, containers, connections, whole } = look;
-        for (id, processes) in containers {
-            let Some(whose) = watched.iter().find(|one| one.id == id && one.node == node) else {
-                continue;
-            };
-            let (whose, boot_id) = (whose.clone(), boot_id.clone());
-            self.components.insert(id, ComponentCounters { whose, boot_id, processes });
-        }
-        self.nodes.insert(node.to_owned());
-        self.moments.entry(boot_id.clone()).or_insert(at_us);
-        if let Some(whole) = whole {
-            self.kernels.entry(boot_id).or_insert(whole);
-        }
-        self.connections = self.connections.max(connections.unwrap_or_default());
+        let of_container = |(id, processes): (String, Vec<Process>)| {
+            let whose = watched.iter().find(|one| one.id == id && one.node == node)?.clone();
+            Some((id, ComponentCounters { whose, boot_id: boot_id.clone(), processes }))
+        };
+        self.extend(Self {
+            components: containers.into_iter().filter_map(of_container).collect(),
+            nodes: [node.to_owned()].into(),
+            moments: [(boot_id.clone(), at_us)].into(),
+            kernels: whole.map(|whole| (boot_id.clone(), whole)).into_iter().collect(),
+            connections: connections.unwrap_or_default(),
+        });
     }
 
     /// Adds later reports of other nodes.

@@ -1,6 +1,6 @@
 //! The contents of a report: the figures of every scenario and mesh over their rounds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell::{Cell, REFERENCES};
 use super::generators::{self, Agreement};
@@ -37,12 +37,11 @@ impl Summary {
             Cell::of(group).compared(of(NONE), REFERENCES.map(of))
         };
         let cells = groups.iter().map(cell).collect();
-        let mut left_out: Vec<(String, String, String)> = records
+        let left_out: BTreeSet<(String, String, String)> = records
             .iter()
             .filter_map(|one| Some((one.scenario.clone(), one.mesh.clone(), one.left_out.clone()?)))
             .collect();
-        left_out.sort();
-        left_out.dedup();
+        let left_out = left_out.into_iter().collect();
         let versions = records
             .iter()
             .filter(|record| !record.mesh_version.is_empty())
@@ -58,14 +57,8 @@ impl Summary {
 
     /// The titles of the scenarios, and their cells.
     pub(crate) fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
-        let mut found: Vec<(String, Vec<&Cell>)> = Vec::new();
-        for cell in &self.cells {
-            match found.last_mut().filter(|(title, _)| *title == cell.title()) {
-                Some((_, cells)) => cells.push(cell),
-                None => found.push((cell.title(), vec![cell])),
-            }
-        }
-        found
+        let scenarios = self.cells.chunk_by(|one, next| one.title() == next.title());
+        scenarios.map(|cells| (cells[0].title(), cells.iter().collect())).collect()
     }
 }
 

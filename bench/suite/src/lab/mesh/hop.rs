@@ -97,19 +97,6 @@ impl Hop {
         revised && !self.services.is_empty()
     }
 
-    /// The revision of the pushed configuration; `None` if configurations are not pushed to this
-    /// proxy.
-    pub(super) fn pushed(&self) -> Option<u64> {
-        let pushes = matches!(self.disturbance, Some(Disturbance::Push { .. }));
-        (pushes && self.is_revised()).then_some(self.revision)
-    }
-
-    /// The endpoints of this revision; `None` if they do not change or this proxy calls no service.
-    pub(super) fn churning(&self) -> Option<&[SocketAddrV4]> {
-        let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
-        (churns && self.is_revised()).then_some(&self.endpoints[..])
-    }
-
     pub(super) fn file(&self, file: &str) -> String {
         let template = TEMPLATES.iter().find(|(files, _)| files.contains(&file));
         let (_, template) = template.expect("a test makes every file");
@@ -119,6 +106,9 @@ impl Hop {
 
     /// A template with the values of this hop; `file` is the file that it is for.
     pub(super) fn render(&self, file: &str, template: &str) -> String {
+        let disturbance = self.disturbance.filter(|_| self.is_revised());
+        let pushes = matches!(disturbance, Some(Disturbance::Push { .. }));
+        let churns = matches!(disturbance, Some(Disturbance::Churn { .. }));
         let own = self.workloads.iter().find(|(name, _)| *name == self.workload);
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -131,8 +121,8 @@ impl Hop {
             at => self.directory.to_string_lossy().into_owned(),
             roots => fs::read_to_string(self.directory.join("roots.pem")).unwrap_or_default(),
             revised => self.is_revised(),
-            pushed => self.pushed(),
-            churning => Serde(self.churning()),
+            pushed => pushes.then_some(self.revision),
+            churning => Serde(churns.then_some(&self.endpoints)),
             pushed_header => PUSHED,
             outbound => OUTBOUND,
             inbound => INBOUND,
