@@ -6,15 +6,13 @@ use tokio::net::TcpStream;
 
 use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::Protocol;
-use crate::http1::ResponseReader;
+use crate::http1::{Response, ResponseReader};
 
 /// Bytes of one read of HTTP/1.1, and of bytes that come back.
 const HTTP1_READ: usize = 16 * 1024;
 const ECHO_READ: usize = 64 * 1024;
 /// The largest number of unparsed bytes: one response head.
 const MAX_UNPARSED: usize = 64 * 1024 + HTTP1_READ;
-/// Most bytes of the response to an upgrade.
-const MAX_HEAD: usize = 4096;
 
 /// A slot: a connection, which may be closed.
 pub(super) struct StreamConnection {
@@ -88,35 +86,15 @@ impl StreamConnection {
             // Ends at the time limit of the request.
             std::future::pending::<()>().await;
         }
-        self.buffer.clear();
-        let mut reader = ResponseReader::new(self.head_request, false);
-        loop {
-            let response = match stream.read_buf(&mut self.buffer).await {
-                Ok(0) => reader
-                    .finish()
-                    .map_err(|_| RequestFailure::CLOSED)?
-                    .ok_or(RequestFailure::CLOSED)?,
-                Ok(_) if self.buffer.len() > MAX_UNPARSED => return Err(RequestFailure::MALFORMED),
-                Ok(_) => {
-                    let (used, response) =
-                        reader.read(&self.buffer).map_err(|_| RequestFailure::MALFORMED)?;
-                    self.buffer.drain(..used);
-                    match response {
-                        Some(response) => response,
-                        None => continue,
-                    }
-                }
-                Err(_) => return Err(RequestFailure::RESET),
-            };
-            *body_bytes = response.body_len;
-            if !self.buffer.is_empty() {
-                return Err(RequestFailure::MALFORMED);
-            }
-            if !response.keep_alive {
-                self.stream = None;
-            }
-            return RequestFailure::of_status(response.status).map_or(Ok(()), Err);
+        let response = read(stream, &mut self.buffer, self.head_request).await?;
+        *body_bytes = response.body_len;
+        if !self.buffer.is_empty() {
+            return Err(RequestFailure::MALFORMED);
         }
+        if !response.keep_alive {
+            self.stream = None;
+        }
+        RequestFailure::of_status(response.status).map_or(Ok(()), Err)
     }
 
     /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both directions.
@@ -159,8 +137,32 @@ async fn dial(dialler: &mut Dialler) -> Result<TcpStream, RequestFailure> {
     Ok(stream)
 }
 
-/// Upgrades a connection. The server sends nothing but the response until it receives something, so that the bytes that are
-/// read end with the head.
+/// Reads one response; `buffer` has what follows it.
+async fn read(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    head_request: bool,
+) -> Result<Response, RequestFailure> {
+    buffer.clear();
+    let mut reader = ResponseReader::new(head_request, false);
+    loop {
+        match stream.read_buf(buffer).await {
+            Ok(0) => return reader.finish().ok().flatten().ok_or(RequestFailure::CLOSED),
+            Ok(_) if buffer.len() > MAX_UNPARSED => return Err(RequestFailure::MALFORMED),
+            Ok(_) => {
+                let (used, response) =
+                    reader.read(buffer).map_err(|_| RequestFailure::MALFORMED)?;
+                buffer.drain(..used);
+                if let Some(response) = response {
+                    return Ok(response);
+                }
+            }
+            Err(_) => return Err(RequestFailure::RESET),
+        }
+    }
+}
+
+/// Upgrades a connection. The server sends nothing but the response until it receives something.
 async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure> {
     let rest = url.trim_start_matches("http://");
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -170,22 +172,8 @@ async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.map_err(|_| RequestFailure::SEND)?;
-    let mut response = Vec::new();
-    while !response.ends_with(b"\r\n\r\n") {
-        match stream.read_buf(&mut response).await {
-            Ok(0) => return Err(RequestFailure::CLOSED),
-            Ok(_) if response.len() > MAX_HEAD => return Err(RequestFailure::MALFORMED),
-            Ok(_) => {}
-            Err(_) => return Err(RequestFailure::RESET),
-        }
-    }
-    let status =
-        response.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    match status {
-        Some(101) => Ok(()),
-        Some(status) => {
-            Err(RequestFailure::of_status(status).unwrap_or(RequestFailure::STATUS_OTHER))
-        }
-        None => Err(RequestFailure::MALFORMED),
+    match read(stream, &mut Vec::new(), false).await?.status {
+        101 => Ok(()),
+        status => Err(RequestFailure::of_status(status).unwrap_or(RequestFailure::STATUS_OTHER)),
     }
 }
