@@ -256,7 +256,7 @@ fn begin(
     let line = (head.version().as_str(), head.method(), head.target());
     let arrival = Arrival::Inbound { mark };
     let (registry, of) = (&shared.parts.registry, || (head.authority(), head.headers()));
-    let begun = registry.begin_with(arrival, line, of, || head.trace_headers());
+    let begun = registry.begin(arrival, line, of, || head.trace_headers());
     begun.came_from(|| edge.identity());
     begun
 }

@@ -96,9 +96,9 @@ pub(crate) fn unrouted<R: Request>(
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
     };
-    let begun = shared.registry.begin(Arrival::Outbound, (version, head.method(), &target), || {
-        (head.authority(), head.headers())
-    });
+    let line = (version, head.method(), &*target);
+    let of = || (head.authority(), head.headers());
+    let begun = shared.registry.begin(Arrival::Outbound, line, of, || head.trace_headers());
     let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(cause)));
     let edge = shared.registry.edge(&shared.outside());
     edge.error(cause);

@@ -151,8 +151,7 @@ pub(crate) async fn forward<R: Hedgeable>(
     let head = request.view();
     let line = (head.version().as_str(), head.method(), head.target());
     let of = || (head.authority(), head.headers());
-    let mut begun =
-        shared.registry.begin_with(Arrival::Outbound, line, of, || head.trace_headers());
+    let mut begun = shared.registry.begin(Arrival::Outbound, line, of, || head.trace_headers());
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {

@@ -79,7 +79,8 @@ mod tests {
     fn request((registry, edge): &(Registry, Rc<Edge>), trace: u128, status: u16) {
         let parent = format!("00-{trace:032x}-00000000000000aa-01");
         let headers = || ("cart", std::iter::once(("traceparent", parent.as_bytes())));
-        let begun = registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers);
+        let begun =
+            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers, || headers().1);
         registry.end(edge, &begun, &Outcome { status, ..Outcome::default() });
     }
 
@@ -110,7 +111,8 @@ mod tests {
         let worker = worker("obs/collector:4317,sampling=0%");
         let parent = "00-00000000000000000000000000000abc-00000000000000aa-00";
         let headers = || ("cart", std::iter::once(("traceparent", parent.as_bytes())));
-        let begun = worker.0.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers);
+        let begun =
+            worker.0.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers, || headers().1);
         worker.0.end(&worker.1, &begun, &Outcome { status: 200, ..Outcome::default() });
         assert!(worker.1.exemplars.borrow().is_none());
         // Nor are those whose span is lost.

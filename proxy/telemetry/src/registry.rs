@@ -275,24 +275,11 @@ impl Registry {
         self.access.is_some()
     }
 
-    /// Starts a request with this version of HTTP, `of` its authority and headers. Of the request only as much is
-    /// read and copied as the access log, an open tap and traces need.
+    /// Starts a request with this version of HTTP, `of` its authority and headers. `trace_headers`: those of its
+    /// headers that are about traces, perhaps among others. Of the request only as much is read and copied as the
+    /// access log, an open tap and traces need.
     #[must_use]
-    pub fn begin<'h, H>(
-        &self,
-        arrival: Arrival,
-        (protocol, method, target): (&'static str, &str, &[u8]),
-        of: impl Fn() -> (&'h str, H),
-    ) -> Begun
-    where
-        H: Iterator<Item = (&'h str, &'h [u8])>,
-    {
-        self.begin_with(arrival, (protocol, method, target), &of, || of().1)
-    }
-
-    /// The same. `trace_headers`: those of its headers that are about traces, perhaps among others.
-    #[must_use]
-    pub fn begin_with<'h, H, T>(
+    pub fn begin<'h, H, T>(
         &self,
         arrival: Arrival,
         (protocol, method, target): (&'static str, &str, &[u8]),

@@ -44,8 +44,12 @@ fn cost(registry: &Registry, headers: &[(&str, &[u8])]) -> Cost {
     let read = std::cell::Cell::new(0);
     let note = || read.set(read.get() + 1);
     // The first one finds room for its status.
-    let first =
-        registry.begin(Arrival::INBOUND, ("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
+    let first = registry.begin(
+        Arrival::INBOUND,
+        ("HTTP/1.1", "GET", b"/"),
+        || ("", std::iter::empty()),
+        std::iter::empty,
+    );
     registry.end(&edge, &first, &outcome);
     drop(first);
     let labels = RouteLabels {
@@ -55,8 +59,12 @@ fn cost(registry: &Registry, headers: &[(&str, &[u8])]) -> Cost {
         rule: "0".into(),
     };
     let route = registry.route(&labels);
-    let mut first =
-        registry.begin(Arrival::INBOUND, ("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
+    let mut first = registry.begin(
+        Arrival::INBOUND,
+        ("HTTP/1.1", "GET", b"/"),
+        || ("", std::iter::empty()),
+        std::iter::empty,
+    );
     first.counts_with(&route);
     registry.end(&edge, &first, &outcome);
     drop(first);
@@ -64,10 +72,11 @@ fn cost(registry: &Registry, headers: &[(&str, &[u8])]) -> Cost {
     let before = ALLOCATIONS.get();
     for _ in 0..REQUESTS {
         let line = ("HTTP/1.1", "GET", &b"/items?id=1"[..]);
-        let mut begun = registry.begin(Arrival::INBOUND, line, || {
+        let of = || {
             note();
             ("cart.shop", headers.iter().copied())
-        });
+        };
+        let mut begun = registry.begin(Arrival::INBOUND, line, of, || of().1);
         begun.came_from(|| {
             note();
             None

@@ -43,7 +43,8 @@ fn paths_and_clients_fill_neither_the_page_nor_the_memory() {
         let counted = registry.edge(&edge(nth % CLIENTS));
         let target = format!("/items/{nth}?id={nth}");
         let line = ("HTTP/1.1", "GET", target.as_bytes());
-        let begun = registry.begin(Arrival::INBOUND, line, || ("", std::iter::empty()));
+        let begun =
+            registry.begin(Arrival::INBOUND, line, || ("", std::iter::empty()), std::iter::empty);
         registry.end(&counted, &begun, &Outcome { status: 200, ..Outcome::default() });
     }
     let held = BYTES.get() - before;

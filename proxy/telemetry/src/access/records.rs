@@ -98,8 +98,12 @@ mod tests {
             mtls: true,
         });
         let headers = || ("cart", headers.iter().map(|(name, value)| (*name, value.as_bytes())));
-        let mut begun =
-            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", target.as_bytes()), headers);
+        let mut begun = registry.begin(
+            Arrival::Outbound,
+            ("HTTP/2", "GET", target.as_bytes()),
+            headers,
+            || headers().1,
+        );
         begun.routed(|| "HTTPRoute shop/cart rule 0".into());
         registry.end(&edge, &begun, &Outcome { status: 503, ..Outcome::default() });
     }

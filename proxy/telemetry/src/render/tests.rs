@@ -177,15 +177,17 @@ fn a_request_is_counted_with_the_rule_that_it_followed() {
     let edge = registry.edge(&labels("cart-0"));
     let route = registry.route(&rule("HTTPRoute shop/cart", "canary"));
     let _unused = registry.route(&rule("", ""));
-    let mut begun = registry
-        .begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    let begin = || {
+        let (line, of) = (("HTTP/1.1", "GET", &b"/"[..]), || ("cart", std::iter::empty()));
+        registry.begin(Arrival::Outbound, line, of, std::iter::empty)
+    };
+    let mut begun = begin();
     begun.counts_with(&route);
     begun.retried();
     begun.failed_there("authorization-denied");
     let outcome = Outcome { status: 403, grpc_status: Some(7), ..Outcome::default() };
     registry.end(&edge, &begun, &outcome);
-    let begun = registry
-        .begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    let begun = begin();
     registry.end(&edge, &begun, &Outcome { status: 200, ..Outcome::default() });
 
     let mut sum = registry.snapshot();

@@ -32,7 +32,12 @@ fn request(taps: &Taps, target: &str, status: u16) {
     let registry = Registry::new().with_taps(taps.clone());
     let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
     let line = ("HTTP/1.1", "GET", target.as_bytes());
-    let begun = registry.begin(Arrival::Outbound, line, || ("cart.shop", headers.into_iter()));
+    let begun = registry.begin(
+        Arrival::Outbound,
+        line,
+        || ("cart.shop", headers.into_iter()),
+        || headers.into_iter(),
+    );
     let edge = registry.edge(&edge(Direction::Outbound));
     let outcome = Outcome { status, ..Outcome::default() };
     registry.end(&edge, &begun, &outcome);
@@ -138,8 +143,14 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
         registry.end(&registry.edge(edge), begun, &outcome);
     };
     // All begin in one second, which the first one spends.
-    let begin =
-        || registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let begin = || {
+        registry.begin(
+            Arrival::Outbound,
+            ("HTTP/2", "GET", b"/"),
+            || ("", std::iter::empty()),
+            std::iter::empty,
+        )
+    };
     let first = begin();
     end(&first, &cart, 503);
     let rest = [begin(), begin(), begin()];
@@ -164,8 +175,14 @@ fn a_request_beyond_the_rate_is_counted_whatever_becomes_of_other_taps_meanwhile
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     let registry = Registry::new().with_taps(taps.clone());
     let labels = registry.edge(&edge(Direction::Outbound));
-    let begin =
-        || registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let begin = || {
+        registry.begin(
+            Arrival::Outbound,
+            ("HTTP/2", "GET", b"/"),
+            || ("", std::iter::empty()),
+            std::iter::empty,
+        )
+    };
     let end = |begun: &crate::Begun| registry.end(&labels, begun, &Outcome::default());
     let version = taps.version();
     let begun: Vec<_> = (0..5).map(|_| begin()).collect();
@@ -194,7 +211,7 @@ fn a_worker_keeps_no_tap_that_was_closed_once_another_request_begins() {
     let registry = Registry::new().with_taps(taps.clone());
     let begin = || {
         let none = || ("", std::iter::empty::<(&str, &[u8])>());
-        drop(registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), none));
+        drop(registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), none, || none().1));
     };
     begin();
     taps.close("t").unwrap();
@@ -222,8 +239,12 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     let taps = Taps::default();
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     let registry = Registry::new().with_taps(taps.clone());
-    let begun =
-        registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+    let begun = registry.begin(
+        Arrival::Outbound,
+        ("HTTP/2", "GET", b"/"),
+        || ("", std::iter::empty()),
+        std::iter::empty,
+    );
     let outbound = edge(Direction::Outbound);
     let first = begun.mark(&outbound, || None);
     assert!(first.is_some());
@@ -243,7 +264,12 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     taps.open("t", filter(&[("marked", "true")])).unwrap();
     for mark in [None, first] {
         let arrival = Arrival::Inbound { mark };
-        let begun = registry.begin(arrival, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+        let begun = registry.begin(
+            arrival,
+            ("HTTP/2", "GET", b"/"),
+            || ("", std::iter::empty()),
+            std::iter::empty,
+        );
         begun.came_from(|| None);
         registry.end(&registry.edge(&edge(Direction::Inbound)), &begun, &outcome);
     }
@@ -263,8 +289,12 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     let state = [("tracestate", "vendor=1")].map(|(name, value)| (name, value.as_bytes()));
     let mut marks = Vec::new();
     for _ in 0..2 {
-        let mut begun =
-            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", state.into_iter()));
+        let mut begun = registry.begin(
+            Arrival::Outbound,
+            ("HTTP/2", "GET", b"/"),
+            || ("", state.into_iter()),
+            || state.into_iter(),
+        );
         begun.routed(|| "HTTPRoute shop/cart rule 0".into());
         marks.push(begun.mark(&outbound, || Some("spiffe://a".into())));
         registry.end(&registry.edge(&outbound), &begun, &outcome);
@@ -283,7 +313,8 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     taps.open("t", filter(&[("followed", other)])).unwrap();
     for member in [format!("leno={id},vendor=1"), "vendor=1".to_owned(), "leno=0".to_owned()] {
         let headers = || [("Tracestate", member.as_bytes())].into_iter();
-        let begun = registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", headers()));
+        let begun =
+            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", headers()), headers);
         let mark = begun.mark(&outbound, || None);
         assert!(mark.is_none_or(|mark| mark.state().is_none()), "it has the line already");
         registry.end(&registry.edge(&outbound), &begun, &outcome);
@@ -301,7 +332,7 @@ fn the_bodies_of_so_many_requests_are_copied_at_a_time() {
     let registry = Registry::new().with_taps(taps.clone());
     let begin = |method: &'static str| {
         let none = || ("", std::iter::empty::<(&str, &[u8])>());
-        registry.begin(Arrival::Outbound, ("HTTP/1.1", method, b"/"), none)
+        registry.begin(Arrival::Outbound, ("HTTP/1.1", method, b"/"), none, || none().1)
     };
     assert!(begin("GET").copies().is_none(), "the tap does not take it");
     let mut begun: Vec<_> = (0..MAX_COPIED).map(|_| begin("POST")).collect();

@@ -121,8 +121,8 @@ fn is_plainly_unsampled(value: &[u8]) -> bool {
     }
 }
 
-/// Whether these are digits in lower case, of which one at least is not 0. One pass without a branch for a digit, which the
-/// compiler turns into vector instructions.
+/// Whether these are digits in lower case, of which one at least is not 0. One pass without a branch for a digit, of
+/// which a release build makes no vector instructions (`docs/decisions/198-what-an-unobserved-request-costs.md`).
 #[inline]
 fn is_id(digits: &[u8]) -> bool {
     let (is_lower, differs) = digits.iter().fold((true, 0), |(is_lower, differs), byte| {

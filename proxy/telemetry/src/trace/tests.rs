@@ -30,7 +30,8 @@ fn request(
 ) -> Vec<(&'static str, String)> {
     let registry = Registry::new().with_traces(Some(Rc::clone(traces)));
     let headers = || ("cart", headers.iter().map(|(name, value)| (*name, value.as_bytes())));
-    let mut begun = registry.begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), headers);
+    let mut begun =
+        registry.begin(Arrival::Outbound, ("HTTP/1.1", "GET", b"/"), headers, || headers().1);
     begun.routed(|| "HTTPRoute shop/cart rule 0".into());
     let outcome = Outcome { status, ..Outcome::default() };
     registry.end(&registry.edge(&edge(Direction::Outbound)), &begun, &outcome);
@@ -142,8 +143,12 @@ fn spans_beyond_the_queue_are_dropped_and_counted() {
     let labels = edge(Direction::Inbound);
     let edge = registry.edge(&labels);
     for _ in 0..MAX_SPANS + 3 {
-        let begun =
-            registry.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
+        let begun = registry.begin(
+            Arrival::Outbound,
+            ("HTTP/2", "GET", b"/"),
+            || ("", std::iter::empty()),
+            std::iter::empty,
+        );
         registry.end(&edge, &begun, &Outcome { status: 200, ..Outcome::default() });
     }
     let page = crate::render(&registry.snapshot(), &[], false);
