@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use leno_transport::Io;
+use leno_transport::{Io, Presence};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::code::Code;
@@ -121,8 +121,11 @@ impl Io for Tunnel {
         self.is_cut = true;
     }
 
-    fn has_left(&self) -> bool {
-        self.stream.as_ref().is_none_or(|stream| stream.reset_reason().is_some())
+    fn presence(&self) -> Presence {
+        match &self.stream {
+            Some(stream) if stream.reset_reason().is_none() => Presence::Here,
+            _ => Presence::Left,
+        }
     }
 }
 

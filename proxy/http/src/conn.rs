@@ -36,7 +36,7 @@ pub struct Conn<S> {
     pub(crate) alarm: Alarm,
     /// The other side has said that it sends no more.
     pub(crate) read_closed: bool,
-    /// Whether the client has left, once it sends no more.
+    /// Whether the client has left. `None` until that was checked.
     pub(crate) departure: Option<Box<DepartureChecks>>,
     /// Bytes of an unfinished message were used up: what follows cannot be read as a message.
     pub(crate) lost: bool,
@@ -220,8 +220,19 @@ impl<S: Io> Conn<S> {
             return Poll::Pending;
         }
         let io = &self.io;
-        ready!(self.departure.get_or_insert_default().poll_left(|| io.has_left(), cx));
+        ready!(self.departure.get_or_insert_default().poll_left(|| io.presence(), cx));
         gone(Cause::Closed)
+    }
+
+    /// Whether the client has left, although nothing was read that says so.
+    pub(crate) fn has_left(&mut self) -> bool {
+        let io = &self.io;
+        self.departure.get_or_insert_default().has_left(|| io.presence())
+    }
+
+    /// Whether [`Self::has_left`] may find something out.
+    pub(crate) fn can_tell_departure(&self) -> bool {
+        !self.departure.as_ref().is_some_and(|checks| checks.is_unknown())
     }
 
     /// Sends a response of our own, to `request` or to bytes that are none. Whether the

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use leno_h2::Stream;
+use leno_transport::Presence;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Io;
@@ -196,8 +197,9 @@ impl<S: Io> Io for CopyClient<'_, S> {
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    fn has_left(&self) -> bool {
-        self.mine.as_ref().is_some_and(|client| client.conn.io.has_left())
+    /// Before the copy has its ticket, the client is another's to watch.
+    fn presence(&self) -> Presence {
+        self.mine.as_ref().map_or(Presence::Here, |client| client.conn.io.presence())
     }
 }
 

@@ -1,47 +1,76 @@
-//! Whether a client that sends no more has closed its socket.
+//! Whether a client has closed its socket, where nothing is read that says so.
 //!
 //! A FIN does not tell: a client that only shuts down its sending direction sends the same one. If it closes its socket
-//! later, that sends nothing, and the proxy has to ask the kernel ([`Io::has_left`](crate::Io::has_left)). Even the socket of a client that
-//! closes at once may seem open when its FIN arrives, because the kernel sends the FIN before it orphans the socket.
+//! later, that sends nothing, and the proxy has to ask the kernel ([`Io::presence`](crate::Io::presence)). Even the socket of a client that
+//! closes at once may seem open when its FIN arrives, because the kernel sends the FIN before it orphans the socket. And no
+//! FIN is read of a client whose upload the server does not take.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use leno_transport::SILENCE;
+use leno_transport::{Presence, SILENCE};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 
 /// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So a departure is noticed
-/// within this time or an eighth of the time since the FIN, and a client that stays costs few checks.
+/// within this time or an eighth of the time since the first check, and a client that stays costs few checks.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
-/// Repeated checks, from the client's FIN on.
+/// The waits between checks.
+#[derive(Debug, Default)]
+pub(crate) struct GrowingWait(Duration);
+
+impl GrowingWait {
+    /// When the next check is due.
+    pub(crate) fn next(&mut self) -> Instant {
+        self.0 = (self.0 + self.0 / 8).clamp(FIRST_WAIT, SILENCE);
+        Instant::now() + self.0
+    }
+}
+
+/// The checks of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// Between the last check and the next one; zero before the first.
-    wait: Duration,
+    /// Nothing here can tell.
+    is_unknown: bool,
+    wait: GrowingWait,
+    /// `None` before the first check.
     next: Option<Instant>,
     alarm: Alarm,
 }
 
 impl DepartureChecks {
-    /// Ready once `has_left` says that the client has closed its socket. The first call checks at once.
+    /// Whether checks are in vain, as an earlier one has shown.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
+    /// Checks now, unless that is in vain.
+    pub(crate) fn has_left(&mut self, presence: impl FnOnce() -> Presence) -> bool {
+        let presence = if self.is_unknown { Presence::Unknown } else { presence() };
+        self.is_unknown = presence == Presence::Unknown;
+        presence == Presence::Left
+    }
+
+    /// Ready once the client has closed its socket. The first call checks at once.
     pub(crate) fn poll_left(
         &mut self,
-        has_left: impl Fn() -> bool,
+        presence: impl Fn() -> Presence,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         loop {
+            if self.is_unknown {
+                return Poll::Pending;
+            }
             if let Some(next) = self.next {
                 ready!(self.alarm.poll_at(next, cx));
             }
-            if has_left() {
+            if self.has_left(&presence) {
                 return Poll::Ready(());
             }
-            self.wait = (self.wait + self.wait / 8).clamp(FIRST_WAIT, SILENCE);
-            self.next = Some(Instant::now() + self.wait);
+            self.next = Some(self.wait.next());
         }
     }
 }
@@ -58,16 +87,30 @@ mod tests {
         let millis = [0, 1, 50, 74, 75, 76, 300, 1000, 5000, 20_000, 31_000, 60_000, 600_000];
         for after in millis.map(Duration::from_millis) {
             let (leaves, asked) = (Instant::now() + after, Cell::new(0));
-            let has_left = || {
+            let presence = || {
                 asked.set(asked.get() + 1);
-                Instant::now() >= leaves
+                if Instant::now() >= leaves { Presence::Left } else { Presence::Here }
             };
             let mut checks = DepartureChecks::default();
-            poll_fn(|cx| checks.poll_left(has_left, cx)).await;
+            poll_fn(|cx| checks.poll_left(presence, cx)).await;
             let bound = (FIRST_WAIT + after / 8).min(SILENCE) + Duration::from_millis(2);
             assert!(leaves.elapsed() <= bound, "{after:?}: {:?}", leaves.elapsed());
             let most = 50 + after.as_secs() as usize / 4;
             assert!(asked.get() <= most, "{after:?}: asked {} times", asked.get());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_cannot_tell_is_asked_once() {
+        let asked = Cell::new(0);
+        let presence = || {
+            asked.set(asked.get() + 1);
+            Presence::Unknown
+        };
+        let mut checks = DepartureChecks::default();
+        let left = poll_fn(|cx| checks.poll_left(presence, cx));
+        assert!(tokio::time::timeout(Duration::from_secs(600), left).await.is_err());
+        assert!(checks.is_unknown() && !checks.has_left(presence));
+        assert_eq!(asked.get(), 1);
     }
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use leno_transport::Io;
+use leno_transport::{Io, Presence};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -170,8 +170,8 @@ impl Io for Channel {
         self.io_mut().reset_on_drop();
     }
 
-    fn has_left(&self) -> bool {
-        self.io().has_left()
+    fn presence(&self) -> Presence {
+        self.io().presence()
     }
 
     fn cut_report(&self) -> Option<u8> {

@@ -8,7 +8,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::{has_left, is_unanswered};
+use crate::{Presence, is_unanswered, presence};
 
 /// A byte stream that reports when a read is worth a buffer, and which socket is below it.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
@@ -56,9 +56,8 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
 
     /// Whether the program at the remote end has closed the connection, so that it does not read
     /// what is sent either. A program that has only shut down its sending side has not left.
-    /// `false` if the byte stream cannot tell.
-    fn has_left(&self) -> bool {
-        self.plain().is_some_and(has_left)
+    fn presence(&self) -> Presence {
+        self.plain().map_or(Presence::Unknown, presence)
     }
 
     /// Whether dropping the stream sends everything that was written, followed by an orderly end,

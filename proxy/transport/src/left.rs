@@ -5,33 +5,56 @@
 //! so that the kernel can be asked: it reports the client's own socket (sock_diag(7)), with an inode as
 //! long as a program holds it.
 
+use std::net::SocketAddr;
+
 use leno_types::canonical;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::diag;
 
-/// Whether the program that made the connection from this machine has closed it, and reads no more.
-/// `false` where the kernel does not know: the program is on another machine.
+/// What is known of the program at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It has closed the connection, and reads no more.
+    Left,
+    /// It holds the connection, though it may send no more.
+    Here,
+    /// Nothing on this side can tell, for as long as the connection lasts: the program is on another machine, or
+    /// what is below the stream does not say.
+    Unknown,
+}
+
+/// What the kernel knows of the program that made the connection.
 #[must_use]
-pub fn has_left(tcp: &TcpStream) -> bool {
+pub fn presence(tcp: &TcpStream) -> Presence {
     let (Ok(client), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {
         // The connection was reset.
-        return true;
+        return Presence::Left;
     };
     let (client, local) = (canonical(client), canonical(local));
-    // Netfilter's REDIRECT is seen on this side only: the client's socket has the original destination.
-    let socket = SockRef::from(tcp);
-    let redirected =
-        || if local.is_ipv4() { socket.original_dst_v4() } else { socket.original_dst_v6() };
     let found = match diag::find(client, local) {
-        Ok(None) => match redirected().ok().and_then(|address| address.as_socket()) {
-            Some(original) => diag::find(client, canonical(original)),
-            None => Ok(None),
+        Ok(None) => match redirected_from(tcp, local) {
+            Some(original) if original != local => diag::find(client, original),
+            _ => Ok(None),
         },
         answer => answer,
     };
-    matches!(found, Ok(Some(client)) if client.inode == 0)
+    match found {
+        Ok(Some(client)) if client.inode == 0 => Presence::Left,
+        Ok(None) => Presence::Unknown,
+        // An error is of the question, not of the client: the kernel may answer the next one.
+        Ok(Some(_)) | Err(_) => Presence::Here,
+    }
+}
+
+/// Where the client's socket is connected to under netfilter, whose REDIRECT is seen on this side only. Under eBPF the
+/// client's socket is connected to this one, and the kernel names an original destination too.
+fn redirected_from(tcp: &TcpStream, local: SocketAddr) -> Option<SocketAddr> {
+    let socket = SockRef::from(tcp);
+    let original =
+        if local.is_ipv4() { socket.original_dst_v4() } else { socket.original_dst_v6() };
+    original.ok()?.as_socket().map(canonical)
 }
 
 #[cfg(test)]
@@ -47,12 +70,12 @@ mod tests {
             let listener = Listener::bind(address.parse().unwrap()).unwrap();
             let mut client = TcpStream::connect(listener.address()).await.unwrap();
             let (mut accepted, _) = listener.accept().await.unwrap();
-            assert!(!has_left(&accepted));
+            assert_eq!(presence(&accepted), Presence::Here);
             client.shutdown().await.unwrap();
             assert_eq!(accepted.read(&mut [0]).await.unwrap(), 0);
-            assert!(!has_left(&accepted), "{address}: half-closed");
+            assert_eq!(presence(&accepted), Presence::Here, "{address}: half-closed");
             drop(client);
-            assert!(has_left(&accepted), "{address}: closed");
+            assert_eq!(presence(&accepted), Presence::Left, "{address}: closed");
         }
     }
 }

@@ -68,7 +68,7 @@ pub use destroyed::{follow_destroyed, lost_announcements};
 pub use detect::{Opening, Speaker, Verdict, Waits, judge};
 pub use hello::{ClientHello, Hello, OwnTls};
 pub use io::Io;
-pub use left::has_left;
+pub use left::{Presence, presence};
 pub use listen::{Family, Listener};
 pub use liveness::{SILENCE, is_unanswered, shut_down};
 pub use local::{LocalAddresses, interface_addresses, own_addresses};

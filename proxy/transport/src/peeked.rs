@@ -11,8 +11,8 @@ use leno_types::Protocol;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, timeout};
 
-use crate::Io;
 use crate::detect::{Opening, Speaker, Verdict, Waits, judge};
+use crate::{Io, Presence};
 
 /// The most bytes read before detection decides: a whole TLS ClientHello (one record of 16 KiB and
 /// its header) or the head of most requests.
@@ -90,7 +90,10 @@ impl<S: Io> Peeked<S> {
             }
         }
         // The kernel is asked once: a client that reads on is served.
-        if self.ended && !std::mem::replace(&mut self.stays, true) && self.stream.has_left() {
+        if self.ended
+            && !std::mem::replace(&mut self.stays, true)
+            && self.stream.presence() == Presence::Left
+        {
             return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
         }
         Poll::Pending

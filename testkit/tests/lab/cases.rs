@@ -16,6 +16,7 @@ mod claims;
 mod conformance;
 mod connect;
 mod datagrams;
+mod departures;
 mod disturbance;
 mod egress;
 mod encryption;
@@ -107,7 +108,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
-        ("http", http::cases()),
+        ("http", joined([http::cases(), departures::cases()])),
         (
             "http2",
             [http2::cases(), stalled::cases(), causes::cases()].into_iter().flatten().collect(),

@@ -79,13 +79,13 @@ fn a_cut_tunnel_is_reset_as_a_connection_was() {
             cut.write_all(b"part").await.unwrap();
             let mut part = [0; 4];
             other.read_exact(&mut part).await.unwrap();
-            assert!(!other.has_left());
+            assert_eq!(other.presence(), Presence::Here);
             cut.reset_on_drop();
             drop(cut);
             let error = other.read_u8().await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
             assert!(error.to_string().contains("connect-error"), "{error}");
-            assert!(other.has_left());
+            assert_eq!(other.presence(), Presence::Left);
         }
     });
 }

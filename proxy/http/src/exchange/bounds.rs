@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Order;
 use super::outcome::{outlasted, timed_out, to_go_on};
 use crate::alarm::Alarm;
+use crate::departure::GrowingWait;
 use crate::failure::{Cause, Failure, Party};
 use crate::limits::Limits;
 
@@ -22,6 +23,17 @@ pub(super) struct Bounds {
     deadline: Option<Instant>,
     /// When to examine the connections, and how much had moved when that was last done.
     silence: (Instant, u64),
+    /// The same while an upload is stuck.
+    unread: Option<UnreadChecks>,
+}
+
+/// Checks of a client from which nothing is read.
+#[derive(Debug)]
+struct UnreadChecks {
+    next: Instant,
+    wait: GrowingWait,
+    /// How much had moved when they began.
+    moves: u64,
 }
 
 /// Where an exchange stands that has to wait.
@@ -39,6 +51,8 @@ pub(super) struct Progress {
     pub(super) replayable: bool,
     /// Another protocol has taken over.
     pub(super) upgraded: bool,
+    /// The client's upload is stuck, so that only a check shows that the client has left.
+    pub(super) unread: bool,
     /// When the exchange must be over.
     pub(super) deadline: Option<Instant>,
 }
@@ -50,7 +64,7 @@ enum Reached {
     Stall,
     Linger,
     Deadline,
-    /// Nothing moved for a while: the machines at the other ends may be lost.
+    /// Nothing moved for a while: the machines at the other ends may be lost, or the client has left.
     Silence,
 }
 
@@ -63,6 +77,7 @@ impl Bounds {
             linger: None,
             deadline: None,
             silence: (started + SILENCE, 0),
+            unread: None,
         }
     }
 
@@ -82,6 +97,7 @@ impl Bounds {
         let Progress { moves, blocked, sending, silent, .. } = now;
         let deadline = order.ends_at(now.deadline, silent);
         loop {
+            self.follow_unread(now);
             let until = self.next(moves, blocked.is_some(), deadline, order.limits);
             ready!(alarm.poll_at(until, cx));
             let failure = match self.reached(until, moves, (sending, silent), order.limits) {
@@ -102,6 +118,17 @@ impl Bounds {
         }
     }
 
+    fn follow_unread(&mut self, now: Progress) {
+        match &self.unread {
+            _ if !now.unread => self.unread = None,
+            Some(checks) if checks.moves == now.moves => {}
+            _ => {
+                let mut wait = GrowingWait::default();
+                self.unread = Some(UnreadChecks { next: wait.next(), wait, moves: now.moves });
+            }
+        }
+    }
+
     /// When to set the alarm. `blocked`: bytes wait for a side to take them.
     fn next(
         &mut self,
@@ -119,7 +146,8 @@ impl Bounds {
         let blocked = self.blocked.map(|(until, _)| until);
         let linger = self.linger.map(|(until, _)| until);
         let first = self.stall_until.min(self.silence.0);
-        [blocked, linger, deadline].into_iter().flatten().fold(first, Instant::min)
+        let unread = self.unread.as_ref().map(|checks| checks.next);
+        [blocked, linger, deadline, unread].into_iter().flatten().fold(first, Instant::min)
     }
 
     /// Which bound `until` stands for. `sending`: the rest of a request still goes out, so that lingering
@@ -145,6 +173,12 @@ impl Bounds {
         }
         if self.blocked.is_some_and(|(blocked, _)| blocked == until) {
             return Reached::Stall;
+        }
+        if let Some(checks) = &mut self.unread
+            && checks.next == until
+        {
+            checks.next = checks.wait.next();
+            return Reached::Silence;
         }
         if self.silence.0 == until && self.stall_until != until {
             let silent = self.silence.1 == moves;

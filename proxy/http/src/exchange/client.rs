@@ -57,8 +57,13 @@ pub(super) trait ClientEnd {
 
     /// Fails if the client has left, although nothing was read that says so. `sending`: the request is
     /// not complete.
-    fn check_left(&self, _sending: bool) -> Result<(), Failure> {
+    fn check_left(&mut self, _sending: bool) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Whether [`Self::check_left`] may find something out.
+    fn can_tell_departure(&self) -> bool {
+        false
     }
 
     /// Whether its machine seems to be lost. That of a stream is found out by its connection.
@@ -167,11 +172,15 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
     }
 
     /// A client that has closed its connection gets no response; one that only sends no more does.
-    fn check_left(&self, sending: bool) -> Result<(), Failure> {
-        if (self.conn.read_closed || sending) && self.conn.io.has_left() {
+    fn check_left(&mut self, sending: bool) -> Result<(), Failure> {
+        if (self.conn.read_closed || sending) && self.conn.has_left() {
             return Err(Failure::new(Party::Client, Cause::Closed));
         }
         Ok(())
+    }
+
+    fn can_tell_departure(&self) -> bool {
+        self.conn.can_tell_departure()
     }
 
     fn is_unanswered(&self) -> bool {

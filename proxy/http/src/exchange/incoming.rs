@@ -17,13 +17,15 @@ pub(super) struct Incoming {
     trailers: Vec<u8>,
     /// Received bytes that belong to the message and were passed on.
     at: usize,
+    /// The stream takes no more for now.
+    is_stuck: bool,
     moved: Moved,
 }
 
 impl Incoming {
     /// For a message whose head took up `head` bytes, of which the first `held` are still received.
     pub(super) fn new(head: usize, held: usize, walker: BodyWalker) -> Self {
-        Self { walker, trailers: Vec::new(), at: held, moved: Moved::new(head) }
+        Self { walker, trailers: Vec::new(), at: held, is_stuck: false, moved: Moved::new(head) }
     }
 
     /// What follows is not HTTP any more, and ends with the connection.
@@ -99,7 +101,9 @@ impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
             if mode == Mode::Discard {
                 self.discard(&from.received)?;
             } else {
-                ready!(self.poll_send(&from.received, to, cx))?;
+                let sent = self.poll_send(&from.received, to, cx);
+                self.is_stuck = sent.is_pending();
+                ready!(sent)?;
             }
             let done = self.walker.is_done();
             if mode.releases(done, &from.received) {
@@ -118,6 +122,10 @@ impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
     /// What waits does so in the stream, which has bounds of its own.
     fn is_blocked(&self) -> bool {
         false
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.is_stuck
     }
 
     fn is_read(&self) -> bool {

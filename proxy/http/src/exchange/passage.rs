@@ -32,6 +32,11 @@ pub(super) trait Passage<F, T> {
     /// Whether bytes wait for the end that they are written to.
     fn is_blocked(&self) -> bool;
 
+    /// Whether the message is not read on, because the end that it is written to takes nothing.
+    fn is_stuck(&self) -> bool {
+        self.is_blocked()
+    }
+
     /// Whether all of the message was read.
     fn is_read(&self) -> bool;
 

@@ -291,6 +291,10 @@ where
             silent: self.exchange.status.is_none(),
             replayable: self.is_replayable(),
             upgraded: self.exchange.upgraded,
+            unread: sending
+                && !self.exchange.upgraded
+                && self.request.is_stuck()
+                && self.client.can_tell_departure(),
             deadline: self.deadline,
         };
         loop {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use leno_h2::{Accept, Client, Code, Head, ResetBy, Stream};
 use leno_http::{After, Conn, Exchange, Io, exchange, h1_to_h2, h2_to_h1};
+use leno_transport::Presence;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -115,8 +116,8 @@ impl Io for Near {
         self.resets = true;
     }
 
-    fn has_left(&self) -> bool {
-        self.ends.closed.get()
+    fn presence(&self) -> Presence {
+        if self.ends.closed.get() { Presence::Left } else { Presence::Here }
     }
 }
 

@@ -270,25 +270,53 @@ async fn a_client_that_only_sends_no_more_is_served() {
     .await;
 }
 
+/// How long a client writes an upload that the server does not read.
+const WRITES: Duration = Duration::from_millis(300);
+
+const UPLOAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
+
+/// Writes an upload for [`WRITES`], then closes the connection with what was not sent yet.
+async fn leave_in_the_middle(mut user: TcpStream) -> Instant {
+    user.write_all(UPLOAD).await.unwrap();
+    let full = async {
+        loop {
+            user.write_all(&[b'x'; 64 * 1024]).await.unwrap();
+        }
+    };
+    let _full = tokio::time::timeout(WRITES, full).await;
+    drop(user);
+    Instant::now()
+}
+
 /// The server does not read the upload, so that the proxy reads no more of it and sees no end.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_ends_it() {
-    in_local_set(async |mut user, mut app| {
+    in_local_set(async |user, mut app| {
         let (_, mut first) = next(&mut app).await;
         first.send_head(&[(":status", "204")].into_iter().collect(), true);
-        let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
-        user.write_all(head).await.unwrap();
-        let (_, mut stream) = next(&mut app).await;
-        let full = async {
-            loop {
-                user.write_all(&[b'x'; 64 * 1024]).await.unwrap();
-            }
-        };
-        let _full = tokio::time::timeout(Duration::from_millis(300), full).await;
-        drop(user);
+        let left = leave_in_the_middle(user);
+        let (left, (_, mut stream)) = tokio::join!(left, next(&mut app));
         assert_eq!(stream.closed().await.unwrap().code, leno_h2::Code::CANCEL);
+        assert_noticed(left, Some(WRITES));
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_frees_its_server() {
+    let limits = Limits::default();
+    let (user, mut client) = pair().await;
+    let (application, mut server) = pair().await;
+    let mut order = Order::new(&limits);
+    let proxy = async {
+        let request = client.read_request(&limits).await.unwrap().unwrap();
+        exchange(&mut client, &request, &mut server, &mut order).await
+    };
+    let (done, left) = tokio::join!(proxy, leave_in_the_middle(user));
+    let failure = done.failure.unwrap();
+    assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Closed));
+    assert_noticed(left, Some(WRITES));
+    drop(application);
 }
 
 /// Runs a test of a client over TCP and a server of HTTP/2; the client has sent a GET.
