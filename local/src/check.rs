@@ -342,6 +342,7 @@ mod tests {
             meshed: false,
             mtls: leno_types::MtlsMode::Permissive,
             capture: None,
+            datagrams: None,
             phase,
             ready: phase == Phase::Running,
             restarts,

@@ -46,6 +46,7 @@ pub mod network;
 pub mod node;
 pub mod objectives;
 pub mod observer;
+pub mod open_ways;
 pub mod orders;
 pub mod output;
 pub mod plan;

@@ -86,6 +86,9 @@ pub struct InstanceStatus {
     pub mtls: MtlsMode,
     /// By what its traffic is captured, none when it is not.
     pub capture: Option<String>,
+    /// Which of its datagrams its proxy carries, none when they pass it by.
+    #[serde(default)]
+    pub datagrams: Option<String>,
     /// Where it is in its life.
     pub phase: Phase,
     /// Whether it takes traffic.
@@ -438,6 +441,7 @@ mod tests {
             meshed: true,
             mtls: MtlsMode::Permissive,
             capture: None,
+            datagrams: None,
             phase: Phase::Running,
             ready: true,
             restarts: 0,

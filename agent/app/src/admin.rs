@@ -155,6 +155,7 @@ impl Admin {
         };
         let (mut pods, pods_left_out) =
             known.captures(wanted.map(|(namespace, name)| (&**namespace, &**name)));
+        pods.iter_mut().for_each(|pod| pod.open_ways = self.keeper.open_ways(&pod.uid));
         if wanted.is_some() {
             pods.iter_mut().for_each(|pod| pod.connections = self.keeper.connections(&pod.uid));
         }

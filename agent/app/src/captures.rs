@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_capture::{BackendReport, Choice, Counters, LeftOut};
+use leno_capture::{BackendReport, Choice, Counters, LeftOut, OpenWays};
 use serde::Serialize;
 
 use crate::keeper::{CapturedPod, Failure};
@@ -48,6 +48,8 @@ pub(crate) struct Capture {
     /// `None` if an earlier agent captured the pod and did not record when.
     since_unix_s: Option<u64>,
     passes: Option<LeftOut>,
+    /// The ways around its capture that are open; `None` if it is not captured.
+    pub(crate) open_ways: Option<OpenWays>,
     /// How the pod's connections were treated, from the kernel's counters; only filled for a page of one
     /// pod.
     pub(crate) connections: Option<Counters>,
@@ -140,6 +142,7 @@ impl NodeCaptures {
                 origin: None,
                 since_unix_s: None,
                 passes: None,
+                open_ways: None,
                 connections: None,
                 failure: None,
             },
@@ -168,6 +171,7 @@ fn captured(uid: String, held: CapturedPod) -> Capture {
         origin: Some(held.origin.name()),
         since_unix_s: held.since_unix_s,
         passes: Some(held.passes),
+        open_ways: None,
         connections: None,
         failure: None,
     }
@@ -298,7 +302,7 @@ mod tests {
                 json!({"namespace": "shop", "name": "captured", "uid": "uid-captured", "asks": "auto",
                 "state": "captured", "backend": "nftables", "origin": "taken_over", "since_unix_s": 12,
                 "passes": {"inbound_ports": [15020], "outbound_to": ["127.0.0.0/8"], "user": 2102},
-                "connections": null, "failure": null})
+                "open_ways": null, "connections": null, "failure": null})
             ]
         );
         assert!(shown(known(), Some(("shop", "plain"))).is_empty(), "it has no proxy");

@@ -76,16 +76,24 @@ impl Host {
         (version_2.and_then(|root| find(&root, uid)), groups)
     }
 
-    /// The process ids of the pod.
+    /// The process ids of the pod, of its containers' own control groups.
     pub(crate) fn processes(&self, uid: &str) -> Vec<u32> {
+        self.processes_within(uid, 1)
+    }
+
+    /// Those of control groups that its containers have made too.
+    pub(crate) fn all_processes(&self, uid: &str) -> Vec<u32> {
+        self.processes_within(uid, MAX_DEPTH)
+    }
+
+    /// The processes of the pod's control groups down to so many levels below its own.
+    fn processes_within(&self, uid: &str, levels: usize) -> Vec<u32> {
         let version_1 = VERSION_1.iter().map(|name| self.cgroups.join(name));
         let roots = self.cgroup2().into_iter().chain(version_1);
         let mut found = Vec::new();
         for root in roots.filter(|root| root.is_dir()) {
             let Some(directory) = find(&root, uid) else { continue };
-            let children = fs::read_dir(&directory).into_iter().flatten().flatten();
-            let all = children.map(|entry| entry.path()).chain([directory.clone()]);
-            for list in all.map(|cgroup| cgroup.join("cgroup.procs")) {
+            for list in below(directory, levels).iter().map(|group| group.join("cgroup.procs")) {
                 let text = fs::read_to_string(list).unwrap_or_default();
                 found.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
             }
@@ -181,6 +189,22 @@ fn find(root: &Path, uid: &str) -> Option<PathBuf> {
     None
 }
 
+/// A directory and those below it.
+fn below(root: PathBuf, levels: usize) -> Vec<PathBuf> {
+    let mut all = vec![root];
+    let mut from = 0;
+    for _ in 0..levels {
+        let to = all.len();
+        let room = MAX_DIRECTORIES.saturating_sub(to);
+        let level = all.get(from..to).unwrap_or_default();
+        let children = level.iter().flat_map(|one| directories(one).unwrap_or_default());
+        let children: Vec<PathBuf> = children.take(room).collect();
+        all.extend(children);
+        from = to;
+    }
+    all
+}
+
 fn directories(parent: &Path) -> io::Result<HashSet<PathBuf>> {
     let entries = fs::read_dir(parent)?.flatten();
     let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -237,6 +261,12 @@ mod tests {
             fs::write(folder.path().join(file), "12\n34\n").unwrap();
             let expected: &[u32] = if root == "cgroup" { &[] } else { &[12, 34] };
             assert_eq!(host.processes(UID), expected, "{root}");
+            let nested = folder.path().join(format!("{root}/kubepods/pod{UID}/sandbox/own"));
+            fs::create_dir(&nested).unwrap();
+            fs::write(nested.join("cgroup.procs"), "56\n").unwrap();
+            assert_eq!(host.processes(UID), expected, "{root}");
+            let all: &[u32] = if expected.is_empty() { &[] } else { &[12, 34, 56] };
+            assert_eq!(host.all_processes(UID), all, "{root}");
         }
     }
 

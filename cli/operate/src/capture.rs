@@ -20,8 +20,17 @@ pub struct PodCapture {
     pub seen: ProxyPod,
     /// The report of its node's agent: the page `/captures`, for that pod only.
     pub agent: Result<Value, Error>,
-    /// Whether it is captured, from its proxy's `/config`; `None` if the proxy cannot tell.
-    pub proxy: Result<Option<bool>, Error>,
+    /// What its proxy reports at `/config`.
+    pub proxy: Result<ProxyReport, Error>,
+}
+
+/// What a proxy reports that concerns the capture of its pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyReport {
+    /// Whether the pod is captured; `None` if the proxy cannot tell.
+    pub captured: Option<bool>,
+    /// What it does with plaintext, by its policy; `None` if it has none yet.
+    pub mtls: Option<String>,
 }
 
 /// Queries the capture of a pod, which is named as for [`diagnose`](crate::diagnose). `system` is
@@ -54,7 +63,10 @@ pub async fn pod_capture(
     let proxy = async {
         let reply = reach.get(&at, "/config").await?;
         let config: Value = serde_json::from_str(&reply.body).unwrap_or_default();
-        Ok(config["captured"].as_bool())
+        Ok(ProxyReport {
+            captured: config["captured"].as_bool(),
+            mtls: config["policy"]["mtls"].as_str().map(ToOwned::to_owned),
+        })
     };
     let (agent, proxy) = tokio::join!(node_page(client, system, &seen.node, &path), proxy);
     Ok(PodCapture { seen, agent, proxy })

@@ -41,7 +41,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 use leno_kube::{Api, Client, Need, Right};
 
-pub use capture::{PodCapture, node_captures, node_page, pod_capture};
+pub use capture::{PodCapture, ProxyReport, node_captures, node_page, pod_capture};
 pub use checks::{after, before, is_trusted};
 pub use diagnose::{Diagnosis, ProxyPod, diagnose};
 pub use ejections::{Ejections, ejections};

@@ -88,18 +88,22 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
 }
 
 /// The instance of a mesh of `leno up` that is meant, which has a proxy.
-fn meshed_instance(mesh: &str, namespace: Option<&str>, pod: &str) -> Result<InstanceStatus> {
+fn meshed_instance<'s>(
+    status: &'s Status,
+    namespace: Option<&str>,
+    pod: &str,
+) -> Result<&'s InstanceStatus> {
     let wanted = pod.strip_prefix("pod/").unwrap_or(pod);
-    let status = Status::read(&Layout::new(mesh)?)?;
     let instance = status.find(namespace, wanted)?;
     if !instance.meshed {
         bail!("{}/{} has no proxy", instance.namespace, instance.name);
     }
-    Ok(instance.clone())
+    Ok(instance)
 }
 
 fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
-    let instance = meshed_instance(mesh, proxy.namespace.as_deref(), &proxy.pod)?;
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let instance = meshed_instance(&status, proxy.namespace.as_deref(), &proxy.pod)?;
     block_on(async {
         let netns = Netns::open(&instance.surroundings.netns)?;
         let admin = Admin::within(&netns);

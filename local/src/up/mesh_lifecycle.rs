@@ -381,6 +381,7 @@ impl<'a> Up<'a> {
     fn status(&self, ready: &Ready) -> Status {
         let instances = self.plan.instances.values().map(|instance| {
             let life = self.lives.get(&instance.name);
+            let datagrams = instance.launch.datagrams;
             InstanceStatus {
                 namespace: instance.name.namespace.to_string(),
                 workload: instance.workload.to_string(),
@@ -389,6 +390,7 @@ impl<'a> Up<'a> {
                 meshed: instance.launch.meshed,
                 mtls: instance.mtls,
                 capture: life.and_then(|life| life.capture.clone()),
+                datagrams: datagrams.is_on().then(|| datagrams.to_string()),
                 phase: life.map_or(Phase::Starting, |life| life.phase),
                 ready: ready.contains_key(&instance.name),
                 restarts: life.map_or(0, |life| life.restarts),

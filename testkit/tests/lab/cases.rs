@@ -35,6 +35,7 @@ mod life;
 mod neighbours;
 mod node;
 mod one_pass;
+mod open_ways;
 mod pairs;
 mod programs;
 mod readings;
@@ -125,7 +126,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("traffic", joined([traffic::cases(), shared_limits::cases(), zones::cases()])),
         (
             "egress",
-            [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
+            joined([egress::cases(), external::cases(), uplink::cases(), open_ways::cases()]),
         ),
         (
             "authorization",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use leno_capture::{Backend, Counters, LeftOut};
+use leno_capture::{Backend, Counters, LeftOut, OpenWays};
 use leno_program::chain;
 
 use super::{CaptureSlot, Failed, Keeper};
@@ -91,6 +91,17 @@ impl Keeper {
             tracing::debug!(uid, error = chain(error), "its counters are not known");
         });
         noted.ok()
+    }
+
+    /// The ways around a pod's capture that are open. `None` if the pod is not captured or another thread works on it.
+    pub(crate) fn open_ways(&self, uid: &str) -> Option<OpenWays> {
+        let place = lock(&self.places).get(uid).cloned()?;
+        let (backend, workload) = {
+            let place = briefly(&place)?;
+            let captured = &place.0.as_ref()?.captured;
+            (captured.backend(), captured.workload().clone())
+        };
+        Some(leno_capture::open_ways(backend, &workload, &self.host.all_processes(uid)))
     }
 
     /// The text of `/metrics`.

@@ -5,6 +5,8 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::MutexGuard;
 
+use leno_capture::Way;
+
 use super::*;
 use crate::record::owner;
 
@@ -231,6 +233,37 @@ fn a_pod_that_runs_already_is_found_by_its_processes() {
     leno_capture::unmark(&node.netns).unwrap();
     agent.reconcile(&node.pod).unwrap();
     assert!(leno_capture::is_marked(&node.netns).unwrap());
+}
+
+#[test]
+fn the_ways_that_are_open_to_a_captured_pod_are_those_of_its_processes() {
+    for backend in [Backend::Ebpf, Backend::Nftables, Backend::Iptables] {
+        let Some(node) = Node::new() else { return };
+        let mut node = node.with(backend);
+        let agent = node.agent();
+        let uid = node.pod.uid.clone();
+        assert_eq!(agent.open_ways(&uid), None, "it is not captured");
+        agent.add(&node.pod, &node.netns, "sandbox").unwrap();
+        let open = |way| {
+            let open = agent.open_ways(&uid).unwrap();
+            assert_eq!(open.unknown, [""; 0], "{backend}");
+            open.ways.into_iter().find(|one| one.way == way).map(|one| one.by)
+        };
+        assert_eq!(open(Way::Datagrams), Some(Vec::new()), "{backend}");
+        assert_eq!(open(Way::RawSockets), None, "{backend}: nothing runs in it yet");
+        node.start();
+        let entered = || NetnsId::of(&node.netns) == agent.host.netns_of(&uid).map(|(_, id)| id);
+        while !entered() {
+            std::thread::yield_now();
+        }
+        let process = format!("{} ", node.processes[0].id());
+        // A pod's proxy is recognised by its user under each backend.
+        for way in [Way::RawSockets, Way::NetworkSettings, Way::ProxyUser] {
+            let by = open(way).unwrap_or_default();
+            assert!(matches!(&by[..], [one] if one.starts_with(&process)), "{backend}: {by:?}");
+        }
+        assert_eq!(open(Way::ControlGroups).is_some(), backend == Backend::Ebpf);
+    }
 }
 
 #[test]

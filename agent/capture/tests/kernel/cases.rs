@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use leno_capture::{Backend, capture};
+use leno_capture::{Backend, Way, capture};
 
-use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, VIP, Wish};
+use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, VIP, Wish, Worker};
 
 /// Enough connections to hit a race that occurs once in some hundred.
 const STORM: usize = 2000;
@@ -473,6 +473,75 @@ pub fn connections_that_are_open_stay_when_it_is_captured(backend: Backend) {
     }
     let server = outside.serve_at(OUTSIDE[0]);
     app.dial(&server).assert_captured(&server);
+}
+
+pub fn connections_older_than_the_capture_are_listed_and_no_others(backend: Backend) {
+    let mut lab = Lab::new(backend, default());
+    lab.captured.release().unwrap();
+    let (mut app, mut outside, mut proxy) = (lab.app(), lab.outside(), lab.proxy());
+    let ends = [0, 1].map(|i| {
+        let at = |ip: &str| format!("echo {ip}:0");
+        (app.ask(&at(POD[i])), outside.ask(&at(OUTSIDE[i])))
+    });
+    let older = |lab: &Lab, app: &Worker| lab.open_way(Way::OlderConnections, &[app]);
+    for (inner, outer) in &ends {
+        assert_eq!(app.ask(&format!("hold {outer}")), "held");
+        assert_eq!(outside.ask(&format!("hold {inner}")), "held");
+    }
+    lab.captured = capture(backend, &lab.workload).unwrap();
+    for at in lab::PROXY {
+        assert_eq!(proxy.ask(&format!("echo {at}")), at);
+    }
+    lab.captured.set_listening(true).unwrap();
+    for (inner, outer) in &ends {
+        // By way of the proxy, out and in, and from the proxy to the application.
+        assert_eq!(app.ask(&format!("hold {outer}")), "held");
+        assert_eq!(outside.ask(&format!("hold {inner}")), "held");
+        assert_eq!(proxy.ask(&format!("hold {inner}")), "held");
+    }
+    for client in [&mut app, &mut outside] {
+        assert_eq!(client.ask("say"), "echoed=4");
+    }
+    let open = older(&lab, &app).unwrap();
+    assert_eq!(open.count, 4, "{open:?}");
+    for (inner, outer) in &ends {
+        let named = |start: &str, end: &str| {
+            open.by.iter().any(|one| one.starts_with(start) && one.ends_with(end))
+        };
+        assert!(named("", &format!(" with {outer}")), "{open:?}");
+        assert!(named(&format!("{inner} with "), ""), "{open:?}");
+    }
+    drop(app);
+    let app = lab.app();
+    assert_eq!(older(&lab, &app), None, "it was started again");
+}
+
+pub fn ways_are_open_to_processes_that_may_take_them(backend: Backend) {
+    let (lab, _proxy) = Lab::with_proxy(backend, closed());
+    let mut outside = lab.outside();
+    let server = outside.serve_at(OUTSIDE[0]);
+    let (mut root, mut plain, mut same) = (lab.app(), lab.app_as(1000), lab.app_as(2102));
+    let of = |way: Way, process: &Worker| lab.open_way(way, &[process]).map(|open| open.count);
+    for way in [Way::RawSockets, Way::NetworkSettings] {
+        assert_eq!([of(way, &root), of(way, &plain)], [Some(1), None], "{way:?}");
+    }
+    assert_eq!([root.ask("raw"), plain.ask("raw")], ["made", "error PermissionDenied"]);
+    let is_ebpf = backend == Backend::Ebpf;
+    let groups = [of(Way::ControlGroups, &root), of(Way::ControlGroups, &plain)];
+    assert_eq!(groups, [is_ebpf.then_some(1), None]);
+    // A process of the proxy's user passes where the proxy is recognised by its user.
+    let is_by_user = !is_ebpf || lab::BY_USER.get();
+    let users = [&root, &plain, &same].map(|process| of(Way::ProxyUser, process));
+    assert_eq!(users, [is_by_user.then_some(1), None, is_by_user.then_some(1)]);
+    plain.dial(&server).assert_captured(&server);
+    let seen = same.dial(&server);
+    if is_by_user {
+        seen.assert_direct();
+    } else {
+        seen.assert_captured(&server);
+    }
+    let all = lab.open_way(Way::Datagrams, &[&plain]).unwrap();
+    assert_eq!((all.by.len(), all.count), (0, 0), "it is open to every process");
 }
 
 pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {

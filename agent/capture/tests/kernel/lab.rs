@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
+use leno_capture::{Backend, Captured, OpenWay, Way, Workload, capture, cgroup2_root, open_ways};
 use leno_types::Datagrams;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -114,6 +114,20 @@ impl Lab {
     pub fn app(&self) -> Worker {
         let cgroup = self.workload.cgroup.join("app");
         Worker::start(&self.workload.netns, &format!("{} -", cgroup.display()))
+    }
+
+    /// Starts a process of the workload as this user.
+    pub fn app_as(&self, user: u32) -> Worker {
+        let cgroup = self.workload.cgroup.join("app");
+        Worker::start(&self.workload.netns, &format!("{} {user}", cgroup.display()))
+    }
+
+    /// The way of this kind, if it is open to these processes.
+    pub fn open_way(&self, way: Way, processes: &[&Worker]) -> Option<OpenWay> {
+        let pids: Vec<u32> = processes.iter().map(|one| one.pid()).collect();
+        let open = open_ways(self.captured.backend(), &self.workload, &pids);
+        assert_eq!(open.unknown, [""; 0]);
+        open.ways.into_iter().find(|one| one.way == way)
     }
 
     /// Starts a process in the proxy's cgroup, as the proxy's user.
@@ -314,6 +328,10 @@ impl Worker {
     /// Serves on a free port of this address; returns the socket address.
     pub fn serve_at(&mut self, ip: &str) -> String {
         self.ask(&format!("listen server {ip}:0"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Pauses or resumes the process.

@@ -60,6 +60,8 @@ under_every_backend! {
     a_killed_proxy_is_replaced,
     capturing_again_replaces_what_was_left,
     connections_that_are_open_stay_when_it_is_captured,
+    connections_older_than_the_capture_are_listed_and_no_others,
+    ways_are_open_to_processes_that_may_take_them,
     a_forged_packet_opens_no_way_past_the_proxy,
     a_connection_by_fast_open_is_captured,
     a_source_route_leads_around_no_proxy,

@@ -1,6 +1,6 @@
 //! What the probe reports for this machine, with and without root.
 
-use leno_capture::{Backend, Choice, Preflight, Report};
+use leno_capture::{Backend, Choice, Preflight, Report, Way};
 use leno_checks::Level;
 
 use crate::lab::{Lab, Wish, has_root};
@@ -30,6 +30,28 @@ fn nothing_works_for_the_proxys_user_and_the_report_says_why() {
         assert!(backend["reason"].as_str().unwrap().contains("not permitted"), "{backend}");
     }
     assert_eq!(report["capabilities"][0]["held"], false);
+}
+
+/// What is past every backend where the kernel has it: none of them sees such a socket.
+#[test]
+fn protocols_are_listed_where_the_kernel_has_them() {
+    if !has_root() {
+        return;
+    }
+    let lab = Lab::new(Backend::Nftables, Wish::default());
+    let mut app = lab.app();
+    for (domain, protocol, name) in
+        [(2, 132, "SCTP"), (2, 33, "DCCP"), (40, 0, "AF_VSOCK"), (30, 0, "TIPC")]
+    {
+        // The attempt loads a module, if there is one.
+        let is_there = app.ask(&format!("socket {domain} {protocol}")) == "made";
+        let listed = lab.open_way(Way::OtherProtocols, &[&app]);
+        let is_listed = listed.is_some_and(|way| way.by.iter().any(|one| one == name));
+        assert_eq!(is_listed, is_there, "{name}");
+        if !is_there {
+            eprintln!("{name}: this kernel has none, so it is not tried");
+        }
+    }
 }
 
 #[test]

@@ -126,6 +126,11 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             let first: u16 = first.parse().map_err(io::Error::other)?;
             storm(count.parse().map_err(io::Error::other)?, address(&format!("{ip}:{first}"))?)
         }
+        ["socket", domain, protocol] => socket(domain, protocol),
+        ["raw"] => {
+            let made = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP));
+            made.map(|_| "made".to_owned()).map_err(|error| io::Error::other(name_of(&error)))
+        }
         ["mptcp"] => {
             let protocol = Some(Protocol::from(262));
             Socket::new(Domain::IPV4, Type::STREAM, protocol).map(|_| "made".to_owned())
@@ -139,6 +144,16 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
         ["udp-dial", from, to] => udp_dial(address(from)?, address(to)?),
         _ => Err(io::Error::other(format!("what is {words:?}"))),
     }
+}
+
+/// Whether the kernel makes a socket of this domain and protocol, by their numbers.
+fn socket(domain: &str, protocol: &str) -> io::Result<String> {
+    let number = |text: &str| text.parse::<i32>().map_err(io::Error::other);
+    let (domain, protocol) = (Domain::from(number(domain)?), number(protocol)?);
+    // Each of them has one type at least.
+    let types = [Type::STREAM, Type::from(6)];
+    let made = types.map(|kind| Socket::new(domain, kind, Some(Protocol::from(protocol))));
+    Ok(if made.iter().any(|one| one.is_ok()) { "made" } else { "none" }.to_owned())
 }
 
 /// Has a message echoed by a socket that is connected.

@@ -2,7 +2,10 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use leno_operate::{PodCapture, ProxyPod, Target};
+use leno_local::layout::Layout;
+use leno_local::open_ways::open_ways;
+use leno_local::status::Status;
+use leno_operate::{PodCapture, ProxyPod, ProxyReport, Target};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -52,6 +55,8 @@ struct Report {
     backends: Value,
     /// Whether its proxy reports that it is captured; `None` if it reports nothing.
     proxy_captured: Option<bool>,
+    /// What its proxy does with plaintext.
+    proxy_mtls: Option<String>,
     /// What is not known, and why.
     unknown: Vec<String>,
 }
@@ -97,28 +102,32 @@ fn of_pod(found: PodCapture) -> Report {
         unknown.push(error.said());
         Value::Null
     });
-    let proxy_captured = proxy.unwrap_or_else(|error| {
+    let proxy = proxy.unwrap_or_else(|error| {
         unknown.push(error.said());
-        None
+        ProxyReport::default()
     });
     let capture = page["pods"].get(0).cloned();
     if !page.is_null() && capture.is_none() {
         let known = "the agent has not heard of the pod from the API server yet; ask again";
         unknown.push(page["not_ready"].as_str().unwrap_or(known).to_owned());
     }
-    Report { pod: Some(seen), capture, backends: page["backends"].clone(), proxy_captured, unknown }
+    let backends = page["backends"].clone();
+    let (proxy_captured, proxy_mtls) = (proxy.captured, proxy.mtls);
+    Report { pod: Some(seen), capture, backends, proxy_captured, proxy_mtls, unknown }
 }
 
 fn of_machine(mesh: &str, capture: &Capture, pod: &str) -> Result<Report> {
-    let instance = meshed_instance(mesh, capture.namespace.as_deref(), pod)?;
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let instance = meshed_instance(&status, capture.namespace.as_deref(), pod)?;
     let state = if instance.capture.is_some() { "captured" } else { "waiting" };
     let capture = json!({"namespace": instance.namespace, "name": instance.name, "state": state,
-        "backend": instance.capture});
+        "backend": instance.capture, "open_ways": open_ways(&status, instance)});
     Ok(Report {
         pod: None,
         capture: Some(capture),
         backends: Value::Null,
         proxy_captured: None,
+        proxy_mtls: Some(instance.mtls.to_string()),
         unknown: Vec::new(),
     })
 }
@@ -159,6 +168,7 @@ fn text(report: &Report) -> String {
         }
         lines.add("captured", &how(capture));
         passes(&mut lines, &capture["passes"]);
+        open(&mut lines, &capture["open_ways"]);
         if let Some(connections) = capture["connections"].as_object() {
             let seen = connections.iter().filter(|(_, count)| count.as_u64() != Some(0));
             let all: Vec<String> = seen.map(|(name, count)| format!("{name} {count}")).collect();
@@ -167,6 +177,10 @@ fn text(report: &Report) -> String {
             }
             all.iter().for_each(|one| lines.add("connections", one));
         }
+    }
+    if let Some(mtls) = report.proxy_mtls.as_deref().filter(|mtls| *mtls != "strict") {
+        let text = format!("clients in plaintext, since mtls is {mtls}: set it to strict");
+        lines.add("open", &text);
     }
     match (report.proxy_captured, report.is_captured()) {
         (None, _) => {}
@@ -222,6 +236,23 @@ fn passes(lines: &mut Lines, passes: &Value) {
     lines.add("passes", &format!("what user {} sends, and all that is not TCP", passes["user"]));
 }
 
+/// The ways around the capture that are open, and what closes them.
+fn open(lines: &mut Lines, open: &Value) {
+    for one in list(&open["ways"]) {
+        let mut text = text_of(&one["what"]);
+        let by: Vec<String> = list(&one["by"]).map(text_of).collect();
+        if !by.is_empty() {
+            let more = one["count"].as_u64().unwrap_or_default().saturating_sub(by.len() as u64);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            text += &format!(", by {}{more}", by.join(", "));
+        }
+        lines.add("open", &format!("{text}: {}", text_of(&one["remedy"])));
+    }
+    for one in list(&open["unknown"]) {
+        lines.add("open?", &text_of(one));
+    }
+}
+
 fn backends(lines: &mut Lines, backends: &Value) {
     for one in list(backends) {
         let usable = if one["usable"] == true { "usable" } else { "NOT usable" };
@@ -243,7 +274,11 @@ fn node_text(page: &Value) -> String {
     let mut text = format!("{}\n{:<wide$}{:<10}CAPTURED\n", lines.text, "POD", "ASKS FOR");
     for (pod, name) in list(&page["pods"]).zip(&names) {
         let asks = pod["asks"].as_str().unwrap_or("-");
-        text += &format!("{name:<wide$}{asks:<10}{}\n", how(pod));
+        let open: Vec<String> =
+            list(&pod["open_ways"]["ways"]).map(|one| text_of(&one["way"])).collect();
+        let open =
+            if open.is_empty() { String::new() } else { format!("; open: {}", open.join(", ")) };
+        text += &format!("{name:<wide$}{asks:<10}{}{open}\n", how(pod));
     }
     if let Some(more @ 1..) = page["pods_left_out"].as_u64() {
         text += &format!("and {more} more, all like the last\n");
@@ -255,7 +290,7 @@ fn node_text(page: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn found(agent: Result<Value, leno_operate::Error>, proxy: Option<bool>) -> Report {
+    fn found(agent: Result<Value, leno_operate::Error>, captured: Option<bool>) -> Report {
         let seen = ProxyPod {
             namespace: "shop".into(),
             name: "web-0".into(),
@@ -267,6 +302,7 @@ mod tests {
             waiting: None,
             capture: "auto".into(),
         };
+        let proxy = ProxyReport { captured, mtls: Some("permissive".into()) };
         of_pod(PodCapture { seen, agent, proxy: Ok(proxy) })
     }
 
@@ -280,6 +316,10 @@ mod tests {
         json!({"namespace": "shop", "name": "web-0", "asks": "auto", "state": "captured", "backend": "ebpf",
             "origin": "cni", "since_unix_s": 0, "failure": null,
             "passes": {"inbound_ports": [15020], "outbound_to": ["127.0.0.0/8", "::1/128"], "user": 2102},
+            "open_ways": {"unknown": ["the connections: cannot read"], "ways": [
+                {"way": "datagrams", "what": "UDP", "remedy": "a firewall", "by": [], "count": 0},
+                {"way": "raw_sockets", "what": "raw sockets", "remedy": "drop NET_RAW",
+                    "by": ["12 nginx", "13 sh"], "count": 9}]},
             "connections": {"outbound_captured": 3, "inbound_captured": 0}})
     }
 
@@ -299,7 +339,9 @@ mod tests {
             " days ago, before its containers started\n",
             "passes       inbound ports 15020\n",
             "             outbound to 127.0.0.0/8, ::1/128, on any port\n",
-            "connections  outbound_captured 3\n",
+            "open         UDP: a firewall\n             raw sockets, by 12 nginx, 13 sh and 7 more: drop NET_RAW\n",
+            "open?        the connections: cannot read\nconnections  outbound_captured 3\n",
+            "open         clients in plaintext, since mtls is permissive: set it to strict\n",
             "proxy        says that it is captured\n",
             "node         ebpf is usable: it loads\n             iptables is NOT usable: there is no iptables\n",
         ] {
@@ -339,6 +381,7 @@ mod tests {
             "node         n1, agent 1\nNOT READY    pods are still being captured\n",
             "POD         ASKS FOR  CAPTURED\nshop/web-0  ebpf      NO, failed 3 times",
             "shop/web-0  auto      by ebpf, ",
+            ", before its containers started; open: datagrams, raw_sockets\n",
             "and 2 more, all like the last\n",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");

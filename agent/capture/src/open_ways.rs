@@ -1,0 +1,245 @@
+//! The ways around a capture that are open to a workload, as the kernel shows them now.
+//!
+//! The capture of a workload steers its TCP connections. What else may reach the network depends on the
+//! privileges of the workload's processes and on the kernel. docs/security.md lists all ways, also those that are closed.
+
+use std::fs;
+
+use leno_types::Datagrams;
+use serde::Serialize;
+
+use crate::backend::Backend;
+use crate::captured::Workload;
+
+mod connections;
+mod processes;
+
+use connections::past_the_proxy;
+use processes::{Capability, Process};
+
+/// Most processes or connections that a way names.
+const MAX_NAMED: usize = 8;
+/// Most processes that are examined: four times what a kubelet permits a pod by its usual limit.
+const MAX_PROCESSES: usize = 4_096;
+
+/// The open ways of one workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OpenWays {
+    /// Those that are open.
+    pub ways: Vec<OpenWay>,
+    /// What could not be read, so that more ways may be open.
+    pub unknown: Vec<String>,
+}
+
+/// One open way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenWay {
+    /// Its name, which programs compare.
+    pub way: Way,
+    /// What passes the proxy by.
+    pub what: &'static str,
+    /// What closes it.
+    pub remedy: &'static str,
+    /// The processes, connections or protocols by which it is open, eight at most; empty if it is open to every process.
+    pub by: Vec<String>,
+    /// How many there are of them.
+    pub count: usize,
+}
+
+/// The ways that can be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Everything that is not TCP over IP: it is never captured.
+    Datagrams,
+    /// Protocols and address families beside UDP that the kernel has.
+    OtherProtocols,
+    /// Raw and packet sockets.
+    RawSockets,
+    /// Rules, routes and addresses of the network namespace.
+    NetworkSettings,
+    /// Control groups, by which eBPF recognises the workload.
+    ControlGroups,
+    /// The user by which the proxy is recognised.
+    ProxyUser,
+    /// Connections that the capture has not steered.
+    OlderConnections,
+}
+
+impl Way {
+    fn what(self) -> &'static str {
+        match self {
+            Self::Datagrams => {
+                "UDP, UDP-Lite and multicast, in and out, under strict and egress: deny too"
+            }
+            Self::OtherProtocols => "protocols and address families that this kernel has",
+            Self::RawSockets => "raw and packet sockets",
+            Self::NetworkSettings => "changed rules, routes and addresses of the network namespace",
+            Self::ControlGroups => "sockets of a process that leaves its control group",
+            Self::ProxyUser => "TCP of the proxy's user",
+            Self::OlderConnections => "TCP connections that began before the capture",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Datagrams => {
+                "leno.dev/udp, and a NetworkPolicy or a firewall for what must not pass"
+            }
+            Self::OtherProtocols => "a seccomp profile, or do not load the kernel's modules",
+            Self::RawSockets => "drop the capability NET_RAW",
+            Self::NetworkSettings => "drop the capability NET_ADMIN",
+            Self::ControlGroups => {
+                "run as another user than root, without the capability SYS_ADMIN"
+            }
+            Self::ProxyUser => {
+                "run as another user than root and the proxy's, and drop the capability SETUID"
+            }
+            Self::OlderConnections => "restart the workload",
+        }
+    }
+
+    fn open_by(self, mut by: Vec<String>) -> OpenWay {
+        let count = by.len();
+        by.truncate(MAX_NAMED);
+        OpenWay { way: self, what: self.what(), remedy: self.remedy(), by, count }
+    }
+}
+
+/// The ways that are open to a captured workload. `processes`: its process ids, also the proxy's if the proxy has no
+/// control group of its own. Needs the right to read them, as root has.
+#[must_use]
+pub fn open_ways(backend: Backend, workload: &Workload, processes: &[u32]) -> OpenWays {
+    let mut open = OpenWays::default();
+    open.ways.push(Way::Datagrams.open_by(uncarried(workload.datagrams)));
+    match fs::read_to_string("/proc/net/protocols") {
+        Ok(table) => open.add(Way::OtherProtocols, other_protocols(&table)),
+        Err(error) => open.unknown.push(format!("the kernel's protocols: {error}")),
+    }
+    if processes.len() > MAX_PROCESSES {
+        let all = processes.len();
+        open.unknown.push(format!("only {MAX_PROCESSES} of {all} processes were examined"));
+    }
+    let processes = processes.get(..MAX_PROCESSES).unwrap_or(processes);
+    let users = proxy_users(workload.proxy_uid, processes);
+    match processes::read(&workload.netns, processes) {
+        Ok(all) => {
+            let is_by_user = backend != Backend::Ebpf || workload.proxy_cgroup == workload.cgroup;
+            open.add_of_processes(backend, is_by_user, &users, &all);
+        }
+        Err(error) => open.unknown.push(format!("the processes: {}", error.chain())),
+    }
+    match connections::read(&workload.netns) {
+        // The other end of a connection may be among the rest.
+        Ok(None) => open.unknown.push("the connections: there are too many".to_owned()),
+        Ok(Some(sockets)) => {
+            let past = past_the_proxy(&sockets, &users, &workload.excluded);
+            open.add(Way::OlderConnections, past);
+        }
+        Err(error) => open.unknown.push(format!("the connections: {}", error.chain())),
+    }
+    open
+}
+
+/// The datagrams that pass a proxy by that carries these; empty for all.
+fn uncarried(carried: Datagrams) -> Vec<String> {
+    let all = ["UDP-Lite", "multicast", "DNS"].map(str::to_owned);
+    match carried {
+        Datagrams::Off => Vec::new(),
+        Datagrams::Enabled => all.into(),
+        Datagrams::All => all.into_iter().take(2).collect(),
+    }
+}
+
+impl OpenWays {
+    /// Adds a way that is open by one thing at least.
+    fn add(&mut self, way: Way, by: Vec<String>) {
+        if !by.is_empty() {
+            self.ways.push(way.open_by(by));
+        }
+    }
+
+    /// Adds what processes may do. `is_by_user`: the capture recognises the proxy by its user.
+    fn add_of_processes(
+        &mut self,
+        backend: Backend,
+        is_by_user: bool,
+        users: &[u32],
+        all: &[Process],
+    ) {
+        let applications: Vec<&Process> = all.iter().filter(|one| !one.is_proxy(users)).collect();
+        let mut add = |way, is_open: &dyn Fn(&Process) -> bool| {
+            let open = applications.iter().filter(|one| is_open(one));
+            self.add(way, open.map(|one| one.named()).collect());
+        };
+        add(Way::RawSockets, &|one| one.has(Capability::NetRaw));
+        add(Way::NetworkSettings, &|one| one.has(Capability::NetAdmin));
+        if backend == Backend::Ebpf {
+            let writes = |one: &Process| one.writes_cgroups && one.has(Capability::DacOverride);
+            add(Way::ControlGroups, &|one| one.has(Capability::SysAdmin) || writes(one));
+        }
+        if is_by_user {
+            let is_user = |one: &Process| users.contains(&one.user);
+            add(Way::ProxyUser, &|one| one.has(Capability::SetUid) || is_user(one));
+        }
+    }
+}
+
+/// The ids of the proxy's user, as this process sees them: its own, and what a user namespace of the workload makes of
+/// it.
+fn proxy_users(own: u32, processes: &[u32]) -> Vec<u32> {
+    let mut users = vec![own];
+    for pid in processes {
+        // A process that has ended, or that may not be read, which is reported of its status.
+        let Ok(map) = fs::read_to_string(format!("/proc/{pid}/uid_map")) else { continue };
+        users.extend(mapped(&map, own).filter(|user| !users.contains(user)));
+    }
+    users
+}
+
+/// What a user of a user namespace is outside of it, by a file `uid_map` (user_namespaces(7)).
+fn mapped(map: &str, user: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside, length) =
+            (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let beyond = user.checked_sub(inside).filter(|beyond| *beyond < length)?;
+        outside.checked_add(beyond)
+    })
+}
+
+/// Those of `/proc/net/protocols` by which an application could reach another machine, or the host, beside TCP and UDP.
+fn other_protocols(table: &str) -> Vec<String> {
+    const OTHERS: [&str; 9] =
+        ["SCTP", "SCTPv6", "DCCP", "DCCPv6", "AF_VSOCK", "TIPC", "L2CAP", "RFCOMM", "SCO"];
+    let names = table.lines().filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| OTHERS.contains(name)).map(ToOwned::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_beside_tcp_and_udp_are_named() {
+        let table = "protocol  size sockets\nSCTPv6 1 1\nSCTP  1 1\nAF_VSOCK 1240 0\nTCP 2304 1\nUDP 1 1\nRAW 1 0\n";
+        assert_eq!(other_protocols(table), ["SCTPv6", "SCTP", "AF_VSOCK"]);
+    }
+
+    #[test]
+    fn a_user_of_a_user_namespace_is_another_one_outside() {
+        assert_eq!(mapped("         0          0 4294967295\n", 2102), Some(2102));
+        assert_eq!(mapped("0 100000 65536\n", 2102), Some(102_102));
+        assert_eq!(mapped("0 1000 1\n2000 5000 200\n", 2102), Some(5102));
+        assert_eq!(mapped("0 1000 1\n", 2102), None);
+    }
+
+    #[test]
+    fn a_way_names_the_first_and_counts_all() {
+        let way = Way::RawSockets.open_by((0..20).map(|pid| format!("{pid} sh")).collect());
+        assert_eq!((way.by.len(), way.count), (MAX_NAMED, 20));
+        let json = serde_json::to_value(&way).unwrap();
+        assert_eq!(json["way"], "raw_sockets");
+        assert_eq!(json["remedy"], "drop the capability NET_RAW");
+    }
+}
