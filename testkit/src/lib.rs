@@ -12,6 +12,7 @@
 //! - [`proxy`]: `leno-proxy` alone, configured by a file, in front of one server.
 //! - [`tunnel`]: the same behind mTLS, as another proxy would reach it.
 //! - [`lab`]: drives the real `leno up` and cleans up after it.
+//! - [`clock`]: proxies whose time of day is wrong.
 //! - [`reference`]: pages of `docs/reference` that are written from code.
 //! - [`sniff`]: packets that crossed the bridge, captured by tcpdump and classified by an own
 //!   reader of pcap files.
@@ -25,6 +26,7 @@
 //! Start with [`lab::Lab`], [`load::Plan`] and [`peer::Step`].
 
 pub mod binaries;
+pub mod clock;
 pub mod command;
 pub mod lab;
 pub mod netns;

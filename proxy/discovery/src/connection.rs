@@ -42,6 +42,11 @@ pub enum ConnectError {
     /// TLS failed: the server is not this mesh's control plane, or it refuses our certificate.
     #[error("the TLS handshake with {0} failed")]
     Tls(SocketAddr, #[source] io::Error),
+    /// By this machine's clock the control plane's certificate does not hold yet, or no more.
+    #[error(
+        "the TLS handshake with {0} failed because of the time: check the clocks of this machine and of the control plane's"
+    )]
+    Clock(SocketAddr, #[source] io::Error),
     /// HTTP/2 failed.
     #[error("the HTTP/2 handshake failed")]
     Http(#[source] hyper::Error),
@@ -82,9 +87,22 @@ async fn handshake(authority: &str, connector: TlsConnector) -> Result<Connectio
     stream.set_nodelay(true).map_err(failed)?;
     let address = stream.peer_addr().map_err(failed)?;
     let name = ServerName::try_from(SERVER_NAME).expect("it is a DNS name");
-    let stream =
-        connector.connect(name, stream).await.map_err(|error| ConnectError::Tls(address, error))?;
+    let stream = connector.connect(name, stream).await.map_err(|error| {
+        let failed = if is_of_time(&error) { ConnectError::Clock } else { ConnectError::Tls };
+        failed(address, error)
+    })?;
     Connection::open(stream, Some(KEEP_ALIVE)).await.map_err(ConnectError::Http)
+}
+
+/// Whether the server's certificate was refused for its period alone.
+fn is_of_time(error: &io::Error) -> bool {
+    use rustls::CertificateError as E;
+    let refused = error.get_ref().and_then(|error| error.downcast_ref());
+    let Some(rustls::Error::InvalidCertificate(why)) = refused else { return false };
+    matches!(
+        why,
+        E::NotValidYet | E::NotValidYetContext { .. } | E::Expired | E::ExpiredContext { .. }
+    )
 }
 
 /// The origin of requests, which a tonic client needs.

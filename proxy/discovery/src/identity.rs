@@ -309,6 +309,17 @@ mod tests {
         assert_eq!(until_renewal(Duration::ZERO, 0.5), SHORTEST_RENEWAL);
     }
 
+    /// A certificate of life L is renewed by a clock that is behind before it ends by one that is ahead, each by less
+    /// than certificates permit.
+    #[test]
+    fn clocks_that_are_wrong_by_five_minutes_delay_no_renewal_until_the_end() {
+        let skew = Duration::from_mins(5);
+        for life in [36 * skew / 5, Duration::from_hours(1), Duration::from_hours(24)] {
+            let latest = until_renewal(life + skew, 1.0);
+            assert!(latest < life - skew, "{life:?}: {latest:?}");
+        }
+    }
+
     #[test]
     fn an_answer_is_checked() {
         let (key, _) = request().unwrap();

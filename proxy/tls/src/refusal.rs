@@ -21,11 +21,11 @@ pub enum Refusal {
     /// key.
     #[error("a signature does not fit")]
     BadSignature,
-    /// It has expired.
-    #[error("the certificate has expired")]
+    /// It has expired. One of the two clocks may be wrong.
+    #[error("the certificate has expired, if the clock of this machine is right")]
     Expired,
     /// It is not valid yet. One of the two clocks may be wrong.
-    #[error("the certificate is not valid yet")]
+    #[error("the certificate is not valid yet, if the clock of this machine is right")]
     NotYetValid,
     /// It was issued for another use, for example for servers only.
     #[error("the certificate is not for this use")]

@@ -13,6 +13,7 @@ mod calls;
 mod causes;
 mod certificate_times;
 mod claims;
+mod clocks;
 mod conformance;
 mod connect;
 mod datagrams;
@@ -163,10 +164,13 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ),
         (
             "identity",
-            [identity::cases(), workload_api::cases(), spire::cases(), federation::cases()]
-                .into_iter()
-                .flatten()
-                .collect(),
+            joined([
+                identity::cases(),
+                clocks::cases(),
+                workload_api::cases(),
+                spire::cases(),
+                federation::cases(),
+            ]),
         ),
         ("strangers", strangers::cases()),
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),

@@ -1,0 +1,52 @@
+//! Proxies whose clocks are wrong.
+//!
+//! Linux has one time of day for all namespaces, so a library that is loaded first answers for the kernel (`clock.c`). This
+//! needs programs that are linked dynamically, as those of debug builds are.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::{binaries, command};
+
+const SOURCE: &str = include_str!("clock.c");
+/// How long the library may take to compile.
+const COMPILE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Makes a directory of Leno's programs below `directory`, for [`Options`](crate::lab::Options), whose proxies of the
+/// workloads named here have clocks that are ahead by so many seconds, or behind if it is less than zero.
+pub fn programs(directory: &Path, ahead: &[(&str, i64)]) -> Result<PathBuf> {
+    fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    let programs = directory.join("programs");
+    fs::create_dir(&programs)?;
+    let (library, source) = (directory.join("clock.so"), directory.join("clock.c"));
+    fs::write(&source, SOURCE)?;
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).arg("-ldl");
+    command::text(&mut compile, COMPILE_LIMIT).context("cannot compile clock.c")?;
+    // `leno` looks for the others beside the file that it runs from, which a symbolic link is not.
+    fs::copy(binaries::ours("leno")?, programs.join("leno"))?;
+    for name in ["leno-controller", "leno-broker"] {
+        symlink(binaries::ours(name)?, programs.join(name))?;
+    }
+    // The proxies' user may not look into the directory of a build.
+    let proxy = directory.join("leno-proxy");
+    fs::copy(binaries::ours("leno-proxy")?, &proxy)?;
+    let cases: String = ahead
+        .iter()
+        .map(|(workload, seconds)| format!("{workload}) export LENO_CLOCK_OFFSET_S={seconds};;\n"))
+        .collect();
+    let script = format!(
+        "#!/bin/sh\ncase $LENO_WORKLOAD in\n{cases}esac\nLD_PRELOAD={} exec {} \"$@\"\n",
+        library.display(),
+        proxy.display()
+    );
+    let wrapper = programs.join("leno-proxy");
+    fs::write(&wrapper, script)?;
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o755))?;
+    Ok(programs)
+}
