@@ -314,6 +314,8 @@ mod tests {
         plan.pace = Pace::Think(Duration::from_millis(1));
         plan.new_connection = true;
         plan.body_size = 10;
+        // Long enough for a second request of each client on a busy machine.
+        plan.duration = Duration::from_secs(2);
         let report = run(&plan).unwrap();
         assert!(report.requests > 16 && report.errors == 0, "{report:?}");
         assert!(report.connections_opened >= report.requests);
