@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, OtherAddresses,
 };
@@ -77,14 +77,14 @@ pub(crate) fn run(args: Args) -> Result<bool> {
 
 /// What the control plane sends the workload's proxy: of all policies those that select it.
 fn authorization(of_mesh: usize, of_workload: usize) -> Result<std::sync::Arc<Authorization>> {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     let mut changes = Vec::with_capacity(of_mesh);
     for number in 0..of_mesh {
         let parsed = parse("policy.yaml", &policy(number, number < of_workload));
         let parsed = parsed.map_err(|problems| {
             anyhow::Error::msg(problems.iter().map(ToString::to_string).collect::<String>())
         })?;
-        changes.extend(parsed.objects.into_iter().map(|one| Change::Upsert(one.value)));
+        changes.extend(parsed.objects.into_iter().map(|one| ObjectChange::Upsert(one.value)));
     }
     index.apply_all(changes);
     let labels = [("app".to_owned(), "orders".to_owned())].into();

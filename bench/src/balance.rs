@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::load::{Plan, Report, run as load};
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 use leno_testkit::proxy::Proxy;
 use minijinja::context;
 use minijinja::value::Serde;
@@ -100,7 +100,7 @@ fn round(algorithm: &str, args: Args) -> Result<Round> {
 fn measure(algorithm: &str, args: Args, slower: u32) -> Result<(Report, f64)> {
     let takes = Duration::from_millis(args.takes_ms);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = |takes| Faulty::start(listen, move |_| Act::After(takes));
+    let server = |takes| Faulty::start(listen, move |_| FaultyAct::After(takes));
     let mut servers: Vec<Faulty> = (1..ENDPOINTS).map(|_| server(takes)).collect::<Result<_>>()?;
     servers.push(server(takes * slower)?);
     let proxy = Proxy::start_with(|address, admin| {

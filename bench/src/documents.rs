@@ -1,7 +1,7 @@
 //! The documents of the meshes that commands of one property start, from templates.
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use minijinja::{Environment, Value};
 
 /// Of an endpoint, an algorithm and servers.
@@ -25,7 +25,7 @@ pub(crate) fn mesh(documents: &str) -> Result<Lab> {
         nix::unistd::geteuid().is_root(),
         "leno up makes network namespaces, which takes root: run this as root"
     );
-    Lab::start(&Options::new(Capture::Ebpf), documents, |_| Ok(()))
+    Lab::start(&LabOptions::new(Capture::Ebpf), documents, |_| Ok(()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use leno_policy::{Request, RouteTable};
 use leno_suite::tabular::{Column, markdown, rows};
-use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
+use leno_types::routes::{
+    PathMatch, Route, RouteKind, RouteMatch, RouteRule, TextMatch, ValueMatch,
+};
 
 use crate::rounds::nanos_of;
 
@@ -116,15 +118,15 @@ fn cost(shape: Shape, routes: usize, args: Args) -> f64 {
 }
 
 fn route(shape: Shape, number: usize) -> Route {
-    let rule = |one: Match| Rule { matches: vec![one], ..Rule::default() };
-    let of_path = |path| rule(Match { path, ..Match::default() });
+    let rule = |one: RouteMatch| RouteRule { matches: vec![one], ..RouteRule::default() };
+    let of_path = |path| rule(RouteMatch { path, ..RouteMatch::default() });
     let exactly = |value: String| TextMatch::Exact(value.into());
     let of_header = |value| {
         let mut headers = vec![ValueMatch { name: "x-tenant".into(), value }];
         if shape == Shape::Shared {
             headers.insert(0, ValueMatch { name: TEAM.into(), value: exactly("shop".to_owned()) });
         }
-        rule(Match { headers, ..Match::default() })
+        rule(RouteMatch { headers, ..RouteMatch::default() })
     };
     let rules = match shape {
         Shape::Paths => vec![

@@ -49,8 +49,10 @@ pub(crate) mod why;
 
 use anyhow::Context as _;
 use clap::Args;
-pub(crate) use leno_console::{Cluster, Output, block_on, escaped, print, print_json, print_raw};
-use leno_local::ranges::{Range, RequestedRanges};
+pub(crate) use leno_console::{
+    Cluster, OutputForm, block_on, escaped, print, print_json, print_raw,
+};
+use leno_local::ranges::{MeshRange, RequestedRanges};
 
 /// Which of the meshes that run on this machine.
 #[derive(Debug, Args)]
@@ -105,11 +107,11 @@ impl NodeOfCluster {
 pub(crate) struct PlannedRanges {
     /// The address range of workloads, as it was passed to `leno up`
     #[arg(long, value_name = "RANGE")]
-    workload_range: Option<Range>,
+    workload_range: Option<MeshRange>,
 
     /// The address range of services, as it was passed to `leno up`
     #[arg(long, value_name = "RANGE")]
-    service_range: Option<Range>,
+    service_range: Option<MeshRange>,
 }
 
 impl PlannedRanges {
@@ -154,7 +156,7 @@ pub(crate) enum ChosenMesh {
     /// One of `leno up`, by its name.
     Machine(String),
     /// That of a cluster.
-    Cluster(leno_operate::Target),
+    Cluster(leno_operate::ClusterTarget),
 }
 
 impl AnyMesh {

@@ -6,7 +6,7 @@ use std::path::Path;
 use leno_analysis::{Finding, Severity};
 use leno_resources::{Documents, Located, Object, Outline, Workload};
 
-use crate::plan::{Launch, Plan};
+use crate::plan::{InstanceLaunch, Plan};
 
 /// What has to be at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
 }
 
 /// The fields of a workload whose file is not there, and the reason.
-fn absent(workload: &Workload, launch: &Launch) -> Vec<(String, String)> {
+fn absent(workload: &Workload, launch: &InstanceLaunch) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut look = |field: String, path: &Path, kind: PathKind| {
         all.extend(wrong(path, kind).map(|reason| (field, reason)));

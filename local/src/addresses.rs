@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn both_families_have_the_same_number() {
-        let subnet = crate::ranges::Ranges::default().workloads(true);
+        let subnet = crate::ranges::MeshRanges::default().workloads(true);
         let addresses = subnet.addresses(258);
         assert_eq!(addresses.v4, Ipv4Addr::new(10, 89, 1, 2));
         assert_eq!(addresses.v6, Some("fd89::102".parse().unwrap()));

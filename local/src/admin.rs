@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use leno_observe::admin::{ANSWER_BOUND, Reply, send_with};
+use leno_observe::admin::{ANSWER_BOUND, AdminReply, send_with};
 use leno_types::ports;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use tokio::net::TcpSocket;
@@ -55,14 +55,14 @@ impl<'a> Admin<'a> {
 
     /// Whether the proxy serves.
     pub async fn ready(&self) -> bool {
-        matches!(self.get("/ready").await, Ok(Reply { status: 200, .. }))
+        matches!(self.get("/ready").await, Ok(AdminReply { status: 200, .. }))
     }
 
     /// Fetches a page.
     ///
     /// # Errors
     /// When the server cannot be reached or does not answer in time.
-    pub async fn get(&self, path: &str) -> Result<Reply> {
+    pub async fn get(&self, path: &str) -> Result<AdminReply> {
         self.send(None, ("GET", path)).await
     }
 
@@ -74,7 +74,7 @@ impl<'a> Admin<'a> {
         &self,
         header: Option<(&str, &str)>,
         (method, path): (&str, &str),
-    ) -> Result<Reply> {
+    ) -> Result<AdminReply> {
         let Self { netns, address, bound } = self;
         let from = netns.map_or_else(String::new, |netns| format!(" from {}", netns.name()));
         let what = || format!("cannot ask http://{address}{path}{from}");

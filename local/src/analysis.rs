@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use leno_analysis::{Finding, Mesh, Severity, WayOut, analyze};
-use leno_capture::Choice;
-use leno_observe::ejected::Ejected;
+use leno_analysis::{Finding, MeshModel, OutsideReach, Severity, analyze};
+use leno_capture::CaptureChoice;
+use leno_observe::ejected::EjectedEndpoint;
 use leno_observe::metrics;
 use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::{Egress, InstanceName, MtlsMode};
@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network;
-use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::{Ranges, RequestedRanges};
-use crate::status::{InstanceStatus, Mistake, Status};
+use crate::plan::{Plan, PlanDefaults, ProcessSharing, ProxyMode};
+use crate::ranges::{MeshRanges, RequestedRanges};
+use crate::status::{FileMistake, InstanceStatus, MeshStatus};
 
 /// Most mistakes that the status of a mesh keeps.
 const MAX_MISTAKES: usize = 100;
@@ -27,9 +27,9 @@ const MAX_MISTAKES: usize = 100;
 ///
 /// # Errors
 /// [`Error::NotRunning`], and where its state cannot be read.
-pub fn running(mesh: &str) -> Result<Mesh> {
+pub fn running(mesh: &str) -> Result<MeshModel> {
     let layout = Layout::new(mesh)?;
-    let status = Status::read(&layout)?;
+    let status = MeshStatus::read(&layout)?;
     let state = layout.state().join("state.yaml");
     if !state.exists() {
         let reason =
@@ -37,8 +37,9 @@ pub fn running(mesh: &str) -> Result<Mesh> {
         return Err(Error::Refused(reason));
     }
     let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
-    let way_out = if status.uplink { WayOut::Open } else { WayOut::None };
-    let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
+    let way_out = if status.uplink { OutsideReach::Open } else { OutsideReach::None };
+    let mesh_of =
+        MeshModel::new(documents.objects.into_iter().map(|located| located.value).collect());
     let mesh_of = mesh_of.of_leno_up(way_out);
     // Where things are written is in the files that it follows, if they are still what they were.
     let written = followed_by(mesh).ok().and_then(|(files, _)| compose::load(&files).ok());
@@ -52,8 +53,8 @@ pub fn running(mesh: &str) -> Result<Mesh> {
 ///
 /// # Errors
 /// [`Error::NotRunning`], and where there is no such workload.
-pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<Ejected>> {
-    let status = Status::read(&Layout::new(mesh)?)?;
+pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<EjectedEndpoint>> {
+    let status = MeshStatus::read(&Layout::new(mesh)?)?;
     let mut all = Vec::new();
     for instance in status.meant(Some(namespace), Some(workload))? {
         if !instance.meshed {
@@ -61,7 +62,7 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
         }
         let netns = Netns::open(&instance.surroundings.netns)?;
         if let Ok(reply) = Admin::within(&netns).get("/metrics").await {
-            all.extend(Ejected::of(&metrics::parse(&reply.body)));
+            all.extend(EjectedEndpoint::of(&metrics::parse(&reply.body)));
         }
     }
     Ok(all)
@@ -76,7 +77,7 @@ pub async fn pages(
     names: &[InstanceName],
     path: &str,
 ) -> Result<Vec<(InstanceName, std::result::Result<String, String>)>> {
-    let status = Status::read(&Layout::new(mesh)?)?;
+    let status = MeshStatus::read(&Layout::new(mesh)?)?;
     let mut all = Vec::new();
     for name in names {
         let is_meant = |one: &&InstanceStatus| {
@@ -97,26 +98,26 @@ pub async fn pages(
 ///
 /// # Errors
 /// Every reason why `leno up` would refuse the files.
-pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<Mesh> {
+pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<MeshModel> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents, self::ranges(ranges)?).map_err(|problems| refused(&problems))?;
-    Ok(Mesh::new(objects(&plan)).of_leno_up(WayOut::WithUplink).written_in(&documents))
+    Ok(MeshModel::new(objects(&plan)).of_leno_up(OutsideReach::WithUplink).written_in(&documents))
 }
 
 /// The addresses of a mesh that `leno up` is to run, on a machine without routes that lead there.
 ///
 /// # Errors
 /// When both ranges are the same.
-pub fn ranges(asked: RequestedRanges) -> Result<Ranges> {
-    Ok(Ranges::choose(asked, &[]).map_err(Error::Refused)?.0)
+pub fn ranges(asked: RequestedRanges) -> Result<MeshRanges> {
+    Ok(MeshRanges::choose(asked, &[]).map_err(Error::Refused)?.0)
 }
 
 /// The files that a mesh follows, and its addresses.
 ///
 /// # Errors
 /// [`Error::NotRunning`], and where it reads standard input.
-pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, Ranges)> {
-    let status = Status::read(&Layout::new(mesh)?)?;
+pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
+    let status = MeshStatus::read(&Layout::new(mesh)?)?;
     if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
         let reason = format!("mesh {mesh:?} has read standard input: name the files");
         return Err(Error::Refused(reason));
@@ -126,7 +127,7 @@ pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, Ranges)> {
 
 /// The mistakes in files of a mesh with these addresses, and why they cannot be read where they cannot.
 #[must_use]
-pub fn findings(files: &[PathBuf], ranges: Ranges) -> Vec<Finding> {
+pub fn findings(files: &[PathBuf], ranges: MeshRanges) -> Vec<Finding> {
     let documents = match compose::load(files) {
         Ok(documents) => documents,
         Err(problems) => return problems.iter().map(Finding::from).collect(),
@@ -181,22 +182,24 @@ pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
 }
 
 /// Them as the status of the mesh keeps them: the first hundred.
-pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<Mistake> {
+pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<FileMistake> {
     let all = findings_of(documents, plan).into_iter().take(MAX_MISTAKES);
-    let mistake =
-        |one: Finding| Mistake { error: one.severity == Severity::Error, text: one.to_string() };
+    let mistake = |one: Finding| FileMistake {
+        error: one.severity == Severity::Error,
+        text: one.to_string(),
+    };
     all.map(mistake).collect()
 }
 
 /// As `leno up` plans them, less what it does not: static proxies.
-fn plan(documents: &Documents, ranges: Ranges) -> Result<Plan, Vec<Problem>> {
-    let defaults = Defaults {
+fn plan(documents: &Documents, ranges: MeshRanges) -> Result<Plan, Vec<Problem>> {
+    let defaults = PlanDefaults {
         mtls: MtlsMode::default(),
         egress: Egress::default(),
-        mode: Mode::default(),
-        share: Share::default(),
-        capture: Choice::Auto,
-        flows: leno_flows::Source::default(),
+        mode: ProxyMode::default(),
+        share: ProcessSharing::default(),
+        capture: CaptureChoice::Auto,
+        flows: leno_flows::FlowMetricsSource::default(),
         ipv6: network::has_ipv6(),
         ranges,
         spiffe: false,

@@ -8,8 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use leno_types::{InstanceName, ports};
 use serde::Serialize;
 
-use leno_checks::{Check, Finding, Level, is_well, table};
-use leno_observe::ejected::Ejected;
+use leno_checks::{Check, CheckResult, Level, is_well, table};
+use leno_observe::ejected::EjectedEndpoint;
 use leno_observe::metrics::{self, Sample};
 
 use crate::admin::Admin;
@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::listening;
 use crate::netns::Netns;
-use crate::record::{self, Process};
-use crate::status::{InstanceStatus, Phase, Schedule, Status};
+use crate::record::{self, RecordedProcess};
+use crate::status::{InstancePhase, InstanceStatus, MeshStatus, Schedule};
 
 /// Metric of a proxy: when its certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
@@ -32,26 +32,26 @@ const FLOWS_OF_DATAGRAMS: &str = "leno_datagram_flows_open";
 
 /// The state of a machine and of the mesh on it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Health {
+pub struct MachineHealth {
     /// What the machine can do.
-    pub machine: leno_capture::Report,
+    pub machine: leno_capture::ProbeReport,
     /// The findings about the mesh, none when it does not run.
-    pub mesh: Option<Vec<Finding>>,
+    pub mesh: Option<Vec<CheckResult>>,
 }
 
-impl Health {
+impl MachineHealth {
     /// Looks at the machine, and at the mesh if it runs.
     ///
     /// # Errors
     /// When the mesh runs and cannot be looked at.
     pub async fn run(layout: &Layout) -> Result<Self> {
-        let mesh = match Status::read(layout) {
+        let mesh = match MeshStatus::read(layout) {
             Ok(status) => Some(mesh(&status).await?),
             Err(Error::NotRunning { .. }) => left_behind(layout),
             // The machine can be looked at all the same.
             Err(error) => Some(vec![whole_mesh().bad(error.chain())]),
         };
-        Ok(Self { machine: leno_capture::Report::probe(), mesh })
+        Ok(Self { machine: leno_capture::ProbeReport::probe(), mesh })
     }
 
     /// Whether traffic can be captured here and the mesh, if any, is well.
@@ -77,7 +77,7 @@ fn files() -> Check {
 }
 
 /// The finding about a mesh that does not run.
-fn left_behind(layout: &Layout) -> Option<Vec<Finding>> {
+fn left_behind(layout: &Layout) -> Option<Vec<CheckResult>> {
     if !layout.record().exists() {
         return None;
     }
@@ -89,7 +89,7 @@ fn left_behind(layout: &Layout) -> Option<Vec<Finding>> {
     }])
 }
 
-async fn mesh(status: &Status) -> Result<Vec<Finding>> {
+async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
     let switch = Netns::open(&status.switch_netns)?;
     let mut findings = Vec::new();
     if status.needs_controller {
@@ -108,7 +108,7 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
 }
 
 /// The workloads that more policies select than their proxies apply.
-fn overloaded(mesh: &str) -> Vec<Finding> {
+fn overloaded(mesh: &str) -> Vec<CheckResult> {
     let check = |of: String| {
         Check::new(of, "Do no more policies select the workload than its proxy applies?")
     };
@@ -123,7 +123,7 @@ fn overloaded(mesh: &str) -> Vec<Finding> {
     }
 }
 
-async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> {
+async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<CheckResult> {
     let mut findings = vec![application(instance)];
     if instance.meshed {
         findings.push(proxy(instance, switch).await);
@@ -132,9 +132,9 @@ async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> 
     findings
 }
 
-async fn controller(status: &Status, switch: &Netns) -> Finding {
+async fn controller(status: &MeshStatus, switch: &Netns) -> CheckResult {
     let check = || Check::new("controller", "Is the control plane ready, with the last state?");
-    let Some(process) = status.controller.and_then(Process::find) else {
+    let Some(process) = status.controller.and_then(RecordedProcess::find) else {
         return check().bad("does not run; it is being started again, proxies live on");
     };
     let (pid, address) = (process.pid, SocketAddr::new(status.gateway, ports::CONTROL));
@@ -164,10 +164,10 @@ fn times(number: u32) -> String {
     }
 }
 
-fn application(instance: &InstanceStatus) -> Finding {
+fn application(instance: &InstanceStatus) -> CheckResult {
     let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
     let text = state(instance, &closed, Timestamp::now().as_millisecond());
-    let serves = instance.phase == Phase::Running && instance.trouble.reason.is_none();
+    let serves = instance.phase == InstancePhase::Running && instance.trouble.reason.is_none();
     let healthy = (serves && closed.is_empty())
         || (instance.phase.is_settled() && !instance.has_failed_run());
     let subject = format!("{}/{}", instance.namespace, instance.name);
@@ -181,7 +181,7 @@ fn application(instance: &InstanceStatus) -> Finding {
 pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> String {
     let trouble = &instance.trouble;
     let mut text = instance.phase.as_str().to_owned();
-    if let (Phase::Scheduled, Some(schedule)) = (instance.phase, &instance.schedule) {
+    if let (InstancePhase::Scheduled, Some(schedule)) = (instance.phase, &instance.schedule) {
         return text + &runs(schedule, now_unix_ms);
     }
     if !closed.is_empty() {
@@ -191,8 +191,8 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
         text += &format!(", {reason}");
     }
     match &trouble.ended {
-        _ if instance.phase == Phase::Completed => {}
-        Some(how) if instance.phase != Phase::Running => {
+        _ if instance.phase == InstancePhase::Completed => {}
+        Some(how) if instance.phase != InstancePhase::Running => {
             text += &format!(": {how}");
             if trouble.times > 1 {
                 text += &format!(", {} in a row", times(trouble.times));
@@ -238,7 +238,7 @@ fn runs(schedule: &Schedule, now_unix_ms: i64) -> String {
     }
 }
 
-async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
+async fn proxy(instance: &InstanceStatus, switch: &Netns) -> CheckResult {
     let address = instance.addresses.first().copied();
     let admin = Admin::at(switch, address.unwrap_or(IpAddr::from([0, 0, 0, 0])));
     let (mut healthy, mut text) = match admin.get("/ready").await {
@@ -278,7 +278,7 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
 }
 
 /// The proxy that is to serve an instance in place of the one that does, if it does not do so yet.
-fn next_proxy(instance: &InstanceStatus) -> Option<Finding> {
+fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     let why = instance.proxy_waits.as_ref()?;
     let subject = format!("{}/{} next proxy", instance.namespace, instance.name);
     let check = Check::new(subject, "Does the proxy serve that the last edit or upgrade asks for?");
@@ -295,9 +295,9 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
         Some(_) => *text += ", certificate has expired",
         None => {}
     }
-    let ejected = Ejected::of(&samples);
+    let ejected = EjectedEndpoint::of(&samples);
     if !ejected.is_empty() {
-        let endpoints: Vec<String> = ejected.iter().map(Ejected::endpoint).collect();
+        let endpoints: Vec<String> = ejected.iter().map(EjectedEndpoint::endpoint).collect();
         *text += &format!(", ejects {}", endpoints.join(", "));
     }
     if value(&samples, FLOWS_OF_DATAGRAMS).is_some() {
@@ -331,9 +331,13 @@ fn roughly(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Run, Surroundings, Trouble};
+    use crate::status::{ApplicationTrouble, ProcessSurroundings, ScheduledRun};
 
-    fn instance(phase: Phase, restarts: u32, trouble: Trouble) -> InstanceStatus {
+    fn instance(
+        phase: InstancePhase,
+        restarts: u32,
+        trouble: ApplicationTrouble,
+    ) -> InstanceStatus {
         InstanceStatus {
             namespace: "shop".into(),
             workload: "web".into(),
@@ -344,7 +348,7 @@ mod tests {
             capture: None,
             datagrams: None,
             phase,
-            ready: phase == Phase::Running,
+            ready: phase == InstancePhase::Running,
             restarts,
             pid: None,
             started_unix_ms: None,
@@ -356,59 +360,59 @@ mod tests {
             proxy_ended: None,
             proxy: None,
             proxy_waits: None,
-            surroundings: Surroundings::default(),
+            surroundings: ProcessSurroundings::default(),
         }
     }
 
     #[test]
     fn a_state_says_what_up_has_seen() {
-        let failing = Trouble {
+        let failing = ApplicationTrouble {
             ended: Some("exited with 3".into()),
             times: 3,
             reason: None,
             next_try_unix_ms: Some(10_000),
             last_line: "no database".into(),
         };
-        let none = Trouble::default;
-        let not_ready = Trouble {
+        let none = ApplicationTrouble::default;
+        let not_ready = ApplicationTrouble {
             reason: Some("not ready: GET / on port 8080 answers 503".into()),
-            ..Trouble::default()
+            ..ApplicationTrouble::default()
         };
-        let over = Trouble { times: 1, next_try_unix_ms: None, ..failing.clone() };
-        let mut refused = instance(Phase::Running, 0, none());
+        let over = ApplicationTrouble { times: 1, next_try_unix_ms: None, ..failing.clone() };
+        let mut refused = instance(InstancePhase::Running, 0, none());
         refused.proxy_waits = Some("it runs as user 2102".into());
         let found = next_proxy(&refused).unwrap();
         assert_eq!((found.level, found.text.contains("user 2102")), (Level::Warning, true));
-        assert_eq!(next_proxy(&instance(Phase::Running, 0, none())), None);
+        assert_eq!(next_proxy(&instance(InstancePhase::Running, 0, none())), None);
         for (of, closed, expected) in [
-            (instance(Phase::Running, 0, none()), vec![], "running"),
+            (instance(InstancePhase::Running, 0, none()), vec![], "running"),
             (refused, vec![], "running, served by the proxy of before: it runs as user 2102"),
             (
-                instance(Phase::Running, 2, failing.clone()),
+                instance(InstancePhase::Running, 2, failing.clone()),
                 vec![],
                 "running, started again 2 times",
             ),
             (
-                instance(Phase::Running, 0, none()),
+                instance(InstancePhase::Running, 0, none()),
                 vec![8080],
                 "running, does not listen on port 8080",
             ),
             (
-                instance(Phase::Waiting, 2, failing),
+                instance(InstancePhase::Waiting, 2, failing),
                 vec![],
                 "waiting: exited with 3, 3 times in a row, next try in 4 s; last line: no database",
             ),
             (
-                instance(Phase::Running, 0, not_ready),
+                instance(InstancePhase::Running, 0, not_ready),
                 vec![],
                 "running, not ready: GET / on port 8080 answers 503",
             ),
             (
-                instance(Phase::Ended, 0, over.clone()),
+                instance(InstancePhase::Ended, 0, over.clone()),
                 vec![],
                 "ended: exited with 3; last line: no database",
             ),
-            (instance(Phase::Completed, 0, over), vec![], "completed"),
+            (instance(InstancePhase::Completed, 0, over), vec![], "completed"),
         ] {
             assert_eq!(state(&of, &closed, 6_500), expected);
         }
@@ -418,13 +422,15 @@ mod tests {
     fn a_schedule_says_what_ran_last_and_when_the_next_run_begins() {
         let state_of = |schedule: Schedule| {
             let schedule = Some(schedule);
-            let job =
-                InstanceStatus { schedule, ..instance(Phase::Scheduled, 0, Trouble::default()) };
+            let job = InstanceStatus {
+                schedule,
+                ..instance(InstancePhase::Scheduled, 0, ApplicationTrouble::default())
+            };
             state(&job, &[], 100_000)
         };
         let next = Schedule { next_unix_ms: Some(140_000), ..Schedule::default() };
         assert_eq!(state_of(next.clone()), "scheduled, next run in 40 s");
-        let run = Run {
+        let run = ScheduledRun {
             started_unix_ms: 80_000,
             ended_unix_ms: 88_000,
             succeeded: true,
@@ -436,7 +442,7 @@ mod tests {
             state_of(ran.clone()),
             "scheduled, last run exited with 0 12 s ago, next run in 40 s"
         );
-        let failed = Run {
+        let failed = ScheduledRun {
             succeeded: false,
             how: "exited with 3".into(),
             last_line: "no database".into(),

@@ -6,7 +6,7 @@ use crate::record;
 
 /// What became of one mesh.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CleanupOutcome {
     /// The name of the mesh.
     pub mesh: String,
     /// Whether everything of it is gone; [`Error::Running`] when it was left alone.
@@ -17,7 +17,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// When the name is not one.
-pub fn cleanup(mesh: Option<&str>) -> Result<Vec<Outcome>> {
+pub fn cleanup(mesh: Option<&str>) -> Result<Vec<CleanupOutcome>> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NeedsRoot);
     }
@@ -25,7 +25,7 @@ pub fn cleanup(mesh: Option<&str>) -> Result<Vec<Outcome>> {
         Some(name) => vec![Layout::new(name)?],
         None => Layout::all(),
     };
-    let clean = |layout: &Layout| Outcome {
+    let clean = |layout: &Layout| CleanupOutcome {
         mesh: layout.mesh().to_owned(),
         result: record::clean_up(layout),
     };

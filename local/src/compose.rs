@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Documents, Ignored, Located, Origin, Position, Problem};
+use leno_resources::{DocumentOrigin, Documents, IgnoredDocument, Located, Position, Problem};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -55,7 +55,7 @@ struct Name {
 struct Draft {
     file: String,
     problems: Vec<Problem>,
-    ignored: Vec<Located<Ignored>>,
+    ignored: Vec<Located<IgnoredDocument>>,
 }
 
 impl File {
@@ -135,7 +135,7 @@ impl File {
 }
 
 /// Adds documents that were made from a file.
-fn add(documents: &mut Documents, made: Documents, origins: &[Origin]) {
+fn add(documents: &mut Documents, made: Documents, origins: &[DocumentOrigin]) {
     for (object, outline) in made.objects.into_iter().zip(made.outlines) {
         let outline = outline.made_from(origins.to_vec());
         documents.objects.push(Located { place: outline.place(""), ..object });
@@ -151,10 +151,10 @@ impl Draft {
 
     /// Adds the problems of a document as problems of what it was made from. Those of a field that is refused
     /// already are consequences of that.
-    fn add(&mut self, found: Vec<Problem>, origins: &[Origin]) {
+    fn add(&mut self, found: Vec<Problem>, origins: &[DocumentOrigin]) {
         let refused: Vec<String> = self.problems.iter().map(|one| one.path.clone()).collect();
         for problem in found {
-            let Some(origin) = Origin::of(&problem.path, origins) else { continue };
+            let Some(origin) = DocumentOrigin::of(&problem.path, origins) else { continue };
             if !refused.contains(&origin.field) {
                 self.problem(origin.place, &origin.field, problem.reason);
             }
@@ -163,7 +163,7 @@ impl Draft {
 
     /// Lists what has no effect.
     fn ignore(&mut self, place: Position, path: &str) {
-        let value = Ignored { api_version: "compose".to_owned(), kind: path.to_owned() };
+        let value = IgnoredDocument { api_version: "compose".to_owned(), kind: path.to_owned() };
         self.ignored.push(Located { value, file: self.file.as_str().into(), place });
     }
 }

@@ -8,18 +8,19 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_supervise::{
-    Backoff, Cgroup, Credentials, Rules, Running, Stop, after, describe, keep_running,
+    Backoff, Cgroup, ProcessCredentials, RestartRules, RunningProcess, StopStage, after, describe,
+    keep_running,
 };
 use leno_types::ports;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::error::Result;
-use crate::instance::Mesh;
-use crate::isolation::{Isolation, Names, write_files};
-use crate::process::{Event, Task};
+use crate::instance::MeshContext;
+use crate::isolation::{Isolation, ResolverNames, write_files};
+use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
-use crate::up::Options;
+use crate::up::UpOptions;
 
 /// How long it may take to end; it holds nothing that is not on disk.
 const GRACE: Duration = Duration::from_secs(1);
@@ -45,16 +46,16 @@ impl Controller {
     }
 }
 
-/// Starts the control plane and keeps it running until `stop` reaches [`Stop::All`].
+/// Starts the control plane and keeps it running until `stop` reaches [`StopStage::All`].
 ///
 /// Tells `changed` whenever its process is another one.
 ///
 /// # Errors
 /// When its control group cannot be made.
 pub fn start(
-    mesh: &Rc<Mesh>,
-    options: &Options,
-    stop: watch::Receiver<Stop>,
+    mesh: &Rc<MeshContext>,
+    options: &UpOptions,
+    stop: watch::Receiver<StopStage>,
     changed: Rc<Notify>,
 ) -> Result<Controller> {
     let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("controller"))?;
@@ -62,8 +63,9 @@ pub fn start(
     let (mesh, known, options) = (mesh.clone(), pid.clone(), options.clone());
     let task = tokio::task::spawn_local(async move {
         let origin = mesh.output.origin("controller", "controller", "controller");
-        let start =
-            || -> Result<Running> { task(&mesh, &options, &group)?.start(&mesh.output, &origin) };
+        let start = || -> Result<RunningProcess> {
+            task(&mesh, &options, &group)?.start(&mesh.output, &origin)
+        };
         let report = |event| {
             known.set(if let Event::Started(pid) = event { Some(pid) } else { None });
             changed.notify_one();
@@ -78,7 +80,8 @@ pub fn start(
             mesh.output.say(&text);
         };
         let backoff = Backoff::eager(Instant::now());
-        keep_running(start, Rules::always(backoff, GRACE), (stop, Stop::All), report).await;
+        keep_running(start, RestartRules::always(backoff, GRACE), (stop, StopStage::All), report)
+            .await;
     });
     Ok(Controller { pid, task })
 }
@@ -90,7 +93,7 @@ pub fn admin() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, ports::ADMIN))
 }
 
-fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
+fn task(mesh: &MeshContext, options: &UpOptions, group: &Cgroup) -> Result<ProcessCommand> {
     let layout = &mesh.layout;
     let program = Program::prepare(layout, "leno-controller")?;
     let listen = format!("{}:{}", mesh.switch.subnet().gateway().v4, ports::CONTROL);
@@ -125,7 +128,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         [("LENO_LOG".into(), options.log.clone().into())].into();
     // It resolves names outside of the mesh, of issuers of tokens, as instances do.
     let gateway = mesh.switch.subnet().gateway();
-    let names = Names {
+    let names = ResolverNames {
         instance: "leno-controller",
         full: &[],
         namespace: "leno-system",
@@ -134,12 +137,12 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     };
     let mut files = write_files(&layout.control().join("etc"), &names)?;
     files.push(program.file());
-    Ok(Task {
+    Ok(ProcessCommand {
         command,
         environment,
         directory: Some("/".into()),
         isolation: Isolation::new(group, mesh.switch.netns(), &files, layout.mesh())?,
-        credentials: Credentials::powerless_root(),
+        credentials: ProcessCredentials::powerless_root(),
         descriptors: None,
         stdin: None,
     })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use leno_supervise::Credentials;
+use leno_supervise::ProcessCredentials;
 use nix::unistd::{Gid, Group, Uid, User};
 
 use crate::plan::RunAs;
@@ -13,17 +13,17 @@ use crate::root;
 ///
 /// # Errors
 /// The field at fault, `user` or `group`, and why.
-pub fn of(account: &RunAs) -> Result<Credentials, (&'static str, String)> {
+pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     if let Some(root) = &account.root {
         return within(root, account);
     }
     let mut credentials = match &account.user {
-        None => Credentials::invoking(),
+        None => ProcessCredentials::invoking(),
         Some(wanted) => {
             let (uid, user) = find_user(wanted).map_err(|reason| ("user", reason))?;
             // A number that no user has comes with the group of the same number.
             let gid = user.map_or(Gid::from_raw(uid.as_raw()), |user| user.gid);
-            Credentials::of_user(uid, gid)
+            ProcessCredentials::of_user(uid, gid)
         }
     };
     if let Some(wanted) = &account.group {
@@ -36,18 +36,18 @@ pub fn of(account: &RunAs) -> Result<Credentials, (&'static str, String)> {
 }
 
 /// Those of a root file system's own accounts.
-fn within(root: &Path, account: &RunAs) -> Result<Credentials, (&'static str, String)> {
+fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     let missing = |what: &'static str, wanted: &str| {
         let root = root.display();
         (what, format!("{root} has no {what} {wanted:?}: write one that it has, or a number"))
     };
     let mut credentials = match &account.user {
         // Homes of this machine are not there.
-        None => Credentials { home: Some("/".into()), ..Credentials::invoking() },
+        None => ProcessCredentials { home: Some("/".into()), ..ProcessCredentials::invoking() },
         Some(wanted) => match (root::user(root, wanted), wanted.parse()) {
             (Some(user), _) => {
                 let groups = root::groups(root, None, Some(&user.name));
-                Credentials {
+                ProcessCredentials {
                     uid: user.uid,
                     gid: user.gid,
                     groups: groups.into_iter().chain([user.gid]).collect(),
@@ -57,7 +57,7 @@ fn within(root: &Path, account: &RunAs) -> Result<Credentials, (&'static str, St
                 }
             }
             // A number that no user has comes with the group of the same number.
-            (None, Ok(number)) => Credentials {
+            (None, Ok(number)) => ProcessCredentials {
                 uid: Uid::from_raw(number),
                 gid: Gid::from_raw(number),
                 groups: vec![Gid::from_raw(number)],
@@ -113,7 +113,7 @@ mod tests {
             let text = |text: Option<&str>| text.map(str::to_owned);
             of(&RunAs { user: text(user), group: text(group), root: None })
         };
-        assert_eq!(account(None, None), Ok(Credentials::invoking()));
+        assert_eq!(account(None, None), Ok(ProcessCredentials::invoking()));
         let root = account(Some("root"), None).unwrap();
         assert_eq!((root.uid(), root.gid.as_raw()), (0, 0));
         let unknown = account(Some("424242"), Some("0")).unwrap();

@@ -23,7 +23,7 @@ mod zone;
 pub use failed::{FAILED_LOOKUPS, FailedLookups, NO_SUCH_NAME};
 pub use forward::Upstreams;
 pub use server::{Sockets, serve};
-pub use zone::{Answer, EndpointNames, PortName, ServiceNames, Zone};
+pub use zone::{EndpointNames, PortName, ServiceNames, Zone, ZoneAnswer};
 
 /// The domain below which all names of a mesh are.
 pub const DOMAIN: &str = "cluster.local";

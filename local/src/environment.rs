@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leno_supervise::Credentials;
+use leno_supervise::ProcessCredentials;
 use leno_types::WorkloadApiAddress;
 
 use crate::error::{Attempt, Error, Result};
-use crate::plan::Instance;
+use crate::plan::PlannedInstance;
 use crate::root;
 
 /// What every application gets from the shell: what programs need to run at all, and how people read
@@ -68,8 +68,8 @@ impl Environment {
     /// When one of its files cannot be read.
     pub fn of_instance(
         &self,
-        instance: &Instance,
-        credentials: &Credentials,
+        instance: &PlannedInstance,
+        credentials: &ProcessCredentials,
     ) -> Result<BTreeMap<String, String>> {
         let launch = &instance.launch;
         let inherited = launch.inherited.iter().map(String::as_str);

@@ -15,7 +15,7 @@ use crate::isolation::Isolation;
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::process::not_started;
-use crate::status::{InstanceStatus, Phase, Status};
+use crate::status::{InstancePhase, InstanceStatus, MeshStatus};
 use leno_supervise::Cgroup;
 
 /// Exit code: there is no such command.
@@ -60,12 +60,12 @@ pub fn exec(
 fn set_up(layout: &Layout, namespace: Option<&str>, wanted: &str) -> Result<InstanceStatus> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = Status::read(layout)?;
+        let status = MeshStatus::read(layout)?;
         let instance = status.find(namespace, wanted)?;
         if !instance.surroundings.netns.is_empty() {
             return Ok(instance.clone());
         }
-        let failed = instance.phase == Phase::Failed;
+        let failed = instance.phase == InstancePhase::Failed;
         if failed || Instant::now() >= deadline {
             return Err(Error::Refused(format!(
                 "{} is not set up yet ({}): `leno up --wait` comes back when everything takes traffic",

@@ -8,7 +8,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_flows::{Accounts, Earlier, Ledger, Member, Port, ROUND, Settings, Sizes};
+use leno_flows::{
+    Accounts, EarlierMaps, FlowMember, FlowSizes, Ledger, LedgerSettings, ROUND, WorkloadInterface,
+};
 use leno_types::ports;
 
 use crate::addresses::Addresses;
@@ -16,9 +18,9 @@ use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
-use crate::output::Output;
-use crate::plan::Instance;
-use crate::record::{MeshResource, Record};
+use crate::output::LineOutput;
+use crate::plan::PlannedInstance;
+use crate::record::{MeshRecord, MeshResource};
 
 /// The accounts of a mesh; does nothing if the kernel has refused them.
 #[derive(Clone, Debug, Default)]
@@ -31,11 +33,11 @@ impl Accounting {
     /// # Errors
     /// If the record cannot be written.
     pub fn start(
-        settings: Settings,
+        settings: LedgerSettings,
         layout: &Layout,
         group: &Path,
-        record: &mut Record,
-        output: &Output,
+        record: &mut MeshRecord,
+        output: &LineOutput,
     ) -> Result<(Self, Option<String>)> {
         let refused = |error: &leno_flows::Error| {
             Some(format!("flows are not accounted for: {}", leno_program::chain(error)))
@@ -49,9 +51,11 @@ impl Accounting {
         match Ledger::start((&owner, group), settings, move |line| to_operator.say(line)) {
             Ok((ledger, earlier)) => {
                 let note = match earlier {
-                    Earlier::New => None,
-                    Earlier::Kept => Some("flows: the counters of the killed run go on".to_owned()),
-                    Earlier::Replaced => {
+                    EarlierMaps::New => None,
+                    EarlierMaps::Kept => {
+                        Some("flows: the counters of the killed run go on".to_owned())
+                    }
+                    EarlierMaps::Replaced => {
                         Some("flows: counters of another version were dropped".to_owned())
                     }
                 };
@@ -113,10 +117,10 @@ impl Accounting {
         &self,
         (layout, hierarchy): (&Layout, &Path),
         switch: &Switch,
-        instance: &Instance,
+        instance: &PlannedInstance,
     ) {
         let name = instance.name.to_string();
-        let member = Member {
+        let member = FlowMember {
             namespace: instance.name.namespace.to_string(),
             workload: instance.workload.to_string(),
             netns: netns(layout.netns(&instance.name)),
@@ -132,7 +136,7 @@ impl Accounting {
             },
             source: instance.flows,
             budget: instance.flow_budget,
-            port: Some(Port {
+            port: Some(WorkloadInterface {
                 netns: netns(layout.switch_netns()),
                 name: port_name(switch.subnet(), &instance.addresses),
             }),
@@ -141,20 +145,20 @@ impl Accounting {
     }
 
     /// Removes an instance.
-    pub async fn withdraw(&self, instance: &Instance) {
+    pub async fn withdraw(&self, instance: &PlannedInstance) {
         let name = instance.name.to_string();
         self.change(move |accounts| accounts.withdraw(&name)).await;
     }
 
     /// Has it as the documents say now, if it is there.
-    pub async fn adopt(&self, instance: &Instance) {
+    pub async fn adopt(&self, instance: &PlannedInstance) {
         let name = instance.name.to_string();
         let (source, budget) = (instance.flows, instance.flow_budget);
         self.change(move |accounts| accounts.set_source(&name, source, budget)).await;
     }
 
     /// Has the table and the ring of events these sizes, if others were wanted before.
-    pub async fn resize(&self, sizes: Sizes) {
+    pub async fn resize(&self, sizes: FlowSizes) {
         let Some(ledger) = self.0.clone() else { return };
         // A panic is printed by the runtime.
         let _ended = tokio::task::spawn_blocking(move || ledger.resize(sizes)).await;

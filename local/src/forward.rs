@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where connections go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ForwardTarget {
     /// The instance, for messages.
     pub instance: String,
     /// Its network namespace.
@@ -50,7 +50,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
 /// each that fails.
 pub async fn serve(
     listener: TcpListener,
-    next: impl Fn() -> Result<Target>,
+    next: impl Fn() -> Result<ForwardTarget>,
     report: impl Fn(String) + Clone + Send + 'static,
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -82,7 +82,7 @@ pub async fn serve(
     }
 }
 
-async fn carry(mut client: TcpStream, target: &Target) -> Result<()> {
+async fn carry(mut client: TcpStream, target: &ForwardTarget) -> Result<()> {
     let mut server = connect(target).await?;
     // An end in the middle is the application's or the client's own, who know why.
     let _ = copy_bidirectional(&mut client, &mut server).await;
@@ -90,7 +90,7 @@ async fn carry(mut client: TcpStream, target: &Target) -> Result<()> {
 }
 
 /// Connects inside the namespace: to loopback, else to the addresses.
-pub(crate) async fn connect(target: &Target) -> Result<TcpStream> {
+pub(crate) async fn connect(target: &ForwardTarget) -> Result<TcpStream> {
     let netns = Netns::open(&target.netns)?;
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);

@@ -20,14 +20,14 @@ use leno_supervise::{Backoff, Cgroup, after, describe};
 
 /// The guard of a mesh. Dropping it has it end what is left, and waits for that.
 #[derive(Debug)]
-pub struct Guard {
+pub struct MeshGuard {
     group: Cgroup,
-    process: RefCell<Guarding>,
+    process: RefCell<GuardProcess>,
 }
 
 /// The process that guards.
 #[derive(Debug)]
-struct Guarding {
+struct GuardProcess {
     /// `None` while it waits to be started again.
     child: Option<Child>,
     backoff: Backoff,
@@ -35,7 +35,7 @@ struct Guarding {
     next: Instant,
 }
 
-impl Guard {
+impl MeshGuard {
     /// Starts one for the processes of a group.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Guard {
     pub fn start(group: &Cgroup) -> Result<Self> {
         let now = Instant::now();
         let child = Some(spawn(group)?);
-        let process = Guarding { child, backoff: Backoff::eager(now), next: now };
+        let process = GuardProcess { child, backoff: Backoff::eager(now), next: now };
         Ok(Self { group: group.clone(), process: RefCell::new(process) })
     }
 
@@ -89,7 +89,7 @@ fn spawn(group: &Cgroup) -> Result<Child> {
     command.spawn().attempt(|| "cannot start the guard of the mesh".to_owned())
 }
 
-impl Drop for Guard {
+impl Drop for MeshGuard {
     fn drop(&mut self) {
         let Some(mut child) = self.process.get_mut().child.take() else { return };
         drop(child.stdin.take());

@@ -3,20 +3,20 @@
 use std::io;
 
 use leno_identity::report::IdentityReport;
-use leno_identity::{Request, Store, Verb};
+use leno_identity::{AuthorityDirectory, OperatorRequest, OperatorVerb};
 
 use crate::admin::Admin;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
-use crate::status::Status;
+use crate::status::MeshStatus;
 
 /// Asks the control plane of a mesh what it signs with, and who trusts what.
 ///
 /// # Errors
 /// When the mesh does not run, or its control plane does not answer.
 pub async fn report(layout: &Layout) -> Result<IdentityReport> {
-    let status = Status::read(layout)?;
+    let status = MeshStatus::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
     let reply = Admin::within(&switch).get("/identity").await?;
     let refused = |source| Error::Os {
@@ -34,8 +34,8 @@ pub async fn report(layout: &Layout) -> Result<IdentityReport> {
 ///
 /// # Errors
 /// When the mesh does not run, or the request cannot be written.
-pub fn ask(layout: &Layout, verb: Verb) -> Result<Request> {
-    Status::read(layout)?;
-    let asked = Store::new(&layout.control()).ask(verb).map_err(io::Error::other);
+pub fn ask(layout: &Layout, verb: OperatorVerb) -> Result<OperatorRequest> {
+    MeshStatus::read(layout)?;
+    let asked = AuthorityDirectory::new(&layout.control()).ask(verb).map_err(io::Error::other);
     asked.attempt(|| format!("cannot ask the control plane of mesh {}", layout.mesh()))
 }

@@ -23,35 +23,37 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_capture::{Backend, Captured, Choice};
-use leno_resources::Condition;
-use leno_supervise::{Backoff, Cgroup, Credentials, Descriptors, PromotionRules, Stop, after};
+use leno_capture::{Backend, CaptureChoice, Captured};
+use leno_resources::DependencyCondition;
+use leno_supervise::{
+    Backoff, Cgroup, DescriptorLimit, ProcessCredentials, PromotionRules, StopStage, after,
+};
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
 use self::finishing::Finishing;
-pub use self::upgrades::Upgrades;
+pub use self::upgrades::UpgradeTurns;
 use self::waits::Waits;
 use crate::admin::Admin;
 use crate::credentials;
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::flows::Accounting;
-use crate::guard::Guard;
-use crate::isolation::{Names, write_files};
+use crate::guard::MeshGuard;
+use crate::isolation::{ResolverNames, write_files};
 use crate::layout::Layout;
-use crate::limits::{self, Limited};
+use crate::limits::{self, ProcessLimits};
 use crate::listening::OneFamily;
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::node::{Group, Groups};
-use crate::output::Output;
-use crate::plan::Instance;
+use crate::node::{NodeProxyGroup, NodeProxyGroups};
+use crate::output::LineOutput;
+use crate::plan::PlannedInstance;
 use crate::proxy;
-use crate::record::{MeshResource, Record};
+use crate::record::{MeshRecord, MeshResource};
 use crate::root;
-use crate::status::{ProxyProcess, Schedule, Surroundings};
+use crate::status::{ProcessSurroundings, ProxyProcess, Schedule};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
 /// its identity.
@@ -70,27 +72,27 @@ const CLOSE_BOUND: Duration = Duration::from_secs(10);
 
 /// What all instances of a mesh share.
 #[derive(Debug)]
-pub struct Mesh {
+pub struct MeshContext {
     /// Its paths.
     pub layout: Layout,
     /// Everything made for it.
-    pub record: RefCell<Record>,
+    pub record: RefCell<MeshRecord>,
     /// The bridge.
     pub switch: Switch,
     /// Where cgroup2 is mounted.
     pub hierarchy: PathBuf,
     /// Where lines go.
-    pub output: Output,
+    pub output: LineOutput,
     /// Where the proxies' access log goes, where that is not among the other lines.
-    pub access_log: Option<Output>,
+    pub access_log: Option<LineOutput>,
     /// What counts the connections of instances.
     pub flows: Accounting,
     /// How proxies are run.
-    pub proxy: proxy::Settings,
+    pub proxy: proxy::MeshProxySettings,
     /// The node proxies.
-    pub groups: Groups,
+    pub groups: NodeProxyGroups,
     /// Whose proxies are replaced now.
-    pub upgrades: Upgrades,
+    pub upgrades: UpgradeTurns,
     /// When a busy instance gets a node proxy of its own.
     pub promotion: PromotionRules,
     /// How long an application may take to end.
@@ -98,21 +100,21 @@ pub struct Mesh {
     /// Where the variables of applications come from.
     pub environment: Environment,
     /// How many descriptors applications may have: as many as the process that started leno.
-    pub descriptors: Descriptors,
+    pub descriptors: DescriptorLimit,
     /// Ends all processes if this one is killed.
-    pub guard: Guard,
+    pub guard: MeshGuard,
     /// How far the workloads have come, for those that wait for others.
-    pub stages: watch::Sender<Stages>,
+    pub stages: watch::Sender<WorkloadStages>,
     /// What instances report.
-    pub changes: mpsc::Sender<(InstanceName, Change)>,
+    pub changes: mpsc::Sender<(InstanceName, InstanceChange)>,
 }
 
 /// How far workloads have come, by namespace and name.
-pub type Stages = BTreeMap<(String, String), Stage>;
+pub type WorkloadStages = BTreeMap<(String, String), WorkloadStage>;
 
 /// How far all instances of a workload have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stage {
+pub struct WorkloadStage {
     /// Their processes have been started.
     pub started: bool,
     /// They take traffic.
@@ -121,23 +123,23 @@ pub struct Stage {
     pub completed: bool,
 }
 
-impl Stage {
+impl WorkloadStage {
     /// Whether they have come as far as that. What has completed was ready, if only for a moment.
     #[must_use]
-    pub fn has_reached(self, condition: Condition) -> bool {
+    pub fn has_reached(self, condition: DependencyCondition) -> bool {
         match condition {
-            Condition::Started => self.started,
-            Condition::Ready => self.ready || self.completed,
-            Condition::Completed => self.completed,
+            DependencyCondition::Started => self.started,
+            DependencyCondition::Ready => self.ready || self.completed,
+            DependencyCondition::Completed => self.completed,
         }
     }
 }
 
 /// What an instance reports about itself.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum InstanceChange {
     /// It is set up; its application may start.
-    Placed(Box<Surroundings>, Option<Backend>),
+    Placed(Box<ProcessSurroundings>, Option<Backend>),
     /// Its application is not started yet: what it waits for, or what runs before it.
     Starting(String),
     /// Its application was started, as this process.
@@ -194,10 +196,10 @@ pub enum Change {
 }
 
 /// One instance while it lives.
-struct Life {
-    mesh: Rc<Mesh>,
-    instance: Instance,
-    stop: watch::Receiver<Stop>,
+struct InstanceTask {
+    mesh: Rc<MeshContext>,
+    instance: PlannedInstance,
+    stop: watch::Receiver<StopStage>,
     /// Which process is to be its proxy; it may change while the instance runs.
     proxy: watch::Receiver<ProxySettings>,
     waits: Waits,
@@ -217,7 +219,7 @@ pub struct ProxySettings {
 impl ProxySettings {
     /// As the documents of an instance have it, or else the mesh.
     #[must_use]
-    pub fn of(mesh: &Mesh, instance: &Instance) -> Self {
+    pub fn of(mesh: &MeshContext, instance: &PlannedInstance) -> Self {
         let promotion = mesh.promotion.with_after(instance.promote_after);
         let group = instance.launch.group.clone();
         Self { group, promotion, revision: mesh.groups.revision() }
@@ -229,7 +231,7 @@ struct InstanceResources {
     netns: Netns,
     group: Cgroup,
     app: Cgroup,
-    limited: Limited,
+    limited: ProcessLimits,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
     /// What the application sees in their place, if it has a root file system of its own.
@@ -238,7 +240,7 @@ struct InstanceResources {
     /// The capture knows its proxy by its user, as it has been in node mode.
     proxy_by_user: Cell<bool>,
     /// The node proxy that serves it first, where it has none of its own.
-    shared: RefCell<Option<Rc<Group>>>,
+    shared: RefCell<Option<Rc<NodeProxyGroup>>>,
     /// The files with its token, by the numbers of the processes and memberships that have them. A new token is written to all of
     /// them, as it voids the one before, and each renews its certificate by it.
     tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
@@ -264,16 +266,16 @@ impl InstanceResources {
 /// Runs an instance until `stop` says otherwise, then removes everything of it. `proxy` says which process
 /// is to be its proxy; another one takes over while the instance runs.
 pub async fn live(
-    mesh: Rc<Mesh>,
-    instance: Instance,
-    stop: watch::Receiver<Stop>,
+    mesh: Rc<MeshContext>,
+    instance: PlannedInstance,
+    stop: watch::Receiver<StopStage>,
     proxy: watch::Receiver<ProxySettings>,
 ) {
-    let life = Life { mesh, instance, stop, proxy, waits: Waits::default() };
+    let life = InstanceTask { mesh, instance, stop, proxy, waits: Waits::default() };
     if let Some(place) = life.placed().await {
         let surroundings = Box::new(life.surroundings(&place));
         let backend = place.captured.borrow().as_ref().map(Captured::backend);
-        life.report(Change::Placed(surroundings, backend)).await;
+        life.report(InstanceChange::Placed(surroundings, backend)).await;
         life.run(&place).await;
         let captured = place.captured.take();
         if let Some(captured) = captured {
@@ -287,10 +289,10 @@ pub async fn live(
     if let Err(error) = life.remove().await {
         life.complain(&error);
     }
-    life.report(Change::Gone).await;
+    life.report(InstanceChange::Gone).await;
 }
 
-impl Life {
+impl InstanceTask {
     /// Makes the place, again with waits while that fails; none when it is not wanted any more.
     async fn placed(&self) -> Option<InstanceResources> {
         let mut stop = self.stop.clone();
@@ -302,7 +304,7 @@ impl Life {
                 Err(error) => error,
             };
             self.complain(&error);
-            self.report(Change::Failed(error.chain())).await;
+            self.report(InstanceChange::Failed(error.chain())).await;
             // What was half made is in the way of the next attempt.
             if let Err(error) = self.remove().await {
                 self.complain(&error);
@@ -312,7 +314,7 @@ impl Life {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 // A sender that is gone is the end of the mesh.
-                _ = stop.wait_for(|now| *now >= Stop::Applications) => return None,
+                _ = stop.wait_for(|now| *now >= StopStage::Applications) => return None,
             }
         }
     }
@@ -329,7 +331,7 @@ impl Life {
         mesh.switch.connect(&netns, &instance.addresses, listening).await?;
         mesh.flows.enrol((&mesh.layout, &mesh.hierarchy), &mesh.switch, instance).await;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name);
-        let names = Names {
+        let names = ResolverNames {
             instance: &instance.name.name,
             full: &instance.full_names,
             namespace: &instance.name.namespace,
@@ -358,7 +360,7 @@ impl Life {
         };
         let wanted = self.proxy.borrow().group.clone();
         if let Some(name) = wanted {
-            place.shared.replace(Some(Group::enter(mesh, &name, &instance.name)?));
+            place.shared.replace(Some(NodeProxyGroup::enter(mesh, &name, &instance.name)?));
             place.proxy_by_user.set(true);
         }
         if instance.launch.meshed {
@@ -392,19 +394,21 @@ impl Life {
     }
 
     /// Limits what the processes of a group may use.
-    fn limit(&self, group: &Cgroup) -> Result<Limited> {
+    fn limit(&self, group: &Cgroup) -> Result<ProcessLimits> {
         let Self { mesh, instance, .. } = self;
         let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
-        let machine = limits::Machine { root: &mesh.hierarchy, mounts: &mounts };
+        let machine = limits::CgroupMounts { root: &mesh.hierarchy, mounts: &mounts };
         let record = |made: &Path| self.record(MeshResource::Cgroup(made.to_owned()));
-        Limited::apply(instance.launch.limits, machine, group, record)
+        ProcessLimits::apply(instance.launch.limits, machine, group, record)
     }
 
     async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
         let choice = match instance.launch.capture {
             // Nothing else captures datagrams.
-            Choice::Auto if instance.launch.datagrams.is_on() => Choice::Only(Backend::Ebpf),
+            CaptureChoice::Auto if instance.launch.datagrams.is_on() => {
+                CaptureChoice::Only(Backend::Ebpf)
+            }
             choice => choice,
         };
         let backend = mesh.proxy.machine.choose(choice)?;
@@ -416,9 +420,13 @@ impl Life {
     }
 
     /// What is captured. The process of a node proxy is known by its user: it may be another one tomorrow.
-    fn workload(&self, place: &InstanceResources, in_node_mode: bool) -> leno_capture::Workload {
+    fn workload(
+        &self,
+        place: &InstanceResources,
+        in_node_mode: bool,
+    ) -> leno_capture::CaptureTarget {
         let Self { mesh, instance, .. } = self;
-        leno_capture::Workload {
+        leno_capture::CaptureTarget {
             name: mesh.layout.netns(&instance.name),
             netns: place.netns.path(),
             cgroup: place.group.path().to_owned(),
@@ -443,19 +451,19 @@ impl Life {
     async fn run(&self, place: &InstanceResources) {
         if !self.instance.launch.meshed {
             self.application(place).await;
-            return self.report(Change::ApplicationEnded).await;
+            return self.report(InstanceChange::ApplicationEnded).await;
         }
         let (ready, mut is_ready) = watch::channel(false);
         let application = async {
             let mut stop = self.stop.clone();
             let may_start = tokio::select! {
                 ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
-                _ = stop.wait_for(|now| *now >= Stop::Applications) => false,
+                _ = stop.wait_for(|now| *now >= StopStage::Applications) => false,
             };
             if may_start {
                 self.application(place).await;
             }
-            self.report(Change::ApplicationEnded).await;
+            self.report(InstanceChange::ApplicationEnded).await;
         };
         tokio::join!(self.proxies(place, ready), application);
     }
@@ -525,11 +533,11 @@ impl Life {
         record.cgroups().filter(|path| path.ends_with(&below)).cloned().collect()
     }
 
-    fn surroundings(&self, place: &InstanceResources) -> Surroundings {
+    fn surroundings(&self, place: &InstanceResources) -> ProcessSurroundings {
         let environment = &self.mesh.environment;
         let credentials = credentials::of(&self.instance.launch.account);
-        let credentials = credentials.unwrap_or_else(|_| Credentials::invoking());
-        Surroundings {
+        let credentials = credentials.unwrap_or_else(|_| ProcessCredentials::invoking());
+        ProcessSurroundings {
             netns: place.netns.name().to_owned(),
             cgroup: place.app.path().to_owned(),
             limits: place.limited.groups.iter().map(|one| one.path().to_owned()).collect(),
@@ -547,7 +555,7 @@ impl Life {
         self.mesh.record.borrow_mut().add(made)
     }
 
-    async fn report(&self, change: Change) {
+    async fn report(&self, change: InstanceChange) {
         // The receiver is dropped once the mesh is gone.
         let _ = self.mesh.changes.send((self.instance.name.clone(), change)).await;
     }
@@ -562,14 +570,14 @@ impl Life {
 }
 
 /// The longest label of an instance's lines.
-pub(crate) fn longest_label(instance: &Instance) -> String {
+pub(crate) fn longest_label(instance: &PlannedInstance) -> String {
     match instance.launch.meshed {
         true => proxy_label(instance),
         false => instance.label.clone(),
     }
 }
 
-fn proxy_label(instance: &Instance) -> String {
+fn proxy_label(instance: &PlannedInstance) -> String {
     format!("{} proxy", instance.label)
 }
 

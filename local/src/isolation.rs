@@ -14,7 +14,7 @@ use nix::unistd::sethostname;
 
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
-use crate::plan::Volume;
+use crate::plan::BoundVolume;
 use crate::record;
 use crate::root::Root;
 
@@ -99,10 +99,10 @@ impl Isolation {
     ///
     /// # Errors
     /// When a file or directory, or the place for it, is not there.
-    pub fn with_volumes(mut self, volumes: &[Volume]) -> Result<Self> {
-        let placed: Vec<Volume> = volumes
+    pub fn with_volumes(mut self, volumes: &[BoundVolume]) -> Result<Self> {
+        let placed: Vec<BoundVolume> = volumes
             .iter()
-            .map(|volume| Volume { onto: self.outside(&volume.onto), ..volume.clone() })
+            .map(|volume| BoundVolume { onto: self.outside(&volume.onto), ..volume.clone() })
             .collect();
         let volumes = placed.as_slice();
         for (index, volume) in volumes.iter().enumerate() {
@@ -184,8 +184,8 @@ fn check_within(root: &Path, place: &Path) -> Result<()> {
 
 /// Refuses a volume that cannot be mounted, with what to do; `before` are those that are mounted
 /// before it.
-fn check_volume(volume: &Volume, before: &[Volume]) -> Result<()> {
-    let Volume { from, onto, .. } = volume;
+fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
+    let BoundVolume { from, onto, .. } = volume;
     // The place may be inside of another volume.
     let covering = before.iter().rev().find_map(|other| {
         let rest = onto.strip_prefix(&other.onto).ok()?;
@@ -227,7 +227,7 @@ fn read_only_flags(path: &Path) -> Result<MsFlags> {
 ///
 /// # Errors
 /// When one cannot be written, or the machine has no `/etc/resolv.conf` to lay one over.
-pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
+pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
     for part in [directory.parent(), Some(directory)].into_iter().flatten() {
         // Only root may look inside: what an instance may see is mounted where it can.
         record::make_directory(part, 0o700)?;
@@ -255,7 +255,7 @@ pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, 
 
 /// The names that an instance resolves without DNS, and its resolvers.
 #[derive(Clone, Copy, Debug)]
-pub struct Names<'a> {
+pub struct ResolverNames<'a> {
     /// The instance's name, its host name.
     pub instance: &'a str,
     /// Its full names.
@@ -268,7 +268,7 @@ pub struct Names<'a> {
     pub server: std::net::IpAddr,
 }
 
-impl Names<'_> {
+impl ResolverNames<'_> {
     /// Its `/etc/resolv.conf`.
     pub(crate) fn resolver(&self) -> String {
         let Self { namespace, server, .. } = self;
@@ -304,7 +304,7 @@ pub(crate) fn plain_lookup(switch: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranges::Ranges;
+    use crate::ranges::MeshRanges;
 
     #[test]
     fn lookups_stay_inside_the_mesh() {
@@ -314,12 +314,12 @@ mod tests {
 
     #[test]
     fn an_instance_resolves_itself_and_names_its_resolver() {
-        let names = Names {
+        let names = ResolverNames {
             instance: "web-0",
             full: &["web-0.web.shop.svc.cluster.local".into()],
             namespace: "shop",
-            addresses: Ranges::default().workloads(true).addresses(2),
-            server: Ranges::default().workloads(true).gateway().v4.into(),
+            addresses: MeshRanges::default().workloads(true).addresses(2),
+            server: MeshRanges::default().workloads(true).gateway().v4.into(),
         };
         assert_eq!(
             names.resolver(),

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Limits, Memory};
+use leno_resources::{MemoryQuantity, ResourceLimits};
 
 use crate::error::{Attempt, Error, Result};
 
@@ -19,10 +19,10 @@ const PERIOD_US: u64 = 100_000;
 
 /// What limits the processes of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limited {
+pub struct ProcessLimits {
     /// Groups that its processes enter beside their own.
     pub groups: Vec<Cgroup>,
-    memory: Option<(Memory, PathBuf)>,
+    memory: Option<(MemoryQuantity, PathBuf)>,
 }
 
 /// A resource that is limited.
@@ -43,22 +43,22 @@ enum Hierarchy {
 
 /// Where the control groups of a machine are.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine<'a> {
+pub struct CgroupMounts<'a> {
     /// The mount of version 2.
     pub root: &'a Path,
     /// The mounts, as `/proc/self/mounts` lists them.
     pub mounts: &'a str,
 }
 
-impl Limited {
+impl ProcessLimits {
     /// Limits the processes of `group`, below the machine's root. `record` is called with each group of
     /// another hierarchy before it is made.
     ///
     /// # Errors
     /// When the machine cannot limit that, with what to do.
     pub fn apply(
-        limits: Limits,
-        machine: Machine<'_>,
+        limits: ResourceLimits,
+        machine: CgroupMounts<'_>,
         group: &Cgroup,
         mut record: impl FnMut(&Path) -> Result<()>,
     ) -> Result<Self> {
@@ -114,7 +114,7 @@ impl Limited {
 
     /// The limit of memory.
     #[must_use]
-    pub fn memory(&self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<MemoryQuantity> {
         self.memory.as_ref().map(|(memory, _)| *memory)
     }
 }
@@ -128,7 +128,7 @@ impl Controller {
     }
 
     /// Where this machine has it.
-    fn hierarchy(self, machine: Machine<'_>) -> Result<Hierarchy> {
+    fn hierarchy(self, machine: CgroupMounts<'_>) -> Result<Hierarchy> {
         let here = fs::read_to_string(machine.root.join("cgroup.controllers")).unwrap_or_default();
         if here.split_whitespace().any(|name| name == self.name()) {
             return Ok(Hierarchy::Unified);
@@ -179,7 +179,11 @@ impl Controller {
     }
 
     /// The files of a group with their values, and whether each must be there.
-    fn settings(self, limits: Limits, hierarchy: &Hierarchy) -> Vec<(&'static str, String, bool)> {
+    fn settings(
+        self,
+        limits: ResourceLimits,
+        hierarchy: &Hierarchy,
+    ) -> Vec<(&'static str, String, bool)> {
         let quota = limits.cpu.map_or(0, |cpu| u64::from(cpu.0) * PERIOD_US / 1000);
         let bytes = limits.memory.map_or(0, |memory| memory.0);
         match (self, hierarchy) {
@@ -214,11 +218,12 @@ pub fn mounts() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use leno_resources::Cpu;
+    use leno_resources::CpuQuantity;
 
     use super::*;
 
-    const LIMITS: Limits = Limits { cpu: Some(Cpu(500)), memory: Some(Memory(64 << 20)) };
+    const LIMITS: ResourceLimits =
+        ResourceLimits { cpu: Some(CpuQuantity(500)), memory: Some(MemoryQuantity(64 << 20)) };
 
     /// A directory that looks like a hierarchy: files instead of what the kernel has there.
     fn tree(controllers: &str) -> (tempfile::TempDir, PathBuf) {
@@ -236,9 +241,10 @@ mod tests {
     #[test]
     fn version_2_is_limited_in_the_instances_own_group() {
         let (root, group) = tree("cpuset cpu io memory");
-        let machine = Machine { root: root.path(), mounts: "" };
+        let machine = CgroupMounts { root: root.path(), mounts: "" };
         let none = |_: &Path| panic!("no other group is made");
-        let limited = Limited::apply(LIMITS, machine, &Cgroup::at(group.clone()), none).unwrap();
+        let limited =
+            ProcessLimits::apply(LIMITS, machine, &Cgroup::at(group.clone()), none).unwrap();
         assert_eq!(limited.groups, []);
         assert_eq!(read(&group.join("cpu.max")), "50000 100000");
         assert_eq!(read(&group.join("memory.max")), "67108864");
@@ -248,7 +254,7 @@ mod tests {
             assert_eq!(read(&control), "+memory", "{parent}");
         }
         fs::write(group.join("memory.events"), "low 0\noom 3\noom_kill 2\n").unwrap();
-        assert_eq!((limited.killed(), limited.memory()), (2, Some(Memory(64 << 20))));
+        assert_eq!((limited.killed(), limited.memory()), (2, Some(MemoryQuantity(64 << 20))));
     }
 
     #[test]
@@ -262,13 +268,13 @@ mod tests {
             mount("cpu").display(),
             mount("memory").display()
         );
-        let machine = Machine { root: root.path(), mounts: &mounts };
+        let machine = CgroupMounts { root: root.path(), mounts: &mounts };
         let mut recorded = Vec::new();
         let record = |path: &Path| {
             recorded.push(path.to_owned());
             Ok(())
         };
-        let limited = Limited::apply(LIMITS, machine, &Cgroup::at(group), record).unwrap();
+        let limited = ProcessLimits::apply(LIMITS, machine, &Cgroup::at(group), record).unwrap();
         let below = |name: &str| mount(name).join("leno/default/shop.web-0/app");
         assert_eq!(recorded, [below("cpu"), below("memory")]);
         assert_eq!(limited.groups.len(), 2);
@@ -279,8 +285,9 @@ mod tests {
     #[test]
     fn a_machine_without_the_controller_says_what_to_do() {
         let (root, group) = tree("hugetlb");
-        let machine = Machine { root: root.path(), mounts: "" };
-        let refused = Limited::apply(LIMITS, machine, &Cgroup::at(group), |_| Ok(())).unwrap_err();
+        let machine = CgroupMounts { root: root.path(), mounts: "" };
+        let refused =
+            ProcessLimits::apply(LIMITS, machine, &Cgroup::at(group), |_| Ok(())).unwrap_err();
         assert!(refused.to_string().starts_with("this machine cannot limit cpu: "), "{refused}");
     }
 }

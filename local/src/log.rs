@@ -47,7 +47,7 @@ struct Ring {
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// When it was printed, in RFC 3339.
     pub at: String,
     /// What printed it.
@@ -58,14 +58,14 @@ pub struct Entry {
 
 /// The log of a mesh, for a reader that goes on as it grows.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     own: Tail,
     others: Tail,
 }
 
 /// How many lines were dropped before a reader could read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedLines {
     /// Those of `leno up` itself.
     pub own: u64,
     /// Those of the workloads and of all other processes.
@@ -144,7 +144,7 @@ impl Ring {
     }
 }
 
-impl Entry {
+impl LogEntry {
     fn parse(line: &[u8]) -> Option<Self> {
         let mut parts = line.splitn(3, |byte| *byte == b'\t');
         let mut word = || Some(String::from_utf8_lossy(parts.next()?).into_owned());
@@ -153,7 +153,7 @@ impl Entry {
     }
 }
 
-impl Reader {
+impl LogReader {
     /// Begins with the oldest line that is kept.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
@@ -164,7 +164,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn more(&mut self) -> io::Result<Vec<Entry>> {
+    pub fn more(&mut self) -> io::Result<Vec<LogEntry>> {
         let mut entries = self.others.more()?;
         let own = self.own.more()?;
         if !own.is_empty() {
@@ -177,8 +177,8 @@ impl Reader {
 
     /// How many lines were dropped before they could be read.
     #[must_use]
-    pub fn dropped(&self) -> Dropped {
-        Dropped { own: self.own.dropped, others: self.others.dropped }
+    pub fn dropped(&self) -> DroppedLines {
+        DroppedLines { own: self.own.dropped, others: self.others.dropped }
     }
 }
 
@@ -188,7 +188,7 @@ impl Tail {
         Self { path, file, begun: Vec::new(), passed: 0, dropped: 0 }
     }
 
-    fn more(&mut self) -> io::Result<Vec<Entry>> {
+    fn more(&mut self) -> io::Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         loop {
             self.rest_of_file(&mut entries)?;
@@ -198,7 +198,7 @@ impl Tail {
         }
     }
 
-    fn rest_of_file(&mut self, entries: &mut Vec<Entry>) -> io::Result<()> {
+    fn rest_of_file(&mut self, entries: &mut Vec<LogEntry>) -> io::Result<()> {
         loop {
             let Some(file) = &mut self.file else { return Ok(()) };
             // Bounded, should the file hold no line end.
@@ -213,8 +213,8 @@ impl Tail {
     }
 
     /// Takes in the line that was read.
-    fn take(&mut self, entries: &mut Vec<Entry>) {
-        let Some(entry) = Entry::parse(&self.begun) else { return };
+    fn take(&mut self, entries: &mut Vec<LogEntry>) {
+        let Some(entry) = LogEntry::parse(&self.begun) else { return };
         if !entry.at.is_empty() {
             self.passed += 1;
             entries.push(entry);
@@ -248,7 +248,7 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn texts(reader: &mut Reader) -> Vec<String> {
+    fn texts(reader: &mut LogReader) -> Vec<String> {
         let entries = reader.more().unwrap();
         entries.into_iter().map(|entry| String::from_utf8(entry.text).unwrap()).collect()
     }
@@ -260,7 +260,7 @@ mod tests {
         let mut log = LogFile::create(path.clone()).unwrap();
         let now = Timestamp::now();
         log.append(now, "shop/web-0", b"one\twith a tab").unwrap();
-        let mut reader = Reader::new(path);
+        let mut reader = LogReader::new(path);
         let first = reader.more().unwrap();
         assert_eq!((&*first[0].name, &*first[0].text), ("shop/web-0", &b"one\twith a tab"[..]));
         assert_eq!(
@@ -277,7 +277,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let mut log = LogFile::create(path.clone()).unwrap();
-        let mut reader = Reader::new(path.clone());
+        let mut reader = LogReader::new(path.clone());
         let (now, line) = (Timestamp::now(), vec![b'x'; 1 << 16]);
         let lines = 3 * (MAX_BYTES >> 16);
         log.append(now, LENO, b"begun").unwrap();
@@ -291,13 +291,13 @@ mod tests {
         assert_eq!((read + reader.more().unwrap().len()) as u64, lines + 1);
         let size = |path: &Path| std::fs::metadata(path).unwrap().len();
         assert!(size(&path) <= MAX_BYTES && size(&older(&path)) <= MAX_BYTES);
-        assert_eq!(reader.dropped(), Dropped::default());
+        assert_eq!(reader.dropped(), DroppedLines::default());
         // A new reader begins with what is left, and the line of `leno up` is among it.
-        let mut reader = Reader::new(path);
+        let mut reader = LogReader::new(path);
         let left = reader.more().unwrap();
         assert!(left.len() > 60 && (left.len() as u64) < lines, "{}", left.len());
         assert!(left.iter().any(|entry| entry.name == LENO));
-        let dropped = Dropped { own: 0, others: lines + 1 - left.len() as u64 };
+        let dropped = DroppedLines { own: 0, others: lines + 1 - left.len() as u64 };
         assert_eq!(reader.dropped(), dropped);
     }
 }

@@ -9,24 +9,26 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
-use leno_supervise::{Cgroup, Group as Process, Happened, Joining, NodeProxyHost, Running, Stop};
+use leno_supervise::{
+    Cgroup, Group as Process, JoiningMember, MemberEvent, NodeProxyHost, RunningProcess, StopStage,
+};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
 use crate::error::{Attempt, Error, Result};
-use crate::instance::Mesh;
-use crate::isolation::{Isolation, Names, write_files};
+use crate::instance::MeshContext;
+use crate::isolation::{Isolation, ResolverNames, write_files};
 use crate::layout::Layout;
 use crate::limits::{self, MemberLimit};
-use crate::plan::Instance;
+use crate::plan::PlannedInstance;
 use crate::program::Program;
 use crate::record::{self, MeshResource};
 use crate::status::ProxyProcess;
 
 /// The groups of a mesh that have members.
 #[derive(Debug, Default)]
-pub struct Groups {
-    running: RefCell<BTreeMap<String, Weak<Group>>>,
+pub struct NodeProxyGroups {
+    running: RefCell<BTreeMap<String, Weak<NodeProxyGroup>>>,
     /// How many were started. Each has files and a control group of its own, so that one may end while the next of
     /// the same name begins.
     started: Cell<u64>,
@@ -34,7 +36,7 @@ pub struct Groups {
     revision: Cell<u64>,
 }
 
-impl Groups {
+impl NodeProxyGroups {
     /// Which processes of proxies are to serve.
     #[must_use]
     pub fn revision(&self) -> u64 {
@@ -50,8 +52,8 @@ impl Groups {
 
 /// A group of instances, its files and the process that serves them.
 #[derive(Debug)]
-pub struct Group {
-    mesh: Rc<Mesh>,
+pub struct NodeProxyGroup {
+    mesh: Rc<MeshContext>,
     /// What its members share; several groups share the same where there are more than one may have.
     share: String,
     name: String,
@@ -71,8 +73,8 @@ pub struct Group {
 }
 
 /// Starts the process of a group.
-struct Host {
-    mesh: Rc<Mesh>,
+struct GroupHost {
+    mesh: Rc<MeshContext>,
     name: String,
     cgroup: Cgroup,
     limit: Option<Rc<MemberLimit>>,
@@ -84,13 +86,13 @@ struct Host {
     said: watch::Sender<String>,
 }
 
-impl Group {
+impl NodeProxyGroup {
     /// The group of this share that has room for an instance, which is one of its members from now on; started if there is
     /// none, or its process is of an earlier revision: that one ends with the last of what it has.
     ///
     /// # Errors
     /// When its files or its control group cannot be made.
-    pub fn enter(mesh: &Rc<Mesh>, share: &str, instance: &InstanceName) -> Result<Rc<Self>> {
+    pub fn enter(mesh: &Rc<MeshContext>, share: &str, instance: &InstanceName) -> Result<Rc<Self>> {
         let groups = &mesh.groups;
         let mut number = 0_u32;
         let name = loop {
@@ -113,10 +115,10 @@ impl Group {
         Ok(group)
     }
 
-    fn start(mesh: &Rc<Mesh>, (share, name): (&str, &str), own: &str) -> Result<Self> {
+    fn start(mesh: &Rc<MeshContext>, (share, name): (&str, &str), own: &str) -> Result<Self> {
         let directory = mesh.layout.group(own);
         let gateway = mesh.switch.subnet().gateway();
-        let names = Names {
+        let names = ResolverNames {
             instance: name,
             full: &[],
             namespace: "default",
@@ -133,7 +135,7 @@ impl Group {
         let (name, mesh) = (name.to_owned(), mesh.clone());
         let (said, waits) =
             watch::channel(format!("the proxy of group {name} does not serve it yet"));
-        let host = Host {
+        let host = GroupHost {
             mesh: mesh.clone(),
             name: name.clone(),
             cgroup: cgroup.clone(),
@@ -181,7 +183,7 @@ impl Group {
     }
 
     /// An instance that has entered does not join: its place and its hold of the group are given back.
-    pub async fn exit(self: Rc<Self>, instance: &InstanceName, stop: Stop) {
+    pub async fn exit(self: Rc<Self>, instance: &InstanceName, stop: StopStage) {
         self.members.borrow_mut().remove(instance);
         self.release(stop).await;
     }
@@ -219,9 +221,9 @@ impl Group {
     /// `broker` takes the orders for its broker. `succeeds`: another group serves it until this one does.
     pub fn join(
         &self,
-        instance: &Instance,
+        instance: &PlannedInstance,
         broker: Channel,
-        events: mpsc::UnboundedSender<Happened>,
+        events: mpsc::UnboundedSender<MemberEvent>,
         (number, succeeds): (u64, bool),
     ) {
         let name = &instance.name;
@@ -235,7 +237,7 @@ impl Group {
             pod_uid: None,
             kubelet: KubeletProbes::default(),
         };
-        self.process.join(name, Joining { member, broker, events, number, succeeds });
+        self.process.join(name, JoiningMember { member, broker, events, number, succeeds });
     }
 
     /// Has the process finish what is under way for an instance; the future waits for that. It yields the channel to its
@@ -269,7 +271,7 @@ impl Group {
     }
 
     /// Gives a member's hold of the group back. The last one ends the process and waits for that.
-    pub async fn release(self: Rc<Self>, stop: Stop) {
+    pub async fn release(self: Rc<Self>, stop: StopStage) {
         let Ok(Self { mesh, directory, cgroup, process, limit, .. }) = Rc::try_unwrap(self) else {
             return;
         };
@@ -307,10 +309,10 @@ fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
 }
 
 /// Limits the memory of the process of a group, where the machine can do that.
-fn limit(mesh: &Mesh, group: &Cgroup) -> Option<MemberLimit> {
+fn limit(mesh: &MeshContext, group: &Cgroup) -> Option<MemberLimit> {
     let limited = || -> Result<Option<MemberLimit>> {
         let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
-        let machine = limits::Machine { root: &mesh.hierarchy, mounts: &mounts };
+        let machine = limits::CgroupMounts { root: &mesh.hierarchy, mounts: &mounts };
         let record =
             |made: &Path| mesh.record.borrow_mut().add(MeshResource::Cgroup(made.to_owned()));
         MemberLimit::apply(machine, group, record)
@@ -321,10 +323,10 @@ fn limit(mesh: &Mesh, group: &Cgroup) -> Option<MemberLimit> {
     })
 }
 
-impl NodeProxyHost for Host {
+impl NodeProxyHost for GroupHost {
     type Error = Error;
 
-    fn start(&self, orders: Channel) -> Result<Running> {
+    fn start(&self, orders: Channel) -> Result<RunningProcess> {
         let Self { mesh, name, cgroup, limit, files, tokens, .. } = self;
         if let Some(limit) = limit {
             let killed = limit.killed();

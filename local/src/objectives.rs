@@ -9,11 +9,11 @@ use leno_resources::{
 use crate::analysis::refused;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::status::Status;
+use crate::status::MeshStatus;
 
 /// An objective of a mesh.
 #[derive(Clone, Debug)]
-pub struct Objective {
+pub struct MeshObjective {
     /// Its document.
     pub object: ServiceLevelObjective,
     /// The namespaces and names of the workloads that serve its target.
@@ -27,8 +27,8 @@ pub struct Objective {
 pub fn running(
     layout: &Layout,
     is_wanted: impl Fn(&ServiceLevelObjective) -> bool,
-) -> Result<Vec<Objective>> {
-    Status::read(layout)?;
+) -> Result<Vec<MeshObjective>> {
+    MeshStatus::read(layout)?;
     let state = layout.state().join("state.yaml");
     // It is written once a workload has a proxy.
     if !state.exists() {
@@ -42,10 +42,10 @@ pub fn running(
             && is_wanted(object)
         {
             let servers = servers(object, &objects)?;
-            found.push(Objective { object: (**object).clone(), servers });
+            found.push(MeshObjective { object: (**object).clone(), servers });
         }
     }
-    found.sort_by_cached_key(|one: &Objective| {
+    found.sort_by_cached_key(|one: &MeshObjective| {
         (one.object.metadata.namespace.clone(), one.object.metadata.name.clone())
     });
     Ok(found)

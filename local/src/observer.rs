@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_dashboard::hub::Hub;
-use leno_dashboard::sight::Sight;
+use leno_dashboard::visible_namespaces::VisibleNamespaces;
 use leno_observe::admin;
 use leno_supervise::{
-    Backoff, Cgroup, Credentials, Rules, Running, Stop, after, describe, keep_running,
+    Backoff, Cgroup, ProcessCredentials, RestartRules, RunningProcess, StopStage, after, describe,
+    keep_running,
 };
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
@@ -32,12 +33,12 @@ use tokio::sync::{Semaphore, watch as channel};
 use tokio::task::JoinHandle;
 
 use crate::error::{Attempt, Error, Result};
-use crate::instance::Mesh;
+use crate::instance::MeshContext;
 use crate::isolation::Isolation;
 use crate::layout::Layout;
-use crate::process::{Event, Task};
+use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
-use crate::status::Status;
+use crate::status::MeshStatus;
 
 /// How long it may take to end; it holds nothing that is not on disk.
 const GRACE: Duration = Duration::from_secs(1);
@@ -58,16 +59,17 @@ impl Observer {
     }
 }
 
-/// Starts the observer and keeps it running until `stop` reaches [`Stop::All`].
+/// Starts the observer and keeps it running until `stop` reaches [`StopStage::All`].
 ///
 /// # Errors
 /// When its control group cannot be made.
-pub fn start(mesh: &Rc<Mesh>, stop: channel::Receiver<Stop>) -> Result<Observer> {
+pub fn start(mesh: &Rc<MeshContext>, stop: channel::Receiver<StopStage>) -> Result<Observer> {
     let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("observer"))?;
     let mesh = mesh.clone();
     let task = tokio::task::spawn_local(async move {
         let origin = mesh.output.origin("observer", "observer", "observer");
-        let start = || -> Result<Running> { task(&mesh, &group)?.start(&mesh.output, &origin) };
+        let start =
+            || -> Result<RunningProcess> { task(&mesh, &group)?.start(&mesh.output, &origin) };
         // The same fault again and again is told of once.
         let told = Cell::new(false);
         let report = |event| {
@@ -83,15 +85,15 @@ pub fn start(mesh: &Rc<Mesh>, stop: channel::Receiver<Stop>) -> Result<Observer>
                 mesh.output.say(&text);
             }
         };
-        let rules = Rules::always(Backoff::eager(Instant::now()), GRACE);
-        keep_running(start, rules, (stop, Stop::All), report).await;
+        let rules = RestartRules::always(Backoff::eager(Instant::now()), GRACE);
+        keep_running(start, rules, (stop, StopStage::All), report).await;
     });
     Ok(Observer { task })
 }
 
-fn task(mesh: &Mesh, group: &Cgroup) -> Result<Task> {
+fn task(mesh: &MeshContext, group: &Cgroup) -> Result<ProcessCommand> {
     let program = Program::own(&mesh.layout)?;
-    Ok(Task {
+    Ok(ProcessCommand {
         command: vec![program.path().into(), "observer".into(), mesh.layout.mesh().into()],
         environment: BTreeMap::new(),
         directory: Some("/".into()),
@@ -101,7 +103,7 @@ fn task(mesh: &Mesh, group: &Cgroup) -> Result<Task> {
             &[program.file()],
             mesh.layout.mesh(),
         )?,
-        credentials: Credentials::powerless_root(),
+        credentials: ProcessCredentials::powerless_root(),
         descriptors: None,
         stdin: None,
     })
@@ -127,7 +129,7 @@ pub async fn observe(layout: &Layout) -> Result<()> {
 /// # Errors
 /// When the mesh does not run, nothing of it has a proxy, or the observer does not answer.
 pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T> {
-    let status = Status::read(layout)?;
+    let status = MeshStatus::read(layout)?;
     let path = layout.observer();
     if !path.exists() && !status.instances.iter().any(|one| one.meshed) {
         let reason = format!(
@@ -184,7 +186,7 @@ async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
             leno_program::serve_stream(stream, "observer.sock", async |request| {
                 let (path, query) = (request.uri().path(), request.uri().query());
                 // The socket is root's, who may see all of the mesh.
-                let all = (&*hub, &Sight::All);
+                let all = (&*hub, &VisibleNamespaces::All);
                 leno_dashboard::serve::answer(all, request.method(), path, query)
             })
             .await;

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use leno_capture::{Backend, OpenWays, Workload};
+use leno_capture::{Backend, CaptureTarget, OpenWays};
 use leno_supervise::Cgroup;
 use leno_types::ports::PROXY_UID;
 
 use crate::proxy;
-use crate::status::{InstanceStatus, Status};
+use crate::status::{InstanceStatus, MeshStatus};
 
 /// The open ways, by the kernel; `None` if the instance is not captured. Needs root.
 #[must_use]
-pub fn open_ways(status: &Status, instance: &InstanceStatus) -> Option<OpenWays> {
+pub fn open_ways(status: &MeshStatus, instance: &InstanceStatus) -> Option<OpenWays> {
     let backend: Backend = instance.capture.as_ref()?.parse().ok()?;
     let application = instance.surroundings.cgroup.clone();
     let pids = Cgroup::at(application.clone()).processes();
@@ -20,7 +20,7 @@ pub fn open_ways(status: &Status, instance: &InstanceStatus) -> Option<OpenWays>
     let gateway = status.ranges.workloads(has_ipv6).gateway();
     let datagrams = instance.datagrams.as_deref().map(str::parse).transpose().ok()?;
     let datagrams = datagrams.unwrap_or_default();
-    let workload = Workload {
+    let workload = CaptureTarget {
         name: instance.surroundings.netns.clone(),
         netns: Path::new("/run/netns").join(&instance.surroundings.netns),
         cgroup: application,

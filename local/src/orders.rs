@@ -27,7 +27,7 @@ const NOT_UNDERSTOOD: &str = "the order is not understood";
 /// What a running mesh may be told to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum MeshOrder {
     /// Start these instances again, by namespace and name, one of a workload at a time.
     Restart(Vec<(String, String)>),
     /// Have the next process of each proxy take over from the one that serves.
@@ -38,13 +38,13 @@ pub enum Order {
 type Answer = Result<(), String>;
 
 /// An order, and where its answer goes.
-pub type Received = (Order, oneshot::Sender<Answer>);
+pub type ReceivedOrder = (MeshOrder, oneshot::Sender<Answer>);
 
 /// Takes orders until the receiver is dropped.
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<Received>> {
+pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
     let path = layout.orders();
     let bind = || {
         // A killed run may have left its own.
@@ -71,7 +71,7 @@ pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<Received>> {
     Ok(received)
 }
 
-async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<Received>) -> io::Result<()> {
+async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<ReceivedOrder>) -> io::Result<()> {
     let mut line = String::new();
     BufReader::new((&mut stream).take(MAX_LINE)).read_line(&mut line).await?;
     let answer = match serde_json::from_str(&line) {
@@ -94,7 +94,7 @@ async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<Received>) -> io::R
 ///
 /// # Errors
 /// When the mesh does not answer, or refuses.
-pub async fn send(layout: &Layout, order: &Order) -> Result<()> {
+pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
     let path = layout.orders();
     let what = || format!("mesh {} takes no orders at {}", layout.mesh(), path.display());
     let asked = async {
@@ -136,7 +136,8 @@ mod tests {
         );
         assert_eq!(super::explained("the mesh is ending".to_owned()), "the mesh is ending");
         // What is sent to later versions.
-        let orders = [Order::UpgradeProxies, Order::Restart(vec![("shop".into(), "web-0".into())])];
+        let orders =
+            [MeshOrder::UpgradeProxies, MeshOrder::Restart(vec![("shop".into(), "web-0".into())])];
         let sent = orders.map(|order| serde_json::to_string(&order).unwrap());
         assert_eq!(sent, [r#""upgrade_proxies""#, r#"{"restart":[["shop","web-0"]]}"#]);
     }

@@ -36,11 +36,11 @@ pub const LENO: &str = "leno";
 
 /// Where lines go. Cheap to clone; the writer ends when the last clone is gone.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct LineOutput {
     messages: mpsc::Sender<Message>,
     waiting: OverflowLines,
     width: Arc<AtomicUsize>,
-    style: Style,
+    style: LineStyle,
 }
 
 /// Lines of Leno's own that came while the queue was full of those of a program that prints without end.
@@ -48,7 +48,7 @@ type OverflowLines = Arc<Mutex<VecDeque<Line>>>;
 
 /// How lines are shown on the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Style {
+pub struct LineStyle {
     /// Whether labels are coloured.
     pub colour: bool,
     /// Whether each line begins with its time.
@@ -61,11 +61,11 @@ pub struct Style {
 
 /// Ends the writer thread: waits until everything is written.
 #[derive(Debug)]
-pub struct Writer(JoinHandle<()>);
+pub struct LineWriter(JoinHandle<()>);
 
 /// Whose lines they are.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct LineOrigin {
     /// Before each line on the terminal.
     label: Arc<str>,
     /// In the log: with the namespace.
@@ -84,19 +84,19 @@ enum Message {
 #[derive(Debug)]
 struct Line {
     at: Timestamp,
-    origin: Origin,
+    origin: LineOrigin,
     text: Vec<u8>,
 }
 
-impl Output {
+impl LineOutput {
     /// Starts the thread that writes to standard output.
     #[must_use]
-    pub fn start(style: Style) -> (Self, Writer) {
+    pub fn start(style: LineStyle) -> (Self, LineWriter) {
         Self::to(Box::new(io::stdout()), style)
     }
 
     /// Starts a thread that writes to `sink`.
-    pub fn to(sink: Box<dyn io::Write + Send>, style: Style) -> (Self, Writer) {
+    pub fn to(sink: Box<dyn io::Write + Send>, style: LineStyle) -> (Self, LineWriter) {
         let (messages, received) = mpsc::channel(QUEUE);
         let width = Arc::new(AtomicUsize::new(0));
         let waiting = OverflowLines::default();
@@ -104,7 +104,7 @@ impl Output {
         let writing =
             Writing { sink, open: true, log: None, style, width: width_of, waiting: for_writer };
         let writer = std::thread::spawn(move || writing.run(received));
-        (Self { messages, waiting, width, style }, Writer(writer))
+        (Self { messages, waiting, width, style }, LineWriter(writer))
     }
 
     /// Keeps all lines from here on in `log` as well.
@@ -121,18 +121,18 @@ impl Output {
     /// The origin with this label on the terminal and this name in the log; the same `group` has the
     /// same colour in every run.
     #[must_use]
-    pub fn origin(&self, label: &str, name: &str, group: &str) -> Origin {
+    pub fn origin(&self, label: &str, name: &str, group: &str) -> LineOrigin {
         self.reserve(label);
         let hash =
             group.bytes().fold(5381_usize, |hash, byte| hash.wrapping_mul(33) ^ usize::from(byte));
         let colour = self.style.colour.then(|| COLOURS[hash % COLOURS.len()]);
-        Origin::new(label, name, colour)
+        LineOrigin::new(label, name, colour)
     }
 
     /// Prints lines of Leno's own. They have room where the programs' lines fill the queue; what does not fit
     /// there either, because the terminal is stopped, is dropped: the mesh itself never waits for a terminal.
     pub fn say(&self, text: &str) {
-        let origin = Origin::new(LENO, LENO, self.style.colour.then_some(OWN));
+        let origin = LineOrigin::new(LENO, LENO, self.style.colour.then_some(OWN));
         for line in text.lines() {
             let line = Message::Line(Line::new(&origin, line.as_bytes()));
             let Err(TrySendError::Full(Message::Line(line))) = self.messages.try_send(line) else {
@@ -147,7 +147,7 @@ impl Output {
     }
 
     /// Prints every line that `source` gives, until it ends.
-    pub async fn copy(&self, origin: &Origin, source: impl AsyncRead + Unpin) {
+    pub async fn copy(&self, origin: &LineOrigin, source: impl AsyncRead + Unpin) {
         let mut source = BufReader::with_capacity(MAX_LINE, source);
         let mut line = Vec::new();
         while let Ok(available) = source.fill_buf().await {
@@ -169,14 +169,14 @@ impl Output {
         }
     }
 
-    async fn line(&self, origin: &Origin, text: &[u8]) {
+    async fn line(&self, origin: &LineOrigin, text: &[u8]) {
         origin.remember(text);
         // Only at the very end is there no writer any more.
         let _ = self.messages.send(Message::Line(Line::new(origin, text))).await;
     }
 }
 
-impl Origin {
+impl LineOrigin {
     fn new(label: &str, name: &str, colour: Option<u8>) -> Self {
         Self { label: label.into(), name: name.into(), colour, last: Arc::default() }
     }
@@ -221,7 +221,7 @@ pub(crate) async fn last_line(source: Option<impl AsyncRead + Unpin>, last: Arc<
 }
 
 impl Line {
-    fn new(origin: &Origin, text: &[u8]) -> Self {
+    fn new(origin: &LineOrigin, text: &[u8]) -> Self {
         let text = text.strip_suffix(b"\r").unwrap_or(text).to_vec();
         Self { at: Timestamp::now(), origin: origin.clone(), text }
     }
@@ -233,7 +233,7 @@ struct Writing {
     /// A reader that is gone (`| head`) stops the printing, not the mesh.
     open: bool,
     log: Option<LogFile>,
-    style: Style,
+    style: LineStyle,
     width: Arc<AtomicUsize>,
     waiting: OverflowLines,
 }
@@ -264,7 +264,7 @@ impl Writing {
         if let Some(Err(error)) = kept {
             self.log = None;
             let text = format!("the log cannot be written ({error}): `leno logs` ends here");
-            self.show(&Line::new(&Origin::new(LENO, LENO, None), text.as_bytes()));
+            self.show(&Line::new(&LineOrigin::new(LENO, LENO, None), text.as_bytes()));
         }
         self.show(line);
     }
@@ -300,8 +300,8 @@ impl Writing {
     }
 }
 
-impl Writer {
-    /// Waits until everything is written; every [`Output`] must be dropped before.
+impl LineWriter {
+    /// Waits until everything is written; every [`LineOutput`] must be dropped before.
     pub fn finish(self) {
         // A panic of the writer has been printed by itself.
         let _ = self.0.join();
@@ -325,9 +325,9 @@ mod tests {
         }
     }
 
-    async fn printed(source: &[u8], style: Style) -> String {
+    async fn printed(source: &[u8], style: LineStyle) -> String {
         let sink = Sink::default();
-        let (output, writer) = Output::to(Box::new(sink.clone()), style);
+        let (output, writer) = LineOutput::to(Box::new(sink.clone()), style);
         let origin = output.origin("web-0", "shop/web-0", "web");
         output.copy(&origin, source).await;
         drop(output);
@@ -338,14 +338,14 @@ mod tests {
     #[tokio::test]
     async fn every_line_says_whose_it_is() {
         assert_eq!(
-            printed(b"one\r\n\ntwo", Style::default()).await,
+            printed(b"one\r\n\ntwo", LineStyle::default()).await,
             "web-0 | one\nweb-0 | \nweb-0 | two\n"
         );
     }
 
     #[tokio::test]
     async fn colours_end_before_the_text() {
-        let text = printed(b"one\n", Style { colour: true, ..Style::default() }).await;
+        let text = printed(b"one\n", LineStyle { colour: true, ..LineStyle::default() }).await;
         assert!(text.ends_with("web-0 |\x1b[0m one\n"), "{text:?}");
     }
 
@@ -357,7 +357,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_without_end_is_broken() {
-        let text = printed(&vec![b'x'; MAX_LINE + 1], Style::default()).await;
+        let text = printed(&vec![b'x'; MAX_LINE + 1], LineStyle::default()).await;
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[1], "web-0 | x");
@@ -365,22 +365,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_plain_line_is_its_text_alone() {
-        let style = Style { plain: true, times: true, colour: true, escaped: false };
+        let style = LineStyle { plain: true, times: true, colour: true, escaped: false };
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
     }
 
     #[tokio::test]
     async fn a_workload_cannot_command_the_terminal() {
-        let style = Style { colour: true, escaped: true, ..Style::default() };
+        let style = LineStyle { colour: true, escaped: true, ..LineStyle::default() };
         let text = printed(b"\x1b[2Jone\rtwo\x9b\tthree\n", style).await;
         assert!(text.ends_with("|\x1b[0m \\x1b[2Jone\\x0dtwo\u{fffd}\tthree\n"), "{text:?}");
-        let raw = printed(b"\x1b[2Jone\n", Style::default()).await;
+        let raw = printed(b"\x1b[2Jone\n", LineStyle::default()).await;
         assert_eq!(raw, "web-0 | \x1b[2Jone\n", "a file or a pipe has the bytes");
     }
 
     #[tokio::test]
     async fn a_line_may_begin_with_its_time() {
-        let text = printed(b"one\n", Style { times: true, ..Style::default() }).await;
+        let text = printed(b"one\n", LineStyle { times: true, ..LineStyle::default() }).await;
         let (time, rest) = text.split_once(' ').unwrap();
         assert!(time.len() == 24 && time.parse::<Timestamp>().is_ok(), "{text:?}");
         assert_eq!(rest, "web-0 | one\n");
@@ -388,7 +388,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_line_is_remembered() {
-        let (output, writer) = Output::to(Box::new(Sink::default()), Style::default());
+        let (output, writer) = LineOutput::to(Box::new(Sink::default()), LineStyle::default());
         let origin = output.origin("web-0", "shop/web-0", "web");
         output.copy(&origin, &b"one\n two \n\n"[..]).await;
         assert_eq!(origin.last_line(), "two");

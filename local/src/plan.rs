@@ -22,40 +22,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use leno_capture::Choice;
-use leno_flows::{Budget, Source};
+use leno_capture::CaptureChoice;
+use leno_flows::{CpuBudget, FlowMetricsSource};
 use leno_resources::{Documents, Located, Object, Problem, Workload};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
 use crate::addresses::{Addresses, Allocation};
 use crate::listening::OneFamily;
-use crate::ranges::Ranges;
+use crate::ranges::MeshRanges;
 
-pub use launch::{Certificates, Launch, Probe, Question, RunAs, Timetable, Volume};
-pub use leno_supervise::Share;
-use services::Service;
-pub use settings::Mode;
+pub use launch::{
+    BoundVolume, CertificateOrigin, InstanceLaunch, InstanceProbe, ProbeQuestion, RunAs, Timetable,
+};
+pub use leno_supervise::ProcessSharing;
+use services::PlannedService;
+pub use settings::ProxyMode;
 
 /// What is to run.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The instances.
-    pub instances: BTreeMap<InstanceName, Instance>,
-    services: BTreeMap<ServiceName, Service>,
+    pub instances: BTreeMap<InstanceName, PlannedInstance>,
+    services: BTreeMap<ServiceName, PlannedService>,
     workloads: Vec<Workload>,
     /// Slices that were given, for services without a selector.
     slices: Vec<EndpointSlice>,
     /// Objects that are passed on as they are.
     others: Vec<Object>,
     numbers: Numbers,
-    ranges: Ranges,
+    ranges: MeshRanges,
     /// How many flows the table holds, and how many changes of them wait, where documents say so.
     pub flow_sizes: (Option<u32>, Option<u32>),
 }
 
 /// One instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct PlannedInstance {
     /// Its name.
     pub name: InstanceName,
     /// The workload it is an instance of.
@@ -73,38 +75,38 @@ pub struct Instance {
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
     /// Where its flows are read.
-    pub flows: Source,
+    pub flows: FlowMetricsSource,
     /// The most that accounting for the flows of its workload may cost, if they say so.
-    pub flow_budget: Option<Budget>,
+    pub flow_budget: Option<CpuBudget>,
     /// In node mode, how long it is busy before it gets a process of its own, if its documents say so; `None` in it: it gets
     /// none.
     pub promote_after: Option<Option<Duration>>,
     /// What is started; another one needs a restart, everything else does not.
-    pub launch: Launch,
+    pub launch: InstanceLaunch,
 }
 
 /// The instances that take traffic, each with its ports that are open in one family alone.
-pub type Ready = BTreeMap<InstanceName, OneFamily>;
+pub type ReadyInstances = BTreeMap<InstanceName, OneFamily>;
 
 /// What holds where documents say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defaults {
+pub struct PlanDefaults {
     /// What inbound sides do with plaintext.
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know.
     pub egress: Egress,
     /// Where proxies run.
-    pub mode: Mode,
+    pub mode: ProxyMode,
     /// In node mode, which instances share one.
-    pub share: Share,
+    pub share: ProcessSharing,
     /// How traffic is captured.
-    pub capture: Choice,
+    pub capture: CaptureChoice,
     /// Where flows are read.
-    pub flows: Source,
+    pub flows: FlowMetricsSource,
     /// Whether there is IPv6.
     pub ipv6: bool,
     /// The addresses of IPv4.
-    pub ranges: Ranges,
+    pub ranges: MeshRanges,
     /// Whether certificates of proxies come from a SPIFFE Workload API.
     pub spiffe: bool,
 }
@@ -119,7 +121,7 @@ struct Numbers {
 /// What is known while a plan is made.
 struct Draft<'a> {
     documents: &'a Documents,
-    defaults: Defaults,
+    defaults: PlanDefaults,
     problems: Vec<Problem>,
     plan: Plan,
 }
@@ -127,7 +129,7 @@ struct Draft<'a> {
 impl Plan {
     /// All instances, as if each took traffic in both families.
     #[must_use]
-    pub fn all_ready(&self) -> Ready {
+    pub fn all_ready(&self) -> ReadyInstances {
         self.instances.keys().map(|name| (name.clone(), OneFamily::default())).collect()
     }
 
@@ -137,7 +139,7 @@ impl Plan {
     /// Every reason why the documents cannot be run here, with its place.
     pub fn make(
         documents: &Documents,
-        defaults: Defaults,
+        defaults: PlanDefaults,
         before: &Self,
     ) -> Result<Self, Vec<Problem>> {
         let plan = Self {
@@ -160,7 +162,7 @@ impl Plan {
 
     /// Whether `instance`, as it runs, is what the plan wants, so that it need not be started again.
     #[must_use]
-    pub fn wants(&self, instance: &Instance) -> bool {
+    pub fn wants(&self, instance: &PlannedInstance) -> bool {
         let wanted = self.instances.get(&instance.name);
         wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
@@ -168,7 +170,7 @@ impl Plan {
     /// The group of node mode that `instance` is to go to, or `None` in it for a proxy of its own, where that is all in which it
     /// differs from what the plan wants: it goes on meanwhile.
     #[must_use]
-    pub fn moves(&self, instance: &Instance) -> Option<&Option<String>> {
+    pub fn moves(&self, instance: &PlannedInstance) -> Option<&Option<String>> {
         let (from, to) =
             (&instance.launch.group, &self.instances.get(&instance.name)?.launch.group);
         let mut moved = instance.clone();

@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::error::Result;
-use crate::forward::{self, Target};
+use crate::forward::{self, ForwardTarget};
 use crate::listening;
-use crate::plan::{Probe, Question};
-use crate::process::Task;
+use crate::plan::{InstanceProbe, ProbeQuestion};
+use crate::process::ProcessCommand;
 
 /// Most bytes of an answer that are read: more is not looked at.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -27,28 +27,30 @@ const SERVING: u64 = 1;
 /// What a probe needs.
 pub struct Prober<'a, F> {
     /// The probe.
-    pub probe: &'a Probe,
+    pub probe: &'a InstanceProbe,
     /// The application; its port is the probe's.
-    pub target: Target,
+    pub target: ForwardTarget,
     /// The application's process.
     pub pid: i32,
     /// Makes a command run as the application does.
     pub task: F,
 }
 
-impl<F: Fn(&[String]) -> Result<Task>> Prober<'_, F> {
+impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
     /// Asks once.
     ///
     /// # Errors
     /// Why it is not well, in words: "GET /ready on port 8080 answers 503".
     pub async fn ask(&self) -> Result<(), String> {
-        let Probe { question, timeout, .. } = self.probe;
+        let InstanceProbe { question, timeout, .. } = self.probe;
         let asked = async {
             match question {
-                Question::Http { port, path, headers } => self.http(*port, path, headers).await,
-                Question::Grpc { port, service } => self.grpc(*port, service).await,
-                Question::Tcp(port) => self.connect(*port).await.map(drop),
-                Question::Exec(command) => self.exec(command).await,
+                ProbeQuestion::Http { port, path, headers } => {
+                    self.http(*port, path, headers).await
+                }
+                ProbeQuestion::Grpc { port, service } => self.grpc(*port, service).await,
+                ProbeQuestion::Tcp(port) => self.connect(*port).await.map(drop),
+                ProbeQuestion::Exec(command) => self.exec(command).await,
             }
         };
         let answer = tokio::time::timeout(*timeout, asked).await;
@@ -60,7 +62,7 @@ impl<F: Fn(&[String]) -> Result<Task>> Prober<'_, F> {
         if !listening::closed(self.pid, &[port]).is_empty() {
             return Err("is not answered: no process listens on it".to_owned());
         }
-        let target = Target { port, ..self.target.clone() };
+        let target = ForwardTarget { port, ..self.target.clone() };
         forward::connect(&target).await.map_err(|error| match std::error::Error::source(&error) {
             Some(reason) => format!("is not answered: {reason}"),
             None => format!("is not answered: {error}"),
@@ -99,7 +101,7 @@ impl<F: Fn(&[String]) -> Result<Task>> Prober<'_, F> {
     }
 }
 
-impl std::fmt::Display for Question {
+impl std::fmt::Display for ProbeQuestion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Http { port, path, .. } => write!(f, "GET {path} on port {port}"),

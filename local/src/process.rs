@@ -12,24 +12,24 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leno_supervise::{Credentials, Descriptors, Running, Tether};
+use leno_supervise::{DescriptorLimit, ProcessCredentials, RunningProcess, Tether};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, chdir};
 use tokio::process::Command;
 
 use crate::error::{Error, Result};
 use crate::isolation::Isolation;
-use crate::output::{self, Origin, Output};
+use crate::output::{self, LineOrigin, LineOutput};
 
 /// How long the last lines of a command that has ended may take.
 const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// What happened to a process of a mesh.
-pub type Event = leno_supervise::Event<Error>;
+pub type Event = leno_supervise::LifeEvent<Error>;
 
 /// A command line with its surroundings.
 #[derive(Debug)]
-pub struct Task {
+pub struct ProcessCommand {
     /// Program and arguments; the program is looked up in the PATH of `environment`.
     pub command: Vec<OsString>,
     /// Its whole environment; nothing of this process's is passed on.
@@ -39,20 +39,20 @@ pub struct Task {
     /// What it enters.
     pub isolation: Isolation,
     /// The user and groups that it runs as.
-    pub credentials: Credentials,
+    pub credentials: ProcessCredentials,
     /// How many descriptors it may have, where that is not as many as this process.
-    pub descriptors: Option<Descriptors>,
+    pub descriptors: Option<DescriptorLimit>,
     /// Its standard input, where that is not empty.
     pub stdin: Option<OwnedFd>,
 }
 
-impl Task {
+impl ProcessCommand {
     /// Starts the process. Must be called by a thread that lives as long as the mesh, which is
     /// when the kernel ends the process at the latest.
     ///
     /// # Errors
     /// When it cannot be started: no such program, or its surroundings refuse it.
-    pub fn start(self, output: &Output, origin: &Origin) -> Result<Running> {
+    pub fn start(self, output: &LineOutput, origin: &LineOrigin) -> Result<RunningProcess> {
         self.start_with(output, output, origin)
     }
 
@@ -60,7 +60,12 @@ impl Task {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_with(self, stdout: &Output, stderr: &Output, origin: &Origin) -> Result<Running> {
+    pub fn start_with(
+        self,
+        stdout: &LineOutput,
+        stderr: &LineOutput,
+        origin: &LineOrigin,
+    ) -> Result<RunningProcess> {
         let (to_stdout, to_stderr) = (stdout, stderr);
         let mut running = self.spawn()?;
         if let Some(stdout) = running.take_stdout() {
@@ -96,7 +101,7 @@ impl Task {
         Ok((status?, line))
     }
 
-    fn spawn(self) -> Result<Running> {
+    fn spawn(self) -> Result<RunningProcess> {
         let program = self
             .command
             .first()
@@ -120,13 +125,13 @@ impl Task {
             isolation.enter()?;
             // It may be in a volume.
             chdir(start.as_c_str())?;
-            descriptors.map_or(Ok(()), Descriptors::set)?;
+            descriptors.map_or(Ok(()), DescriptorLimit::set)?;
             credentials.assume()?;
             tether.tie()
         };
         // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
         // fork; it neither allocates nor takes a lock.
-        let running = unsafe { Running::spawn(command, prepare) };
+        let running = unsafe { RunningProcess::spawn(command, prepare) };
         running.map_err(|reason| not_started(&program, &outside, reason))
     }
 }

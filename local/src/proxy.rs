@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_handover::Channel;
-use leno_supervise::Credentials;
+use leno_supervise::ProcessCredentials;
 use leno_types::{WorkloadApiAddress, ports};
 
 use crate::addresses::Addresses;
 use crate::isolation::Isolation;
-use crate::plan::Instance;
-use crate::process::Task;
+use crate::plan::PlannedInstance;
+use crate::process::ProcessCommand;
 use crate::program::Program;
-use crate::token::Tokens;
+use crate::token::MeshTokens;
 
 /// What the proxies of a mesh have in common.
 #[derive(Debug)]
-pub struct Settings {
+pub struct MeshProxySettings {
     /// What this machine can capture with.
-    pub machine: leno_capture::Report,
+    pub machine: leno_capture::ProbeReport,
     /// The tokens by which proxies get their first certificate.
-    pub tokens: Tokens,
+    pub tokens: MeshTokens,
     /// The roots that the control plane's certificate is checked against.
     pub roots: PathBuf,
     /// The trust domain.
@@ -55,16 +55,16 @@ pub struct Settings {
     pub one_pass: bool,
 }
 
-impl Settings {
+impl MeshProxySettings {
     /// The proxy's process, which takes orders; `succeeds`: another one serves the instance until this one does.
     #[must_use]
     pub fn task(
         &self,
-        instance: &Instance,
+        instance: &PlannedInstance,
         (program, token): (&Program, &Path),
         isolation: Isolation,
         (orders, succeeds): (Channel, bool),
-    ) -> Task {
+    ) -> ProcessCommand {
         let name = &instance.name;
         let token = token.to_string_lossy();
         let certificates = &instance.launch.certificates;
@@ -100,7 +100,7 @@ impl Settings {
         tokens: &Path,
         isolation: Isolation,
         (orders, budget): (Channel, Option<u64>),
-    ) -> Task {
+    ) -> ProcessCommand {
         let budget = budget.map(|bytes| bytes.to_string());
         let budget = budget.as_deref().map(|bytes| ("LENO_MEMORY_BUDGET", bytes));
         let connection_rate = self.connection_rate.to_string();
@@ -148,7 +148,7 @@ pub fn broker_task(
     program: &Program,
     isolation: Isolation,
     (orders, succeeds): (Channel, bool),
-) -> Task {
+) -> ProcessCommand {
     let mut command = vec![program.path().into(), "--supervised".into()];
     command.extend(succeeds.then(|| "--succeeds".into()));
     confined(command, BTreeMap::new(), isolation, orders)
@@ -160,13 +160,13 @@ fn confined(
     environment: BTreeMap<OsString, OsString>,
     isolation: Isolation,
     orders: Channel,
-) -> Task {
-    Task {
+) -> ProcessCommand {
+    ProcessCommand {
         command,
         environment,
         directory: Some("/".into()),
         isolation,
-        credentials: Credentials::confined(ports::PROXY_UID),
+        credentials: ProcessCredentials::confined(ports::PROXY_UID),
         descriptors: None,
         stdin: Some(OwnedFd::from(orders)),
     }

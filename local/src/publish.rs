@@ -9,22 +9,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
-use crate::forward::{self, Target};
-use crate::output::Output;
+use crate::forward::{self, ForwardTarget};
+use crate::output::LineOutput;
 
 /// What is published: where, and the instances behind it.
-pub type Published = BTreeMap<SocketAddr, Vec<Target>>;
+pub type PublishedPorts = BTreeMap<SocketAddr, Vec<ForwardTarget>>;
 
 /// The listeners of a mesh.
 #[derive(Debug)]
 pub struct Publisher {
-    output: Output,
+    output: LineOutput,
     ports: BTreeMap<SocketAddr, Port>,
 }
 
 #[derive(Debug)]
 struct Port {
-    targets: watch::Sender<Vec<Target>>,
+    targets: watch::Sender<Vec<ForwardTarget>>,
     task: JoinHandle<()>,
 }
 
@@ -37,7 +37,7 @@ impl Drop for Port {
 impl Publisher {
     /// One that listens on nothing, and says on `output` what fails.
     #[must_use]
-    pub fn new(output: Output) -> Self {
+    pub fn new(output: LineOutput) -> Self {
         Self { output, ports: BTreeMap::new() }
     }
 
@@ -45,7 +45,7 @@ impl Publisher {
     ///
     /// # Errors
     /// The first address that cannot be listened on, and why; the others are published all the same.
-    pub async fn listen(&mut self, wanted: &Published) -> Result<(), (SocketAddr, Error)> {
+    pub async fn listen(&mut self, wanted: &PublishedPorts) -> Result<(), (SocketAddr, Error)> {
         self.ports.retain(|address, _| wanted.contains_key(address));
         let mut failed = Ok(());
         for address in wanted.keys() {
@@ -69,7 +69,7 @@ impl Publisher {
     }
 
     /// Takes in which instances take traffic now.
-    pub fn follow(&self, published: &Published) {
+    pub fn follow(&self, published: &PublishedPorts) {
         for (address, port) in &self.ports {
             let targets = published.get(address).cloned().unwrap_or_default();
             port.targets.send_if_modified(|now| {
@@ -81,7 +81,11 @@ impl Publisher {
     }
 }
 
-fn next(targets: &[Target], turn: &Cell<usize>, address: SocketAddr) -> Result<Target> {
+fn next(
+    targets: &[ForwardTarget],
+    turn: &Cell<usize>,
+    address: SocketAddr,
+) -> Result<ForwardTarget> {
     if targets.is_empty() {
         return Err(Error::Refused(format!(
             "a connection to {address}: no instance takes traffic"
@@ -98,7 +102,7 @@ mod tests {
 
     #[test]
     fn instances_take_turns() {
-        let target = |number: u8| Target {
+        let target = |number: u8| ForwardTarget {
             instance: format!("shop/web-{number}"),
             netns: String::new(),
             addresses: Vec::new(),

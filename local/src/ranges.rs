@@ -15,49 +15,49 @@ const PREFIX: u32 = 16;
 /// The mask of a range.
 const MASK: u32 = u32::MAX << (32 - PREFIX);
 /// Pairs of ranges, workloads' first, in the order of preference.
-const PAIRS: [Ranges; 3] = [
-    Ranges::of([10, 89], [10, 96]),
-    Ranges::of([172, 29], [172, 30]),
+const PAIRS: [MeshRanges; 3] = [
+    MeshRanges::of([10, 89], [10, 96]),
+    MeshRanges::of([172, 29], [172, 30]),
     // Of the address space that carriers share (RFC 6598).
-    Ranges::of([100, 89], [100, 96]),
+    MeshRanges::of([100, 89], [100, 96]),
 ];
 /// The routes of the calling thread's namespace, one a line.
 const ROUTES: &str = "/proc/thread-self/net/route";
 
 /// Addresses of IPv4 with the same first two numbers, such as 10.89.0.0/16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Range(Ipv4Addr);
+pub struct MeshRange(Ipv4Addr);
 
 /// The ranges that are asked for, workloads' first.
-pub type RequestedRanges = (Option<Range>, Option<Range>);
+pub type RequestedRanges = (Option<MeshRange>, Option<MeshRange>);
 
 /// The addresses of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ranges {
-    workloads: Range,
-    services: Range,
+pub struct MeshRanges {
+    workloads: MeshRange,
+    services: MeshRange,
 }
 
 /// A route of the machine, the default route aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct MachineRoute {
     to: Ipv4Addr,
     mask: u32,
     interface: String,
 }
 
-impl Default for Ranges {
+impl Default for MeshRanges {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl Ranges {
+impl MeshRanges {
     /// Those of a mesh that says nothing else.
     pub const DEFAULT: Self = PAIRS[0];
 
     const fn of(workloads: [u8; 2], services: [u8; 2]) -> Self {
-        Self { workloads: Range::of(workloads), services: Range::of(services) }
+        Self { workloads: MeshRange::of(workloads), services: MeshRange::of(services) }
     }
 
     /// Chooses the ranges of a mesh that can be left by `routes`, and says what the operator should know.
@@ -66,7 +66,7 @@ impl Ranges {
     /// When both ranges that are asked for are the same.
     pub fn choose(
         (workloads, services): RequestedRanges,
-        routes: &[Route],
+        routes: &[MachineRoute],
     ) -> Result<(Self, Option<String>), String> {
         let given = |pair: &Self| Self {
             workloads: workloads.unwrap_or(pair.workloads),
@@ -120,11 +120,11 @@ impl Ranges {
 
     /// The VIPs of services of IPv4.
     #[must_use]
-    pub fn services_v4(self) -> Range {
+    pub fn services_v4(self) -> MeshRange {
         self.services
     }
 
-    fn hides(self, route: &Route) -> bool {
+    fn hides(self, route: &MachineRoute) -> bool {
         [self.workloads, self.services].into_iter().any(|range| {
             let common = route.mask & MASK;
             u32::from(route.to) & common == u32::from(range.0) & common
@@ -132,13 +132,13 @@ impl Ranges {
     }
 }
 
-impl Range {
+impl MeshRange {
     const fn of([a, b]: [u8; 2]) -> Self {
         Self(Ipv4Addr::new(a, b, 0, 0))
     }
 }
 
-impl FromStr for Range {
+impl FromStr for MeshRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -157,13 +157,13 @@ impl FromStr for Range {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for MeshRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{PREFIX}", self.0)
     }
 }
 
-impl Route {
+impl MachineRoute {
     /// The routes of the namespace that the calling thread is in.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -184,7 +184,7 @@ impl Route {
     }
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for MachineRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} through {}", self.to, self.mask.leading_ones(), self.interface)
     }
@@ -199,7 +199,7 @@ mod tests {
     fn routes_are_read_the_default_route_aside() {
         let of = |to: &str, mask: &str| {
             let line = format!("tun0\t{to}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0");
-            Route::of_line(&line).map(|route| route.to_string())
+            MachineRoute::of_line(&line).map(|route| route.to_string())
         };
         assert_eq!(of("0000000A", "000000FF").as_deref(), Some("10.0.0.0/8 through tun0"));
         assert_eq!(of("0005600A", "00FFFFFF").as_deref(), Some("10.96.5.0/24 through tun0"));
@@ -207,15 +207,19 @@ mod tests {
         assert_eq!(of("Destination", "Mask"), None);
     }
 
-    fn route(to: &str, prefix: u32) -> Route {
-        Route { to: to.parse().unwrap(), mask: u32::MAX << (32 - prefix), interface: "tun0".into() }
+    fn route(to: &str, prefix: u32) -> MachineRoute {
+        MachineRoute {
+            to: to.parse().unwrap(),
+            mask: u32::MAX << (32 - prefix),
+            interface: "tun0".into(),
+        }
     }
 
     #[test]
     fn ranges_that_a_route_leads_to_are_left_out() {
-        let chosen = |routes: &[Route]| Ranges::choose((None, None), routes).unwrap();
+        let chosen = |routes: &[MachineRoute]| MeshRanges::choose((None, None), routes).unwrap();
         let elsewhere = [route("10.8.0.0", 24), route("192.168.0.0", 16)];
-        assert_eq!(chosen(&elsewhere), (Ranges::default(), None));
+        assert_eq!(chosen(&elsewhere), (MeshRanges::default(), None));
         let (ranges, note) = chosen(&[route("10.0.0.0", 8)]);
         assert_eq!(ranges, PAIRS[1]);
         assert_eq!(
@@ -228,7 +232,7 @@ mod tests {
         assert_eq!(chosen(&docker).0, PAIRS[2]);
         let all = [route("10.0.0.0", 8), route("172.16.0.0", 12), route("100.64.0.0", 10)];
         let (ranges, note) = chosen(&all);
-        assert_eq!(ranges, Ranges::default());
+        assert_eq!(ranges, MeshRanges::default());
         assert_eq!(
             note.unwrap(),
             "this machine has a route to 10.0.0.0/8 through tun0: workloads reach what is behind it, but for \
@@ -239,14 +243,14 @@ mod tests {
 
     #[test]
     fn ranges_that_are_asked_for_are_kept() {
-        let range = |text: &str| text.parse::<Range>();
+        let range = |text: &str| text.parse::<MeshRange>();
         let workloads = range("192.168.0.0/16").unwrap();
         let (ranges, note) =
-            Ranges::choose((Some(workloads), None), &[route("10.96.0.0", 16)]).unwrap();
+            MeshRanges::choose((Some(workloads), None), &[route("10.96.0.0", 16)]).unwrap();
         assert_eq!((ranges.workloads, ranges.services), (workloads, PAIRS[1].services));
         assert!(note.is_some());
         assert_eq!(
-            Ranges::choose((Some(workloads), Some(workloads)), &[]),
+            MeshRanges::choose((Some(workloads), Some(workloads)), &[]),
             Err("workloads and services have the same range, 192.168.0.0/16: choose two".to_owned())
         );
         for text in ["10.89.0.0", "10.89.1.0/16", "10.89.0.0/8", "fd89::/16"] {

@@ -25,7 +25,7 @@ use crate::uplink::{self, Uplink};
 
 /// A process, told apart from a later one with the same number by when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct RecordedProcess {
     /// The process id.
     pub pid: i32,
     /// Field 22 of `/proc/<pid>/stat`, in clock ticks since boot.
@@ -37,7 +37,7 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum MeshResource {
     /// A process that runs in no control group of the mesh.
-    Process(Process),
+    Process(RecordedProcess),
     /// A control group with everything in it.
     Cgroup(PathBuf),
     /// A named network namespace with the links in it.
@@ -53,7 +53,7 @@ pub enum MeshResource {
 
 /// The record of a mesh, held by the process that owns it.
 #[derive(Debug)]
-pub struct Record {
+pub struct MeshRecord {
     layout: Layout,
     contents: Contents,
     /// Released by the kernel when the owner ends, however it ends.
@@ -64,7 +64,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
     version: u32,
-    owner: Process,
+    owner: RecordedProcess,
     made: Vec<MeshResource>,
 }
 
@@ -74,7 +74,7 @@ const DYING: Duration = Duration::from_millis(400);
 /// Format of `state.json`; another one is never read.
 const VERSION: u32 = 1;
 
-impl Process {
+impl RecordedProcess {
     /// The process of this number, if there is one.
     #[must_use]
     pub fn find(pid: i32) -> Option<Self> {
@@ -96,7 +96,7 @@ impl Process {
     }
 }
 
-impl Record {
+impl MeshRecord {
     /// Becomes the owner of a mesh: takes its lock and removes what an earlier owner left.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Record {
         } else {
             remove_made(&traces::made(layout)?)?;
         }
-        let owner = std::process::id().try_into().ok().and_then(Process::find);
+        let owner = std::process::id().try_into().ok().and_then(RecordedProcess::find);
         let owner = owner.ok_or_else(|| Error::Refused("cannot read /proc/self/stat".into()))?;
         let contents = Contents { version: VERSION, owner, made: kept };
         let record = Self { layout: layout.clone(), contents, _lock: lock };
@@ -171,9 +171,9 @@ impl Record {
 /// The process that owns a mesh: the one of the record, or without a record the one that its guard was
 /// started by.
 #[must_use]
-pub fn owner(layout: &Layout) -> Option<Process> {
+pub fn owner(layout: &Layout) -> Option<RecordedProcess> {
     match read(layout) {
-        Ok(contents) => Some(contents.owner).filter(Process::alive),
+        Ok(contents) => Some(contents.owner).filter(RecordedProcess::alive),
         Err(_) => traces::owner(layout),
     }
 }
@@ -433,7 +433,7 @@ fn remove_network(thing: &MeshResource) -> Result<()> {
 }
 
 impl MeshResource {
-    fn process(&self) -> Option<&Process> {
+    fn process(&self) -> Option<&RecordedProcess> {
         match self {
             Self::Process(process) => Some(process),
             _ => None,
@@ -462,22 +462,22 @@ mod tests {
 
     #[test]
     fn a_process_is_told_from_a_later_one_with_its_number() {
-        let own = Process::find(std::process::id().try_into().unwrap()).unwrap();
+        let own = RecordedProcess::find(std::process::id().try_into().unwrap()).unwrap();
         assert!(own.alive());
-        let earlier = Process { start_ticks: own.start_ticks.wrapping_sub(1), ..own };
+        let earlier = RecordedProcess { start_ticks: own.start_ticks.wrapping_sub(1), ..own };
         assert!(!earlier.alive());
-        assert_eq!(Process::find(i32::MAX), None);
+        assert_eq!(RecordedProcess::find(i32::MAX), None);
     }
 
     #[test]
     fn the_record_survives_its_text() {
         let contents = Contents {
             version: VERSION,
-            owner: Process { pid: 1, start_ticks: 2 },
+            owner: RecordedProcess { pid: 1, start_ticks: 2 },
             made: vec![
                 MeshResource::Netns("leno-default".into()),
                 MeshResource::Cgroup("/sys/fs/cgroup/leno/default".into()),
-                MeshResource::Process(Process { pid: 3, start_ticks: 4 }),
+                MeshResource::Process(RecordedProcess { pid: 3, start_ticks: 4 }),
             ],
         };
         assert_eq!(serde_json::from_slice::<Contents>(&to_json(&contents)).unwrap(), contents);

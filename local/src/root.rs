@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{Gid, Uid, chdir, pivot_root};
 
 use crate::error::{Attempt, Error, Result};
-use crate::isolation::{Names, plain_lookup, text};
+use crate::isolation::{ResolverNames, plain_lookup, text};
 use crate::record;
 
 /// Directories of the kernel's that programs need.
@@ -126,7 +126,7 @@ pub fn check(root: &Path) -> std::result::Result<(), String> {
 /// When one cannot be written, or the root lacks what they are laid over.
 pub fn write_files(
     directory: &Path,
-    names: &Names<'_>,
+    names: &ResolverNames<'_>,
     root: &Path,
 ) -> Result<Vec<(PathBuf, PathBuf)>> {
     check(root).map_err(Error::Refused)?;

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
-use leno_observe::stat::{Instance, ProxyCounters, Scrape};
+use leno_observe::stat::{ProxyCounters, Scrape, StatInstance};
 
 use crate::admin::Admin;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns::Netns;
-use crate::status::{ProxyProcess, Status};
+use crate::status::{MeshStatus, ProxyProcess};
 
 /// How long a proxy may take to answer: the others answer within milliseconds and wait for it. With it
 /// `leno stat`, whose window is a second, takes less than two.
@@ -24,10 +24,10 @@ const AT_ONCE: usize = 64;
 /// # Errors
 /// When the mesh does not run. A proxy that does not answer is noted and harms nothing.
 pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> {
-    let status = Status::read(layout)?;
+    let status = MeshStatus::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
     let instances = status.instances.iter().map(|instance| {
-        let named = Instance {
+        let named = StatInstance {
             namespace: instance.namespace.clone(),
             workload: instance.workload.clone(),
             name: instance.name.clone(),
@@ -43,7 +43,7 @@ pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> 
 /// Asks the proxies of these instances, a bounded number at once, but those that did not answer `before`.
 pub(crate) async fn ask<'a>(
     mesh: &str,
-    instances: impl Iterator<Item = (Instance, Option<IpAddr>)>,
+    instances: impl Iterator<Item = (StatInstance, Option<IpAddr>)>,
     admin: impl Fn(IpAddr) -> Admin<'a>,
     before: Option<&Scrape>,
 ) -> Scrape {

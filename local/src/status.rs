@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
-use crate::plan::{RunAs, Volume};
-use crate::ranges::Ranges;
+use crate::plan::{BoundVolume, RunAs};
+use crate::ranges::MeshRanges;
 use crate::record;
 
 /// A running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct MeshStatus {
     /// Its name.
     pub mesh: String,
     /// The process that owns it.
@@ -33,13 +33,13 @@ pub struct Status {
     /// Whether there is a way out of the mesh.
     pub uplink: bool,
     /// The addresses that it has.
-    pub ranges: Ranges,
+    pub ranges: MeshRanges,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
     /// What is wrong in the files although they run.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<FileMistake>,
     /// The last edits of the files, the newest last.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<FileEdit>,
     /// The files that it follows, absolute; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// Which processes of proxies are to serve; it grows with each `leno upgrade --proxies`.
@@ -51,7 +51,7 @@ pub struct Status {
 
 /// A mistake in the files of a mesh, as `leno analyze` finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mistake {
+pub struct FileMistake {
     /// Whether something cannot work, which is more than a warning.
     pub error: bool,
     /// Its line.
@@ -60,7 +60,7 @@ pub struct Mistake {
 
 /// An edit of the files of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Edit {
+pub struct FileEdit {
     /// When it was taken or refused, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Whether it was refused.
@@ -90,7 +90,7 @@ pub struct InstanceStatus {
     #[serde(default)]
     pub datagrams: Option<String>,
     /// Where it is in its life.
-    pub phase: Phase,
+    pub phase: InstancePhase,
     /// Whether it takes traffic.
     pub ready: bool,
     /// How often its application was started again.
@@ -104,7 +104,7 @@ pub struct InstanceStatus {
     /// Addresses of this machine, and the ports of it that they lead to.
     pub published: Vec<(SocketAddr, u16)>,
     /// What keeps it from taking traffic, or kept it.
-    pub trouble: Trouble,
+    pub trouble: ApplicationTrouble,
     /// What its schedule has done and will do; `None` if it has none.
     pub schedule: Option<Schedule>,
     /// How often its proxy was started again.
@@ -119,7 +119,7 @@ pub struct InstanceStatus {
     #[serde(default)]
     pub proxy_waits: Option<String>,
     /// How a command is run as it.
-    pub surroundings: Surroundings,
+    pub surroundings: ProcessSurroundings,
 }
 
 /// Where the proxy of an instance runs.
@@ -132,7 +132,7 @@ pub struct ProxyProcess {
     /// Its documents have it share a process, and it has one of its own for as long as it is busy.
     #[serde(default)]
     pub promoted: bool,
-    /// [`Status::proxy_revision`] when it was first started.
+    /// [`MeshStatus::proxy_revision`] when it was first started.
     #[serde(default)]
     pub revision: u64,
 }
@@ -158,7 +158,7 @@ impl ProxyProcess {
 /// Where an instance is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum InstancePhase {
     /// Namespace, proxy and capture are being made, or the application does not listen yet.
     #[default]
     Starting,
@@ -180,7 +180,7 @@ pub enum Phase {
 
 /// What is wrong with an application, as `leno up` has seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct ApplicationTrouble {
     /// Why it takes no traffic although nothing has ended: `not ready: GET / on port 80 answers 503`.
     pub reason: Option<String>,
     /// How it ended last, `exited with 3`.
@@ -201,7 +201,7 @@ pub struct Schedule {
     /// When the newest run began, in milliseconds since 1970.
     pub started_unix_ms: Option<i64>,
     /// The run that ended last by itself.
-    pub last: Option<Run>,
+    pub last: Option<ScheduledRun>,
     /// When the next one begins, in milliseconds since 1970; `None` while it is suspended.
     pub next_unix_ms: Option<i64>,
     /// Whether no run begins.
@@ -210,7 +210,7 @@ pub struct Schedule {
 
 /// A run that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ScheduledRun {
     /// When it began, in milliseconds since 1970.
     pub started_unix_ms: i64,
     /// When it ended, in milliseconds since 1970.
@@ -225,7 +225,7 @@ pub struct Run {
 
 /// What a process of an instance is put into.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Surroundings {
+pub struct ProcessSurroundings {
     /// The network namespace.
     pub netns: String,
     /// The application's control group.
@@ -237,7 +237,7 @@ pub struct Surroundings {
     /// Files laid over the system's own: from, onto.
     pub files: Vec<(PathBuf, PathBuf)>,
     /// Files and directories that it sees at other places.
-    pub volumes: Vec<Volume>,
+    pub volumes: Vec<BoundVolume>,
     /// The user and the group that the application runs as.
     pub account: RunAs,
     /// The application's whole environment.
@@ -254,13 +254,13 @@ impl Schedule {
     }
 
     /// Takes in that a run has ended, or was ended by the mesh.
-    pub(crate) fn ended(&mut self, run: Option<Run>) {
+    pub(crate) fn ended(&mut self, run: Option<ScheduledRun>) {
         self.running -= 1;
         self.last = run.or(self.last.take());
     }
 }
 
-impl Phase {
+impl InstancePhase {
     /// Whether an instance that takes no traffic is where it is meant to be.
     #[must_use]
     pub const fn is_settled(self) -> bool {
@@ -294,11 +294,11 @@ impl InstanceStatus {
     #[must_use]
     pub fn has_failed_run(&self) -> bool {
         let last = self.schedule.as_ref().and_then(|schedule| schedule.last.as_ref());
-        self.phase == Phase::Scheduled && last.is_some_and(|last| !last.succeeded)
+        self.phase == InstancePhase::Scheduled && last.is_some_and(|last| !last.succeeded)
     }
 }
 
-impl Status {
+impl MeshStatus {
     /// The status of the running mesh of this layout.
     ///
     /// # Errors
@@ -442,26 +442,26 @@ mod tests {
             mtls: MtlsMode::Permissive,
             capture: None,
             datagrams: None,
-            phase: Phase::Running,
+            phase: InstancePhase::Running,
             ready: true,
             restarts: 0,
             pid: None,
             started_unix_ms: None,
             ports: Vec::new(),
             published: Vec::new(),
-            trouble: Trouble::default(),
+            trouble: ApplicationTrouble::default(),
             schedule: None,
             proxy_restarts: 0,
             proxy_ended: None,
             proxy: None,
             proxy_waits: None,
-            surroundings: Surroundings::default(),
+            surroundings: ProcessSurroundings::default(),
         }
     }
 
     #[test]
     fn a_workload_stands_for_its_first_instance() {
-        let status = Status {
+        let status = MeshStatus {
             mesh: "default".into(),
             owner: 1,
             controller: None,
@@ -469,7 +469,7 @@ mod tests {
             gateway: IpAddr::from([10, 89, 0, 1]),
             switch_netns: "leno-default".into(),
             uplink: false,
-            ranges: Ranges::DEFAULT,
+            ranges: MeshRanges::DEFAULT,
             refused_edit: None,
             mistakes: Vec::new(),
             edits: Vec::new(),

@@ -8,17 +8,17 @@ use leno_types::{Identity, InstanceName, TrustDomain, ports};
 
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
-use crate::plan::Instance;
+use crate::plan::PlannedInstance;
 use crate::record;
 
 /// The tokens of a mesh.
 #[derive(Debug)]
-pub struct Tokens {
+pub struct MeshTokens {
     store: TokenStore,
     trust_domain: TrustDomain,
 }
 
-impl Tokens {
+impl MeshTokens {
     /// Prepares the store that the control plane reads.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Tokens {
     ///
     /// # Errors
     /// When it cannot be granted or written.
-    pub fn issue_at(&self, instance: &Instance, paths: &[PathBuf]) -> Result<()> {
+    pub fn issue_at(&self, instance: &PlannedInstance, paths: &[PathBuf]) -> Result<()> {
         let name = &instance.name;
         let account = &instance.launch.service_account;
         let identity = Identity::new(self.trust_domain.clone(), &name.namespace, account)

@@ -3,7 +3,7 @@
 mod documents;
 mod edit;
 mod foundation;
-mod life;
+mod instance_handle;
 mod mesh_lifecycle;
 mod rolling;
 mod signals;
@@ -12,9 +12,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
-use leno_supervise::Descriptors;
+use leno_supervise::DescriptorLimit;
 pub use leno_supervise::PromotionRules;
 use leno_types::authorization::Cidr;
 use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
@@ -25,14 +25,14 @@ use crate::layout::Layout;
 use crate::log::LogFile;
 use crate::network;
 use crate::orders;
-use crate::output::{Output, Style, Writer};
-use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::{Ranges, RequestedRanges, Route};
-use crate::record::Record;
-use crate::watch::Files;
+use crate::output::{LineOutput, LineStyle, LineWriter};
+use crate::plan::{Plan, PlanDefaults, ProcessSharing, ProxyMode};
+use crate::ranges::{MachineRoute, MeshRanges, RequestedRanges};
+use crate::record::MeshRecord;
+use crate::watch::WatchedFiles;
 
 use foundation::InstanceContext;
-use mesh_lifecycle::Up;
+use mesh_lifecycle::MeshLifecycle;
 use signals::Signals;
 
 /// Changes of instances that wait to be processed. If the queue is full, the instances wait.
@@ -42,15 +42,15 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The options of `leno up`. For mode, sharing, capture, mTLS and egress, documents may choose otherwise.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct UpOptions {
     /// The documents: files, directories or `-`.
     pub files: Vec<PathBuf>,
     /// The name of the mesh.
     pub mesh: String,
     /// Where proxies run.
-    pub mode: Mode,
+    pub mode: ProxyMode,
     /// Which instances share a proxy's process, in node mode.
-    pub share: Share,
+    pub share: ProcessSharing,
     /// In node mode, when a busy instance gets a process of its own.
     pub promotion: PromotionRules,
     /// In node mode, most new connections a second of an instance, and of each client of it; 0: as many as come.
@@ -58,9 +58,9 @@ pub struct Options {
     /// In node mode, whether instances of one process talk to each other in memory.
     pub one_pass: bool,
     /// How traffic is captured.
-    pub capture: Choice,
+    pub capture: CaptureChoice,
     /// How flows are accounted for.
-    pub flows: leno_flows::Settings,
+    pub flows: leno_flows::LedgerSettings,
     /// Whether servers accept plaintext.
     pub mtls: MtlsMode,
     /// Whether workloads may call addresses and names that the mesh does not know.
@@ -88,7 +88,7 @@ pub struct Options {
     /// Whether documents with errors that `leno analyze` finds are refused.
     pub refuse_errors: bool,
     /// How lines are shown.
-    pub style: Style,
+    pub style: LineStyle,
     /// What proxies and the control plane log.
     pub log: String,
     /// The access log of proxies, in the form of the proxy's option.
@@ -112,13 +112,13 @@ pub struct Options {
 ///
 /// # Errors
 /// When the documents are refused, the mesh runs already, or something cannot be made or removed.
-pub fn up(options: &Options) -> Result<()> {
+pub fn up(options: &UpOptions) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NeedsRoot);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
-    let (output, writer) = Output::start(options.style);
+    let (output, writer) = LineOutput::start(options.style);
     let (access_log, access_writer) = access_log(options)?.unzip();
     let ended = tokio::task::LocalSet::new().block_on(&runtime, run(options, output, access_log));
     // Tasks that still print hold an output; they end with the runtime.
@@ -131,19 +131,23 @@ pub fn up(options: &Options) -> Result<()> {
 }
 
 /// The file of the access log, appended to, where one is wanted.
-fn access_log(options: &Options) -> Result<Option<(Output, Writer)>> {
+fn access_log(options: &UpOptions) -> Result<Option<(LineOutput, LineWriter)>> {
     let Some(path) = &options.access_log_file else { return Ok(None) };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let file = file.attempt(|| format!("cannot open the access log {}", path.display()))?;
-    Ok(Some(Output::to(Box::new(file), Style { plain: true, ..Style::default() })))
+    Ok(Some(LineOutput::to(Box::new(file), LineStyle { plain: true, ..LineStyle::default() })))
 }
 
-async fn run(options: &Options, output: Output, access_log: Option<Output>) -> Result<()> {
+async fn run(
+    options: &UpOptions,
+    output: LineOutput,
+    access_log: Option<LineOutput>,
+) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
     // Without an uplink the mesh has no routes of the machine, with which its ranges could overlap.
-    let routes = if options.uplink { Route::all() } else { Vec::new() };
-    let (ranges, note) = Ranges::choose(options.ranges, &routes).map_err(Error::Refused)?;
-    let defaults = Defaults {
+    let routes = if options.uplink { MachineRoute::all() } else { Vec::new() };
+    let (ranges, note) = MeshRanges::choose(options.ranges, &routes).map_err(Error::Refused)?;
+    let defaults = PlanDefaults {
         mtls: options.mtls,
         egress: options.egress,
         mode: options.mode,
@@ -155,15 +159,15 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
         spiffe: options.spiffe_endpoint_socket.is_some(),
     };
     let begun = Instant::now();
-    let descriptors = Descriptors::raise();
+    let descriptors = DescriptorLimit::raise();
     let descriptors = descriptors.attempt(|| "cannot set the limit of descriptors".to_owned())?;
     // Their state is recorded before they are read, so that no edit is missed.
-    let files = Files::new(options.files.clone());
+    let files = WatchedFiles::new(options.files.clone());
     let documents = documents::load(&options.files)?;
     let plan = documents::plan(&options.files, &documents, defaults, &Plan::default())?;
     documents::without_errors(options, &documents, &plan)?;
     let mut signals = Signals::new()?;
-    let mut record = Record::acquire(&layout)?;
+    let mut record = MeshRecord::acquire(&layout)?;
     let log = LogFile::create(layout.log());
     output.keep(log.attempt(|| format!("cannot write {}", layout.log().display()))?).await;
     let orders = orders::listen(&layout)?;
@@ -185,7 +189,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let (changes, mut received) = mpsc::channel(QUEUE);
     let given = InstanceContext { output, access_log, changes, descriptors };
     let (mesh, zone) = foundation.mesh(options, layout, record, given);
-    let mut up = Up::new(options, (mesh, zone), files, orders, (defaults, begun));
+    let mut up = MeshLifecycle::new(options, (mesh, zone), files, orders, (defaults, begun));
     let result = up.serve(plan, &documents, &mut signals, &mut received).await;
     // What went wrong first is what to report.
     let ended = up.end(&mut signals, &mut received).await;

@@ -15,7 +15,7 @@
 //! own address may come from.
 
 mod forwarding;
-mod home;
+mod home_namespace;
 mod machine;
 
 use std::collections::BTreeSet;
@@ -34,10 +34,10 @@ use crate::addresses::Subnet;
 use crate::error::{Attempt, Error, Result};
 use crate::layout;
 use crate::network::{BRIDGE, Switch, link_index};
-use crate::record::{self, MeshResource, Record};
+use crate::record::{self, MeshRecord, MeshResource};
 
-use forwarding::Before;
-use home::Home;
+use forwarding::ForwardingBefore;
+use home_namespace::HomeNamespace;
 
 /// How the interface and the table on the machine begin; eight hexadecimal digits follow.
 const PREFIX: &str = "leno-";
@@ -58,9 +58,9 @@ pub struct Uplink {
     /// The interface, and the table, where leno was started.
     name: String,
     /// That namespace.
-    home: Home,
+    home: HomeNamespace,
     /// What the first mesh that needed forwarding found where it was off; the last puts it back.
-    before: Option<Before>,
+    before: Option<ForwardingBefore>,
 }
 
 /// What a mesh should know of its way out.
@@ -95,9 +95,9 @@ struct LinkEnds {
 /// # Errors
 /// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when an
 /// interface or a table of this name exists already, or when forwarding cannot be switched on.
-pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<UplinkState> {
+pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Result<UplinkState> {
     let _turn = turn()?;
-    let home = Home::of_thread()?;
+    let home = HomeNamespace::of_thread()?;
     let name = name_of(mesh);
     let opened = rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into());
     let (connection, near, _) = opened?;
@@ -109,7 +109,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Up
         return Err(taken(mesh, &name));
     }
     let before = match forwarding::is_on()? {
-        false => Some(Before::read()?),
+        false => Some(ForwardingBefore::read()?),
         true => inherited(&name, home, &tables),
     };
     let ipv6 = machine::forwards_ipv6() && machine::has_ipv6_route();
@@ -131,7 +131,11 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Up
 }
 
 /// What another mesh found before it switched forwarding on, so that whichever ends last knows it.
-fn inherited(name: &str, home: Home, tables: &BTreeSet<String>) -> Option<Before> {
+fn inherited(
+    name: &str,
+    home: HomeNamespace,
+    tables: &BTreeSet<String>,
+) -> Option<ForwardingBefore> {
     let others = record::uplinks(name).into_iter();
     let mut here = others.filter(|other| other.home == home && tables.contains(&other.name));
     here.find_map(|other| other.before)

@@ -36,25 +36,25 @@ const MAX_ENTRIES: usize = 10_000;
 
 /// Some files, and how they looked last.
 #[derive(Debug)]
-pub struct Files {
+pub struct WatchedFiles {
     paths: Vec<PathBuf>,
     seen: BTreeMap<PathBuf, FileVersion>,
     /// `None` where the kernel does not report moves.
     moves: Option<Moves>,
     /// An edit that has not been reported.
-    edit: Option<Edit>,
+    edit: Option<WatchedEdit>,
     looks: Interval,
 }
 
 /// When the first and the last change of an edit were seen, and whether each was a file that was moved into place.
 #[derive(Clone, Copy, Debug)]
-struct Edit {
+struct WatchedEdit {
     first: Instant,
     last: Instant,
     moved: bool,
 }
 
-impl Edit {
+impl WatchedEdit {
     fn is_over(&self, now: Instant) -> bool {
         let (settle, longest) =
             if self.moved { (MOVED_SETTLE, MAX_MOVED_SETTLE) } else { (SETTLE, MAX_SETTLE) };
@@ -65,7 +65,7 @@ impl Edit {
 /// What changes with every edit: device, inode, size and modification time in nanoseconds.
 type FileVersion = (u64, u64, u64, i64, i64);
 
-impl Files {
+impl WatchedFiles {
     /// These files and directories, as they look now. Standard input is read once, so with it
     /// among them nothing is ever an edit. Needs a runtime.
     #[must_use]
@@ -90,7 +90,7 @@ impl Files {
             if let Some(moved) = self.changed() {
                 let (first, before) =
                     self.edit.map_or((now, true), |edit| (edit.first, edit.moved));
-                self.edit = Some(Edit { first, last: now, moved: before && moved });
+                self.edit = Some(WatchedEdit { first, last: now, moved: before && moved });
             }
             if self.edit.is_some_and(|edit| edit.is_over(now)) {
                 self.edit = None;
@@ -142,7 +142,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mesh.yaml");
         fs::write(&path, "a").unwrap();
-        let mut files = Files::new(vec![path.clone()]);
+        let mut files = WatchedFiles::new(vec![path.clone()]);
         fs::write(&path, "ab").unwrap();
         files.edited().await;
         let other = directory.path().join("other");
@@ -156,7 +156,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mesh.yaml");
         fs::write(&path, "a").unwrap();
-        let mut files = Files::new(vec![path.clone()]);
+        let mut files = WatchedFiles::new(vec![path.clone()]);
         fs::write(&path, "ab").unwrap();
         // Long enough to see the change, too short to see that it stays.
         for _ in 0..3 {
@@ -172,7 +172,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mesh.yaml");
         fs::write(&path, "abc").unwrap();
-        let mut files = Files::new(vec![path.clone()]);
+        let mut files = WatchedFiles::new(vec![path.clone()]);
         let pieces = async {
             for text in ["", "a", "ab", "abcd"] {
                 fs::write(&path, text).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mesh.yaml");
         fs::write(&path, "a").unwrap();
-        let mut files = Files::new(vec![path.clone()]);
+        let mut files = WatchedFiles::new(vec![path.clone()]);
         let restless = async {
             let mut text = String::new();
             loop {
@@ -217,7 +217,7 @@ mod tests {
             let (draft, path) =
                 (directory.path().join("draft"), directory.path().join("mesh.yaml"));
             fs::write(&path, "a").unwrap();
-            let mut files = Files::new(vec![watched]);
+            let mut files = WatchedFiles::new(vec![watched]);
             let restless = async {
                 for round in 0_u32.. {
                     fs::write(&draft, round.to_string()).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (draft, path) = (directory.path().join("draft"), directory.path().join("mesh.yaml"));
         fs::write(&path, "a").unwrap();
-        let mut files = Files::new(vec![path.clone()]);
+        let mut files = WatchedFiles::new(vec![path.clone()]);
         fs::write(&draft, "ab").unwrap();
         fs::rename(&draft, &path).unwrap();
         files.edited().await;
@@ -263,7 +263,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mesh.yaml");
         fs::write(&path, "a").unwrap();
-        let mut files = Files::new(vec![directory.path().to_owned()]);
+        let mut files = WatchedFiles::new(vec![directory.path().to_owned()]);
         fs::write(&path, "ab").unwrap();
         files.edited().await;
         fs::write(directory.path().join("more.yaml"), "a").unwrap();
@@ -276,7 +276,7 @@ mod tests {
     async fn a_log_beside_the_documents_is_no_edit() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("mesh.yaml"), "a").unwrap();
-        let mut files = Files::new(vec![directory.path().to_owned()]);
+        let mut files = WatchedFiles::new(vec![directory.path().to_owned()]);
         for name in ["access.log", ".mesh.yaml.swp"] {
             fs::write(directory.path().join(name), "line").unwrap();
         }

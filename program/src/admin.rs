@@ -32,11 +32,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTION_LIFE: Duration = Duration::from_mins(1);
 
 /// A response.
-pub type Answer = Response<Full<Bytes>>;
+pub type AdminResponse = Response<Full<Bytes>>;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Ends {
+pub struct SocketPair {
     /// The client's address.
     pub client: SocketAddr,
     /// The address that the client called.
@@ -52,8 +52,8 @@ pub fn connections() -> Shares<IpAddr> {
 /// Serves until the future is dropped; all connections share one task.
 pub async fn serve<A, F>(listener: TcpListener, answer: A)
 where
-    A: Fn(Request<Incoming>, Ends) -> F,
-    F: Future<Output = Answer>,
+    A: Fn(Request<Incoming>, SocketPair) -> F,
+    F: Future<Output = AdminResponse>,
 {
     let shares = connections();
     let mut connections = FuturesUnordered::new();
@@ -69,11 +69,11 @@ where
 
 async fn connection<A, F>(stream: TcpStream, client: SocketAddr, answer: &A)
 where
-    A: Fn(Request<Incoming>, Ends) -> F,
-    F: Future<Output = Answer>,
+    A: Fn(Request<Incoming>, SocketPair) -> F,
+    F: Future<Output = AdminResponse>,
 {
     let Ok(called) = stream.local_addr() else { return };
-    serve_stream(stream, client, |request| answer(request, Ends { client, called })).await;
+    serve_stream(stream, client, |request| answer(request, SocketPair { client, called })).await;
 }
 
 /// Serves one connection until it ends or reaches its longest life. The log names `client`.
@@ -83,7 +83,7 @@ pub async fn serve_stream<A, F>(
     answer: A,
 ) where
     A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Answer>,
+    F: Future<Output = AdminResponse>,
 {
     let service = service_fn(|request| {
         let answer = answer(request);
@@ -102,7 +102,7 @@ pub async fn serve_stream<A, F>(
 
 /// A refusal for any method other than `allowed`; HEAD is accepted as GET.
 #[must_use]
-pub fn refuse_method(method: &Method, allowed: &Method) -> Option<Answer> {
+pub fn refuse_method(method: &Method, allowed: &Method) -> Option<AdminResponse> {
     if method == allowed || (method == Method::HEAD && allowed == Method::GET) {
         return None;
     }
@@ -118,7 +118,7 @@ pub fn answer_pages(
     request: &Request<Incoming>,
     not_ready: impl FnOnce() -> Option<&'static str>,
     metrics: impl FnOnce() -> String,
-) -> Answer {
+) -> AdminResponse {
     if let Some(refused) = refuse_method(request.method(), &Method::GET) {
         return refused;
     }
@@ -132,7 +132,7 @@ pub fn answer_pages(
 
 /// The response to `/ready`: 200, or why the program cannot do its work.
 #[must_use]
-pub fn readiness(not_ready: Option<&str>) -> Answer {
+pub fn readiness(not_ready: Option<&str>) -> AdminResponse {
     match not_ready {
         None => respond(StatusCode::OK, TEXT, "ready\n"),
         Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
@@ -140,7 +140,11 @@ pub fn readiness(not_ready: Option<&str>) -> Answer {
 }
 
 /// A response; `content_type` is one of [`crate::content`] or similar.
-pub fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+pub fn respond(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> AdminResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -34,14 +34,15 @@ mod start;
 
 pub use accept::accept;
 pub use admin::{
-    Answer, Ends, answer_pages, connections, readiness, refuse_method, respond, serve, serve_stream,
+    AdminResponse, SocketPair, answer_pages, connections, readiness, refuse_method, respond, serve,
+    serve_stream,
 };
 pub use duration::{duration, within};
 pub use error::chain;
 pub use listen::{listen, listen_beside};
 pub use metrics::Family;
 pub use shares::{Share, ShareCounts, Shares};
-pub use start::{Failure, run};
+pub use start::{ProgramFailure, run};
 
 /// Content types of responses.
 pub mod content {

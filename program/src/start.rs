@@ -16,12 +16,12 @@ const USAGE: u8 = 64;
 
 /// Why a program ends with an error.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ProgramFailure {
     code: u8,
     message: String,
 }
 
-impl Failure {
+impl ProgramFailure {
     /// It could not do its work, or had to stop: exit code 2.
     pub fn error(why: impl Display) -> Self {
         Self { code: ERROR, message: format!("{why:#}") }
@@ -39,10 +39,10 @@ impl Failure {
 /// A panic aborts the process, whichever task or thread panics: without that task the program would
 /// seem healthy but not be. The program may install another panic hook.
 ///
-/// The exit code is 0, or that of the [`Failure`], whose message goes to standard error.
+/// The exit code is 0, or that of the [`ProgramFailure`], whose message goes to standard error.
 pub fn run<F: Parser>(
     log: impl FnOnce(&F) -> &str,
-    program: impl FnOnce(F) -> Result<(), Failure>,
+    program: impl FnOnce(F) -> Result<(), ProgramFailure>,
 ) -> ExitCode {
     let flags = match F::try_parse() {
         Ok(flags) => flags,
@@ -60,16 +60,17 @@ pub fn run<F: Parser>(
     }));
     match set_up_log(log(&flags)).and_then(|()| program(flags)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { code, message }) => {
+        Err(ProgramFailure { code, message }) => {
             eprintln!("{}: {message}", F::command().get_name());
             ExitCode::from(code)
         }
     }
 }
 
-fn set_up_log(filter: &str) -> Result<(), Failure> {
+fn set_up_log(filter: &str) -> Result<(), ProgramFailure> {
     let parsed = filter.parse::<Targets>();
-    let filter = parsed.map_err(|error| Failure::usage(format!("--log {filter:?}: {error}")))?;
+    let filter =
+        parsed.map_err(|error| ProgramFailure::usage(format!("--log {filter:?}: {error}")))?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
     tracing_subscriber::registry().with(lines).with(filter).init();

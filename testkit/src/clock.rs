@@ -17,7 +17,7 @@ const SOURCE: &str = include_str!("clock.c");
 /// How long the library may take to compile.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Makes a directory of Leno's programs below `directory`, for [`Options`](crate::lab::Options), whose proxies of the
+/// Makes a directory of Leno's programs below `directory`, for [`LabOptions`](crate::lab::LabOptions), whose proxies of the
 /// workloads named here have clocks that are ahead by so many seconds, or behind if it is less than zero.
 pub fn programs(directory: &Path, ahead: &[(&str, i64)]) -> Result<PathBuf> {
     fs::set_permissions(directory, Permissions::from_mode(0o755))?;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use leno_launch::Launched;
+use leno_launch::LaunchedMesh;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -62,7 +62,7 @@ impl Capture {
 
 /// How a mesh is started.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LabOptions {
     /// The directory of Leno's programs; `None` for those of this build.
     pub programs: Option<PathBuf>,
     /// How traffic is captured.
@@ -71,7 +71,7 @@ pub struct Options {
     pub mtls: Option<&'static str>,
     /// How long certificates live; `None` for the default of `leno up`.
     pub cert_lifetime: Option<Duration>,
-    /// In node mode, `leno up --share`; `None` for sidecars. [`Options::new`] takes it from the environment
+    /// In node mode, `leno up --share`; `None` for sidecars. [`LabOptions::new`] takes it from the environment
     /// variable `LENO_LAB_SHARE`.
     pub share: Option<String>,
     /// In node mode, after how long and above how many percent of a CPU a busy instance gets a process of its own; `None`
@@ -100,11 +100,11 @@ pub struct Options {
     pub scrape_from: Option<&'static str>,
 }
 
-impl Options {
+impl LabOptions {
     /// The defaults of `leno up` with this capture.
     #[must_use]
     pub fn new(capture: Capture) -> Self {
-        Options {
+        LabOptions {
             programs: None,
             capture,
             mtls: None,
@@ -127,7 +127,7 @@ impl Options {
 
 /// One process of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum MeshProcess<'a> {
     /// `leno up` itself.
     Owner,
     /// The control plane.
@@ -147,7 +147,7 @@ pub struct Lab {
     leno: PathBuf,
     file: PathBuf,
     directory: tempfile::TempDir,
-    up: Launched,
+    up: LaunchedMesh,
     ready_after: Duration,
 }
 
@@ -156,7 +156,7 @@ impl Lab {
     /// `yaml` stands for the directory of the binaries under test, `@DIR@` for a directory that
     /// lives as long as the mesh; `prepare` fills that directory before the start.
     pub fn start(
-        options: &Options,
+        options: &LabOptions,
         yaml: &str,
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Self> {
@@ -177,7 +177,7 @@ impl Lab {
         write(&file, &fill(yaml, directory.path())?)?;
         let start = Instant::now();
         let mut up = up_command(&leno, &name, options, &file);
-        let mut start_up = || Launched::start(&mut up, "").context("cannot run leno");
+        let mut start_up = || LaunchedMesh::start(&mut up, "").context("cannot run leno");
         let up = match &options.machine {
             Some(machine) => netns::inside(&netns::path(machine), start_up)?,
             None => start_up()?,
@@ -315,14 +315,16 @@ impl Lab {
     }
 
     /// The process id of a piece.
-    pub fn pid_of(&self, piece: Piece<'_>) -> Result<u32> {
+    pub fn pid_of(&self, piece: MeshProcess<'_>) -> Result<u32> {
         let status = self.status()?;
         match piece {
-            Piece::Owner => Ok(self.up.pid()),
-            Piece::Controller => status.controller.context("there is no controller"),
-            Piece::Proxy(instance) => newest(&status.instance(instance)?.proxy_cgroup()?),
-            Piece::Node(group) => self.node(group),
-            Piece::Application(instance) => first(&status.instance(instance)?.surroundings.cgroup),
+            MeshProcess::Owner => Ok(self.up.pid()),
+            MeshProcess::Controller => status.controller.context("there is no controller"),
+            MeshProcess::Proxy(instance) => newest(&status.instance(instance)?.proxy_cgroup()?),
+            MeshProcess::Node(group) => self.node(group),
+            MeshProcess::Application(instance) => {
+                first(&status.instance(instance)?.surroundings.cgroup)
+            }
         }
     }
 
@@ -343,14 +345,14 @@ impl Lab {
     }
 
     /// Sends a signal to a piece.
-    pub fn kill(&self, piece: Piece<'_>, signal: Signal) -> Result<()> {
+    pub fn kill(&self, piece: MeshProcess<'_>, signal: Signal) -> Result<()> {
         let pid = self.pid_of(piece)?;
         kill(Pid::from_raw(i32::try_from(pid)?), signal)
             .with_context(|| format!("cannot send {signal} to {piece:?}"))
     }
 
     /// The resources that a piece uses.
-    pub fn usage(&self, piece: Piece<'_>) -> Result<Usage> {
+    pub fn usage(&self, piece: MeshProcess<'_>) -> Result<Usage> {
         usage::of_process(self.pid_of(piece)?)
     }
 
@@ -440,7 +442,7 @@ impl Load {
     }
 }
 
-fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Command {
+fn up_command(leno: &Path, name: &str, options: &LabOptions, file: &Path) -> Command {
     let mut command = Command::new(leno);
     command.args(["up", "--name", name, "--capture", options.capture.name()]);
     if let Some(address) = &options.spiffe_endpoint_socket {

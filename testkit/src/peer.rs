@@ -9,6 +9,6 @@ mod script;
 mod server;
 
 pub use backend::Backend;
-pub use faulty::{Act, FORGED, Faulty};
+pub use faulty::{FORGED, Faulty, FaultyAct};
 pub use script::{Event, Step, Transcript, checksum, follow, talk};
 pub use server::{Behaviour, Server, serve};

@@ -9,15 +9,15 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use leno_flows::report;
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, answer_pages, chain, refuse_method, respond};
+use leno_program::{AdminResponse, answer_pages, chain, refuse_method, respond};
 use tokio::time::Instant;
 
-use crate::captures::{NodeCaptures, Page};
+use crate::captures::{CapturesPage, NodeCaptures};
 use crate::flows::{Flows, json, listed};
 use crate::follow::Pods;
 use crate::keeper::Keeper;
 use crate::metrics::lock;
-use crate::retry::Retry;
+use crate::retry::RetryQueue;
 
 /// The page of captures; `?pod=NAMESPACE/NAME` limits it to one pod and adds that pod's connection counters.
 const CAPTURES: &str = "/captures";
@@ -25,7 +25,7 @@ const METRICS: &str = "/metrics";
 
 /// The pages about flows and programs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kernel {
+pub(crate) enum KernelPage {
     Flows,
     Requests,
     WireRequests,
@@ -35,7 +35,7 @@ pub(crate) enum Kernel {
     Maps,
 }
 
-impl Kernel {
+impl KernelPage {
     pub(crate) fn of(path: &str) -> Option<Self> {
         Some(match path {
             "/flows" => Self::Flows,
@@ -62,7 +62,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn answer(self, flows: &Flows) -> Answer {
+    pub(crate) fn answer(self, flows: &Flows) -> AdminResponse {
         match self.read(flows) {
             Some(Ok(text)) => respond(StatusCode::OK, JSON, text),
             Some(Err(error)) => {
@@ -83,7 +83,7 @@ pub(crate) struct Admin {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) flows: Arc<Flows>,
     pub(crate) pods: Arc<Pods>,
-    pub(crate) retry: Arc<Mutex<Retry>>,
+    pub(crate) retry: Arc<Mutex<RetryQueue>>,
     /// Whether this agent is configured to install the CNI plugin.
     pub(crate) installs: bool,
     /// Held while a page of captures is built: one at a time, so that pages do not take the blocking threads that
@@ -113,8 +113,8 @@ impl Admin {
         self: Arc<Self>,
         request: Request<Incoming>,
         client: IpAddr,
-    ) -> Answer {
-        let kernel = Kernel::of(request.uri().path());
+    ) -> AdminResponse {
+        let kernel = KernelPage::of(request.uri().path());
         if request.uri().path() != CAPTURES && kernel.is_none() {
             // On a blocking thread: the kernel reads every open connection.
             let flows = Arc::clone(&self.flows);
@@ -146,7 +146,7 @@ impl Admin {
     }
 
     /// The page of captures, of all pods or of one.
-    pub(crate) fn captures(&self, wanted: Option<&QueriedPod>) -> Answer {
+    pub(crate) fn captures(&self, wanted: Option<&QueriedPod>) -> AdminResponse {
         let known = NodeCaptures {
             pods: self.pods.all(),
             held: self.keeper.held(),
@@ -159,7 +159,7 @@ impl Admin {
         if wanted.is_some() {
             pods.iter_mut().for_each(|pod| pod.connections = self.keeper.connections(&pod.uid));
         }
-        let page = Page {
+        let page = CapturesPage {
             node: &self.node,
             version: env!("CARGO_PKG_VERSION"),
             not_ready: self.not_ready(),
@@ -180,7 +180,7 @@ pub(crate) type QueriedPod = (String, String);
 pub(crate) fn wanted(
     client: IpAddr,
     query: Option<&str>,
-) -> Result<Option<QueriedPod>, Box<Answer>> {
+) -> Result<Option<QueriedPod>, Box<AdminResponse>> {
     if !client.to_canonical().is_loopback() {
         let remedy = "ask from the node itself, as kubectl port-forward does: leno diagnostics capture, leno flows --node\n";
         return Err(Box::new(respond(StatusCode::FORBIDDEN, TEXT, remedy)));

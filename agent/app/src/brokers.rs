@@ -31,7 +31,7 @@ use crate::metrics::lock;
 mod spawn;
 mod supervisors;
 
-use supervisors::{Ending, Progress, Supervisor, Supervisors, Told};
+use supervisors::{PodProgress, Supervisor, SupervisorEnding, SupervisorOrder, Supervisors};
 
 /// The supervisor's socket, below the agent's folder. The folder holds nothing else, so that the supervisor's pod mounts
 /// it and reaches no other socket.
@@ -94,14 +94,14 @@ struct Broker {
 #[derive(Debug, Default)]
 struct Introduction {
     /// The pods that it serves by the brokers that are used.
-    holds: BTreeMap<String, Progress>,
+    holds: BTreeMap<String, PodProgress>,
     /// Those that it serves by others.
     refused: Vec<String>,
-    ending: Ending,
+    ending: SupervisorEnding,
 }
 
 /// What follows from a report.
-enum Heard {
+enum ReportEffect {
     Nothing,
     /// The supervisor is to be told; it began then.
     Complete(u64),
@@ -111,7 +111,7 @@ enum Heard {
 
 /// The network namespace and the control groups of a pod.
 #[derive(Debug)]
-pub(crate) struct PodPlace<'a> {
+pub(crate) struct PodSandbox<'a> {
     pub(crate) netns: &'a Path,
     /// Of version 2; `None` if the node has none.
     pub(crate) cgroup: Option<PathBuf>,
@@ -168,7 +168,11 @@ impl Brokers {
     ///
     /// # Errors
     /// The broker cannot be started.
-    pub(crate) fn serve(self: &Arc<Self>, pod: PlacedPod, place: &PodPlace<'_>) -> io::Result<()> {
+    pub(crate) fn serve(
+        self: &Arc<Self>,
+        pod: PlacedPod,
+        place: &PodSandbox<'_>,
+    ) -> io::Result<()> {
         let mut state = lock(&self.state);
         let waits = !place.is_new && self.started.elapsed() < HELD_LIMIT;
         if waits || state.brokers.contains_key(&pod.uid) {
@@ -334,8 +338,8 @@ impl Brokers {
                 None => lock(&self.state).hear(number, report),
             };
             match heard {
-                Heard::Nothing => {}
-                Heard::Complete(began_ms) => {
+                ReportEffect::Nothing => {}
+                ReportEffect::Complete(began_ms) => {
                     let Introduction { holds, refused, ending } =
                         introduction.take().unwrap_or_default();
                     tracing::info!(pods = holds.len(), "a supervisor of node proxies is connected");
@@ -354,7 +358,7 @@ impl Brokers {
                     lock(&self.state).supervise(supervisor, &refused);
                 }
                 // It connects again, and then names everything.
-                Heard::Lost => {
+                ReportEffect::Lost => {
                     channel.shut_down();
                     break;
                 }
@@ -371,7 +375,7 @@ impl Brokers {
         of: &mut Introduction,
         report: PlacementReport,
         descriptors: Vec<OwnedFd>,
-    ) -> Heard {
+    ) -> ReportEffect {
         match report {
             PlacementReport::Held { pod, serving } => {
                 let uid = pod.uid.clone();
@@ -382,28 +386,29 @@ impl Brokers {
                         "the broker of a pod was lost on its way from the supervisor: raise the limit of open files of \
                          leno-agent"
                     );
-                    return Heard::Lost;
+                    return ReportEffect::Lost;
                 };
                 match self.take_over(&mut lock(&self.state), pod, orders.into()) {
                     Ok(true) => {
-                        let progress = if serving { Progress::Serving } else { Progress::Joined };
+                        let progress =
+                            if serving { PodProgress::Serving } else { PodProgress::Joined };
                         of.holds.insert(uid, progress);
                     }
                     Ok(false) => of.refused.push(uid),
                     Err(error) => {
                         tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
-                        return Heard::Lost;
+                        return ReportEffect::Lost;
                     }
                 }
             }
-            PlacementReport::Ending { serves } => of.ending = Ending::of(serves),
-            PlacementReport::Complete { began_ms } => return Heard::Complete(began_ms),
+            PlacementReport::Ending { serves } => of.ending = SupervisorEnding::of(serves),
+            PlacementReport::Complete { began_ms } => return ReportEffect::Complete(began_ms),
             // Of what it was told by an earlier agent; its pods are named with what has become of them.
             PlacementReport::Served { .. }
             | PlacementReport::Serving { .. }
             | PlacementReport::Unknown => {}
         }
-        Heard::Nothing
+        ReportEffect::Nothing
     }
 
     /// Takes the broker that a supervisor serves a pod by; false if that is of no use, so that the supervisor is to release
@@ -437,19 +442,23 @@ impl Brokers {
     }
 
     /// Tells a supervisor what it is to do, in order, until there is another one.
-    async fn tell(self: Arc<Self>, channel: Arc<AsyncChannel>, mut tells: mpsc::Receiver<Told>) {
+    async fn tell(
+        self: Arc<Self>,
+        channel: Arc<AsyncChannel>,
+        mut tells: mpsc::Receiver<SupervisorOrder>,
+    ) {
         while let Some(told) = tells.recv().await {
             let (placement, orders) = match &told {
-                Told::Release { uid, succeeded } => {
+                SupervisorOrder::Release { uid, succeeded } => {
                     (Placement::Release { uid: uid.clone(), succeeded: *succeeded }, None)
                 }
-                Told::Serve { uid, succeeds } => match self.offered(uid) {
+                SupervisorOrder::Serve { uid, succeeds } => match self.offered(uid) {
                     Some((pod, orders)) => {
                         (Placement::Serve { pod, succeeds: *succeeds }, Some(orders))
                     }
                     None => continue,
                 },
-                Told::Successor { is_there } => {
+                SupervisorOrder::Successor { is_there } => {
                     (Placement::Successor { is_there: *is_there }, None)
                 }
             };
@@ -487,7 +496,7 @@ impl State {
     /// A supervisor has reported which brokers it holds; those that it is to release are `refused`.
     fn supervise(&mut self, mut supervisor: Supervisor, refused: &[String]) {
         let number = supervisor.number;
-        if supervisor.ending == Ending::Finishes {
+        if supervisor.ending == SupervisorEnding::Finishes {
             supervisor.holds.clear();
         }
         // Released since it was named.
@@ -501,26 +510,28 @@ impl State {
     }
 
     /// A supervisor that is told reports something.
-    fn hear(&mut self, number: u64, report: PlacementReport) -> Heard {
+    fn hear(&mut self, number: u64, report: PlacementReport) -> ReportEffect {
         match report {
             PlacementReport::Served { uid } => {
-                self.supervisors.reach(number, &uid, Progress::Joined);
+                self.supervisors.reach(number, &uid, PodProgress::Joined);
             }
             PlacementReport::Serving { uid } => {
-                self.supervisors.reach(number, &uid, Progress::Serving);
+                self.supervisors.reach(number, &uid, PodProgress::Serving);
                 if self.brokers.contains_key(&uid) {
                     self.supervisors.settle(&uid);
                 }
             }
             PlacementReport::Ending { serves } => {
-                self.supervisors.end(number, Ending::of(serves));
+                self.supervisors.end(number, SupervisorEnding::of(serves));
                 self.settle_all();
             }
             // It has begun again on the same connection.
-            PlacementReport::Held { .. } | PlacementReport::Complete { .. } => return Heard::Lost,
+            PlacementReport::Held { .. } | PlacementReport::Complete { .. } => {
+                return ReportEffect::Lost;
+            }
             PlacementReport::Unknown => {}
         }
-        Heard::Nothing
+        ReportEffect::Nothing
     }
 
     /// A supervisor has ended. Another one that is there serves its pods.

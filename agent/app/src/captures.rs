@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_capture::{BackendReport, Choice, Counters, LeftOut, OpenWays};
+use leno_capture::{BackendReport, CaptureChoice, CaptureCounters, LeftOut, OpenWays};
 use serde::Serialize;
 
-use crate::keeper::{CapturedPod, Failure};
+use crate::keeper::{CapturedPod, FailedPod};
 use crate::pod::Pod;
 
 /// Most pods on one page. A kubelet runs 110 unless configured otherwise.
@@ -19,7 +19,7 @@ const MAX_REASON: usize = 2_000;
 
 /// The content of `/captures`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Page<'a> {
+pub(crate) struct CapturesPage<'a> {
     pub(crate) node: &'a str,
     pub(crate) version: &'static str,
     /// Why the agent is not ready; `None` if it is ready.
@@ -28,14 +28,14 @@ pub(crate) struct Page<'a> {
     pub(crate) backends: &'a [BackendReport],
     /// The pods that have a proxy and a network namespace of their own; those that are not captured come
     /// first.
-    pub(crate) pods: Vec<Capture>,
+    pub(crate) pods: Vec<CaptureEntry>,
     /// How many pods did not fit on the page.
     pub(crate) pods_left_out: usize,
 }
 
 /// One pod and the state of its capture.
 #[derive(Debug, Serialize)]
-pub(crate) struct Capture {
+pub(crate) struct CaptureEntry {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
@@ -52,9 +52,9 @@ pub(crate) struct Capture {
     pub(crate) open_ways: Option<OpenWays>,
     /// How the pod's connections were treated, from the kernel's counters; only filled for a page of one
     /// pod.
-    pub(crate) connections: Option<Counters>,
+    pub(crate) connections: Option<CaptureCounters>,
     /// The last failure; `None` once the pod is captured.
-    failure: Option<Failed>,
+    failure: Option<FailedCapture>,
 }
 
 /// The state of a pod's capture.
@@ -74,7 +74,7 @@ enum State {
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct FailedCapture {
     why: String,
     /// The same label as in the metrics.
     reason: &'static str,
@@ -90,7 +90,7 @@ pub(crate) struct NodeCaptures {
     pub(crate) pods: Vec<Pod>,
     /// Captured pods by uid; the value is `None` while a thread works on the pod.
     pub(crate) held: HashMap<String, Option<CapturedPod>>,
-    pub(crate) failures: HashMap<String, Failure>,
+    pub(crate) failures: HashMap<String, FailedPod>,
     /// Time until the next try, by uid.
     pub(crate) next: HashMap<String, Duration>,
 }
@@ -98,10 +98,10 @@ pub(crate) struct NodeCaptures {
 impl NodeCaptures {
     /// The pods that have a proxy, or only the pod `wanted` by namespace and name; and how many were left
     /// out.
-    pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<Capture>, usize) {
+    pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<CaptureEntry>, usize) {
         let pods = std::mem::take(&mut self.pods);
         let meshed = pods.iter().filter(|pod| pod.meshed);
-        let mut all: Vec<Capture> = meshed.map(|pod| self.of(pod)).collect();
+        let mut all: Vec<CaptureEntry> = meshed.map(|pod| self.of(pod)).collect();
         // Pods that are captured although the API server no longer lists them: their processes still run.
         let rest = std::mem::take(&mut self.held);
         all.extend(rest.into_iter().filter_map(|(uid, held)| Some(captured(uid, held?))));
@@ -112,7 +112,7 @@ impl NodeCaptures {
         (all, left_out)
     }
 
-    fn of(&mut self, pod: &Pod) -> Capture {
+    fn of(&mut self, pod: &Pod) -> CaptureEntry {
         // A static pod has one uid on the node and another one at the API server.
         let named =
             |held: &CapturedPod| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
@@ -132,7 +132,7 @@ impl NodeCaptures {
         };
         let mut capture = match held.flatten() {
             Some(held) => captured(uid.unwrap_or_default(), held),
-            None => Capture {
+            None => CaptureEntry {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 uid: pod.uid.clone(),
@@ -152,16 +152,16 @@ impl NodeCaptures {
             capture.failure = failure.map(|failure| failed(failure, next));
         }
         capture.asks = Some(match &pod.capture {
-            Ok(Choice::Auto) => "auto".to_owned(),
-            Ok(Choice::Only(backend)) => backend.to_string(),
+            Ok(CaptureChoice::Auto) => "auto".to_owned(),
+            Ok(CaptureChoice::Only(backend)) => backend.to_string(),
             Err(unknown) => unknown.to_string(),
         });
         capture
     }
 }
 
-fn captured(uid: String, held: CapturedPod) -> Capture {
-    Capture {
+fn captured(uid: String, held: CapturedPod) -> CaptureEntry {
+    CaptureEntry {
         namespace: held.namespace,
         name: held.name,
         uid,
@@ -177,9 +177,9 @@ fn captured(uid: String, held: CapturedPod) -> Capture {
     }
 }
 
-fn failed(failure: Failure, next: Option<Duration>) -> Failed {
-    let Failure { why, reason, times, last } = failure;
-    Failed {
+fn failed(failure: FailedPod, next: Option<Duration>) -> FailedCapture {
+    let FailedPod { why, reason, times, last } = failure;
+    FailedCapture {
         why: why.chars().take(MAX_REASON).collect(),
         reason: reason.name(),
         times,
@@ -199,7 +199,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::metrics::{Origin, Reason};
+    use crate::metrics::{CaptureOrigin, FailureReason};
 
     fn pod(name: &str) -> Pod {
         Pod {
@@ -212,7 +212,7 @@ mod tests {
             flows: None,
             flow_budget: None,
             ended: false,
-            capture: Ok(Choice::Auto),
+            capture: Ok(CaptureChoice::Auto),
             datagrams: Ok(Default::default()),
             own_users: false,
             sysctls: false,
@@ -231,7 +231,7 @@ mod tests {
             namespace: "shop".into(),
             name: name.into(),
             backend: Backend::Nftables,
-            origin: Origin::TakenOver,
+            origin: CaptureOrigin::TakenOver,
             since_unix_s: Some(12),
             passes: LeftOut {
                 inbound_ports: vec![15020],
@@ -252,9 +252,9 @@ mod tests {
         let mut pods: Vec<Pod> = names.into_iter().map(pod).collect();
         pods[4].ended = true;
         pods.push(Pod { meshed: false, ..pod("plain") });
-        let failure = |times| Failure {
+        let failure = |times| FailedPod {
             why: "y".repeat(MAX_REASON + 1),
-            reason: Reason::Unusable,
+            reason: FailureReason::Unusable,
             times,
             last: UNIX_EPOCH + Duration::from_secs(7),
         };

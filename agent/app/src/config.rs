@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use leno_flows::{Bound, Settings, Sizes, Source};
+use leno_flows::{FlowMetricsSource, FlowSizes, LedgerSettings, OptionalBudget};
 use leno_supervise::PromotionRules;
 use leno_types::ports;
 
@@ -23,7 +23,7 @@ pub(crate) struct Flags {
     pub(crate) task: Option<Task>,
 
     #[command(flatten)]
-    pub(crate) node: Node,
+    pub(crate) node: NodeFlags,
 
     /// The node's name, whose pods are followed
     #[arg(long = "node", env = "LENO_NODE", value_name = "NAME", default_value = "")]
@@ -60,7 +60,7 @@ pub(crate) struct Flags {
     pub(crate) exempt: Vec<String>,
 
     #[command(flatten)]
-    pub(crate) flows: Flows,
+    pub(crate) flows: FlowsFlags,
 
     /// Filter of the log on standard error, for example info or leno_agent=debug
     #[arg(long, env = "LENO_LOG", default_value = "info")]
@@ -69,7 +69,7 @@ pub(crate) struct Flags {
 
 /// How the connections of pods are accounted for in the kernel.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Flows {
+pub(crate) struct FlowsFlags {
     /// Where the metrics of connections are read, where a pod's annotation leno.dev/flow-metrics does not say: sockets,
     /// packets, requests or off; with off, of no pod
     #[arg(
@@ -78,7 +78,7 @@ pub(crate) struct Flows {
         default_value = "sockets",
         value_name = "SOURCE"
     )]
-    pub(crate) source: Source,
+    pub(crate) source: FlowMetricsSource,
 
     /// How many connections the table of flows holds, up to 1048576
     #[arg(long, env = "LENO_FLOW_MAP_SIZE", default_value_t = 16_384, value_name = "COUNT")]
@@ -90,22 +90,22 @@ pub(crate) struct Flows {
 
     /// The most CPU time that accounting for connections may take in the kernel, of that of the node; above it less
     /// is accounted for. none: without a bound
-    #[arg(long, env = "LENO_FLOW_CPU_BUDGET", default_value = "1%", value_name = "SHARE", value_parser = Bound::of)]
-    pub(crate) flow_cpu_budget: Bound,
+    #[arg(long, env = "LENO_FLOW_CPU_BUDGET", default_value = "1%", value_name = "SHARE", value_parser = OptionalBudget::of)]
+    pub(crate) flow_cpu_budget: OptionalBudget,
 }
 
-impl Flows {
+impl FlowsFlags {
     /// # Errors
     /// If a size is beyond its bounds.
-    pub(crate) fn settings(self) -> Result<Settings, leno_flows::Error> {
-        let sizes = Sizes::new(self.flow_map_size, self.flow_ring_size)?;
-        Ok(Settings { source: self.source, sizes, budget: self.flow_cpu_budget.0 })
+    pub(crate) fn settings(self) -> Result<LedgerSettings, leno_flows::Error> {
+        let sizes = FlowSizes::new(self.flow_map_size, self.flow_ring_size)?;
+        Ok(LedgerSettings { source: self.source, sizes, budget: self.flow_cpu_budget.0 })
     }
 }
 
 /// Where the agent finds the parts of the node.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Node {
+pub(crate) struct NodeFlags {
     /// Where the socket and the records of captured pods are; on the node, in a folder that a
     /// reboot empties
     #[arg(
@@ -150,12 +150,12 @@ pub(crate) enum Task {
     Cleanup,
     /// Runs the node proxies of the pods that the agent of this node hands over; the DaemonSet leno-node does. Variables
     /// that begin with LENO_ are the settings of the proxies
-    Supervise(Supervise),
+    Supervise(SuperviseFlags),
 }
 
 /// The supervisor's flags.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Supervise {
+pub(crate) struct SuperviseFlags {
     /// The agent's socket
     #[arg(long, value_name = "PATH", default_value = "/run/leno/node/supervisor.sock")]
     pub(crate) socket: PathBuf,
@@ -188,7 +188,7 @@ pub(crate) struct Supervise {
     pub(crate) promote_above_percent: u32,
 }
 
-impl Supervise {
+impl SuperviseFlags {
     /// When a busy pod gets a process of its own.
     pub(crate) fn promotion(&self) -> PromotionRules {
         let after = (self.promote_after_s > 0).then(|| Duration::from_secs(self.promote_after_s));

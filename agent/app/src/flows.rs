@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use leno_flows::{
-    Budget, Connection, Earlier, Ledger, Member, Namespace, Settings, Sizes, Source, View,
+    CpuBudget, EarlierMaps, FlowConnection, FlowMember, FlowMetricsSource, FlowSizes, FlowView,
+    Ledger, LedgerSettings, Namespace,
 };
 use leno_program::chain;
 use leno_types::ports;
@@ -35,8 +36,8 @@ const MAX_SHOWN: usize = 10_000;
 
 /// The flows of this node, as `leno flows --node` reads them.
 #[derive(Debug, Serialize)]
-struct Page {
-    flows: Vec<Connection>,
+struct FlowsPage {
+    flows: Vec<FlowConnection>,
     /// Flows that the table lacks because it was full.
     missing: u64,
     /// Flows that this page lacks: those that have not changed for longest.
@@ -50,23 +51,23 @@ struct Node {
     owner: String,
     ledger: Ledger,
     /// Where the connections of pods that say nothing are read.
-    default: Source,
+    default: FlowMetricsSource,
     /// By uid.
-    pods: Mutex<HashMap<String, Enrolled>>,
+    pods: Mutex<HashMap<String, EnrolledPod>>,
     /// Whether what an earlier agent enrolled has been sorted out.
     settled: Mutex<bool>,
 }
 
 /// A pod that was enrolled, or that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Enrolled {
+struct EnrolledPod {
     netns: PathBuf,
     id: NetnsId,
     /// The pod's control group of version 2.
     cgroup: Option<PathBuf>,
     workload: String,
-    source: Source,
-    budget: Option<Budget>,
+    source: FlowMetricsSource,
+    budget: Option<CpuBudget>,
     /// Why it is not accounted for, or not as it asks to be.
     failed: Option<String>,
 }
@@ -74,8 +75,8 @@ struct Enrolled {
 impl Flows {
     /// Attaches the programs to the node's control groups of version 2. Without the kernel's consent nothing is
     /// accounted for, which the log says.
-    pub(crate) fn start(node: &str, cgroup2: Option<&Path>, settings: Settings) -> Self {
-        if settings.source == Source::Off {
+    pub(crate) fn start(node: &str, cgroup2: Option<&Path>, settings: LedgerSettings) -> Self {
+        if settings.source == FlowMetricsSource::Off {
             match remove() {
                 Ok(removed) if removed.is_empty() => tracing::info!("flows are not accounted for"),
                 Ok(_) => tracing::info!("flows are not accounted for any more"),
@@ -96,9 +97,9 @@ impl Flows {
         match Ledger::resume((&owner, cgroup), settings, |line| tracing::warn!("{line}")) {
             Ok((ledger, earlier)) => {
                 match earlier {
-                    Earlier::New => tracing::info!("flows are accounted for"),
-                    Earlier::Kept => tracing::info!("flows: the counters go on"),
-                    Earlier::Replaced => {
+                    EarlierMaps::New => tracing::info!("flows are accounted for"),
+                    EarlierMaps::Kept => tracing::info!("flows: the counters go on"),
+                    EarlierMaps::Replaced => {
                         tracing::warn!("flows: counters of another version were dropped");
                     }
                 }
@@ -137,7 +138,7 @@ impl Flows {
         let cgroup = known.as_ref().and_then(|known| known.cgroup.clone()).or_else(cgroup);
         let workload = pod.workload.clone();
         let budget = pod.flow_budget.as_ref().and_then(|budget| budget.as_ref().ok()).copied();
-        let wanted = Enrolled { netns, id, cgroup, workload, source, budget, failed: None };
+        let wanted = EnrolledPod { netns, id, cgroup, workload, source, budget, failed: None };
         // One that failed is tried again in each round.
         if known.as_ref() == Some(&wanted) {
             return;
@@ -148,7 +149,7 @@ impl Flows {
             let why = failed.as_deref().unwrap_or_default();
             tracing::warn!(pod = name, "its flows are not accounted for as it asks: {why}");
         }
-        lock(&node.pods).insert(pod.uid.clone(), Enrolled { failed, ..wanted });
+        lock(&node.pods).insert(pod.uid.clone(), EnrolledPod { failed, ..wanted });
     }
 
     /// One round: removes pods whose namespaces are gone, reads the counters, keeps the budget.
@@ -191,19 +192,19 @@ impl Flows {
     /// What is accounted for on this node, as `of` writes it; `None` if nothing is.
     pub(crate) fn page(
         &self,
-        of: impl FnOnce(&View) -> Result<String, leno_flows::Error>,
+        of: impl FnOnce(&FlowView) -> Result<String, leno_flows::Error>,
     ) -> Option<Result<String, leno_flows::Error>> {
         let node = self.0.as_ref()?;
         // The rows of proxies are brought up to date first.
         let _metrics = node.ledger.metrics();
-        match View::open(&node.owner) {
+        match FlowView::open(&node.owner) {
             Ok(view) => Some(of(&view?)),
             Err(error) => Some(Err(error)),
         }
     }
 
     /// Has the table and the ring of changes these sizes.
-    pub(crate) fn resize(&self, sizes: Sizes) {
+    pub(crate) fn resize(&self, sizes: FlowSizes) {
         if let Some(node) = &self.0 {
             node.ledger.resize(sizes);
         }
@@ -216,9 +217,9 @@ impl Flows {
 }
 
 impl Node {
-    fn enrol(&self, pod: &Pod, wanted: &Enrolled) -> Result<(), String> {
+    fn enrol(&self, pod: &Pod, wanted: &EnrolledPod) -> Result<(), String> {
         let seen = Namespace::read(&wanted.netns).map_err(|error| chain(&error))?;
-        let member = Member {
+        let member = FlowMember {
             namespace: pod.namespace.clone(),
             workload: wanted.workload.clone(),
             netns: wanted.netns.clone(),
@@ -239,9 +240,9 @@ impl Node {
 }
 
 /// The flows, those that have not changed for longest left out where there are too many.
-pub(crate) fn listed(view: &View) -> Result<String, leno_flows::Error> {
+pub(crate) fn listed(view: &FlowView) -> Result<String, leno_flows::Error> {
     let (flows, missing, left_out) = view.list_latest(MAX_SHOWN)?;
-    Ok(json(&Page { flows, missing, left_out }))
+    Ok(json(&FlowsPage { flows, missing, left_out }))
 }
 
 pub(crate) fn json(rows: &impl Serialize) -> String {

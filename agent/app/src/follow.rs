@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod as Object};
-use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
+use leno_kube::{Api, Client, Event, Reflection, WatchReport, WatchSelection, watch};
 use tokio::sync::{mpsc, watch as seen};
 
 use crate::metrics::{Metrics, lock};
@@ -93,7 +93,7 @@ fn has_place(cached: &BTreeMap<Key, Pod>, pod: &Pod) -> bool {
 
 /// One change that the API server reported.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum PodChange {
     /// A pod that is new, or that may have changed.
     Pod(Box<Pod>),
     /// The watch has sent all pods of the node once.
@@ -102,14 +102,14 @@ pub(crate) enum Change {
 
 /// The API server, as a source of pods.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct PodSource {
     pub(crate) client: Client,
     pub(crate) node: String,
     pub(crate) pods: Arc<Pods>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-impl Cluster {
+impl PodSource {
     /// A pod that is being started: the cached one, else the one that the API server returns.
     /// `None` if there is no such pod.
     ///
@@ -143,14 +143,14 @@ impl Cluster {
 
     /// Follows the namespaces until the receiver is dropped; the pods of one that changes are sent, and those in node mode
     /// are noted in a file for the CNI plugin.
-    pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<Change>, note: PathBuf) {
-        let selection = Selection { longest_wait: LONGEST_WAIT, ..Selection::default() };
+    pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<PodChange>, note: PathBuf) {
+        let selection = WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
         let mut reports = pin!(watch(Api::<Namespace>::all(self.client.clone()), selection));
         while let Some(report) = reports.next().await {
             let event = match report {
-                Report::Event(event) => event,
-                Report::Resumed => continue,
-                Report::Failed(error) => {
+                WatchReport::Event(event) => event,
+                WatchReport::Resumed => continue,
+                WatchReport::Failed(error) => {
                     let error = leno_program::chain(&error);
                     tracing::warn!(error, "namespaces cannot be followed; tried again");
                     continue;
@@ -187,19 +187,20 @@ impl Cluster {
 
     /// Follows the node's pods until the receiver is dropped. Each meshed pod of an event is sent; a full channel delays
     /// the watch.
-    pub(crate) async fn follow(self, changed: mpsc::Sender<Change>) {
+    pub(crate) async fn follow(self, changed: mpsc::Sender<PodChange>) {
         let fields = format!("spec.nodeName={}", self.node);
-        let selection = Selection { fields, longest_wait: LONGEST_WAIT, ..Selection::default() };
+        let selection =
+            WatchSelection { fields, longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
         let mut reports = pin!(watch(Api::<Object>::all(self.client.clone()), selection));
         while let Some(report) = reports.next().await {
             match report {
-                Report::Event(event) => {
+                WatchReport::Event(event) => {
                     if !self.take(event, &changed).await {
                         return;
                     }
                 }
-                Report::Resumed => self.metrics.followed.store(true, Ordering::Relaxed),
-                Report::Failed(error) => {
+                WatchReport::Resumed => self.metrics.followed.store(true, Ordering::Relaxed),
+                WatchReport::Failed(error) => {
                     self.metrics.followed.store(false, Ordering::Relaxed);
                     self.metrics.watch_failures.fetch_add(1, Ordering::Relaxed);
                     let error = leno_program::chain(&error);
@@ -210,14 +211,14 @@ impl Cluster {
     }
 
     /// Applies one event; false once the receiver is dropped.
-    async fn take(&self, event: Event<Object>, changed: &mpsc::Sender<Change>) -> bool {
+    async fn take(&self, event: Event<Object>, changed: &mpsc::Sender<PodChange>) -> bool {
         let (event, change) = match event {
             Event::Init => (Event::Init, None),
             Event::InitApply(object) => {
                 let pod = Pod::new(&object);
                 (Event::InitApply(pod.clone()), changes(self.pods.within(pod)))
             }
-            Event::InitDone => (Event::InitDone, Some(Change::Listed)),
+            Event::InitDone => (Event::InitDone, Some(PodChange::Listed)),
             Event::Apply(object) => {
                 let pod = Pod::new(&object);
                 (Event::Apply(pod.clone()), changes(self.pods.within(pod)))
@@ -237,8 +238,8 @@ impl Cluster {
 
 /// The change to send for a pod. Every event of a meshed pod is one, even if no field that is kept here differs:
 /// the pod's processes may have started since.
-fn changes(pod: Pod) -> Option<Change> {
-    pod.meshed.then(|| Change::Pod(Box::new(pod)))
+fn changes(pod: Pod) -> Option<PodChange> {
+    pod.meshed.then(|| PodChange::Pod(Box::new(pod)))
 }
 
 #[cfg(test)]
@@ -263,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn that_all_pods_were_told_of_comes_after_all_of_them() {
-        let cluster = Cluster {
+        let cluster = PodSource {
             client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
             node: "n1".to_owned(),
             pods: Arc::default(),
@@ -278,7 +279,7 @@ mod tests {
         for event in [Event::Init, Event::InitApply(object.clone()), Event::InitDone] {
             assert!(cluster.take(event, &sender).await);
         }
-        assert_eq!(changed.recv().await, Some(Change::Pod(Box::new(Pod::new(&object)))));
-        assert_eq!(changed.recv().await, Some(Change::Listed));
+        assert_eq!(changed.recv().await, Some(PodChange::Pod(Box::new(Pod::new(&object)))));
+        assert_eq!(changed.recv().await, Some(PodChange::Listed));
     }
 }

@@ -15,27 +15,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
-use leno_capture::{Backend, BackendReport, Captured, Choice, Report};
+use leno_capture::{Backend, BackendReport, CaptureChoice, Captured, ProbeReport};
 use leno_program::chain;
 use leno_resources::UDP_ANNOTATION;
 
-use crate::brokers::{Brokers, PodPlace};
+use crate::brokers::{Brokers, PodSandbox};
 use crate::captures::unix_s;
 use crate::host::{self, Host, NetnsId};
-use crate::metrics::{Metrics, Origin, Reason, lock};
+use crate::metrics::{CaptureOrigin, FailureReason, Metrics, lock};
 use crate::pod::Pod;
-use crate::record::{Record, Records};
+use crate::record::{CaptureRecord, CaptureRecords};
 
 /// Why a pod is not captured: a message for its events, and a label for the metrics.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Failed {
-    reason: Reason,
+pub(crate) struct CaptureFailure {
+    reason: FailureReason,
     message: String,
 }
 
-impl Failed {
-    fn new(reason: Reason, message: impl Into<String>) -> Self {
+impl CaptureFailure {
+    fn new(reason: FailureReason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
@@ -48,26 +48,31 @@ struct CaptureSlot(Option<HeldCapture>);
 #[derive(Debug)]
 struct HeldCapture {
     captured: Captured,
-    record: Record,
-    origin: Origin,
+    record: CaptureRecord,
+    origin: CaptureOrigin,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     host: Host,
-    report: Report,
-    records: Records,
+    report: ProbeReport,
+    records: CaptureRecords,
     places: Mutex<HashMap<String, Arc<Mutex<CaptureSlot>>>>,
     /// The pods whose last try failed, by uid.
-    failures: Mutex<HashMap<String, Failure>>,
+    failures: Mutex<HashMap<String, FailedPod>>,
     /// Of the pods in node mode; `None` where no pod is captured.
     brokers: Option<Arc<Brokers>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Keeper {
-    pub(crate) fn new(host: Host, report: Report, records: Records, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        host: Host,
+        report: ProbeReport,
+        records: CaptureRecords,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             host,
             report,
@@ -84,7 +89,12 @@ impl Keeper {
     }
 
     /// Captures a pod whose sandbox was just made; repeats the capture if an earlier attempt was made.
-    pub(crate) fn add(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
+    pub(crate) fn add(
+        &self,
+        pod: &Pod,
+        netns: &Path,
+        container: &str,
+    ) -> Result<Backend, CaptureFailure> {
         let done = self.add_captured(pod, netns, container);
         // In node mode the last step is that the pod is served.
         if done.is_err() || pod.group.is_none() {
@@ -95,31 +105,36 @@ impl Keeper {
 
     /// Waits until a captured pod is served, if it is in node mode: the supervisor may be replaced at this time. Does not
     /// block, as many pods may wait.
-    pub(crate) async fn until_served(&self, pod: &Pod) -> Result<(), Failed> {
+    pub(crate) async fn until_served(&self, pod: &Pod) -> Result<(), CaptureFailure> {
         let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) else { return Ok(()) };
         let done = self.unserved(brokers.until_served(&pod.uid).await);
         self.note(&pod.uid, &done);
         done
     }
 
-    fn add_captured(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
+    fn add_captured(
+        &self,
+        pod: &Pod,
+        netns: &Path,
+        container: &str,
+    ) -> Result<Backend, CaptureFailure> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         let missing = || {
             let message = format!("its network namespace {} is not there", netns.display());
-            Failed::new(Reason::Refused, message)
+            CaptureFailure::new(FailureReason::Refused, message)
         };
         let done = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f));
         let id = done?;
         let started = (netns.to_owned(), id, Some(container.to_owned()));
-        let backend = self.capture(&mut place, pod, started, Origin::Cni)?;
+        let backend = self.capture(&mut place, pod, started, CaptureOrigin::Cni)?;
         self.offer(&place, pod, true)?;
         Ok(backend)
     }
 
     /// Captures a pod that runs uncaptured: it started before the agent, or the plugin was not called
     /// for it.
-    pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), Failed> {
+    pub(crate) fn reconcile(&self, pod: &Pod) -> Result<(), CaptureFailure> {
         if !pod.meshed || pod.ended {
             return Ok(());
         }
@@ -132,7 +147,7 @@ impl Keeper {
     }
 
     /// Captures the pod if necessary; false if no process of it runs.
-    fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, Failed> {
+    fn reconcile_meshed(&self, pod: &Pod) -> Result<bool, CaptureFailure> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         if self.lives(&mut place)
@@ -144,7 +159,7 @@ impl Keeper {
         } else {
             // Without a process the agent cannot find the namespace; the plugin's call will name it.
             let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
-            self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled)?;
+            self.capture(&mut place, pod, (netns, id, None), CaptureOrigin::Reconciled)?;
         }
         self.offer(&place, pod, false)?;
         drop(place);
@@ -156,7 +171,7 @@ impl Keeper {
 
     /// Has the supervisor of node proxies serve a captured pod, if it is in node mode. Its listeners are made after the
     /// capture, which notices them then.
-    fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), Failed> {
+    fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), CaptureFailure> {
         let (Some(brokers), Some(kept)) = (&self.brokers, &place.0) else { return Ok(()) };
         if brokers.has(&pod.uid) {
             return Ok(());
@@ -164,14 +179,17 @@ impl Keeper {
         let Some(mut placed) = pod.placed() else { return Ok(()) };
         placed.kubelet.addresses = host::addresses();
         let (cgroup, others) = self.host.groups_of(&pod.uid);
-        let at = PodPlace { netns: &kept.record.netns, cgroup, others, is_new };
+        let at = PodSandbox { netns: &kept.record.netns, cgroup, others, is_new };
         brokers.serve(placed, &at).map_err(|error| {
-            Failed::new(Reason::Unserved, format!("its broker cannot be started: {error}"))
+            CaptureFailure::new(
+                FailureReason::Unserved,
+                format!("its broker cannot be started: {error}"),
+            )
         })
     }
 
-    fn unserved(&self, served: Result<(), String>) -> Result<(), Failed> {
-        let failed = served.map_err(|why| Failed::new(Reason::Unserved, why));
+    fn unserved(&self, served: Result<(), String>) -> Result<(), CaptureFailure> {
+        let failed = served.map_err(|why| CaptureFailure::new(FailureReason::Unserved, why));
         failed.inspect_err(|failed| self.count(failed))
     }
 
@@ -220,7 +238,7 @@ impl Keeper {
 
     /// Whether the namespace of a record exists, under its recorded file or another one. The record is
     /// updated to the file that was found.
-    fn finds(&self, record: &mut Record) -> bool {
+    fn finds(&self, record: &mut CaptureRecord) -> bool {
         if record.is_alive() {
             return true;
         }
@@ -260,7 +278,7 @@ impl Keeper {
         }
     }
 
-    fn take_over_one(&self, place: &mut CaptureSlot, mut record: Record) {
+    fn take_over_one(&self, place: &mut CaptureSlot, mut record: CaptureRecord) {
         let (pod, started) = (format!("{}/{}", record.namespace, record.name), Instant::now());
         if !self.finds(&mut record) {
             self.remove_record(&record.uid);
@@ -283,9 +301,13 @@ impl Keeper {
                     tracing::error!(pod, error, "cannot be taken over");
                     return;
                 }
-                self.metrics.captured(captured.backend(), Origin::TakenOver, started.elapsed());
+                self.metrics.captured(
+                    captured.backend(),
+                    CaptureOrigin::TakenOver,
+                    started.elapsed(),
+                );
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
-                place.0 = Some(HeldCapture { captured, record, origin: Origin::TakenOver });
+                place.0 = Some(HeldCapture { captured, record, origin: CaptureOrigin::TakenOver });
             }
             // If the pod still runs, the next round captures it again.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
@@ -298,7 +320,7 @@ impl Keeper {
     /// there.
     fn marked(
         &self,
-        record: &Record,
+        record: &CaptureRecord,
         upgraded: Result<(), leno_capture::Error>,
     ) -> Result<(), leno_capture::Error> {
         let Err(error) = upgraded else { return leno_capture::mark(&record.netns) };
@@ -323,7 +345,7 @@ impl Keeper {
         self.report.backends.iter().any(|b| b.backend == Backend::Ebpf && b.usable)
     }
 
-    fn count(&self, failed: &Failed) {
+    fn count(&self, failed: &CaptureFailure) {
         self.metrics.failed(failed.reason);
     }
 
@@ -332,8 +354,8 @@ impl Keeper {
         place: &mut CaptureSlot,
         pod: &Pod,
         sandbox: (PathBuf, NetnsId, Option<String>),
-        origin: Origin,
-    ) -> Result<Backend, Failed> {
+        origin: CaptureOrigin,
+    ) -> Result<Backend, CaptureFailure> {
         let started = Instant::now();
         let done = self.try_all(place, pod, sandbox, origin);
         let full = format!("{}/{}", pod.namespace, pod.name);
@@ -346,7 +368,7 @@ impl Keeper {
             Err(failed) => {
                 self.count(failed);
                 // The next rounds retry a running pod; their caller logs new reasons.
-                if origin == Origin::Cni {
+                if origin == CaptureOrigin::Cni {
                     tracing::error!(pod = full, "cannot be captured: {failed}");
                 }
             }
@@ -360,21 +382,21 @@ impl Keeper {
         place: &mut CaptureSlot,
         pod: &Pod,
         (netns, netns_id, container): (PathBuf, NetnsId, Option<String>),
-        origin: Origin,
-    ) -> Result<Backend, Failed> {
+        origin: CaptureOrigin,
+    ) -> Result<Backend, CaptureFailure> {
         let choice = pod.capture.as_ref().map_err(|unknown| {
-            Failed::new(Reason::Annotation, format!("leno.dev/capture: {unknown}"))
+            CaptureFailure::new(FailureReason::Annotation, format!("leno.dev/capture: {unknown}"))
         })?;
         let datagrams = pod.datagrams.as_ref().map_err(|unknown| {
-            Failed::new(Reason::Annotation, format!("{UDP_ANNOTATION}: {unknown}"))
+            CaptureFailure::new(FailureReason::Annotation, format!("{UDP_ANNOTATION}: {unknown}"))
         })?;
         if datagrams.is_on() && pod.group.is_some() {
             let why = format!("{UDP_ANNOTATION}: node proxies do not carry datagrams yet");
-            return Err(Failed::new(Reason::Annotation, why));
+            return Err(CaptureFailure::new(FailureReason::Annotation, why));
         }
         let wanted: Vec<Backend> = match choice {
-            Choice::Auto => Backend::ALL.to_vec(),
-            Choice::Only(backend) => vec![*backend],
+            CaptureChoice::Auto => Backend::ALL.to_vec(),
+            CaptureChoice::Only(backend) => vec![*backend],
         };
         // A capture of an earlier sandbox of this pod has the same name, so it is released first.
         self.forget(place).map_err(|error| refused(&error))?;
@@ -390,7 +412,7 @@ impl Keeper {
                     continue;
                 }
             };
-            let record = Record {
+            let record = CaptureRecord {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 uid: pod.uid.clone(),
@@ -403,7 +425,10 @@ impl Keeper {
                 datagrams: datagrams.to_string(),
             };
             self.records.write(&record).map_err(|error| {
-                Failed::new(Reason::Record, format!("its record cannot be written: {error}"))
+                CaptureFailure::new(
+                    FailureReason::Record,
+                    format!("its record cannot be written: {error}"),
+                )
             })?;
             match self.one(place, record, (backend, origin)) {
                 Ok(()) => return Ok(backend),
@@ -411,14 +436,14 @@ impl Keeper {
             }
             self.remove_record(&pod.uid);
         }
-        Err(Failed::new(Reason::Unusable, refusals.join("; ")))
+        Err(CaptureFailure::new(FailureReason::Unusable, refusals.join("; ")))
     }
 
     fn one(
         &self,
         place: &mut CaptureSlot,
-        record: Record,
-        (backend, origin): (Backend, Origin),
+        record: CaptureRecord,
+        (backend, origin): (Backend, CaptureOrigin),
     ) -> Result<(), leno_capture::Error> {
         let mut captured = leno_capture::capture(backend, &record.workload())?;
         // The mark comes last: a proxy that waits for it must be captured once it sees it.
@@ -435,9 +460,9 @@ impl Keeper {
         &self,
         backend: Backend,
         pod: &Pod,
-        origin: Origin,
+        origin: CaptureOrigin,
     ) -> Result<Option<PathBuf>, String> {
-        self.report.choose(Choice::Only(backend)).map_err(|error| chain(&error))?;
+        self.report.choose(CaptureChoice::Only(backend)).map_err(|error| chain(&error))?;
         if backend != Backend::Ebpf {
             return Ok(None);
         }
@@ -445,7 +470,7 @@ impl Keeper {
         if pod.own_users && pod.group.is_none() {
             return Err("with hostUsers: false its proxy is another user to the kernel".to_owned());
         }
-        if origin == Origin::Reconciled && self.host.proxy_listens(&pod.uid) {
+        if origin == CaptureOrigin::Reconciled && self.host.proxy_listens(&pod.uid) {
             return Err(
                 "its proxy listens already, and only listeners that begin to are noticed; \
                         restart the pod"
@@ -490,14 +515,14 @@ impl Keeper {
     }
 }
 
-fn refused(error: &leno_capture::Error) -> Failed {
-    Failed::new(Reason::Refused, chain(error))
+fn refused(error: &leno_capture::Error) -> CaptureFailure {
+    CaptureFailure::new(FailureReason::Refused, chain(error))
 }
 
 mod captured_pods;
 mod tidy;
 
-pub(crate) use captured_pods::{CapturedPod, Failure};
+pub(crate) use captured_pods::{CapturedPod, FailedPod};
 
 #[cfg(test)]
 mod tests;

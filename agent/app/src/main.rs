@@ -38,7 +38,7 @@ mod supervisor;
 
 use std::process::ExitCode;
 
-use leno_program::Failure;
+use leno_program::ProgramFailure;
 
 use config::{Flags, Task};
 
@@ -48,7 +48,10 @@ const THREADS: usize = 2;
 const MAX_CAPTURES: usize = 8;
 
 fn main() -> ExitCode {
-    leno_program::run(|flags: &Flags| &flags.log, |flags| start(flags).map_err(Failure::error))
+    leno_program::run(
+        |flags: &Flags| &flags.log,
+        |flags| start(flags).map_err(ProgramFailure::error),
+    )
 }
 
 fn start(flags: Flags) -> anyhow::Result<()> {

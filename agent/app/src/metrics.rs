@@ -17,7 +17,7 @@ const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
 
 /// Why a pod could not be captured; each is a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
+pub(crate) enum FailureReason {
     /// The pod asks for a backend that does not exist.
     Annotation,
     /// No backend that the pod allows works on this node or for this pod.
@@ -30,7 +30,7 @@ pub(crate) enum Reason {
     Unserved,
 }
 
-impl Reason {
+impl FailureReason {
     const ALL: [Self; 5] =
         [Self::Annotation, Self::Unusable, Self::Refused, Self::Record, Self::Unserved];
 
@@ -47,7 +47,7 @@ impl Reason {
 
 /// What made the agent capture a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
+pub(crate) enum CaptureOrigin {
     /// A call of the CNI plugin, before the pod's containers started.
     Cni,
     /// The API server listed it: the pod ran already.
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
     TakenOver,
 }
 
-impl Origin {
+impl CaptureOrigin {
     const ALL: [Self; 3] = [Self::Cni, Self::Reconciled, Self::TakenOver];
 
     pub(crate) fn name(self) -> &'static str {
@@ -71,8 +71,8 @@ impl Origin {
 /// All counters of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    captures: Mutex<BTreeMap<(&'static str, Origin), u64>>,
-    failures: Mutex<BTreeMap<Reason, u64>>,
+    captures: Mutex<BTreeMap<(&'static str, CaptureOrigin), u64>>,
+    failures: Mutex<BTreeMap<FailureReason, u64>>,
     seconds: Mutex<(Duration, u64)>,
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     lookups: Mutex<BTreeMap<&'static str, u64>>,
@@ -87,7 +87,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Counts a captured pod, and how long the capture took.
-    pub(crate) fn captured(&self, backend: Backend, origin: Origin, took: Duration) {
+    pub(crate) fn captured(&self, backend: Backend, origin: CaptureOrigin, took: Duration) {
         *lock(&self.captures).entry((backend.name(), origin)).or_default() += 1;
         let mut seconds = lock(&self.seconds);
         seconds.0 += took;
@@ -95,7 +95,7 @@ impl Metrics {
     }
 
     /// Counts a pod that could not be captured.
-    pub(crate) fn failed(&self, reason: Reason) {
+    pub(crate) fn failed(&self, reason: FailureReason) {
         *lock(&self.failures).entry(reason).or_default() += 1;
     }
 
@@ -126,12 +126,12 @@ impl Metrics {
         });
         family("pods_captured", "gauge", "Pods that are captured.", pods.collect());
         family("pods_failing", "gauge", FAILING, one(failing as u64));
-        let captures = pairs(Backend::ALL.map(Backend::name), Origin::ALL);
+        let captures = pairs(Backend::ALL.map(Backend::name), CaptureOrigin::ALL);
         let captures = counted(captures, &self.captures).map(|((backend, origin), count)| {
             (vec![("backend", backend), ("origin", origin.name())], count)
         });
         family("captures_total", "counter", "Captures made or adopted.", captures.collect());
-        let failures = counted(Reason::ALL, &self.failures);
+        let failures = counted(FailureReason::ALL, &self.failures);
         let failures = failures.map(|(reason, count)| (vec![("reason", reason.name())], count));
         family("capture_failures_total", "counter", "Captures that failed.", failures.collect());
         let requests = counted(pairs(COMMANDS, RESULTS), &self.requests);
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn the_text_has_every_series_and_its_type() {
         let metrics = Metrics::default();
-        metrics.captured(Backend::Ebpf, Origin::Cni, Duration::from_millis(500));
-        metrics.failed(Reason::Unusable);
+        metrics.captured(Backend::Ebpf, CaptureOrigin::Cni, Duration::from_millis(500));
+        metrics.failed(FailureReason::Unusable);
         metrics.asked("add", "captured");
         metrics.installed.store(true, Ordering::Relaxed);
         let text = metrics.render(&BTreeMap::from([(Backend::Nftables, 3)]), 2);

@@ -38,15 +38,15 @@ type Name = (String, String);
 
 /// What is known of addresses.
 #[derive(Debug, Default)]
-struct Peers(BTreeMap<IpAddr, Known>);
+struct Peers(BTreeMap<IpAddr, ResolvedPeer>);
 
 #[derive(Debug)]
-struct Known {
+struct ResolvedPeer {
     name: Option<Name>,
     asked: Instant,
 }
 
-impl Known {
+impl ResolvedPeer {
     fn is_due(&self, now: Instant) -> bool {
         let holds = if self.name.is_some() { NAMED } else { NAMELESS };
         now.saturating_duration_since(self.asked) >= holds
@@ -72,7 +72,7 @@ impl Peers {
         let oldest = is_full.then(|| self.0.iter().min_by_key(|(_, known)| known.asked)).flatten();
         let oldest = oldest.map(|(ip, _)| *ip);
         let forgotten = oldest.and_then(|ip| self.0.remove_entry(&ip));
-        self.0.insert(ip, Known { name, asked: now });
+        self.0.insert(ip, ResolvedPeer { name, asked: now });
         forgotten.filter(|(_, known)| known.name.is_some()).map(|(ip, _)| ip)
     }
 }

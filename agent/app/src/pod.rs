@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leno_capture::{Choice, UnknownBackend};
-use leno_flows::{Budget, Source, UnknownBudget, UnknownSource};
+use leno_capture::{CaptureChoice, UnknownBackend};
+use leno_flows::{CpuBudget, FlowMetricsSource, UnknownBudget, UnknownFlowMetricsSource};
 use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
     CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
@@ -13,7 +13,7 @@ use leno_resources::{
     promotion, share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
-use leno_supervise::Share;
+use leno_supervise::ProcessSharing;
 use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
 mod probes;
@@ -37,12 +37,12 @@ pub(crate) struct Pod {
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
     /// Where its flows are to be read, if it says so.
-    pub(crate) flows: Option<Result<Source, UnknownSource>>,
+    pub(crate) flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
     /// The most that accounting for its flows may cost, if it says so.
-    pub(crate) flow_budget: Option<Result<Budget, UnknownBudget>>,
+    pub(crate) flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
     /// The capture that it asks for: in its label, if that is absent, in the annotation of that name. The injector does
     /// the same.
-    pub(crate) capture: Result<Choice, UnknownBackend>,
+    pub(crate) capture: Result<CaptureChoice, UnknownBackend>,
     /// Which of its datagrams its proxy carries; in its label, or its annotation.
     pub(crate) datagrams: Result<Datagrams, UnknownDatagrams>,
     /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
@@ -116,7 +116,7 @@ impl Pod {
             flows: annotation(FLOW_METRICS).map(|text| text.parse()),
             flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
-            capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
+            capture: capture.map_or(Ok(CaptureChoice::Auto), |text| text.parse()),
             datagrams: label(UDP_ANNOTATION)
                 .or_else(|| annotation(UDP_ANNOTATION))
                 .map_or(Ok(Datagrams::Off), |text| text.parse()),
@@ -151,7 +151,7 @@ impl Pod {
         let Ok(name) = InstanceName::new(&self.namespace, &self.name) else { return self };
         let share = self.share.as_ref().or(namespace.and_then(|settings| settings.share.as_ref()));
         // The injector refuses a misspelt value; one that is written later is not obeyed.
-        let share: Share = share.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let share: ProcessSharing = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
         self.namespace_promotion = namespace.and_then(|settings| settings.promotion.clone());
         self.meshed = true;
@@ -210,11 +210,11 @@ mod tests {
     #[test]
     fn how_it_is_captured_stands_in_its_label_or_its_annotation() {
         let capture = |metadata: &str| pod(metadata, SIDECAR, "Pending").capture;
-        assert_eq!(capture(""), Ok(Choice::Auto));
+        assert_eq!(capture(""), Ok(CaptureChoice::Auto));
         let label = r#","labels":{"leno.dev/capture":"iptables"}"#;
-        assert_eq!(capture(label), Ok(Choice::Only(Backend::Iptables)));
+        assert_eq!(capture(label), Ok(CaptureChoice::Only(Backend::Iptables)));
         let both = format!(r#"{label},"annotations":{{"leno.dev/capture":"ebpf"}}"#);
-        assert_eq!(capture(&both), Ok(Choice::Only(Backend::Iptables)));
+        assert_eq!(capture(&both), Ok(CaptureChoice::Only(Backend::Iptables)));
         assert!(capture(r#","annotations":{"leno.dev/capture":"tproxy"}"#).is_err());
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let asked = |value: &str| {
             flows(&format!(r#","annotations":{{"leno.dev/flow-metrics":"{value}"}}"#))
         };
-        assert_eq!(asked("packets"), Some(Ok(Source::Packets)));
+        assert_eq!(asked("packets"), Some(Ok(FlowMetricsSource::Packets)));
         assert!(asked("all").unwrap().is_err());
         let budget = |value: &str| {
             let metadata = format!(r#","annotations":{{"leno.dev/flow-cpu-budget":"{value}"}}"#);

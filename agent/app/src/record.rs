@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use leno_capture::{Backend, Workload};
+use leno_capture::{Backend, CaptureTarget};
 use leno_types::ports;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ const SUFFIX: &str = ".json";
 
 /// A captured pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct CaptureRecord {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
@@ -40,12 +40,12 @@ pub(crate) struct Record {
     pub(crate) datagrams: String,
 }
 
-impl Record {
+impl CaptureRecord {
     /// The capture's input. Connections are refused while the proxy does not listen: a pod's proxy
     /// runs from before its first container until after its last.
-    pub(crate) fn workload(&self) -> Workload {
+    pub(crate) fn workload(&self) -> CaptureTarget {
         let cgroup = self.cgroup.clone().unwrap_or_default();
-        Workload {
+        CaptureTarget {
             name: owner(&self.uid),
             netns: self.netns.clone(),
             // The containers have no control groups yet, so the proxy is recognised by its user.
@@ -82,16 +82,16 @@ pub(crate) fn pod_of(owner: &str) -> Option<&str> {
 
 /// The directory of all records.
 #[derive(Clone, Debug)]
-pub(crate) struct Records(PathBuf);
+pub(crate) struct CaptureRecords(PathBuf);
 
-impl Records {
+impl CaptureRecords {
     /// Opens the directory, and makes it if it is missing.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         Ok(Self(directory.to_owned()))
     }
 
-    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn write(&self, record: &CaptureRecord) -> io::Result<()> {
         let text = serde_json::to_string(record)?;
         // Renamed when complete: a half-written record would leave a captured pod without one.
         let fresh = self.0.join(format!("{}.new", record.uid));
@@ -100,7 +100,7 @@ impl Records {
     }
 
     /// The current record of a pod; `None` if there is none or it cannot be read.
-    pub(crate) fn of(&self, uid: &str) -> Option<Record> {
+    pub(crate) fn of(&self, uid: &str) -> Option<CaptureRecord> {
         serde_json::from_str(&fs::read_to_string(self.file(uid)).ok()?).ok()
     }
 
@@ -113,7 +113,7 @@ impl Records {
     }
 
     /// All records that can be read.
-    pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
+    pub(crate) fn all(&self) -> io::Result<Vec<CaptureRecord>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(&self.0)? {
             let path = entry?.path();
@@ -146,7 +146,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let netns = folder.path().join("netns");
         fs::write(&netns, "").unwrap();
-        let record = Record {
+        let record = CaptureRecord {
             namespace: "shop".into(),
             name: "web-0".into(),
             uid: "u".into(),
@@ -159,17 +159,17 @@ mod tests {
             datagrams: "enabled".into(),
         };
         let directory = folder.path().join("pods");
-        Records::open(&directory).unwrap().write(&record).unwrap();
+        CaptureRecords::open(&directory).unwrap().write(&record).unwrap();
         fs::write(directory.join("broken.json"), "{").unwrap();
-        let records = Records::open(&directory).unwrap();
+        let records = CaptureRecords::open(&directory).unwrap();
         assert_eq!(records.all().unwrap(), std::slice::from_ref(&record));
         assert!(record.is_alive());
         fs::remove_file(netns).unwrap();
         assert!(!record.is_alive());
         let mut earlier = serde_json::to_value(&record).unwrap();
         earlier.as_object_mut().unwrap().remove("since_unix_s");
-        let earlier: Record = serde_json::from_value(earlier).unwrap();
-        assert_eq!(earlier, Record { since_unix_s: None, ..record });
+        let earlier: CaptureRecord = serde_json::from_value(earlier).unwrap();
+        assert_eq!(earlier, CaptureRecord { since_unix_s: None, ..record });
         records.remove("u").unwrap();
         records.remove("u").unwrap();
         assert_eq!(records.all().unwrap(), []);

@@ -16,7 +16,7 @@ const GIVEN_UP: u32 = 3;
 
 /// The pods whose capture failed, by uid.
 #[derive(Debug, Default)]
-pub(crate) struct Retry {
+pub(crate) struct RetryQueue {
     failed: HashMap<String, Failure>,
     /// The pods that ran when the agent started and failed in the first round; `None` until that round is
     /// complete.
@@ -30,7 +30,7 @@ struct Failure {
     due: Instant,
 }
 
-impl Retry {
+impl RetryQueue {
     /// Whether a pod may be tried now. A pod that has not failed always may.
     pub(crate) fn is_due(&self, uid: &str, now: Instant) -> bool {
         self.failed.get(uid).is_none_or(|failure| failure.due <= now)
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_fails_again_is_tried_ever_less_often_and_told_of_once() {
-        let (mut retry, mut now) = (Retry::default(), Instant::now());
+        let (mut retry, mut now) = (RetryQueue::default(), Instant::now());
         for wait in [4, 8, 16, 32, 60, 60] {
             assert!(retry.is_due("u", now) && retry.is_due("another", now));
             assert_eq!(retry.failed("u", "why".into(), now), wait == 4);
@@ -101,12 +101,12 @@ mod tests {
     #[test]
     fn a_pod_that_failed_is_awaited_until_it_is_captured_or_gone_or_has_failed_often() {
         let now = Instant::now();
-        let fail = |retry: &mut Retry, uid: &str, times: u32| {
+        let fail = |retry: &mut RetryQueue, uid: &str, times: u32| {
             for _ in 0..times {
                 retry.failed(uid, "why".into(), now);
             }
         };
-        let mut retry = Retry::default();
+        let mut retry = RetryQueue::default();
         assert!(!retry.is_settled(), "nobody knows who is there");
         for uid in ["mended", "ended", "never"] {
             fail(&mut retry, uid, 1);

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use leno_capture::Report;
+use leno_capture::ProbeReport;
 use leno_kube::connect;
-use leno_program::Ends;
+use leno_program::SocketPair;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -16,17 +16,17 @@ use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::brokers::{self, Brokers};
-use crate::config::{Flags, Node};
+use crate::config::{Flags, NodeFlags};
 use crate::flows::{self, Flows};
-use crate::follow::{Change, Cluster, Pods};
+use crate::follow::{PodChange, PodSource, Pods};
 use crate::host::Host;
 use crate::install::{self, Installation};
 use crate::keeper::Keeper;
 use crate::metrics::{Metrics, lock};
 use crate::peers;
 use crate::pod::Pod;
-use crate::record::Records;
-use crate::retry::Retry;
+use crate::record::CaptureRecords;
+use crate::retry::RetryQueue;
 use crate::{server, sizes};
 
 /// How often all pods of the node are checked, besides when one changes: pods that ended unreported
@@ -46,7 +46,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(brokers);
     let keeper = Arc::new(keeper);
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
-    let cluster = Cluster {
+    let cluster = PodSource {
         client,
         node: flags.name.clone(),
         pods: Arc::new(Pods::default()),
@@ -70,7 +70,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let start = move || Flows::start(&name, cgroup2.as_deref(), at_start);
     let flows = Arc::new(tokio::task::spawn_blocking(start).await?);
     let installation = installation(&flags.node);
-    let retry = Arc::new(Mutex::new(Retry::default()));
+    let retry = Arc::new(Mutex::new(RetryQueue::default()));
     let admin = Arc::new(Admin {
         node: flags.name.clone(),
         keeper: Arc::clone(&keeper),
@@ -80,7 +80,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         installs: installation.is_some(),
         turn: tokio::sync::Mutex::default(),
     });
-    let answer = move |request, ends: Ends| Arc::clone(&admin).answer(request, ends.client.ip());
+    let answer =
+        move |request, ends: SocketPair| Arc::clone(&admin).answer(request, ends.client.ip());
     tokio::spawn(leno_program::serve(admin_listener, answer));
     tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper), Arc::clone(&flows)));
     if let Some(installation) = installation {
@@ -121,10 +122,10 @@ fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<
 
 /// Checks pods that change, and all pods every [`ROUND`], until the sender of changes is dropped.
 async fn reconcile(
-    (mut changed, mut ended): (mpsc::Receiver<Change>, mpsc::Receiver<String>),
-    cluster: Cluster,
+    (mut changed, mut ended): (mpsc::Receiver<PodChange>, mpsc::Receiver<String>),
+    cluster: PodSource,
     (keeper, flows): (Arc<Keeper>, Arc<Flows>),
-    retry: Arc<Mutex<Retry>>,
+    retry: Arc<Mutex<RetryQueue>>,
 ) {
     let mut round = tokio::time::interval(ROUND);
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -132,8 +133,8 @@ async fn reconcile(
         let mut is_round = false;
         let pods = tokio::select! {
             pod = changed.recv() => match pod {
-                Some(Change::Pod(pod)) => vec![*pod],
-                Some(Change::Listed) => {
+                Some(PodChange::Pod(pod)) => vec![*pod],
+                Some(PodChange::Listed) => {
                     // The channel is in order: all pods of the listing were handled before.
                     lock(&retry).listed();
                     Vec::new()
@@ -178,7 +179,7 @@ async fn reconcile(
 }
 
 /// Checks a pod, unless it failed before and its next try is not due yet.
-fn reconcile_one(keeper: &Keeper, retry: &Mutex<Retry>, pod: &Pod) {
+fn reconcile_one(keeper: &Keeper, retry: &Mutex<RetryQueue>, pod: &Pod) {
     if !lock(retry).is_due(&pod.uid, Instant::now()) {
         return;
     }
@@ -195,7 +196,7 @@ fn reconcile_one(keeper: &Keeper, retry: &Mutex<Retry>, pod: &Pod) {
 }
 
 /// Removes everything of the mesh from this node.
-pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
+pub(crate) fn cleanup(node: &NodeFlags) -> anyhow::Result<()> {
     // The plugin goes first, so that pods that start meanwhile are not captured.
     if let Some(installation) = installation(node) {
         installation.remove()?;
@@ -256,8 +257,8 @@ fn remove(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn keeper(node: &Node, metrics: Arc<Metrics>) -> anyhow::Result<Keeper> {
-    let report = Report::probe();
+fn keeper(node: &NodeFlags, metrics: Arc<Metrics>) -> anyhow::Result<Keeper> {
+    let report = ProbeReport::probe();
     for backend in &report.backends {
         let (name, usable, reason) = (backend.backend.name(), backend.usable, &backend.reason);
         tracing::info!(backend = name, usable, reason, "tried");
@@ -266,14 +267,14 @@ fn keeper(node: &Node, metrics: Arc<Metrics>) -> anyhow::Result<Keeper> {
         tracing::error!("no pod can be captured on this node: {}", report.why);
     }
     let directory = node.state.join("pods");
-    let records = Records::open(&directory)
+    let records = CaptureRecords::open(&directory)
         .with_context(|| format!("keeping records in {}", directory.display()))?;
     let host =
         Host { cgroups: node.cgroups.clone(), proc: "/proc".into(), netns: "/run/netns".into() };
     Ok(Keeper::new(host, report, records, metrics))
 }
 
-fn installation(node: &Node) -> Option<Installation> {
+fn installation(node: &NodeFlags) -> Option<Installation> {
     let configuration = node.cni_configuration.clone()?;
     Some(Installation { configuration, plugins: node.cni_plugins.clone() })
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::Choice;
-use leno_cni::protocol::{Answer, Command, MAX_LINE, Request};
+use leno_capture::CaptureChoice;
+use leno_cni::protocol::{CniCommand, MAX_LINE, PluginAnswer, PluginRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::flows::Flows;
-use crate::follow::Cluster;
+use crate::follow::PodSource;
 use crate::host::NetnsId;
 use crate::keeper::Keeper;
 use crate::pod::Pod;
@@ -39,7 +39,7 @@ pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
 /// Serves until the runtime ends.
 pub(crate) async fn serve(
     listener: UnixListener,
-    cluster: Cluster,
+    cluster: PodSource,
     keeper: Arc<Keeper>,
     flows: Arc<Flows>,
 ) {
@@ -60,30 +60,30 @@ pub(crate) async fn serve(
 }
 
 /// What captures and accounts for the pods of the node.
-type OfNode = (Arc<Keeper>, Arc<Flows>);
+type NodeServices = (Arc<Keeper>, Arc<Flows>);
 
-async fn call(stream: UnixStream, cluster: &Cluster, node: OfNode) -> io::Result<()> {
+async fn call(stream: UnixStream, cluster: &PodSource, node: NodeServices) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut limited = BufReader::new(reader.take(MAX_LINE));
     tokio::time::timeout(LINE_LIMIT, limited.read_line(&mut line)).await??;
-    let request: Request = serde_json::from_str(&line)?;
+    let request: PluginRequest = serde_json::from_str(&line)?;
     let answer = answer(request, cluster, node).await;
     let mut line = serde_json::to_string(&answer)?;
     line.push('\n');
     writer.write_all(line.as_bytes()).await
 }
 
-async fn answer(request: Request, cluster: &Cluster, node: OfNode) -> Answer {
+async fn answer(request: PluginRequest, cluster: &PodSource, node: NodeServices) -> PluginAnswer {
     let command = match request.command {
-        Command::Add => "add",
-        Command::Del => "del",
-        Command::Check => "check",
+        CniCommand::Add => "add",
+        CniCommand::Del => "del",
+        CniCommand::Check => "check",
     };
     let metrics = Arc::clone(&node.0.metrics);
     let answer = match decide(request, cluster, node).await {
-        Ok(backend) => Answer { backend, error: None },
-        Err(why) => Answer { backend: None, error: Some(why) },
+        Ok(backend) => PluginAnswer { backend, error: None },
+        Err(why) => PluginAnswer { backend: None, error: Some(why) },
     };
     let result = match (&answer.error, &answer.backend) {
         (Some(_), _) => "failed",
@@ -96,12 +96,12 @@ async fn answer(request: Request, cluster: &Cluster, node: OfNode) -> Answer {
 
 /// Carries out a request. Returns the name of the backend that captures the pod, if one does.
 async fn decide(
-    request: Request,
-    cluster: &Cluster,
-    (keeper, flows): OfNode,
+    request: PluginRequest,
+    cluster: &PodSource,
+    (keeper, flows): NodeServices,
 ) -> Result<Option<String>, String> {
     let (namespace, name, uid) = (&request.namespace, &request.pod, request.uid.as_deref());
-    if request.command == Command::Del {
+    if request.command == CniCommand::Del {
         let Some(uid) = request.uid else { return Ok(None) };
         blocking(move || keeper.delete(&uid, &request.container)).await;
         return Ok(None);
@@ -121,7 +121,7 @@ async fn decide(
     if let Some(uid) = request.uid {
         pod.uid = uid;
     }
-    if request.command == Command::Check {
+    if request.command == CniCommand::Check {
         let uid = pod.uid;
         let captured = blocking(move || keeper.is_captured(&uid)).await;
         return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
@@ -142,7 +142,7 @@ async fn decide(
 
 /// A pod that the API server has not reported. From its volumes the plugin knows that it has a proxy; the
 /// rest is assumed.
-fn assumed(request: &Request) -> Option<Pod> {
+fn assumed(request: &PluginRequest) -> Option<Pod> {
     Some(Pod {
         namespace: request.namespace.clone(),
         name: request.pod.clone(),
@@ -153,7 +153,7 @@ fn assumed(request: &Request) -> Option<Pod> {
         flows: None,
         flow_budget: None,
         ended: false,
-        capture: Ok(Choice::Auto),
+        capture: Ok(CaptureChoice::Auto),
         datagrams: Ok(Default::default()),
         own_users: false,
         sysctls: false,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use leno_flows::Settings;
-use leno_kube::{Api, Client, Event, Report, Selection, watch};
+use leno_flows::LedgerSettings;
+use leno_kube::{Api, Client, Event, WatchReport, WatchSelection, watch};
 use leno_resources::{FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION, flow_size};
 
 use crate::flows::Flows;
@@ -24,7 +24,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// The settings to start with, so that a table which an earlier agent made larger is not made smaller meanwhile. If the API
 /// server does not answer soon they are the usual ones.
-pub(crate) async fn at_start(client: &Client, node: &str, usual: Settings) -> Settings {
+pub(crate) async fn at_start(client: &Client, node: &str, usual: LedgerSettings) -> LedgerSettings {
     let nodes = Api::<Node>::all(client.clone());
     let asked = tokio::time::timeout(ASK_LIMIT, nodes.get_opt(node)).await;
     let found = asked.ok().and_then(Result::ok).flatten();
@@ -34,16 +34,17 @@ pub(crate) async fn at_start(client: &Client, node: &str, usual: Settings) -> Se
 }
 
 /// Applies each change of the annotations until the process ends.
-pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usual: Settings) {
+pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usual: LedgerSettings) {
     let fields = format!("metadata.name={node}");
-    let selection = Selection { fields, longest_wait: LONGEST_WAIT, ..Selection::default() };
+    let selection =
+        WatchSelection { fields, longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
     let mut reports = pin!(watch(Api::<Node>::all(client), selection));
     let mut refused = None;
     while let Some(report) = reports.next().await {
         let node = match report {
-            Report::Event(Event::Apply(node) | Event::InitApply(node)) => node,
-            Report::Event(_) | Report::Resumed => continue,
-            Report::Failed(error) => {
+            WatchReport::Event(Event::Apply(node) | Event::InitApply(node)) => node,
+            WatchReport::Event(_) | WatchReport::Resumed => continue,
+            WatchReport::Failed(error) => {
                 let error = leno_program::chain(&error);
                 tracing::warn!(error, "the node's annotations cannot be followed; tried again");
                 continue;
@@ -68,7 +69,10 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
 }
 
 /// The settings with the sizes of these annotations.
-fn sizes(annotations: &BTreeMap<String, String>, usual: Settings) -> Result<Settings, String> {
+fn sizes(
+    annotations: &BTreeMap<String, String>,
+    usual: LedgerSettings,
+) -> Result<LedgerSettings, String> {
     let size = |key: &str| {
         let size = annotations.get(key).map(|text| flow_size(key, text));
         size.transpose().map_err(|why| format!("{key}: {why}"))
@@ -79,23 +83,26 @@ fn sizes(annotations: &BTreeMap<String, String>, usual: Settings) -> Result<Sett
 
 #[cfg(test)]
 mod tests {
-    use leno_flows::{Sizes, Source};
+    use leno_flows::{FlowMetricsSource, FlowSizes};
 
     use super::*;
 
     #[test]
     fn annotations_of_the_node_win_over_the_chart_and_are_bounded() {
-        let usual = Settings {
-            source: Source::Sockets,
-            sizes: Sizes::new(32_768, 512).unwrap(),
+        let usual = LedgerSettings {
+            source: FlowMetricsSource::Sockets,
+            sizes: FlowSizes::new(32_768, 512).unwrap(),
             budget: None,
         };
         let of = |key: &str, value: &str| {
             let annotations = [(key.to_owned(), value.to_owned())].into();
             sizes(&annotations, usual).map(|settings| settings.sizes)
         };
-        assert_eq!(of("leno.dev/flow-map-size", "65536"), Ok(Sizes::new(65_536, 512).unwrap()));
-        assert_eq!(of("leno.dev/flow-ring-size", "1024"), Ok(Sizes::new(32_768, 1024).unwrap()));
+        assert_eq!(of("leno.dev/flow-map-size", "65536"), Ok(FlowSizes::new(65_536, 512).unwrap()));
+        assert_eq!(
+            of("leno.dev/flow-ring-size", "1024"),
+            Ok(FlowSizes::new(32_768, 1024).unwrap())
+        );
         assert_eq!(of("other", "x"), Ok(usual.sizes));
         let refused = of("leno.dev/flow-map-size", "2000000").unwrap_err();
         assert!(

@@ -31,8 +31,8 @@ use leno_handover::{
     AsyncChannel, Channel, MAX_MEMBERS, Member, PlacedPod, Placement, PlacementReport,
 };
 use leno_supervise::{
-    Credentials, Error, Group, Happened, Joining, NodeProxyHost, Promotion, PromotionRules,
-    Running, Stop, Tether,
+    Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials, Promotion,
+    PromotionRules, RunningProcess, StopStage, Tether,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -42,12 +42,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 
-use crate::config::Supervise;
+use crate::config::SuperviseFlags;
 
 mod page;
 mod promotion;
 
-use page::Counts;
+use page::SupervisorCounts;
 use promotion::NextGroup;
 
 /// The pause before the agent's socket is tried again.
@@ -74,7 +74,7 @@ const SERVING_PATIENCE: Duration = Duration::from_secs(30);
 const PREFIX: &str = "LENO_";
 
 /// The pods that are served, and their groups.
-struct Served {
+struct ServedPodTable {
     program: PathBuf,
     token: PathBuf,
     /// How long streams may go on in processes of this supervisor while another one serves their pods.
@@ -86,12 +86,12 @@ struct Served {
     joined: u64,
     /// Pods that have left, until what was under way for them has ended.
     leaving: BTreeMap<u64, LeavingPod>,
-    ending: Ending,
+    ending: OwnEnding,
     /// The agent that is connected knows of another supervisor that is to take over.
     has_successor: bool,
     /// An update of the supervisors may go on from this one.
     was_ready: bool,
-    counts: Rc<Counts>,
+    counts: Rc<SupervisorCounts>,
     /// Notified when a pod leaves, and when nothing is under way for it any more.
     changed: Rc<Notify>,
 }
@@ -122,7 +122,7 @@ struct LeavingPod {
 
 /// Whether this supervisor was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum OwnEnding {
     No,
     /// It serves its pods until another supervisor does.
     Serves,
@@ -131,22 +131,22 @@ enum Ending {
 }
 
 /// Starts the processes of a group.
-struct Host {
+struct SupervisorHost {
     program: PathBuf,
-    counts: Rc<Counts>,
+    counts: Rc<SupervisorCounts>,
 }
 
-type Shared = Rc<RefCell<Served>>;
+type SharedPods = Rc<RefCell<ServedPodTable>>;
 
 /// Runs until SIGTERM or SIGINT; its processes end then.
-pub(crate) fn run(flags: Supervise) -> anyhow::Result<()> {
+pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
     let promotion = flags.promotion();
     let program = match flags.proxy_binary {
         Some(program) => program,
         None => std::env::current_exe()?.with_file_name("leno-proxy"),
     };
     let handover = Duration::from_secs(flags.handover_timeout_s);
-    let served = Served::new(program, flags.token, (handover, promotion));
+    let served = ServedPodTable::new(program, flags.token, (handover, promotion));
     let served = Rc::new(RefCell::new(served));
     // On this thread alone: the processes are tied to the thread that starts them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -180,9 +180,9 @@ pub(crate) fn run(flags: Supervise) -> anyhow::Result<()> {
 
 /// Has another supervisor take the pods over, then finishes what is under way, for as long as this pod's grace permits.
 /// The listeners stay with the brokers.
-async fn finish(served: &Shared) {
+async fn finish(served: &SharedPods) {
     tracing::info!(pods = served.borrow().pods.len(), "is to end");
-    announce(served, Ending::Serves).await;
+    announce(served, OwnEnding::Serves).await;
     let longest = served.borrow().longest_handover();
     tokio::select! {
         // Nothing is under way for one that is not served here, either.
@@ -190,7 +190,7 @@ async fn finish(served: &Shared) {
         () = until_alone(served) => {}
         () = tokio::time::sleep(longest) => {}
     }
-    announce(served, Ending::Finishes).await;
+    announce(served, OwnEnding::Finishes).await;
     let left: Vec<String> = served.borrow().pods.keys().cloned().collect();
     if !left.is_empty() {
         tracing::warn!(
@@ -207,7 +207,7 @@ async fn finish(served: &Shared) {
 }
 
 /// Waits until no other supervisor is to be expected any more.
-async fn until_alone(served: &Shared) {
+async fn until_alone(served: &SharedPods) {
     loop {
         let expects = served.borrow().expects();
         let changes = until(served, |served| served.expects() != expects);
@@ -222,7 +222,7 @@ async fn until_alone(served: &Shared) {
 }
 
 /// Tells the agent that this supervisor ends. The next connection tells it as well.
-async fn announce(served: &Shared, ending: Ending) {
+async fn announce(served: &SharedPods, ending: OwnEnding) {
     served.borrow_mut().ending = ending;
     let agent = served.borrow().agent.clone();
     if let (Some(agent), Some(report)) = (agent, ending.report())
@@ -232,7 +232,7 @@ async fn announce(served: &Shared, ending: Ending) {
     }
 }
 
-async fn until(served: &Shared, holds: impl Fn(&Served) -> bool) {
+async fn until(served: &SharedPods, holds: impl Fn(&ServedPodTable) -> bool) {
     let changed = Rc::clone(&served.borrow().changed);
     loop {
         let notified = changed.notified();
@@ -244,7 +244,7 @@ async fn until(served: &Shared, holds: impl Fn(&Served) -> bool) {
 }
 
 /// Follows the agent of the node, and each that comes after it.
-async fn follow(served: &Shared, socket: &Path, began_ms: u64) {
+async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
     let mut failing = false;
     loop {
         let met = async { meet(served, Channel::connect(socket)?, began_ms).await };
@@ -262,7 +262,7 @@ async fn follow(served: &Shared, socket: &Path, began_ms: u64) {
 }
 
 /// One agent, until it ends.
-async fn meet(served: &Shared, channel: Channel, began_ms: u64) -> io::Result<()> {
+async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Result<()> {
     let agent = Rc::new(AsyncChannel::new(channel)?);
     // Pods come and go below alone, so that none is missed.
     let (held, ending) = (served.borrow().held()?, served.borrow().ending);
@@ -301,8 +301,8 @@ async fn meet(served: &Shared, channel: Channel, began_ms: u64) -> io::Result<()
 }
 
 /// Has a process serve a pod, after the one of another supervisor if there is one.
-fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
-    if served.borrow().ending == Ending::Finishes {
+fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
+    if served.borrow().ending == OwnEnding::Finishes {
         // The agent gives it to another one when it learns that this one does not serve any more.
         return;
     }
@@ -362,7 +362,7 @@ fn serve(served: &Shared, pod: PlacedPod, orders: Channel, succeeds: bool) {
 
 /// Has the process of a group serve a pod by this broker.
 fn join(
-    served: &Shared,
+    served: &SharedPods,
     uid: &str,
     (key, broker): (&str, Channel),
     (number, succeeds): (u64, bool),
@@ -382,7 +382,7 @@ fn join(
             pod_uid: Some(pod.uid),
             kubelet: pod.kubelet,
         };
-        group.join(&of.name, Joining { member, broker, events, number, succeeds });
+        group.join(&of.name, JoiningMember { member, broker, events, number, succeeds });
         of.name.clone()
     };
     tokio::task::spawn_local(report(Rc::clone(served), (uid.to_owned(), number), name, happened));
@@ -390,10 +390,10 @@ fn join(
 
 /// Tells the agent what happens to a pod that has joined with this number. Ends with the group's record of its broker.
 async fn report(
-    served: Shared,
+    served: SharedPods,
     (uid, number): (String, u64),
     name: InstanceName,
-    mut happened: mpsc::UnboundedReceiver<Happened>,
+    mut happened: mpsc::UnboundedReceiver<MemberEvent>,
 ) {
     loop {
         let event = tokio::select! {
@@ -404,29 +404,31 @@ async fn report(
             }
         };
         let Some(happened) = event else { return };
-        if let Happened::Used(used) = happened {
+        if let MemberEvent::Used(used) = happened {
             promotion::has_used(&served, (&uid, number), used);
             continue;
         }
         tracing::info!(%name, ?happened, "node proxy");
-        if happened == Happened::Stalled {
+        if happened == MemberEvent::Stalled {
             promotion::has_stalled(&served, (&uid, number));
             continue;
         }
         let was_serving = served.borrow().pods.get(&uid).is_some_and(|pod| pod.serving);
-        if happened == Happened::Serving && promotion::arrives(&served, &uid, number) && was_serving
+        if happened == MemberEvent::Serving
+            && promotion::arrives(&served, &uid, number)
+            && was_serving
         {
             continue;
         }
         let agent = {
             let mut served = served.borrow_mut();
-            if happened == Happened::Lost {
+            if happened == MemberEvent::Lost {
                 served.counts.lost();
             }
             // It may have left, or have another broker by now.
             let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
             let Some(pod) = this else { continue };
-            pod.serving = happened == Happened::Serving;
+            pod.serving = happened == MemberEvent::Serving;
             if pod.serving {
                 pod.promotion.has_joined(Instant::now());
             }
@@ -434,9 +436,9 @@ async fn report(
             served.agent.clone()
         };
         let report = match happened {
-            Happened::Joined => PlacementReport::Served { uid: uid.clone() },
-            Happened::Serving => PlacementReport::Serving { uid: uid.clone() },
-            Happened::Lost | Happened::Stalled | Happened::Used(_) => continue,
+            MemberEvent::Joined => PlacementReport::Served { uid: uid.clone() },
+            MemberEvent::Serving => PlacementReport::Serving { uid: uid.clone() },
+            MemberEvent::Lost | MemberEvent::Stalled | MemberEvent::Used(_) => continue,
         };
         if let Some(agent) = agent
             && agent.send_within(PATIENCE, &report, &[]).await.is_err()
@@ -449,7 +451,7 @@ async fn report(
 
 /// Serves a pod no more: what is under way for it is finished, within a bound. `succeeded`: another process serves it; else it
 /// has ended, and so does what earlier processes finish for it.
-fn release(served: &Shared, uid: &str, succeeded: bool) {
+fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     if !succeeded {
         served.borrow().hurry(uid);
     }
@@ -462,7 +464,7 @@ fn release(served: &Shared, uid: &str, succeeded: bool) {
 
 /// Has the process of a group finish what is under way for a pod, within a bound.
 fn leave(
-    served: &Shared,
+    served: &SharedPods,
     (uid, name): (&str, InstanceName),
     (group, number): (String, u64),
     orders: Rc<Channel>,
@@ -504,11 +506,11 @@ fn leave(
 /// Ends the process of a group that has no member, unless another task still waits for one that leaves: it ends it then.
 async fn end(group: Rc<Group>) {
     if let Ok(group) = Rc::try_unwrap(group) {
-        group.end(Stop::All).await;
+        group.end(StopStage::All).await;
     }
 }
 
-impl Ending {
+impl OwnEnding {
     /// What an agent is told of it.
     fn report(self) -> Option<PlacementReport> {
         match self {
@@ -519,7 +521,7 @@ impl Ending {
     }
 }
 
-impl Served {
+impl ServedPodTable {
     fn new(
         program: PathBuf,
         token: PathBuf,
@@ -535,7 +537,7 @@ impl Served {
             agent: None,
             joined: 0,
             leaving: BTreeMap::new(),
-            ending: Ending::No,
+            ending: OwnEnding::No,
             has_successor: false,
             was_ready: false,
             counts: Rc::default(),
@@ -591,7 +593,7 @@ impl Served {
     fn changes_since(
         &self,
         held: &[(PlacementReport, Channel)],
-        ending: Ending,
+        ending: OwnEnding,
     ) -> Vec<PlacementReport> {
         let mut changes = Vec::new();
         if self.ending != ending {
@@ -632,7 +634,7 @@ impl Served {
                 }
                 None => {
                     let (program, counts) = (self.program.clone(), Rc::clone(&self.counts));
-                    let host = Host { program, counts };
+                    let host = SupervisorHost { program, counts };
                     self.groups.insert(key.clone(), (Rc::new(Group::start(&key, host)), 1));
                     return key;
                 }
@@ -641,10 +643,10 @@ impl Served {
     }
 }
 
-impl NodeProxyHost for Host {
+impl NodeProxyHost for SupervisorHost {
     type Error = Error;
 
-    fn start(&self, orders: Channel) -> Result<Running, Error> {
+    fn start(&self, orders: Channel) -> Result<RunningProcess, Error> {
         let settings = std::env::vars_os().filter(|(name, _)| is_setting(name));
         let mut command = Command::new(&self.program);
         command
@@ -653,14 +655,15 @@ impl NodeProxyHost for Host {
             .envs(settings)
             .stdin(Stdio::from(OwnedFd::from(orders)))
             .current_dir("/");
-        let (credentials, tether) = (Credentials::confined(PROXY_UID), Tether::to_this_process());
+        let (credentials, tether) =
+            (ProcessCredentials::confined(PROXY_UID), Tether::to_this_process());
         let prepare = move || {
             credentials.assume()?;
             tether.tie()
         };
         self.counts.started();
         // SAFETY: `prepare` makes system calls on numbers; it neither allocates nor takes a lock.
-        let started = unsafe { Running::spawn(command, prepare) };
+        let started = unsafe { RunningProcess::spawn(command, prepare) };
         started.map_err(|source| {
             let what = format!("cannot start {}", self.program.display());
             Error::Os { what, source }

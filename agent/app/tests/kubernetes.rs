@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use leno_charts::{NAMESPACE, Values};
 use leno_testkit_api::objects::pod;
-use leno_testkit_api::{Bed, Relay, binary, until};
+use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 /// The node of the agent.
@@ -106,7 +106,7 @@ fn of_node(name: &str, node: &str) -> Value {
 }
 
 /// A cluster with the agent's rights, and its token.
-async fn cluster(bed: &Bed) -> String {
+async fn cluster(bed: &TestApiServer) -> String {
     for name in [NAMESPACE, "shop"] {
         bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
             .await;
@@ -126,7 +126,7 @@ async fn cluster(bed: &Bed) -> String {
 }
 
 /// How often the agent has read all pods of its node.
-fn whole_reads(bed: &Bed) -> usize {
+fn whole_reads(bed: &TestApiServer) -> usize {
     let reads = bed.reads("leno-agent");
     assert!(reads.iter().all(|read| !read.is_list), "streams of the server's cache: {reads:?}");
     let own = |path: &str| match path {
@@ -143,7 +143,7 @@ fn whole_reads(bed: &Bed) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_costs_no_list_and_a_restart_of_the_api_server_one() {
     let Some(kube) = binary() else { return };
-    let mut bed = Bed::start(&kube).await;
+    let mut bed = TestApiServer::start(&kube).await;
     let token = cluster(&bed).await;
     let relay = Relay::start(bed.port).await;
     let kubeconfig = bed.kubeconfig("agent.kubeconfig", relay.port, &token);

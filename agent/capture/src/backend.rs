@@ -19,7 +19,7 @@ pub enum Backend {
 
 /// The value of `leno.dev/capture`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum CaptureChoice {
     /// The first backend that works, in the order of [`Backend::ALL`].
     #[default]
     Auto,
@@ -62,7 +62,7 @@ impl FromStr for Backend {
     }
 }
 
-impl FromStr for Choice {
+impl FromStr for CaptureChoice {
     type Err = UnknownBackend;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -70,7 +70,7 @@ impl FromStr for Choice {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for CaptureChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
@@ -86,8 +86,8 @@ mod tests {
     #[test]
     fn names_are_read_back() {
         for text in ["auto", "ebpf", "nftables", "iptables"] {
-            assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CaptureChoice>().unwrap().to_string(), text);
         }
-        assert!("tproxy".parse::<Choice>().is_err());
+        assert!("tproxy".parse::<CaptureChoice>().is_err());
     }
 }

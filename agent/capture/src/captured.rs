@@ -14,7 +14,7 @@ use crate::{command, ebpf, iptables, nftables, stand_in};
 /// Connections by how they were treated, keyed by the names of `leno_bpf::abi::Counter`. Netfilter counts
 /// fewer kinds than eBPF and adds two of its own; its counters restart at zero each time its rules are
 /// installed.
-pub type Counters = BTreeMap<&'static str, u64>;
+pub type CaptureCounters = BTreeMap<&'static str, u64>;
 
 /// SYNs from outside that bypassed netfilter's redirection, for example after a forged ACK with the same
 /// addresses and ports. eBPF has no such counter: its decision does not depend on earlier packets.
@@ -28,7 +28,7 @@ pub(crate) const UNCAPTURED: [&str; 2] = [INBOUND_DROPPED_UNCAPTURED, OUTBOUND_D
 
 /// The workload to capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
+pub struct CaptureTarget {
     /// Its name, unique among the captured workloads of the machine: letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// Its network namespace, as a file in `/run/netns` or `/proc/<pid>/ns/net`.
@@ -57,7 +57,7 @@ pub struct Workload {
 #[derive(Debug)]
 #[must_use = "a captured workload stays captured until it is released"]
 pub struct Captured {
-    workload: Workload,
+    workload: CaptureTarget,
     state: State,
 }
 
@@ -81,7 +81,7 @@ enum Rules {
 ///
 /// # Errors
 /// If the backend does not work here, or a path of the workload is invalid. Nothing is captured then.
-pub fn capture(backend: Backend, workload: &Workload) -> Result<Captured, Error> {
+pub fn capture(backend: Backend, workload: &CaptureTarget) -> Result<Captured, Error> {
     if workload.datagrams.is_on() && backend != Backend::Ebpf {
         return Err(Error::Datagrams(backend));
     }
@@ -119,7 +119,7 @@ pub fn prune(keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// When something cannot be removed; calling again tries again.
-pub fn let_pass(backend: Backend, workload: &Workload) -> Result<(), Error> {
+pub fn let_pass(backend: Backend, workload: &CaptureTarget) -> Result<(), Error> {
     if backend != Backend::Ebpf {
         return Ok(());
     }
@@ -132,7 +132,7 @@ pub fn let_pass(backend: Backend, workload: &Workload) -> Result<(), Error> {
 ///
 /// # Errors
 /// When something cannot be removed; calling again tries again.
-pub fn release(backend: Backend, workload: &Workload) -> Result<(), Error> {
+pub fn release(backend: Backend, workload: &CaptureTarget) -> Result<(), Error> {
     let rules = match backend {
         Backend::Ebpf => {
             let found = Instance::open(&PinRoot::find()?, &workload.name)?;
@@ -153,7 +153,7 @@ impl Captured {
     ///
     /// # Errors
     /// When bpffs cannot be read.
-    pub fn adopt(workload: &Workload) -> Result<Option<Self>, Error> {
+    pub fn adopt(workload: &CaptureTarget) -> Result<Option<Self>, Error> {
         let found = Instance::open(&PinRoot::find()?, &workload.name)?;
         let captured = |instance| Self { workload: workload.clone(), state: State::Ebpf(instance) };
         Ok(found.map(captured))
@@ -172,7 +172,7 @@ impl Captured {
 
     /// The workload that is captured.
     #[must_use]
-    pub fn workload(&self) -> &Workload {
+    pub fn workload(&self) -> &CaptureTarget {
         &self.workload
     }
 
@@ -198,10 +198,12 @@ impl Captured {
     ///
     /// # Errors
     /// If the counters cannot be read.
-    pub fn counters(&self) -> Result<Counters, Error> {
+    pub fn counters(&self) -> Result<CaptureCounters, Error> {
         match &self.state {
             State::Ebpf(instance) => ebpf::counters(instance),
-            State::Netfilter { installed: false, .. } | State::Released(_) => Ok(Counters::new()),
+            State::Netfilter { installed: false, .. } | State::Released(_) => {
+                Ok(CaptureCounters::new())
+            }
             State::Netfilter { rules, .. } => {
                 command::inside(&self.workload.netns, || match rules {
                     Rules::Nftables => nftables::counters(),
@@ -216,7 +218,7 @@ impl Captured {
     ///
     /// # Errors
     /// If the backend refuses; either the old or the new programs or rules are in place then.
-    pub fn upgrade(&mut self, workload: &Workload) -> Result<(), Error> {
+    pub fn upgrade(&mut self, workload: &CaptureTarget) -> Result<(), Error> {
         let backend = self.backend();
         if workload.datagrams.is_on() && backend != Backend::Ebpf {
             return Err(Error::Datagrams(backend));

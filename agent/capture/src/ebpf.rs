@@ -1,30 +1,30 @@
 //! Capture by kernel programs.
 
 use leno_bpf::abi::DatagramCapture;
-use leno_bpf::{Instance, Options, PinRoot, Target};
+use leno_bpf::{Instance, InstanceOptions, InstanceTarget, PinRoot};
 use leno_types::{Datagrams, ports};
 
-use crate::captured::{Counters, Workload};
+use crate::captured::{CaptureCounters, CaptureTarget};
 use crate::error::Error;
 
 /// Attaches the programs.
-pub(crate) fn capture(workload: &Workload) -> Result<Instance, Error> {
+pub(crate) fn capture(workload: &CaptureTarget) -> Result<Instance, Error> {
     let root = PinRoot::find()?;
     Ok(Instance::attach(&root, &target(workload), &options(workload))?)
 }
 
 /// Replaces the attached programs by those of this build, with new settings.
-pub(crate) fn upgrade(instance: &Instance, workload: &Workload) -> Result<(), Error> {
+pub(crate) fn upgrade(instance: &Instance, workload: &CaptureTarget) -> Result<(), Error> {
     Ok(instance.upgrade(&target(workload), &options(workload))?)
 }
 
 /// The programs' counters.
-pub(crate) fn counters(instance: &Instance) -> Result<Counters, Error> {
+pub(crate) fn counters(instance: &Instance) -> Result<CaptureCounters, Error> {
     Ok(instance.counters()?.iter().collect())
 }
 
-fn target(workload: &Workload) -> Target<'_> {
-    Target {
+fn target(workload: &CaptureTarget) -> InstanceTarget<'_> {
+    InstanceTarget {
         owner: &workload.name,
         cgroup: &workload.cgroup,
         proxy_cgroup: &workload.proxy_cgroup,
@@ -33,8 +33,8 @@ fn target(workload: &Workload) -> Target<'_> {
     }
 }
 
-fn options(workload: &Workload) -> Options {
-    Options {
+fn options(workload: &CaptureTarget) -> InstanceOptions {
+    InstanceOptions {
         outbound_port: ports::OUTBOUND,
         inbound_port: ports::INBOUND,
         admin_port: ports::ADMIN,

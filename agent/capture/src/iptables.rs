@@ -8,7 +8,8 @@ use leno_bpf::abi::Counter;
 use leno_types::ports;
 
 use crate::captured::{
-    Counters, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED, UNCAPTURED, Workload,
+    CaptureCounters, CaptureTarget, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED,
+    UNCAPTURED,
 };
 use crate::command::run;
 use crate::error::Error;
@@ -69,7 +70,7 @@ impl Family {
 }
 
 /// Installs the rules in place of older ones; if one family fails, both are removed.
-pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
+pub(crate) fn install(workload: &CaptureTarget) -> Result<(), Error> {
     let all = Family::all().iter().try_for_each(|family| {
         let mut script = String::new();
         for table in TABLES {
@@ -105,8 +106,8 @@ pub(crate) fn remove() -> Result<(), Error> {
 }
 
 /// Reads the counters of the rules with Leno's comments; both families are added up.
-pub(crate) fn counters() -> Result<Counters, Error> {
-    let mut counters = Counters::new();
+pub(crate) fn counters() -> Result<CaptureCounters, Error> {
+    let mut counters = CaptureCounters::new();
     for family in Family::all() {
         for table in TABLES {
             add_counters(&mut counters, &family.save(table)?);
@@ -127,7 +128,7 @@ fn raw_rules() -> String {
 
 /// Redirects inbound and outbound connections. Matches only SYNs: conntrack would translate the next packet of a
 /// connection that was open before like the first packet of a new one.
-fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
+fn nat_rules(family: Family, workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_INBOUND - [0:0]\n:LENO_OUTBOUND - [0:0]\n\
                      -A PREROUTING -p tcp --syn -j LENO_INBOUND\n-A OUTPUT -p tcp --syn -j LENO_OUTBOUND\n"
         .to_owned();
@@ -156,7 +157,7 @@ fn nat_rules(family: Family, workload: &Workload) -> Result<String, Error> {
 /// Drops SYNs that were not redirected. Conntrack decides on the translation at a connection's first packet and
 /// keeps to it, and any client can send a first packet that is not a SYN. These rules are inserted before those
 /// of other programs, because an accepted packet skips the rest of the table.
-fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
+fn filter_rules(family: Family, workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_INPUT - [0:0]\n:LENO_OUTPUT - [0:0]\n\
                      -I INPUT -p tcp --syn -j LENO_INPUT\n-I OUTPUT -p tcp --syn -j LENO_OUTPUT\n\
                      -A LENO_INPUT -i lo -j RETURN\n"
@@ -177,7 +178,7 @@ fn filter_rules(family: Family, workload: &Workload) -> Result<String, Error> {
 
 /// Lets nothing use link-local IPv6 except ICMPv6, which neighbour discovery needs, and packets of connections
 /// that were permitted. The jumps are inserted, so these chains run before the table's other rules.
-fn link_local_rules(workload: &Workload) -> Result<String, Error> {
+fn link_local_rules(workload: &CaptureTarget) -> Result<String, Error> {
     let mut rules = ":LENO_LINK_IN - [0:0]\n:LENO_LINK_OUT - [0:0]\n\
                      -I INPUT ! -i lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_IN\n\
                      -I OUTPUT ! -o lo -d fe80::/10 ! -p ipv6-icmp -j LENO_LINK_OUT\n\
@@ -201,7 +202,10 @@ fn link_local_rules(workload: &Workload) -> Result<String, Error> {
 
 /// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
 /// match the loopback condition too, since their destination is a loopback address by then.
-fn passed_outbound(family: Family, workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
+fn passed_outbound(
+    family: Family,
+    workload: &CaptureTarget,
+) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = Vec::new();
     passed.push((format!("-d {}", family.loopback()), Counter::OutboundPassedLocal));
     let proxy = format!("-m owner --uid-owner {}", workload.proxy_uid);
@@ -246,7 +250,7 @@ fn removal(saved: &str) -> String {
 }
 
 /// Parses lines of the form `[packets:bytes] -A CHAIN ... --comment "leno:NAME" ...`.
-fn add_counters(counters: &mut Counters, saved: &str) {
+fn add_counters(counters: &mut CaptureCounters, saved: &str) {
     for line in saved.lines() {
         let packets = line.strip_prefix('[').and_then(|rest| rest.split(':').next());
         let Some(Ok(packets)) = packets.map(str::parse::<u64>) else { continue };
@@ -278,9 +282,9 @@ mod tests {
 
     #[test]
     fn counters_are_read_from_comments() {
-        let mut counters = Counters::new();
+        let mut counters = CaptureCounters::new();
         add_counters(&mut counters, SAVED);
         add_counters(&mut counters, SAVED);
-        assert_eq!(counters, Counters::from([("inbound_captured", 4)]));
+        assert_eq!(counters, CaptureCounters::from([("inbound_captured", 4)]));
     }
 }

@@ -3,9 +3,9 @@
 use leno_types::ports;
 use serde::Serialize;
 
-use crate::captured::Workload;
+use crate::captured::CaptureTarget;
 
-/// The traffic that a [`Workload`]'s capture leaves alone under every backend. Traffic other than
+/// The traffic that a [`CaptureTarget`]'s capture leaves alone under every backend. Traffic other than
 /// TCP is never captured and not listed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
@@ -17,7 +17,7 @@ pub struct LeftOut {
     pub user: u32,
 }
 
-impl Workload {
+impl CaptureTarget {
     /// The traffic that this workload's capture leaves alone.
     #[must_use]
     pub fn left_out(&self) -> LeftOut {

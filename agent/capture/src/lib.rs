@@ -1,6 +1,6 @@
 //! Steers a workload's traffic into its proxy, by eBPF, nftables or iptables.
 //!
-//! A [`Workload`] is a network namespace, and a cgroup that contains the proxy's cgroup. [`capture`] routes
+//! A [`CaptureTarget`] is a network namespace, and a cgroup that contains the proxy's cgroup. [`capture`] routes
 //! every TCP connection from and to it through its proxy; [`Captured::release`] undoes that. Under every
 //! [`Backend`]:
 //!
@@ -26,7 +26,7 @@
 //! | 15001, 15006 from outside | refused | dropped |
 //! | cost | none per packet | connection tracking |
 //!
-//! [`Report::probe`] finds out which backends a machine can use by loading them, never by the kernel's
+//! [`ProbeReport::probe`] finds out which backends a machine can use by loading them, never by the kernel's
 //! version; [`Preflight`] tries each program by itself. This crate starts no processes of the mesh and does not know what a service is.
 
 mod backend;
@@ -44,12 +44,12 @@ mod preflight;
 mod probe;
 mod stand_in;
 
-pub use backend::{Backend, Choice, UnknownBackend};
-pub use captured::{Captured, Counters, Workload, capture, let_pass, prune, release};
+pub use backend::{Backend, CaptureChoice, UnknownBackend};
+pub use captured::{CaptureCounters, CaptureTarget, Captured, capture, let_pass, prune, release};
 pub use cgroup::{cgroup2_root, unmount_shared, unmount_unused};
 pub use error::Error;
 pub use left_out::LeftOut;
 pub use mark::{is_marked, mark, unmark};
 pub use open_ways::{OpenWay, OpenWays, Way, open_ways};
 pub use preflight::Preflight;
-pub use probe::{BackendReport, Capability, Report};
+pub use probe::{BackendReport, Capability, ProbeReport};

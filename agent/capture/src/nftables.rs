@@ -7,7 +7,8 @@ use leno_bpf::abi::Counter;
 use leno_types::ports;
 
 use crate::captured::{
-    Counters, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED, UNCAPTURED, Workload,
+    CaptureCounters, CaptureTarget, INBOUND_DROPPED_UNCAPTURED, OUTBOUND_DROPPED_UNCAPTURED,
+    UNCAPTURED,
 };
 use crate::command::run;
 use crate::error::Error;
@@ -37,7 +38,7 @@ const LINK_LOCAL: &str =
 const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
 
 /// Installs the rules in one transaction, in place of older ones.
-pub(crate) fn install(workload: &Workload) -> Result<(), Error> {
+pub(crate) fn install(workload: &CaptureTarget) -> Result<(), Error> {
     run("nft", &["-f", "-"], &ruleset(workload)?).map(drop)
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn remove() -> Result<(), Error> {
 }
 
 /// Reads the named counters.
-pub(crate) fn counters() -> Result<Counters, Error> {
+pub(crate) fn counters() -> Result<CaptureCounters, Error> {
     let listing = run("nft", &["list", "counters", "table", "inet", "leno"], "")?;
     Ok(parse_counters(&listing))
 }
@@ -62,7 +63,7 @@ fn empty() -> String {
 /// decides on the translation at the first packet and keeps to it, and any client can send a first packet that
 /// begins no connection: the chains `entered` and `left` drop a SYN that such an entry exempted from redirection.
 /// Connections over lo never traverse the nat hook of prerouting as new ones, but the rules do not rely on it.
-fn ruleset(workload: &Workload) -> Result<String, Error> {
+fn ruleset(workload: &CaptureTarget) -> Result<String, Error> {
     let (outbound, inbound, admin) = (ports::OUTBOUND, ports::INBOUND, ports::ADMIN);
     let (mut passed, mut unchecked) = (String::new(), String::new());
     for (condition, counter) in passed_outbound(workload)? {
@@ -127,7 +128,7 @@ fn ruleset(workload: &Workload) -> Result<String, Error> {
 
 /// The conditions for outbound packets that bypass the proxy, each with the counter for it. Redirected packets
 /// match the loopback condition too, since their destination is a loopback address by then.
-fn passed_outbound(workload: &Workload) -> Result<Vec<(String, Counter)>, Error> {
+fn passed_outbound(workload: &CaptureTarget) -> Result<Vec<(String, Counter)>, Error> {
     let mut passed = vec![
         ("ip daddr 127.0.0.0/8".to_owned(), Counter::OutboundPassedLocal),
         ("ip6 daddr ::1".to_owned(), Counter::OutboundPassedLocal),
@@ -152,8 +153,8 @@ fn counted() -> impl Iterator<Item = &'static str> {
 }
 
 /// Parses `counter NAME {` and, on the next line, `packets N bytes N`.
-fn parse_counters(listing: &str) -> Counters {
-    let mut counters = Counters::new();
+fn parse_counters(listing: &str) -> CaptureCounters {
+    let mut counters = CaptureCounters::new();
     let mut current = None;
     for line in listing.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -178,6 +179,6 @@ mod tests {
     fn counters_are_read_from_a_listing() {
         let listing = "table inet leno {\n\tcounter outbound_captured {\n\t\tpackets 3 bytes 180\n\
                        \t}\n\tcounter other {\n\t\tpackets 9 bytes 9\n\t}\n}\n";
-        assert_eq!(parse_counters(listing), Counters::from([("outbound_captured", 3)]));
+        assert_eq!(parse_counters(listing), CaptureCounters::from([("outbound_captured", 3)]));
     }
 }

@@ -9,7 +9,7 @@ use leno_types::Datagrams;
 use serde::Serialize;
 
 use crate::backend::Backend;
-use crate::captured::Workload;
+use crate::captured::CaptureTarget;
 
 mod connections;
 mod processes;
@@ -109,7 +109,7 @@ impl Way {
 /// The ways that are open to a captured workload. `processes`: its process ids, also the proxy's if the proxy has no
 /// control group of its own. Needs the right to read them, as root has.
 #[must_use]
-pub fn open_ways(backend: Backend, workload: &Workload, processes: &[u32]) -> OpenWays {
+pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) -> OpenWays {
     let mut open = OpenWays::default();
     open.ways.push(Way::Datagrams.open_by(uncarried(workload.datagrams)));
     match fs::read_to_string("/proc/net/protocols") {

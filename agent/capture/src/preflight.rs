@@ -5,15 +5,15 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use leno_bpf::hooks::{self, Others, Part, ProgramTrial, Sharing};
-use leno_checks::{Check, Finding, is_well};
+use leno_bpf::hooks::{self, HookSharing, OtherPrograms, ProgramRole, ProgramTrial};
+use leno_checks::{Check, CheckResult, is_well};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::error::{self, Error};
-use crate::probe::{self, BackendReport, Report};
+use crate::probe::{self, BackendReport, ProbeReport};
 
 /// Where file systems are mounted for the trial, in a mount namespace that ends with it: a directory that
 /// every root has, and that the trial does not use.
@@ -27,7 +27,7 @@ pub struct Preflight {
     /// Whether nothing that is needed is missing.
     pub ready: bool,
     /// Every finding.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckResult>,
     /// How many instructions the verifier followed, by the subject of the program's finding, if the kernel
     /// reports it (since Linux 5.16).
     pub verified_instructions: BTreeMap<String, u32>,
@@ -38,7 +38,7 @@ impl Preflight {
     /// call.
     #[must_use]
     pub fn run() -> Self {
-        let report = Report::probe();
+        let report = ProbeReport::probe();
         let mut findings = vec![kernel(&report), btf(&report), capabilities(&report)];
         let mut verified_instructions = BTreeMap::new();
         match in_namespaces(try_in_namespaces) {
@@ -59,7 +59,7 @@ struct Trial {
     cgroup2: Result<(), Error>,
     bpffs: Result<(), Error>,
     hooks: Vec<ProgramTrial>,
-    others: Vec<Others>,
+    others: Vec<OtherPrograms>,
 }
 
 /// A control group without processes; removed when dropped.
@@ -120,7 +120,7 @@ impl Trial {
         counts.collect()
     }
 
-    fn findings(&self, report: &Report) -> Vec<Finding> {
+    fn findings(&self, report: &ProbeReport) -> Vec<CheckResult> {
         let mut all = vec![
             mounted("cgroup2", &report.cgroup2, &self.cgroup2, report),
             mounted("bpffs", &report.bpffs, &self.bpffs, report),
@@ -138,24 +138,24 @@ fn program(subject: impl Into<String>) -> Check {
 }
 
 /// What captures if the kernel programs cannot; `None` if nothing does.
-fn stand_in(report: &Report) -> Option<Backend> {
+fn stand_in(report: &ProbeReport) -> Option<Backend> {
     let usable = report.backends.iter().filter(|one| one.usable && one.backend != Backend::Ebpf);
     usable.map(|one| one.backend).next()
 }
 
 /// A finding about something that capture by eBPF needs.
-fn lacks_capture(check: Check, why: &str, report: &Report) -> Finding {
+fn lacks_capture(check: Check, why: &str, report: &ProbeReport) -> CheckResult {
     match stand_in(report) {
         Some(backend) => check.warning(format!("{why}; {backend} captures in its place")),
         None => check.bad(format!("{why}; nothing captures in its place")),
     }
 }
 
-fn kernel(report: &Report) -> Finding {
+fn kernel(report: &ProbeReport) -> CheckResult {
     Check::new("kernel", "Which kernel runs here?").good(report.kernel.clone())
 }
 
-fn btf(report: &Report) -> Finding {
+fn btf(report: &ProbeReport) -> CheckResult {
     let check = Check::new("BTF", "Does the kernel describe its types?");
     if report.btf {
         return check.good("the kernel describes its types");
@@ -164,7 +164,7 @@ fn btf(report: &Report) -> Finding {
     lacks_capture(check, why, report).remedy("use one with CONFIG_DEBUG_INFO_BTF=y")
 }
 
-fn capabilities(report: &Report) -> Finding {
+fn capabilities(report: &ProbeReport) -> CheckResult {
     let check = Check::new("capabilities", "Does this process have those that capture needs?");
     let lacking = report.capabilities.iter().filter(|one| !one.held).map(|one| one.name);
     let lacking: Vec<&str> = lacking.collect();
@@ -178,7 +178,12 @@ fn file_system(kind: &str) -> Check {
     Check::new(kind, "Can this file system be mounted?")
 }
 
-fn mounted(kind: &str, place: &str, tried: &Result<(), Error>, report: &Report) -> Finding {
+fn mounted(
+    kind: &str,
+    place: &str,
+    tried: &Result<(), Error>,
+    report: &ProbeReport,
+) -> CheckResult {
     match tried {
         Ok(()) => file_system(kind).good(place),
         Err(error) => lacks_capture(file_system(kind), &error.chain(), report),
@@ -189,7 +194,7 @@ fn subject(tried: &ProgramTrial) -> String {
     format!("{} ({})", tried.hook, tried.program)
 }
 
-fn hook(tried: &ProgramTrial, report: &Report) -> Finding {
+fn hook(tried: &ProgramTrial, report: &ProbeReport) -> CheckResult {
     let check = program(subject(tried));
     let by = tried.stand_in.map(|one| format!(" by {one}, in place of tcx")).unwrap_or_default();
     match &tried.outcome {
@@ -198,21 +203,21 @@ fn hook(tried: &ProgramTrial, report: &Report) -> Finding {
         Err(error) => {
             let why = error.reason();
             match tried.part {
-                Part::Capture => lacks_capture(check, &why, report),
-                Part::Flows if tried.hook == "tc" => check.warning(format!(
+                ProgramRole::Capture => lacks_capture(check, &why, report),
+                ProgramRole::Flows if tried.hook == "tc" => check.warning(format!(
                     "{why}; `leno.dev/flow-metrics: packets` counts sockets instead"
                 )),
-                Part::Flows if tried.hook.starts_with("tp_btf/") => {
+                ProgramRole::Flows if tried.hook.starts_with("tp_btf/") => {
                     check.warning(format!("{why}; dropped packets are not counted"))
                 }
-                Part::Flows => check.warning(format!("{why}; flows are not accounted for")),
+                ProgramRole::Flows => check.warning(format!("{why}; flows are not accounted for")),
             }
         }
     }
 }
 
 /// What programs of others on a hook mean.
-fn shared(others: &Others, is_refused: bool) -> Finding {
+fn shared(others: &OtherPrograms, is_refused: bool) -> CheckResult {
     let subject = format!("others at {}", others.hook);
     let check = Check::new(subject, "Do programs of others share the hook with Leno's?");
     let names: Vec<String> =
@@ -220,27 +225,27 @@ fn shared(others: &Others, is_refused: bool) -> Finding {
     let names = names.join(", ");
     let owner = "have their owner attach them with BPF_F_ALLOW_MULTI";
     match others.sharing {
-        Sharing::All => check.good(format!(
+        HookSharing::All => check.good(format!(
             "{names}: run after Leno's, which are on control groups below; of a captured connection they see \
              127.0.0.1 or ::1 as its destination"
         )),
-        Sharing::Overridden => {
+        HookSharing::Overridden => {
             let text = "attached with BPF_F_ALLOW_OVERRIDE, so not run for workloads of Leno, whose programs are in \
                         their place";
             let finding = check.warning(format!("{names}: {text}"));
             finding.remedy(format!("if they are needed, {owner}"))
         }
-        Sharing::Exclusive if is_refused => {
+        HookSharing::Exclusive if is_refused => {
             let text = "attached for this machine alone, so the kernel refuses any other";
             check.warning(format!("{names}: {text}")).remedy(owner)
         }
-        Sharing::Exclusive => {
+        HookSharing::Exclusive => {
             check.good(format!("{names}: do not keep Leno's from being attached"))
         }
     }
 }
 
-fn jit() -> Finding {
+fn jit() -> CheckResult {
     let check = Check::new("JIT", "Does the kernel compile programs?");
     let path = "/proc/sys/net/core/bpf_jit_enable";
     match fs::read_to_string(path).map(|text| text.trim().to_owned()) {
@@ -254,7 +259,7 @@ fn jit() -> Finding {
 
 /// Whether the maps of one workload and of the usual table of flows can be made within the limits of this
 /// process.
-fn memory() -> Finding {
+fn memory() -> CheckResult {
     let check = Check::new("memory", "Is there memory for the maps of a workload and of flows?");
     let text = probe::read("/proc/self/limits");
     let limit = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -273,15 +278,15 @@ fn memory() -> Finding {
     }
 }
 
-fn run_times() -> Finding {
+fn run_times() -> CheckResult {
     let check = Check::new("run times", "Can the kernel measure what programs cost?");
-    match leno_bpf::Counting::start() {
+    match leno_bpf::RunTimeCounting::start() {
         Ok(_counting) => check.good("the kernel can measure what programs cost"),
         Err(error) => check.warning(format!("{}; programs run unmeasured", error::chain(&error))),
     }
 }
 
-fn cookies() -> Finding {
+fn cookies() -> CheckResult {
     let check = Check::new("namespace cookies", "Do network namespaces have cookies?");
     match leno_bpf::has_netns_cookies() {
         true => check.good("network namespaces have them"),
@@ -292,7 +297,7 @@ fn cookies() -> Finding {
     }
 }
 
-fn capture(report: &Report) -> Finding {
+fn capture(report: &ProbeReport) -> CheckResult {
     let check = Check::new("capture", "Can traffic be captured here?");
     match report.chosen {
         Some(Backend::Ebpf) => check.good(format!("ebpf: {}", report.why)),
@@ -305,7 +310,7 @@ fn capture(report: &Report) -> Finding {
 }
 
 /// Whether one backend works. Another one may stand in for it.
-fn backend(one: &BackendReport) -> Finding {
+fn backend(one: &BackendReport) -> CheckResult {
     let check = Check::new(one.backend.to_string(), "Can this backend capture here?");
     match one.usable {
         true => check.good(format!("usable: {}", one.reason)),
@@ -313,10 +318,10 @@ fn backend(one: &BackendReport) -> Finding {
     }
 }
 
-impl Report {
+impl ProbeReport {
     /// What `leno check` prints of it.
     #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
+    pub fn findings(&self) -> Vec<CheckResult> {
         let mut all = vec![
             kernel(self),
             btf(self),

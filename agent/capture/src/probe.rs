@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use leno_bpf::mounts;
 use serde::Serialize;
 
-use crate::backend::{Backend, Choice};
-use crate::captured::Workload;
+use crate::backend::{Backend, CaptureChoice};
+use crate::captured::CaptureTarget;
 use crate::error::Error;
 use crate::{cgroup, command, iptables, nftables};
 
@@ -18,7 +18,7 @@ const CAPABILITIES: &[(&str, u32)] =
 
 /// The result of a probe; `leno check` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ProbeReport {
     /// The kernel's release.
     pub kernel: String,
     /// Whether the kernel describes its types (BTF); the kernel programs are relocated by them when
@@ -58,7 +58,7 @@ pub struct BackendReport {
     pub reason: String,
 }
 
-impl Report {
+impl ProbeReport {
     /// Tries every backend: loads the kernel programs without attaching them, and installs the
     /// rules in new network namespaces. Nothing is left behind.
     #[must_use]
@@ -88,10 +88,10 @@ impl Report {
     ///
     /// # Errors
     /// [`Error::Unusable`] with the reason if that backend does not work here.
-    pub fn choose(&self, choice: Choice) -> Result<Backend, Error> {
+    pub fn choose(&self, choice: CaptureChoice) -> Result<Backend, Error> {
         match choice {
-            Choice::Auto => self.chosen.ok_or_else(|| Error::Unusable(self.why.clone())),
-            Choice::Only(wanted) => {
+            CaptureChoice::Auto => self.chosen.ok_or_else(|| Error::Unusable(self.why.clone())),
+            CaptureChoice::Only(wanted) => {
                 let report = self.backends.iter().find(|report| report.backend == wanted);
                 match report {
                     Some(report) if report.usable => Ok(wanted),
@@ -141,8 +141,8 @@ fn try_ebpf() -> Result<(), Error> {
 }
 
 /// A made-up workload, with values that make every rule appear.
-fn nobody() -> Workload {
-    Workload {
+fn nobody() -> CaptureTarget {
+    CaptureTarget {
         name: "probe".to_owned(),
         netns: PathBuf::new(),
         cgroup: PathBuf::new(),
@@ -159,7 +159,7 @@ fn nobody() -> Workload {
 fn bpffs() -> Result<Option<PathBuf>, Error> {
     let found = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
     let usual = ["/sys/fs/bpf", "/run/leno/bpf"].map(Path::new);
-    let used = |m: &mounts::Mount| {
+    let used = |m: &mounts::MountEntry| {
         m.kind == "bpf" && m.writable && usual.contains(&m.at.as_path()) && m.is_visible()
     };
     Ok(found.into_iter().find(used).map(|m| m.at))
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_choice_that_does_not_work_says_why() {
-        let report = Report {
+        let report = ProbeReport {
             kernel: String::new(),
             btf: false,
             cgroup2: String::new(),
@@ -231,8 +231,8 @@ mod tests {
             chosen: Some(Backend::Nftables),
             why: String::new(),
         };
-        assert_eq!(report.choose(Choice::Auto).unwrap(), Backend::Nftables);
-        let error = report.choose(Choice::Only(Backend::Ebpf)).unwrap_err().to_string();
+        assert_eq!(report.choose(CaptureChoice::Auto).unwrap(), Backend::Nftables);
+        let error = report.choose(CaptureChoice::Only(Backend::Ebpf)).unwrap_err().to_string();
         assert!(error.ends_with("ebpf does not work: no"), "{error}");
     }
 }

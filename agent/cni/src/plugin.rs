@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::protocol::{Answer, Command, Request, SOCKET, ask};
+use crate::protocol::{CniCommand, PluginAnswer, PluginRequest, SOCKET, ask};
 
 /// The volume that every injected proxy has.
 pub const VOLUME: &str = "leno-token";
@@ -47,7 +47,7 @@ const SHORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The environment variables that the specification passes to a plugin.
 #[derive(Clone, Debug, Default)]
-pub struct Environment {
+pub struct CniEnvironment {
     /// `CNI_COMMAND`.
     pub command: String,
     /// `CNI_CONTAINERID`.
@@ -58,7 +58,7 @@ pub struct Environment {
     pub arguments: String,
 }
 
-impl Environment {
+impl CniEnvironment {
     /// The environment of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
@@ -101,14 +101,14 @@ fn default_kubelet() -> PathBuf {
 
 /// The error that a plugin prints (CNI specification, "Error").
 #[derive(Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct CniError {
     version: String,
     code: u32,
     message: String,
     details: String,
 }
 
-impl Failure {
+impl CniError {
     const VERSION: u32 = 1;
     const ENVIRONMENT: u32 = 4;
     const DECODE: u32 = 6;
@@ -138,16 +138,16 @@ impl Failure {
 ///
 /// # Errors
 /// The error to print if the call fails.
-pub fn run(environment: &Environment, input: &str) -> Result<String, Failure> {
+pub fn run(environment: &CniEnvironment, input: &str) -> Result<String, CniError> {
     let configuration: Configuration =
-        serde_json::from_str(input).map_err(|error| Failure::unreadable(&error.to_string()))?;
+        serde_json::from_str(input).map_err(|error| CniError::unreadable(&error.to_string()))?;
     let version = &configuration.cni_version;
     if environment.command == "VERSION" {
         return Ok(json!({"cniVersion": version, "supportedVersions": VERSIONS}).to_string());
     }
     if !VERSIONS.contains(&version.as_str()) {
         let details = format!("it is {version:?}; {} are spoken", VERSIONS.join(", "));
-        return Err(Failure::new("", Failure::VERSION, "cniVersion is not supported", details));
+        return Err(CniError::new("", CniError::VERSION, "cniVersion is not supported", details));
     }
     match environment.command.as_str() {
         "ADD" => add(environment, &configuration),
@@ -160,27 +160,27 @@ pub fn run(environment: &Environment, input: &str) -> Result<String, Failure> {
         "STATUS" | "GC" => Ok(String::new()),
         other => {
             let details = format!("CNI_COMMAND is {other:?}");
-            Err(Failure::new(version, Failure::ENVIRONMENT, "unknown command", details))
+            Err(CniError::new(version, CniError::ENVIRONMENT, "unknown command", details))
         }
     }
 }
 
-fn add(environment: &Environment, configuration: &Configuration) -> Result<String, Failure> {
+fn add(environment: &CniEnvironment, configuration: &Configuration) -> Result<String, CniError> {
     let version = &configuration.cni_version;
     let Some(result) = &configuration.prev_result else {
         let message = "leno-cni makes no network of its own";
         let details = "put it after the plugins that do, as the last of a list";
-        return Err(Failure::new(version, Failure::CONFIGURATION, message, details));
+        return Err(CniError::new(version, CniError::CONFIGURATION, message, details));
     };
-    let Some(request) = request(Command::Add, environment, configuration) else {
+    let Some(request) = request(CniCommand::Add, environment, configuration) else {
         return Ok(result.to_string());
     };
     let needed = request.has_proxy != Some(false);
     match ask_patiently(configuration, &request, needed) {
-        Ok(Answer { error: None, .. }) => Ok(result.to_string()),
-        Ok(Answer { error: Some(why), .. }) => {
+        Ok(PluginAnswer { error: None, .. }) => Ok(result.to_string()),
+        Ok(PluginAnswer { error: Some(why), .. }) => {
             let message = "the mesh's agent cannot capture this pod";
-            Err(Failure::new(version, Failure::TRY_AGAIN, message, why))
+            Err(CniError::new(version, CniError::TRY_AGAIN, message, why))
         }
         Err(_) if !needed => Ok(result.to_string()),
         Err(error) => {
@@ -190,28 +190,28 @@ fn add(environment: &Environment, configuration: &Configuration) -> Result<Strin
                  mesh is gone",
                 configuration.socket.display()
             );
-            Err(Failure::new(version, Failure::TRY_AGAIN, message, details))
+            Err(CniError::new(version, CniError::TRY_AGAIN, message, details))
         }
     }
 }
 
-fn check(environment: &Environment, configuration: &Configuration) -> Result<String, Failure> {
-    let Some(request) = request(Command::Check, environment, configuration) else {
+fn check(environment: &CniEnvironment, configuration: &Configuration) -> Result<String, CniError> {
+    let Some(request) = request(CniCommand::Check, environment, configuration) else {
         return Ok(String::new());
     };
     // If the agent does not answer, the capture is still in the kernel.
     match ask(&configuration.socket, &request, SHORT_LIMIT) {
-        Ok(Answer { error: Some(why), .. }) => {
+        Ok(PluginAnswer { error: Some(why), .. }) => {
             let message = "this pod should be captured and is not";
-            Err(Failure::new(&configuration.cni_version, Failure::TRY_AGAIN, message, why))
+            Err(CniError::new(&configuration.cni_version, CniError::TRY_AGAIN, message, why))
         }
         _ => Ok(String::new()),
     }
 }
 
 /// Never fails: a pod must be able to end, and the agent finds unreported ends by itself.
-fn delete(environment: &Environment, configuration: &Configuration) {
-    if let Some(request) = request(Command::Del, environment, configuration) {
+fn delete(environment: &CniEnvironment, configuration: &Configuration) {
+    if let Some(request) = request(CniCommand::Del, environment, configuration) {
         let _untold = ask(&configuration.socket, &request, SHORT_LIMIT);
     }
 }
@@ -219,9 +219,9 @@ fn delete(environment: &Environment, configuration: &Configuration) {
 /// Sends the request; repeats it for as long as is allowed if the pod depends on the answer (`needed`).
 fn ask_patiently(
     configuration: &Configuration,
-    request: &Request,
+    request: &PluginRequest,
     needed: bool,
-) -> io::Result<Answer> {
+) -> io::Result<PluginAnswer> {
     if !needed {
         return ask(&configuration.socket, request, SHORT_LIMIT);
     }
@@ -237,10 +237,10 @@ fn ask_patiently(
 
 /// The request for the agent; `None` if the runtime's arguments do not name a Kubernetes pod.
 fn request(
-    command: Command,
-    environment: &Environment,
+    command: CniCommand,
+    environment: &CniEnvironment,
     configuration: &Configuration,
-) -> Option<Request> {
+) -> Option<PluginRequest> {
     let arguments: HashMap<&str, &str> =
         environment.arguments.split(';').filter_map(|pair| pair.split_once('=')).collect();
     let argument =
@@ -251,7 +251,7 @@ fn request(
     // Its volumes do not show a node proxy: the agent's answer decides.
     let seen = seen.filter(|seen| *seen || !is_in_node_mode(&configuration.socket, &namespace));
     let exempt = configuration.exempt.contains(&namespace);
-    Some(Request {
+    Some(PluginRequest {
         command,
         container: environment.container.clone(),
         netns: (!environment.netns.is_empty()).then(|| resolved(Path::new(&environment.netns))),

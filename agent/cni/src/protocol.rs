@@ -17,7 +17,7 @@ pub const MAX_LINE: u64 = 16 * 1024;
 /// The CNI command that the runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Command {
+pub enum CniCommand {
     /// The pod's network is made; its containers are not started.
     Add,
     /// The pod's network is about to be removed.
@@ -28,9 +28,9 @@ pub enum Command {
 
 /// One request of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct PluginRequest {
     /// The command.
-    pub command: Command,
+    pub command: CniCommand,
     /// The runtime's id of the pod's sandbox.
     pub container: String,
     /// The pod's network namespace as a file; `None` if it is gone.
@@ -47,7 +47,7 @@ pub struct Request {
 
 /// The agent's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct PluginAnswer {
     /// The backend that captures the pod; `None` if the pod is not to be captured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub backend: Option<String>,
@@ -60,7 +60,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// If no agent listens there, or it does not answer in time.
-pub fn ask(socket: &Path, request: &Request, timeout: Duration) -> io::Result<Answer> {
+pub fn ask(socket: &Path, request: &PluginRequest, timeout: Duration) -> io::Result<PluginAnswer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;

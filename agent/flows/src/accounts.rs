@@ -6,21 +6,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leno_bpf::flows::{Earlier, Flows, Port, Price, Sizes, monotonic};
+use leno_bpf::flows::{
+    AccountingPrice, EarlierMaps, FlowSizes, Flows, WorkloadInterface, monotonic,
+};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{
     FIRST_WORKLOAD, Flow, FlowAddress, FlowLevel, FlowName, FlowOwner, FlowState, FlowWorkload,
     PEER_CONTROL_PLANE, PEER_OUTSIDE,
 };
 
-use crate::budget::{self, Budget, Frames, Governor, Measurement, Step};
+use crate::budget::{self, CpuBudget, FrameUse, Governor, LevelChange, Measurement};
 use crate::caps::{self, Caps};
-use crate::connection::Protocol;
+use crate::connection::IpProtocol;
 use crate::drops::Drops;
-use crate::metrics::{self, CapRow, Counted, Gauges};
-use crate::pairs::Published;
-use crate::requests::{self, Place, Requests};
-use crate::setting::Source;
+use crate::metrics::{self, CapRow, Gauges, WorkloadCounts};
+use crate::pairs::PublishedFlows;
+use crate::requests::{self, ProxyCgroup, Requests};
+use crate::setting::FlowMetricsSource;
 use crate::view;
 use crate::wire;
 
@@ -33,7 +35,8 @@ const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
 const QUIET_OTHER: Duration = Duration::from_secs(60);
 
 /// The price without a budget: every connection is accounted for, whatever that costs.
-const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
+const NO_BOUND: AccountingPrice =
+    AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
 /// Most addresses of peers without a name that are noted in one reading.
 const MAX_STRANGERS: usize = 256;
@@ -42,7 +45,7 @@ const OUTSIDE: u16 = PEER_OUTSIDE as u16;
 
 /// An instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct FlowMember {
     /// The namespace of its workload.
     pub namespace: String,
     /// Its workload; all instances of one are added up.
@@ -54,13 +57,13 @@ pub struct Member {
     /// The user of its proxy.
     pub proxy_uid: u32,
     /// Where its own connections are read.
-    pub source: Source,
+    pub source: FlowMetricsSource,
     /// The most that accounting for its workload may cost; of instances that differ the least one holds.
-    pub budget: Option<Budget>,
+    pub budget: Option<CpuBudget>,
     /// The control groups in which, or below which, its proxy runs, whose requests are counted; empty if it has none.
     pub proxies: Vec<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
-    pub port: Option<Port>,
+    pub port: Option<WorkloadInterface>,
 }
 
 /// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel: [`Accounts::end`] removes
@@ -69,7 +72,7 @@ pub struct Member {
 pub struct Accounts {
     flows: Flows,
     ids: BTreeMap<(String, String), u32>,
-    members: BTreeMap<String, Enrolled>,
+    members: BTreeMap<String, EnrolledMember>,
     /// Whether every workload that is there has been enrolled, if it is accounted for.
     knows_all: bool,
     /// Where the control plane is.
@@ -77,12 +80,12 @@ pub struct Accounts {
     /// Addresses of workloads that are accounted for elsewhere.
     elsewhere: BTreeSet<IpAddr>,
     strangers: BTreeSet<IpAddr>,
-    published: Published,
+    published: PublishedFlows,
     requests: Requests,
-    published_requests: requests::Published,
+    published_requests: requests::PublishedRequests,
     /// Requests of plain traffic.
-    reading: wire::Reading,
-    published_wire: wire::Published,
+    reading: wire::WireSampling,
+    published_wire: wire::PublishedWire,
     drops: Drops,
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
@@ -98,8 +101,8 @@ pub struct Accounts {
 
 /// A member, with the keys under which the kernel knows it.
 #[derive(Debug)]
-struct Enrolled {
-    member: Member,
+struct EnrolledMember {
+    member: FlowMember,
     /// The id of its workload.
     id: u32,
     /// The key of its namespace, while it is accounted for.
@@ -122,7 +125,11 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn start(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
+    pub fn start(
+        owner: &str,
+        cgroup: &Path,
+        sizes: FlowSizes,
+    ) -> Result<(Self, EarlierMaps), Error> {
         let (mut accounts, earlier) = Self::resume(owner, cgroup, sizes)?;
         accounts.withdraw_unknown()?;
         Ok((accounts, earlier))
@@ -133,26 +140,30 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn resume(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
+    pub fn resume(
+        owner: &str,
+        cgroup: &Path,
+        sizes: FlowSizes,
+    ) -> Result<(Self, EarlierMaps), Error> {
         let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
         let ids: BTreeMap<_, _> =
             view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
         caps::clear(&flows, ids.values().copied())?;
         let requests = Requests::resume(&flows)?;
-        let reading = wire::Reading::resume(&flows)?;
+        let reading = wire::WireSampling::resume(&flows)?;
         let accounts = Self {
             flows,
             requests,
-            published_requests: requests::Published::default(),
+            published_requests: requests::PublishedRequests::default(),
             ids,
             members: BTreeMap::new(),
             knows_all: false,
             peers: Vec::new(),
             elsewhere: BTreeSet::new(),
             strangers: BTreeSet::new(),
-            published: Published::default(),
+            published: PublishedFlows::default(),
             reading,
-            published_wire: wire::Published::default(),
+            published_wire: wire::PublishedWire::default(),
             drops: Drops::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
@@ -182,7 +193,8 @@ impl Accounts {
                 self.flows.withdraw(cookie)?;
             }
         }
-        let ours = |one: &Enrolled| one.member.addresses.clone().into_iter().map(FlowAddress::new);
+        let ours =
+            |one: &EnrolledMember| one.member.addresses.clone().into_iter().map(FlowAddress::new);
         let mut known: HashSet<_> = members().flat_map(ours).map(|at| at.to_bytes()).collect();
         known.extend(self.elsewhere.iter().map(|ip| FlowAddress::new(*ip).to_bytes()));
         known.extend(self.peers.iter().map(|at| FlowAddress::of_port(*at).to_bytes()));
@@ -208,13 +220,13 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_budget(&mut self, budget: Option<Budget>) -> Result<(), Error> {
+    pub fn set_budget(&mut self, budget: Option<CpuBudget>) -> Result<(), Error> {
         self.measurement = None;
         match (&mut self.governor, budget) {
             (Some(governor), Some(budget)) => governor.set_budget(budget),
             _ => self.governor = budget.map(Governor::new),
         }
-        let price = |governor: &Governor| Price {
+        let price = |governor: &Governor| AccountingPrice {
             level: governor.level(),
             budget_millionths: governor.budget().millionths(),
             cost_millionths: 0,
@@ -227,7 +239,7 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_level(&self, level: FlowLevel) -> Result<(), Error> {
-        self.flows.set_price(Price { level, ..NO_BOUND })
+        self.flows.set_price(AccountingPrice { level, ..NO_BOUND })
     }
 
     /// One round of keeping the budgets, of all and of single workloads: what the programs have cost since the last round is
@@ -236,7 +248,7 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn keep_budget(&mut self) -> Result<Vec<Step>, Error> {
+    pub fn keep_budget(&mut self) -> Result<Vec<LevelChange>, Error> {
         if self.governor.is_none() && self.caps.is_empty() {
             return Ok(Vec::new());
         }
@@ -245,10 +257,11 @@ impl Accounts {
             return Ok(Vec::new());
         };
         let measured = measurement.end(&self.flows, self.reading.took())?;
-        let mut steps: Vec<Step> = self.keep_that_of_all(measured.total)?.into_iter().collect();
+        let mut steps: Vec<LevelChange> =
+            self.keep_that_of_all(measured.total)?.into_iter().collect();
         let frames = |id| frames_of(self.members.values().filter(|one| one.id == id));
         for (id, step) in self.caps.judge(&self.flows, &measured, frames)? {
-            steps.push(Step { of: self.name_of(id), ..step });
+            steps.push(LevelChange { of: self.name_of(id), ..step });
         }
         if self.governor.as_ref().is_some_and(Governor::is_watching) || self.caps.are_watching() {
             self.measurement = Some(self.measure()?);
@@ -261,11 +274,11 @@ impl Accounts {
         Measurement::start(&self.flows, all.into_iter().flatten(), self.reading.took())
     }
 
-    fn keep_that_of_all(&mut self, cost: f64) -> Result<Option<Step>, Error> {
+    fn keep_that_of_all(&mut self, cost: f64) -> Result<Option<LevelChange>, Error> {
         let Some(governor) = &mut self.governor else { return Ok(None) };
         governor.set_frames(frames_of(self.members.values()));
         let step = governor.judge(cost);
-        self.flows.set_price(Price {
+        self.flows.set_price(AccountingPrice {
             level: governor.level(),
             budget_millionths: governor.budget().millionths(),
             cost_millionths: budget::millionths(cost),
@@ -349,7 +362,7 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses; it may be entered in part then: where frames cannot be counted, sockets are.
-    pub fn enrol(&mut self, name: &str, member: Member) -> Result<(), Error> {
+    pub fn enrol(&mut self, name: &str, member: FlowMember) -> Result<(), Error> {
         if self.members.get(name).is_some_and(|enrolled| enrolled.member == member) {
             return Ok(());
         }
@@ -362,7 +375,7 @@ impl Accounts {
         )?;
         let proxy_uid = member.proxy_uid;
         let cookie = match member.source {
-            Source::Off => None,
+            FlowMetricsSource::Off => None,
             _ => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
         };
         let port = match (member.source, cookie) {
@@ -373,7 +386,7 @@ impl Accounts {
             _ => Ok(None),
         };
         let (port, refused) = port.map_or_else(|error| (None, Err(error)), |port| (port, Ok(())));
-        self.members.insert(name.to_owned(), Enrolled { member, id, cookie, port });
+        self.members.insert(name.to_owned(), EnrolledMember { member, id, cookie, port });
         self.bound(id)?;
         before.map_or(Ok(()), |before| self.bound(before))?;
         refused
@@ -414,12 +427,12 @@ impl Accounts {
     pub fn set_source(
         &mut self,
         name: &str,
-        source: Source,
-        budget: Option<Budget>,
+        source: FlowMetricsSource,
+        budget: Option<CpuBudget>,
     ) -> Result<(), Error> {
         match self.members.get(name) {
             Some(enrolled) => {
-                let member = Member { source, budget, ..enrolled.member.clone() };
+                let member = FlowMember { source, budget, ..enrolled.member.clone() };
                 self.enrol(name, member)
             }
             None => Ok(()),
@@ -518,7 +531,7 @@ impl Accounts {
     /// The metrics as they were collected last, in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let counted = Counted {
+        let counted = WorkloadCounts {
             pairs: &self.published,
             requests: &self.published_requests,
             wire: &self.published_wire,
@@ -536,11 +549,11 @@ impl Accounts {
     }
 
     /// Where proxies of instances run that are accounted for.
-    fn places_of_proxies(&self) -> BTreeSet<Place> {
+    fn places_of_proxies(&self) -> BTreeSet<ProxyCgroup> {
         let members = self.members.values().filter(|one| one.cookie.is_some());
-        let places = |one: &Enrolled| {
+        let places = |one: &EnrolledMember| {
             let uid = one.member.proxy_uid;
-            let place = move |cgroup: PathBuf| Place { cgroup, uid };
+            let place = move |cgroup: PathBuf| ProxyCgroup { cgroup, uid };
             one.member.proxies.clone().into_iter().map(place)
         };
         members.flat_map(places).collect()
@@ -555,11 +568,12 @@ impl Accounts {
 }
 
 /// What there is of the frames of these instances.
-fn frames_of<'a>(members: impl Iterator<Item = &'a Enrolled>) -> Frames {
-    members.fold(Frames::default(), |all, one| {
+fn frames_of<'a>(members: impl Iterator<Item = &'a EnrolledMember>) -> FrameUse {
+    members.fold(FrameUse::default(), |all, one| {
         // Requests of a workload with a proxy are counted by that.
-        let is_read = one.member.source == Source::Requests && one.member.proxies.is_empty();
-        Frames {
+        let is_read =
+            one.member.source == FlowMetricsSource::Requests && one.member.proxies.is_empty();
+        FrameUse {
             counted: all.counted || one.port.is_some(),
             sampled: all.sampled || (one.port.is_some() && is_read),
         }
@@ -585,8 +599,8 @@ fn no_port() -> Error {
 
 /// How long an open flow of frames may be quiet.
 fn quiet(flow: &Flow) -> Duration {
-    let protocol = Protocol::new(FlowOwner::Wire, flow.protocol);
-    if protocol == Protocol::TCP { QUIET_TCP } else { QUIET_OTHER }
+    let protocol = IpProtocol::new(FlowOwner::Wire, flow.protocol);
+    if protocol == IpProtocol::TCP { QUIET_TCP } else { QUIET_OTHER }
 }
 
 /// Whether a pass of the iterator came before another one; other readers have passes of their own.

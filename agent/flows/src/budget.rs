@@ -23,8 +23,8 @@ use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use leno_bpf::flows::{Flows, Runs};
-use leno_bpf::{Counting, Error, RunTime};
+use leno_bpf::flows::{Flows, ProgramRuns};
+use leno_bpf::{Error, RunTime, RunTimeCounting};
 use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 
 /// Rounds under half of the budget until more is accounted for again: at first, and at most. A round of `leno up` is
@@ -51,20 +51,20 @@ const IDLE_RUN: f64 = 0.1;
 
 /// The most CPU time that the kernel's accounting may take, of a workload or of all, as a share of that of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Budget(f64);
+pub struct CpuBudget(f64);
 
 /// It is a number above 0.
-impl Eq for Budget {}
+impl Eq for CpuBudget {}
 
-/// A text that is no [`Budget`].
+/// A text that is no [`CpuBudget`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBudget(String);
 
-/// A [`Budget`] or none, as flags have it.
+/// A [`CpuBudget`] or none, as flags have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound(pub Option<Budget>);
+pub struct OptionalBudget(pub Option<CpuBudget>);
 
-impl Bound {
+impl OptionalBudget {
     /// Reads `1%`, or `none`.
     ///
     /// # Errors
@@ -74,14 +74,14 @@ impl Bound {
     }
 }
 
-impl Default for Budget {
+impl Default for CpuBudget {
     /// One per cent.
     fn default() -> Self {
         Self(0.01)
     }
 }
 
-impl FromStr for Budget {
+impl FromStr for CpuBudget {
     type Err = UnknownBudget;
 
     /// `1%`, `0.5%`.
@@ -91,7 +91,7 @@ impl FromStr for Budget {
     }
 }
 
-impl fmt::Display for Budget {
+impl fmt::Display for CpuBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", (self.0 * MILLION).round() / 1e4)
     }
@@ -105,7 +105,7 @@ impl fmt::Display for UnknownBudget {
 
 impl std::error::Error for UnknownBudget {}
 
-impl Budget {
+impl CpuBudget {
     pub(crate) fn share(self) -> f64 {
         self.0
     }
@@ -122,7 +122,7 @@ pub(crate) fn millionths(share: f64) -> u32 {
 
 /// A change of the level.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct LevelChange {
     /// Of which workload, by namespace and name; `None` if it is that of all.
     pub of: Option<(String, String)>,
     /// The level from now on.
@@ -132,10 +132,10 @@ pub struct Step {
     /// What was measured, as a share of the machine's CPU time.
     pub cost: f64,
     /// The bound.
-    pub budget: Budget,
+    pub budget: CpuBudget,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for LevelChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.level {
             FlowLevel::Full => "each connection is accounted for",
@@ -159,7 +159,7 @@ impl fmt::Display for Step {
 
 /// What there is of frames at the level `full`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Frames {
+pub(crate) struct FrameUse {
     pub(crate) counted: bool,
     pub(crate) sampled: bool,
 }
@@ -167,10 +167,10 @@ pub(crate) struct Frames {
 /// Decides on the level; no clock, no I/O.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    budget: Budget,
+    budget: CpuBudget,
     level: FlowLevel,
     /// Whether frames are counted, and whether their payload is sampled.
-    has: Frames,
+    has: FrameUse,
     /// Rounds over the budget, one after another.
     over: u32,
     /// Rounds under half of the budget, one after another.
@@ -182,11 +182,11 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    pub(crate) fn new(budget: Budget) -> Self {
+    pub(crate) fn new(budget: CpuBudget) -> Self {
         Self {
             budget,
             level: FlowLevel::Full,
-            has: Frames::default(),
+            has: FrameUse::default(),
             over: 0,
             calm: 0,
             patience: PATIENCE,
@@ -194,7 +194,7 @@ impl Governor {
         }
     }
 
-    pub(crate) fn set_frames(&mut self, has: Frames) {
+    pub(crate) fn set_frames(&mut self, has: FrameUse) {
         self.has = has;
     }
 
@@ -202,12 +202,12 @@ impl Governor {
         self.level
     }
 
-    pub(crate) fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> CpuBudget {
         self.budget
     }
 
     /// Keeps the level: what the next rounds cost decides. How returns went under another budget says nothing of this one.
-    pub(crate) fn set_budget(&mut self, budget: Budget) {
+    pub(crate) fn set_budget(&mut self, budget: CpuBudget) {
         self.budget = budget;
         (self.over, self.calm) = (0, 0);
         (self.patience, self.since_return) = (PATIENCE, None);
@@ -219,7 +219,7 @@ impl Governor {
     }
 
     /// Takes one measurement in.
-    pub(crate) fn judge(&mut self, cost: f64) -> Option<Step> {
+    pub(crate) fn judge(&mut self, cost: f64) -> Option<LevelChange> {
         self.since_return = self.since_return.map(|rounds| rounds + 1);
         if self.since_return.is_some_and(|rounds| rounds > MOST_PATIENCE) {
             self.patience = PATIENCE;
@@ -257,9 +257,9 @@ impl Governor {
         })
     }
 
-    fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> Step {
+    fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> LevelChange {
         self.level = level;
-        Step { of: None, level, down, cost, budget: self.budget }
+        LevelChange { of: None, level, down, cost, budget: self.budget }
     }
 }
 
@@ -270,24 +270,24 @@ fn rank(level: FlowLevel) -> Option<usize> {
 /// A measurement of the kernel that is under way.
 #[derive(Debug)]
 pub(crate) struct Measurement {
-    _counting: Counting,
+    _counting: RunTimeCounting,
     began: Instant,
     before: BTreeMap<String, RunTime>,
     /// The processor time that reading samples had taken.
     reading: Duration,
     /// What the runs are counted for.
-    workloads: BTreeMap<u32, Runs>,
+    workloads: BTreeMap<u32, ProgramRuns>,
 }
 
 /// What the programs took in some time, and what they ran for.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredCost {
     /// The share of the machine's CPU time that all took.
     pub(crate) total: f64,
     /// That of each program, and its runs.
     programs: [(f64, u64); FlowProgram::ALL.len()],
     /// How often they accounted for something of each workload.
-    workloads: BTreeMap<u32, Runs>,
+    workloads: BTreeMap<u32, ProgramRuns>,
 }
 
 impl Measurement {
@@ -297,7 +297,7 @@ impl Measurement {
         workloads: impl Iterator<Item = u32>,
         reading: Duration,
     ) -> Result<Self, Error> {
-        let counting = Counting::start()?;
+        let counting = RunTimeCounting::start()?;
         let runs = |workload| Ok((workload, flows.runs(workload)?));
         let workloads = workloads.map(runs).collect::<Result<_, Error>>()?;
         let before = flows.run_times()?;
@@ -305,12 +305,12 @@ impl Measurement {
     }
 
     /// `reading` is the processor time that reading samples has taken, which is part of the cost of all.
-    pub(crate) fn end(self, flows: &Flows, reading: Duration) -> Result<Measured, Error> {
+    pub(crate) fn end(self, flows: &Flows, reading: Duration) -> Result<MeasuredCost, Error> {
         let after = flows.run_times()?;
         let processors = available_parallelism().map_or(1, std::num::NonZero::get) as f64;
         let passed = self.began.elapsed().max(Duration::from_micros(1)).as_secs_f64();
         let read = reading.saturating_sub(self.reading).as_secs_f64() / passed / processors;
-        let mut measured = Measured { total: read, ..Measured::default() };
+        let mut measured = MeasuredCost { total: read, ..MeasuredCost::default() };
         for (name, now) in after {
             let before = self.before.get(&name).copied().unwrap_or_default();
             // Programs that were replaced meanwhile begin at zero.
@@ -332,7 +332,7 @@ impl Measurement {
     }
 }
 
-impl Measured {
+impl MeasuredCost {
     /// The part of the cost that one workload causes: of each program in proportion to how often that accounted for
     /// something of it.
     pub(crate) fn of(&self, workload: u32) -> f64 {
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn sockets_stand_in_for_frames_first() {
         let mut governor = governor();
-        governor.set_frames(Frames { counted: true, sampled: false });
+        governor.set_frames(FrameUse { counted: true, sampled: false });
         for level in &LEVELS[2..] {
             assert_eq!(rounds_until(&mut governor, 0.011, *level), EVIDENCE);
         }
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn where_payload_is_sampled_requests_go_first_and_come_last() {
         let mut governor = governor();
-        governor.set_frames(Frames { counted: true, sampled: true });
+        governor.set_frames(FrameUse { counted: true, sampled: true });
         for level in &LEVELS[1..] {
             assert_eq!(rounds_until(&mut governor, 0.011, *level), EVIDENCE);
         }
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn the_cost_is_shared_out_by_runs_and_idle_runs_weigh_little() {
-        let mut measured = Measured { total: 0.03, ..Measured::default() };
+        let mut measured = MeasuredCost { total: 0.03, ..MeasuredCost::default() };
         measured.programs[0] = (0.01, 100);
         measured.programs[1] = (0.02, 1_000);
         measured.workloads = [(3, [75, 0, 0, 0]), (4, [25, 100, 0, 0])].into();
@@ -468,18 +468,18 @@ mod tests {
     #[test]
     fn budgets_are_shares_of_the_machine() {
         for (text, millionths) in [("1%", 10_000), ("0.5%", 5_000), ("100%", 1_000_000)] {
-            let budget: Budget = text.parse().unwrap();
+            let budget: CpuBudget = text.parse().unwrap();
             assert_eq!((budget.to_string().as_str(), budget.millionths()), (text, millionths));
         }
         for text in ["1", "0%", "101%", "-1%", "x%", "%"] {
-            assert!(text.parse::<Budget>().is_err(), "{text}");
+            assert!(text.parse::<CpuBudget>().is_err(), "{text}");
         }
-        let mut step = Step {
+        let mut step = LevelChange {
             of: None,
             level: FlowLevel::Aggregated,
             down: true,
             cost: 0.0134,
-            budget: Budget::default(),
+            budget: CpuBudget::default(),
         };
         assert_eq!(
             step.to_string(),

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use leno_bpf::Error;
-use leno_bpf::flows::{Flows, Price};
+use leno_bpf::flows::{AccountingPrice, Flows};
 use leno_bpf_abi::flow::FlowLevel;
 
-use crate::budget::{Budget, Frames, Governor, Measured, Step, millionths};
+use crate::budget::{CpuBudget, FrameUse, Governor, LevelChange, MeasuredCost, millionths};
 
 /// A workload without a budget of its own.
-const FREE: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
+const FREE: AccountingPrice =
+    AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
 /// A workload with a budget of its own, as any process can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,24 +20,24 @@ pub struct WorkloadCap {
     /// Its name.
     pub workload: String,
     /// Its level, its budget, and its part of the cost.
-    pub price: Price,
+    pub price: AccountingPrice,
 }
 
 /// The workloads that have one, by their ids.
 #[derive(Debug, Default)]
-pub(crate) struct Caps(BTreeMap<u32, Cap>);
+pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 
 #[derive(Debug)]
-struct Cap {
+struct WorkloadBudget {
     governor: Governor,
     cost: f64,
     /// Down and up.
     steps: [u64; 2],
 }
 
-impl Cap {
-    fn price(&self) -> Price {
-        Price {
+impl WorkloadBudget {
+    fn price(&self) -> AccountingPrice {
+        AccountingPrice {
             level: self.governor.level(),
             budget_millionths: self.governor.budget().millionths(),
             cost_millionths: millionths(self.cost),
@@ -59,7 +60,7 @@ impl Caps {
         &mut self,
         flows: &Flows,
         workload: u32,
-        budget: Option<Budget>,
+        budget: Option<CpuBudget>,
     ) -> Result<(), Error> {
         if self.0.get(&workload).map(|cap| cap.governor.budget()) == budget {
             return Ok(());
@@ -72,7 +73,7 @@ impl Caps {
             cap.governor.set_budget(budget);
             return flows.set_cap(workload, cap.price());
         }
-        let cap = Cap { governor: Governor::new(budget), cost: 0.0, steps: [0, 0] };
+        let cap = WorkloadBudget { governor: Governor::new(budget), cost: 0.0, steps: [0, 0] };
         flows.set_cap(workload, cap.price())?;
         self.0.insert(workload, cap);
         Ok(())
@@ -82,9 +83,9 @@ impl Caps {
     pub(crate) fn judge(
         &mut self,
         flows: &Flows,
-        measured: &Measured,
-        frames: impl Fn(u32) -> Frames,
-    ) -> Result<Vec<(u32, Step)>, Error> {
+        measured: &MeasuredCost,
+        frames: impl Fn(u32) -> FrameUse,
+    ) -> Result<Vec<(u32, LevelChange)>, Error> {
         let mut changes = Vec::new();
         for (workload, cap) in &mut self.0 {
             cap.cost = measured.of(*workload);
@@ -99,7 +100,7 @@ impl Caps {
     }
 
     /// The price of each, and its steps down and up.
-    pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, Price, [u64; 2])> {
+    pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, AccountingPrice, [u64; 2])> {
         self.0.iter().map(|(workload, cap)| (*workload, cap.price(), cap.steps))
     }
 }

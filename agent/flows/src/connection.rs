@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_bpf::flows::{Locals, monotonic};
+use leno_bpf::flows::{WorkloadAddresses, monotonic};
 use leno_bpf_abi::flow::{
     FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, MOST_RETRANSMITS,
     PEER_CONTROL_PLANE, PEER_SELF,
@@ -15,11 +15,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 const UNNAMED: &str = "?";
 
 /// The names of workloads by id: namespace and workload.
-pub(crate) type Names = BTreeMap<u32, (String, String)>;
+pub(crate) type WorkloadNames = BTreeMap<u32, (String, String)>;
 
 /// The difference between the kernel's clock and the wall clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct ClockOffset {
     /// The Unix time at which the kernel's clock began.
     began: Duration,
     now: Duration,
@@ -28,7 +28,7 @@ pub struct Clock {
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Peer {
+pub enum FlowPeer {
     /// A workload, by namespace and name.
     Workload {
         /// The namespace.
@@ -46,9 +46,9 @@ pub enum Peer {
 
 /// A protocol by its number in IP, as flows have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Protocol(u8);
+pub(crate) struct IpProtocol(u8);
 
-impl Protocol {
+impl IpProtocol {
     pub(crate) const TCP: Self = Self(6);
     const NAMES: [&str; 6] = ["tcp", "icmp", "udp", "icmpv6", "sctp", "other"];
 
@@ -74,22 +74,22 @@ impl Protocol {
 }
 
 /// One of the words of a field. (Serde borrows fields whose type is written as a reference.)
-pub type Word = &'static str;
+pub type FieldWord = &'static str;
 
 /// Reads a word that another process wrote.
-fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<FieldWord, D::Error> {
     let text = String::deserialize(from)?;
     let all = FlowState::ALL.iter().map(|one| one.name());
     let all = all.chain(FlowEnd::ALL.iter().map(|one| one.name()));
     let all = all.chain(FlowRole::ALL.iter().map(|one| one.name()));
     let all = all.chain(FlowOwner::ALL.iter().map(|one| one.name()));
-    let mut all = all.chain(Protocol::NAMES);
+    let mut all = all.chain(IpProtocol::NAMES);
     Ok(all.find(|word| *word == text).unwrap_or(UNNAMED))
 }
 
 /// A connection of a workload, as `leno flows` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
+pub struct FlowConnection {
     /// The kernel's number for the socket, which no other socket ever has; of frames, a number made of the addresses.
     pub cookie: u64,
     /// The workload's namespace.
@@ -98,25 +98,25 @@ pub struct Connection {
     pub workload: String,
     /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or `other`.
     #[serde(deserialize_with = "word")]
-    pub protocol: Word,
+    pub protocol: FieldWord,
     /// `application` or `proxy`: which of its programs has the socket; `wire` if frames are counted.
     #[serde(deserialize_with = "word")]
-    pub socket: Word,
+    pub socket: FieldWord,
     /// `client` if the workload opened it, `server` if it accepted it.
     #[serde(deserialize_with = "word")]
-    pub role: Word,
+    pub role: FieldWord,
     /// Its own address.
     pub local: SocketAddr,
     /// The address that it is connected to.
     pub remote: SocketAddr,
     /// What is at that address.
-    pub peer: Peer,
+    pub peer: FlowPeer,
     /// `new`, `established`, `closing` or `closed`.
     #[serde(deserialize_with = "word")]
-    pub state: Word,
+    pub state: FieldWord,
     /// How it ended, and which side ended it; `open` if it has not.
     #[serde(deserialize_with = "word")]
-    pub end: Word,
+    pub end: FieldWord,
     /// Payload that was sent, each byte once; of frames, all bytes on the wire.
     pub bytes_sent: u64,
     /// The same of what was received.
@@ -143,15 +143,15 @@ pub struct Connection {
 
 /// A connection that changed its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ConnectionChange {
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// The connection after it.
     #[serde(flatten)]
-    pub connection: Connection,
+    pub connection: FlowConnection,
 }
 
-impl Clock {
+impl ClockOffset {
     /// Reads both clocks.
     #[must_use]
     pub fn now() -> Self {
@@ -165,12 +165,12 @@ impl Clock {
     }
 }
 
-impl Connection {
+impl FlowConnection {
     pub(crate) fn new(
         (cookie, flow): (u64, &Flow),
-        names: &Names,
-        locals: &Locals,
-        clock: Clock,
+        names: &WorkloadNames,
+        locals: &WorkloadAddresses,
+        clock: ClockOffset,
     ) -> Self {
         let (namespace, workload) = name_of(names, flow.workload.into());
         let state = flow.state();
@@ -185,7 +185,7 @@ impl Connection {
             workload,
             protocol: flow
                 .owner()
-                .map_or(UNNAMED, |owner| Protocol::new(owner, flow.protocol).name()),
+                .map_or(UNNAMED, |owner| IpProtocol::new(owner, flow.protocol).name()),
             socket: flow.owner().map_or(UNNAMED, FlowOwner::name),
             role: flow.role().map_or(UNNAMED, FlowRole::name),
             local: flow.local(|number| locals.get(number)),
@@ -208,30 +208,35 @@ impl Connection {
     }
 }
 
-impl Change {
-    pub(crate) fn new(event: &FlowEvent, names: &Names, locals: &Locals, clock: Clock) -> Self {
+impl ConnectionChange {
+    pub(crate) fn new(
+        event: &FlowEvent,
+        names: &WorkloadNames,
+        locals: &WorkloadAddresses,
+        clock: ClockOffset,
+    ) -> Self {
         Self {
             at_unix_ms: clock.unix_ms(event.at_ns),
-            connection: Connection::new((event.cookie, &event.flow), names, locals, clock),
+            connection: FlowConnection::new((event.cookie, &event.flow), names, locals, clock),
         }
     }
 }
 
 /// The namespace and the name of a workload.
-pub(crate) fn name_of(names: &Names, id: u32) -> (String, String) {
+pub(crate) fn name_of(names: &WorkloadNames, id: u32) -> (String, String) {
     let unnamed = || (UNNAMED.to_owned(), UNNAMED.to_owned());
     names.get(&id).cloned().unwrap_or_else(unnamed)
 }
 
-pub(crate) fn peer_of(names: &Names, id: u32) -> Peer {
+pub(crate) fn peer_of(names: &WorkloadNames, id: u32) -> FlowPeer {
     match id {
-        PEER_SELF => Peer::Itself,
-        PEER_CONTROL_PLANE => Peer::ControlPlane,
+        PEER_SELF => FlowPeer::Itself,
+        PEER_CONTROL_PLANE => FlowPeer::ControlPlane,
         FIRST_WORKLOAD.. => {
             let (namespace, workload) = name_of(names, id);
-            Peer::Workload { namespace, workload }
+            FlowPeer::Workload { namespace, workload }
         }
-        _ => Peer::Outside,
+        _ => FlowPeer::Outside,
     }
 }
 

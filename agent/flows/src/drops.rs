@@ -6,10 +6,10 @@ use leno_bpf::flows::drop_reasons;
 use leno_bpf_abi::flow::FlowDrop;
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{Names, name_of};
+use crate::connection::{WorkloadNames, name_of};
 
 /// What packets share that are one row: namespace, workload, reason.
-pub(crate) type Row = [String; 3];
+pub(crate) type DropKey = [String; 3];
 
 /// Packets that were dropped, for people and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +29,12 @@ pub struct DropRow {
 pub(crate) struct Drops {
     /// Read once, when there is something to name.
     reasons: BTreeMap<u32, String>,
-    rows: BTreeMap<Row, u64>,
+    rows: BTreeMap<DropKey, u64>,
 }
 
 impl Drops {
     /// Adopts the kernel's counts; one that is lower than before keeps its value.
-    pub(crate) fn take_in(&mut self, counts: &[(FlowDrop, u64)], names: &Names) {
+    pub(crate) fn take_in(&mut self, counts: &[(FlowDrop, u64)], names: &WorkloadNames) {
         if self.reasons.is_empty() && !counts.is_empty() {
             self.reasons = drop_reasons().into_iter().collect();
         }
@@ -53,7 +53,7 @@ impl Drops {
 
     /// The same as rows of their own.
     pub(crate) fn into_rows(self) -> Vec<DropRow> {
-        let row = |([namespace, workload, reason], packets): (Row, u64)| DropRow {
+        let row = |([namespace, workload, reason], packets): (DropKey, u64)| DropRow {
             namespace,
             workload,
             reason,
@@ -63,7 +63,7 @@ impl Drops {
     }
 
     /// Each row with its count.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (&Row, &u64)> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&DropKey, &u64)> {
         self.rows.iter()
     }
 

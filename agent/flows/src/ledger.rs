@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use leno_program::chain;
 
 use crate::accounts::Accounts;
-use crate::budget::Budget;
-use crate::setting::Source;
-use crate::{Earlier, Error, Sizes};
+use crate::budget::CpuBudget;
+use crate::setting::FlowMetricsSource;
+use crate::{EarlierMaps, Error, FlowSizes};
 
 /// How often [`Ledger::round`] is to be called: what has ended leaves the table in time for what is new.
 pub const ROUND: Duration = Duration::from_secs(5);
@@ -21,16 +21,16 @@ const FRESH: Duration = Duration::from_millis(200);
 
 /// How flows are accounted for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct LedgerSettings {
     /// Where documents do not say.
-    pub source: Source,
+    pub source: FlowMetricsSource,
     /// Sizes of the table and of the ring of events.
-    pub sizes: Sizes,
+    pub sizes: FlowSizes,
     /// The most that it may cost; `None` without a bound.
-    pub budget: Option<Budget>,
+    pub budget: Option<CpuBudget>,
 }
 
-impl Settings {
+impl LedgerSettings {
     /// With other sizes, where they are given.
     ///
     /// # Errors
@@ -42,16 +42,16 @@ impl Settings {
 
 /// See the module. All functions block for as long as the kernel takes.
 pub struct Ledger {
-    held: Mutex<Held>,
+    held: Mutex<LedgerState>,
     /// Tells the operator something, on one line.
     say: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-struct Held {
+struct LedgerState {
     /// `None` once it has ended.
     accounts: Option<Accounts>,
     /// The sizes that were wanted last.
-    sizes: Sizes,
+    sizes: FlowSizes,
     collected: Option<Instant>,
 }
 
@@ -62,9 +62,9 @@ impl Ledger {
     /// If the kernel refuses the programs.
     pub fn start(
         (owner, cgroup): (&str, &Path),
-        settings: Settings,
+        settings: LedgerSettings,
         say: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<(Self, Earlier), Error> {
+    ) -> Result<(Self, EarlierMaps), Error> {
         let (accounts, earlier) = Accounts::start(owner, cgroup, settings.sizes)?;
         Ok((Self::new(accounts, settings, Box::new(say)), earlier))
     }
@@ -75,20 +75,20 @@ impl Ledger {
     /// If the kernel refuses the programs.
     pub fn resume(
         (owner, cgroup): (&str, &Path),
-        settings: Settings,
+        settings: LedgerSettings,
         say: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<(Self, Earlier), Error> {
+    ) -> Result<(Self, EarlierMaps), Error> {
         let (accounts, earlier) = Accounts::resume(owner, cgroup, settings.sizes)?;
         Ok((Self::new(accounts, settings, Box::new(say)), earlier))
     }
 
     fn new(
         mut accounts: Accounts,
-        settings: Settings,
+        settings: LedgerSettings,
         say: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Self {
         let bounded = accounts.set_budget(settings.budget);
-        let held = Held { accounts: Some(accounts), sizes: settings.sizes, collected: None };
+        let held = LedgerState { accounts: Some(accounts), sizes: settings.sizes, collected: None };
         let ledger = Self { held: Mutex::new(held), say };
         ledger.tell(bounded);
         ledger
@@ -114,7 +114,7 @@ impl Ledger {
 
     /// Has the table and the ring of events other sizes, if these are not those that were wanted last: what an operator has
     /// chosen since stays. What the kernel refuses is told to the operator, and tried again with the next call.
-    pub fn resize(&self, sizes: Sizes) {
+    pub fn resize(&self, sizes: FlowSizes) {
         let mut held = self.lock();
         let (flows, events) = sizes.since(held.sizes);
         if (flows, events) == (None, None) {
@@ -182,7 +182,7 @@ impl Ledger {
     }
 
     /// A panic while it was held leaves counters that the next reading brings up to date.
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@
 //! enrols, and the next such process goes on counting where the last one ended.
 //!
 //! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Ledger`], [`Accounts`],
-//! [`View`], [`Connection`].
+//! [`FlowView`], [`FlowConnection`].
 
 mod accounts;
 mod budget;
@@ -28,18 +28,21 @@ mod setting;
 mod view;
 mod wire;
 
-pub use accounts::{Accounts, Member};
-pub use budget::{Bound, Budget, Step, UnknownBudget};
+pub use accounts::{Accounts, FlowMember};
+pub use budget::{CpuBudget, LevelChange, OptionalBudget, UnknownBudget};
 pub use caps::WorkloadCap;
-pub use connection::{Change, Clock, Connection, Peer, Word};
+pub use connection::{ClockOffset, ConnectionChange, FieldWord, FlowConnection, FlowPeer};
 pub use drops::DropRow;
-pub use ledger::{Ledger, ROUND, Settings};
+pub use ledger::{Ledger, LedgerSettings, ROUND};
 pub use leno_bpf::Error;
-pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};
+pub use leno_bpf::flows::{
+    AccountingPrice, EarlierMaps, FlowSizes, MAX_EVENTS, MAX_FLOWS, WorkloadInterface, probe,
+    self_test,
+};
 pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};
-pub use metrics::{FAMILIES, Family};
+pub use metrics::{FAMILIES, FamilyText};
 pub use namespace::Namespace;
 pub use requests::RequestRow;
-pub use setting::{Source, UnknownSource};
-pub use view::{Events, View};
+pub use setting::{FlowMetricsSource, UnknownFlowMetricsSource};
+pub use view::{FlowEvents, FlowView};
 pub use wire::{SampledRequest, WireRow, read_samples};

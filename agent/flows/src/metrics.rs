@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use leno_bpf::flows::Price;
+use leno_bpf::flows::AccountingPrice;
 use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
 
-use crate::connection::Peer;
+use crate::connection::FlowPeer;
 use crate::drops::Drops;
-use crate::pairs::{self, Pair, Sums};
+use crate::pairs::{self, ConnectionPair, Sums};
 use crate::{requests, wire};
 
 /// One family of metrics; `docs/guide/metrics.md` has the same texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Family {
+pub struct FamilyText {
     /// The name.
     pub name: &'static str,
     /// `counter`, `gauge`, `summary` or `histogram`.
@@ -23,10 +23,10 @@ pub struct Family {
 
 macro_rules! families {
     ($($constant:ident = $name:literal, $kind:literal, $help:literal;)*) => {
-        $(pub(crate) const $constant: Family = Family { name: $name, kind: $kind, help: $help };)*
+        $(pub(crate) const $constant: FamilyText = FamilyText { name: $name, kind: $kind, help: $help };)*
 
         /// Every family, in the order in which they are written.
-        pub const FAMILIES: &[Family] = &[$($constant),*];
+        pub const FAMILIES: &[FamilyText] = &[$($constant),*];
     };
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Gauges {
     pub(crate) samples: [u64; 4],
     /// Rows of requests that are not in the table.
     pub(crate) rows_left_out: u64,
-    pub(crate) price: Option<Price>,
+    pub(crate) price: Option<AccountingPrice>,
     /// Of workloads with a budget of their own.
     pub(crate) caps: Vec<CapRow>,
     /// Down and up.
@@ -132,26 +132,26 @@ pub(crate) struct Gauges {
 pub(crate) struct CapRow {
     pub(crate) namespace: String,
     pub(crate) workload: String,
-    pub(crate) price: Price,
+    pub(crate) price: AccountingPrice,
     /// Down and up.
     pub(crate) steps: [u64; 2],
 }
 
 /// What was counted by workload.
-pub(crate) struct Counted<'a> {
-    pub(crate) pairs: &'a pairs::Published,
-    pub(crate) requests: &'a requests::Published,
-    pub(crate) wire: &'a wire::Published,
+pub(crate) struct WorkloadCounts<'a> {
+    pub(crate) pairs: &'a pairs::PublishedFlows,
+    pub(crate) requests: &'a requests::PublishedRequests,
+    pub(crate) wire: &'a wire::PublishedWire,
     pub(crate) drops: &'a Drops,
 }
 
 /// The text of all families.
-pub(crate) fn text(counted: &Counted<'_>, gauges: &Gauges) -> String {
-    let Counted { pairs, requests, wire, drops } = *counted;
+pub(crate) fn text(counted: &WorkloadCounts<'_>, gauges: &Gauges) -> String {
+    let WorkloadCounts { pairs, requests, wire, drops } = *counted;
     let pairs: Vec<_> = pairs.sums().map(|(pair, sums)| (labels(pair), sums)).collect();
     let mut text = String::new();
     for family in FAMILIES {
-        let Family { name, kind, help } = *family;
+        let FamilyText { name, kind, help } = *family;
         let mut page = leno_program::Family::new(&mut text, (name, kind, help));
         match *family {
             CAPACITY => page.sample(&[], gauges.capacity),
@@ -196,7 +196,7 @@ pub(crate) fn text(counted: &Counted<'_>, gauges: &Gauges) -> String {
 }
 
 /// Adds what accounting itself costs, and what was left out for it.
-fn add_price(page: &mut leno_program::Family<'_>, family: Family, gauges: &Gauges) {
+fn add_price(page: &mut leno_program::Family<'_>, family: FamilyText, gauges: &Gauges) {
     match (family, &gauges.price) {
         (STEPS, _) => {
             for (direction, steps) in ["down", "up"].into_iter().zip(gauges.steps) {
@@ -221,7 +221,7 @@ fn add_price(page: &mut leno_program::Family<'_>, family: Family, gauges: &Gauge
 }
 
 /// Adds what one workload with a budget of its own has of a family.
-fn add_cap(page: &mut leno_program::Family<'_>, family: Family, cap: &CapRow) {
+fn add_cap(page: &mut leno_program::Family<'_>, family: FamilyText, cap: &CapRow) {
     let labels = [("namespace", &*cap.namespace), ("workload", &*cap.workload)];
     let with = |label, value| [&labels[..], &[(label, value)]].concat();
     match family {
@@ -244,7 +244,7 @@ fn add_cap(page: &mut leno_program::Family<'_>, family: Family, cap: &CapRow) {
 /// Adds what one pair has of a family.
 fn add_pair(
     page: &mut leno_program::Family<'_>,
-    family: Family,
+    family: FamilyText,
     (labels, sums): (&Labels<'_>, &Sums),
 ) {
     let [sent, received, segments_sent, segments_received, retransmits, opened, established, ..] =
@@ -282,7 +282,7 @@ fn add_pair(
 /// The labels of a pair.
 type Labels<'a> = [(&'static str, &'a str); 7];
 
-fn labels(pair: &Pair) -> Labels<'_> {
+fn labels(pair: &ConnectionPair) -> Labels<'_> {
     let [namespace, workload, peer_namespace, peer_workload] = peer_labels(pair.of.as_ref());
     [
         namespace,
@@ -296,16 +296,16 @@ fn labels(pair: &Pair) -> Labels<'_> {
 }
 
 /// The labels of both ends; `None`: of what is beyond a bound.
-pub(crate) fn peer_labels(of: Option<&(String, String, Peer)>) -> [(&'static str, &str); 4] {
+pub(crate) fn peer_labels(of: Option<&(String, String, FlowPeer)>) -> [(&'static str, &str); 4] {
     let (namespace, workload, peer_namespace, peer_workload) = match of {
         None => ("", "other", "", "other"),
         Some((namespace, workload, peer)) => match peer {
-            Peer::Workload { namespace: of, workload: name } => {
+            FlowPeer::Workload { namespace: of, workload: name } => {
                 (&**namespace, &**workload, &**of, &**name)
             }
-            Peer::Itself => (&**namespace, &**workload, "", "itself"),
-            Peer::ControlPlane => (&**namespace, &**workload, "", "control-plane"),
-            Peer::Outside => (&**namespace, &**workload, "", "outside"),
+            FlowPeer::Itself => (&**namespace, &**workload, "", "itself"),
+            FlowPeer::ControlPlane => (&**namespace, &**workload, "", "control-plane"),
+            FlowPeer::Outside => (&**namespace, &**workload, "", "outside"),
         },
     };
     [
@@ -329,12 +329,13 @@ mod tests {
         (sums.bytes_sent, sums.established, sums.handshake_us) = (7, 2, 1_500_000);
         sums.ended[1] = 3;
         let name = |name: &str| ("shop".to_owned(), name.to_owned());
-        let mut pairs = pairs::Published::default();
+        let mut pairs = pairs::PublishedFlows::default();
         pairs.take_in(&[(pair, sums)], &[(3, name("client")), (4, name("web"))].into());
         let gauges = Gauges { overflow: 4, ..Gauges::default() };
-        let (requests, drops) = (requests::Published::default(), Drops::default());
-        let wire = wire::Published::default();
-        let counted = Counted { pairs: &pairs, requests: &requests, wire: &wire, drops: &drops };
+        let (requests, drops) = (requests::PublishedRequests::default(), Drops::default());
+        let wire = wire::PublishedWire::default();
+        let counted =
+            WorkloadCounts { pairs: &pairs, requests: &requests, wire: &wire, drops: &drops };
         let text = text(&counted, &gauges);
         let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
                       peer_workload=\"web\",role=\"client\",socket=\"application\",protocol=\"tcp\"";
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn the_guide_has_every_family_with_its_help() {
         let guide = include_str!("../../../docs/guide/metrics.md");
-        for Family { name, kind, help } in FAMILIES {
+        for FamilyText { name, kind, help } in FAMILIES {
             let row =
                 guide.lines().find(|line| line.starts_with(&format!("| `{name}` | {kind} |")));
             let row = row.unwrap_or_else(|| panic!("docs/guide/metrics.md lacks {name}"));

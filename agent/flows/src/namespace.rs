@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt as _;
 use leno_bpf::Error;
-use leno_bpf::flows::Port;
+use leno_bpf::flows::WorkloadInterface;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, new_connection};
@@ -23,7 +23,7 @@ pub struct Namespace {
     /// The addresses of its interfaces, without loopback and link-local ones.
     pub addresses: Vec<IpAddr>,
     /// The end of its interface in the namespace of this process; `None` if it has none there.
-    pub port: Option<Port>,
+    pub port: Option<WorkloadInterface>,
 }
 
 impl Namespace {
@@ -40,7 +40,7 @@ impl Namespace {
             Some(ends) => asked(async |netlink| name_of(&netlink, ends).await).map_err(failed)?,
             None => None,
         };
-        let port = name.map(|name| Port { netns: PathBuf::from(OWN), name });
+        let port = name.map(|name| WorkloadInterface { netns: PathBuf::from(OWN), name });
         Ok(Self { addresses, port })
     }
 }
@@ -58,13 +58,13 @@ fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
 
 /// An interface in the workload's namespace, and its other end, each by its index where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ends {
+struct InterfaceEnds {
     inner: u32,
     outer: u32,
 }
 
 /// The addresses of this namespace, and both ends of its interface.
-async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<Ends>)> {
+async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<InterfaceEnds>)> {
     let mut addresses = Vec::new();
     let mut all = netlink.address().get().execute();
     while let Some(message) = all.try_next().await.map_err(io::Error::other)? {
@@ -78,15 +78,16 @@ async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<Ends>)> {
     let links: Vec<LinkMessage> =
         netlink.link().get().execute().try_collect().await.map_err(io::Error::other)?;
     let is_first = |link: &&LinkMessage| name(link) == Some(FIRST);
-    let ends =
-        |link: &LinkMessage| other_end(link).map(|outer| Ends { inner: link.header.index, outer });
+    let ends = |link: &LinkMessage| {
+        other_end(link).map(|outer| InterfaceEnds { inner: link.header.index, outer })
+    };
     let first = links.iter().find(is_first).and_then(ends);
     Ok((addresses, first.or_else(|| links.iter().find_map(ends))))
 }
 
 /// The name of the outer end, if it is in this namespace and leads back to the inner one: the other end of an interface may be in a third
 /// namespace, where other interfaces have these numbers.
-async fn name_of(netlink: &Handle, ends: Ends) -> io::Result<Option<String>> {
+async fn name_of(netlink: &Handle, ends: InterfaceEnds) -> io::Result<Option<String>> {
     match netlink.link().get().match_index(ends.outer).execute().try_next().await {
         Ok(link) => {
             let link = link.filter(|link| other_end(link) == Some(ends.inner));

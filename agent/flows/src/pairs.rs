@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leno_bpf_abi::flow::{FlowOwner, FlowPair, FlowRole, FlowSums};
 
-use crate::connection::{Names, Peer, Protocol, name_of, peer_of};
+use crate::connection::{FlowPeer, IpProtocol, WorkloadNames, name_of, peer_of};
 
 /// Most pairs that have series of their own, about 20 for each: what a Prometheus server takes from one
 /// target without notice. Further pairs are added to the pair [`OTHER`].
@@ -12,9 +12,9 @@ pub(crate) const MAX_PAIRS: usize = 1_000;
 
 /// The connections that a row of sums counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Pair {
+pub(crate) struct ConnectionPair {
     /// Namespace and workload; `None` for pairs beyond a bound.
-    pub(crate) of: Option<(String, String, Peer)>,
+    pub(crate) of: Option<(String, String, FlowPeer)>,
     pub(crate) role: FlowRole,
     pub(crate) owner: FlowOwner,
     pub(crate) protocol: &'static str,
@@ -22,31 +22,35 @@ pub(crate) struct Pair {
 
 /// The sums that were published last.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
+pub(crate) struct PublishedFlows {
     /// Pairs with series of their own: the first ones that were seen.
-    shown: BTreeSet<Pair>,
-    sums: BTreeMap<Pair, Sums>,
+    shown: BTreeSet<ConnectionPair>,
+    sums: BTreeMap<ConnectionPair, Sums>,
 }
 
 /// Sums in the order of `FlowSums`.
 pub(crate) type Sums = [u64; 11 + 8];
 
-impl Published {
+impl PublishedFlows {
     /// Adopts the kernel's sums; a sum that is lower than before keeps its value. Returns how many pairs
     /// count under [`OTHER`].
-    pub(crate) fn take_in(&mut self, pairs: &[(FlowPair, FlowSums)], names: &Names) -> usize {
-        let mut now: BTreeMap<Pair, Sums> = BTreeMap::new();
+    pub(crate) fn take_in(
+        &mut self,
+        pairs: &[(FlowPair, FlowSums)],
+        names: &WorkloadNames,
+    ) -> usize {
+        let mut now: BTreeMap<ConnectionPair, Sums> = BTreeMap::new();
         let mut folded = 0;
         for (key, sums) in pairs {
             let Some((role, owner)) = FlowRole::of(key.role).zip(FlowOwner::of(key.owner)) else {
                 continue;
             };
-            let protocol = Protocol::new(owner, key.protocol).name();
+            let protocol = IpProtocol::new(owner, key.protocol).name();
             let (namespace, workload) = name_of(names, key.workload);
             let of = (namespace, workload, peer_of(names, key.peer));
             // The kernel counts what its table has no room for under the ID 0, which no workload has.
             let of = (key.workload != 0).then_some(of);
-            let pair = self.within_budget(Pair { of, role, owner, protocol });
+            let pair = self.within_budget(ConnectionPair { of, role, owner, protocol });
             folded += usize::from(pair.of.is_none() && key.workload != 0);
             let all = now.entry(pair).or_default();
             for (sum, more) in all.iter_mut().zip(values(sums)) {
@@ -63,12 +67,12 @@ impl Published {
     }
 
     /// The pairs with their sums, without those that have none.
-    pub(crate) fn sums(&self) -> impl Iterator<Item = (&Pair, &Sums)> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&ConnectionPair, &Sums)> {
         self.sums.iter().filter(|(_, sums)| sums.iter().any(|sum| *sum > 0))
     }
 
     /// The pair itself, or that of the others.
-    fn within_budget(&mut self, pair: Pair) -> Pair {
+    fn within_budget(&mut self, pair: ConnectionPair) -> ConnectionPair {
         if self.shown.contains(&pair) {
             return pair;
         }
@@ -76,7 +80,7 @@ impl Published {
             self.shown.insert(pair.clone());
             return pair;
         }
-        Pair { of: None, ..pair }
+        ConnectionPair { of: None, ..pair }
     }
 }
 
@@ -110,13 +114,13 @@ mod tests {
         (key, FlowSums { bytes_sent: sent, ..zero })
     }
 
-    fn names(count: u32) -> Names {
+    fn names(count: u32) -> WorkloadNames {
         (2..2 + count).map(|id| (id, ("shop".to_owned(), format!("w{id:05}")))).collect()
     }
 
     #[test]
     fn a_sum_never_goes_back() {
-        let mut published = Published::default();
+        let mut published = PublishedFlows::default();
         for sent in [10, 12, 11] {
             published.take_in(&[pair(2, sent)], &names(1));
         }
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn pairs_beyond_the_budget_are_added_up_and_keep_their_place() {
-        let mut published = Published::default();
+        let mut published = PublishedFlows::default();
         let names = names(1_100);
         let all: Vec<_> = (2..1_102).map(|id| pair(id, 1)).collect();
         assert_eq!(published.take_in(&all, &names), 100);
@@ -139,7 +143,7 @@ mod tests {
 
     #[test]
     fn pairs_that_share_a_name_share_a_row() {
-        let mut published = Published::default();
+        let mut published = PublishedFlows::default();
         let mut names = names(2);
         names.insert(3, names[&2].clone());
         published.take_in(&[pair(2, 5), pair(3, 7)], &names);

@@ -1,11 +1,11 @@
 //! What has programs on a machine, and what they are: rows for operators, of this machine or of a node whose agent sends them.
 
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
-use leno_bpf::{Error, Leftover, PinRoot};
+use leno_bpf::{Error, LeftoverPrograms, PinRoot};
 use serde::{Deserialize, Serialize};
 
 use crate::caps::WorkloadCap;
-use crate::view::View;
+use crate::view::FlowView;
 
 /// What has programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,8 +99,8 @@ pub struct MapRow {
 /// # Errors
 /// If the pins cannot be read.
 pub fn owners() -> Result<Vec<OwnerRow>, Error> {
-    let row = |one: Leftover| {
-        let view = one.flows.then(|| View::open(&one.owner).ok().flatten()).flatten();
+    let row = |one: LeftoverPrograms| {
+        let view = one.flows.then(|| FlowView::open(&one.owner).ok().flatten()).flatten();
         OwnerRow {
             does: if one.flows { "flows" } else { "capture" }.to_owned(),
             price: view.as_ref().and_then(price_of),
@@ -141,7 +141,7 @@ pub fn maps() -> Result<Vec<MapRow>, Error> {
 }
 
 /// `None` of programs of another version.
-fn price_of(view: &View) -> Option<PriceColumns> {
+fn price_of(view: &FlowView) -> Option<PriceColumns> {
     let price = view.price().ok()?;
     let percent = |millionths: u32| f64::from(millionths) / 1e4;
     let workload = |cap: WorkloadCap| WorkloadPrice {

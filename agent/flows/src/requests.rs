@@ -15,5 +15,5 @@ mod proxies;
 
 pub(crate) use ledger::Requests;
 pub use metrics::RequestRow;
-pub(crate) use metrics::{Published, add_family, add_histogram, quantile_ms, sums};
-pub(crate) use proxies::Place;
+pub(crate) use metrics::{PublishedRequests, add_family, add_histogram, quantile_ms, sums};
+pub(crate) use proxies::ProxyCgroup;

@@ -5,24 +5,24 @@ use std::str::FromStr;
 
 /// The value of `leno.dev/flow-metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum FlowMetricsSource {
     /// From the kernel's own counters of sockets: nothing runs per packet.
     #[default]
     Sockets,
     /// From the frames of its interface: also UDP, ICMP, and what programs without a socket send.
     Packets,
     /// From frames as well, and payload is sampled, from which requests of plain traffic are read. Of a workload with a proxy
-    /// the same as [`Source::Packets`]: its requests come from that.
+    /// the same as [`FlowMetricsSource::Packets`]: its requests come from that.
     Requests,
     /// Nowhere: the workload is not accounted for.
     Off,
 }
 
-/// A text that is no [`Source`].
+/// A text that is no [`FlowMetricsSource`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownSource(String);
+pub struct UnknownFlowMetricsSource(String);
 
-impl Source {
+impl FlowMetricsSource {
     /// All, in the order of what they cost.
     pub const ALL: [Self; 4] = [Self::Off, Self::Sockets, Self::Packets, Self::Requests];
 
@@ -43,22 +43,22 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for FlowMetricsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Source {
-    type Err = UnknownSource;
+impl FromStr for FlowMetricsSource {
+    type Err = UnknownFlowMetricsSource;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|source| source.name() == text);
-        found.ok_or_else(|| UnknownSource(text.to_owned()))
+        found.ok_or_else(|| UnknownFlowMetricsSource(text.to_owned()))
     }
 }
 
-impl fmt::Display for UnknownSource {
+impl fmt::Display for UnknownFlowMetricsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -68,4 +68,4 @@ impl fmt::Display for UnknownSource {
     }
 }
 
-impl std::error::Error for UnknownSource {}
+impl std::error::Error for UnknownFlowMetricsSource {}

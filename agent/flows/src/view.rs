@@ -2,31 +2,31 @@
 
 use std::cmp::Reverse;
 
-use leno_bpf::flows::{Flows, Follower, Locals, Price};
+use leno_bpf::flows::{AccountingPrice, EventReader, Flows, WorkloadAddresses};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{Flow, FlowName};
 
 use crate::caps::WorkloadCap;
-use crate::connection::{Change, Clock, Connection, Names};
+use crate::connection::{ClockOffset, ConnectionChange, FlowConnection, WorkloadNames};
 use crate::drops::{DropRow, Drops};
 use crate::requests::{self, RequestRow};
 use crate::wire::{self, WireRow};
 
 /// The flows of one owner.
 #[derive(Debug)]
-pub struct View {
+pub struct FlowView {
     flows: Flows,
 }
 
 /// Changes of flows as they happen.
-pub struct Events<'a> {
+pub struct FlowEvents<'a> {
     flows: &'a Flows,
-    follower: Follower<'a>,
-    names: Names,
-    locals: Locals,
+    follower: EventReader<'a>,
+    names: WorkloadNames,
+    locals: WorkloadAddresses,
 }
 
-impl View {
+impl FlowView {
     /// The flows that are accounted for under this name; `None` if none are.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl View {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
+    pub fn list(&self) -> Result<(Vec<FlowConnection>, u64), Error> {
         self.list_latest(usize::MAX).map(|(flows, missing, _)| (flows, missing))
     }
 
@@ -49,7 +49,7 @@ impl View {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn list_latest(&self, most: usize) -> Result<(Vec<Connection>, u64, usize), Error> {
+    pub fn list_latest(&self, most: usize) -> Result<(Vec<FlowConnection>, u64, usize), Error> {
         let _lock = self.flows.lock_pins()?;
         // The counter of added flows is read before the table, that of removed ones after it. So a flow
         // that comes or goes meanwhile does not count as evicted.
@@ -64,10 +64,11 @@ impl View {
             }
         })?;
         keep_latest(&mut latest, most);
-        let (names, locals, clock) = (names(&self.flows)?, self.flows.locals()?, Clock::now());
-        let mut all: Vec<Connection> = latest
+        let (names, locals, clock) =
+            (names(&self.flows)?, self.flows.locals()?, ClockOffset::now());
+        let mut all: Vec<FlowConnection> = latest
             .iter()
-            .map(|(cookie, flow)| Connection::new((*cookie, flow), &names, &locals, clock))
+            .map(|(cookie, flow)| FlowConnection::new((*cookie, flow), &names, &locals, clock))
             .collect();
         all.sort_by_key(|one| (one.first_seen_unix_ms, one.cookie));
         let left_out = present - all.len();
@@ -98,7 +99,7 @@ impl View {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn price(&self) -> Result<Price, Error> {
+    pub fn price(&self) -> Result<AccountingPrice, Error> {
         self.flows.price()
     }
 
@@ -154,19 +155,19 @@ impl View {
     ///
     /// # Errors
     /// [`Error::Followed`] if another process does; or if the kernel refuses.
-    pub fn follow(&self) -> Result<Events<'_>, Error> {
+    pub fn follow(&self) -> Result<FlowEvents<'_>, Error> {
         let follower = self.flows.follow()?;
         let (names, locals) = (names(&self.flows)?, self.flows.locals()?);
-        Ok(Events { flows: &self.flows, follower, names, locals })
+        Ok(FlowEvents { flows: &self.flows, follower, names, locals })
     }
 }
 
-impl Events<'_> {
+impl FlowEvents<'_> {
     /// The changes since the last call, oldest first. Poll it: the kernel wakes no reader.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn take(&mut self) -> Result<Vec<Change>, Error> {
+    pub fn take(&mut self) -> Result<Vec<ConnectionChange>, Error> {
         let events = self.follower.take()?;
         let unknown = |id: u16| !self.names.contains_key(&id.into());
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
@@ -177,8 +178,8 @@ impl Events<'_> {
         if events.iter().filter_map(|event| event.flow.local_number()).any(uncertain) {
             self.locals = self.flows.locals()?;
         }
-        let (names, locals, clock) = (&self.names, &self.locals, Clock::now());
-        Ok(events.iter().map(|event| Change::new(event, names, locals, clock)).collect())
+        let (names, locals, clock) = (&self.names, &self.locals, ClockOffset::now());
+        Ok(events.iter().map(|event| ConnectionChange::new(event, names, locals, clock)).collect())
     }
 
     /// How many changes were dropped since this reader began, because it was too slow.
@@ -198,7 +199,7 @@ fn keep_latest(flows: &mut Vec<(u64, Flow)>, most: usize) {
 }
 
 /// The names of workloads by id.
-pub(crate) fn names(flows: &Flows) -> Result<Names, Error> {
+pub(crate) fn names(flows: &Flows) -> Result<WorkloadNames, Error> {
     let parts = |(id, name): (u32, FlowName)| (id, name.parts());
     Ok(flows.names()?.into_iter().map(parts).collect())
 }

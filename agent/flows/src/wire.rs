@@ -13,18 +13,18 @@
     deny(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, clippy::unreachable)
 )]
 
+mod conversation;
+mod conversations;
 mod metrics;
 mod protocol;
 mod rows;
 mod sampler;
-mod talk;
-mod talks;
 
 use leno_bpf_abi::flow::FlowSample;
 
 pub use metrics::WireRow;
-pub(crate) use metrics::{Published, add_family, list};
-pub(crate) use sampler::Reading;
+pub(crate) use metrics::{PublishedWire, add_family, list};
+pub(crate) use sampler::WireSampling;
 
 /// A request with what came of it, as samples show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,10 @@ pub struct SampledRequest {
 /// Reads samples in their order as the aggregator does, and ends all connections then. It needs no kernel.
 #[must_use]
 pub fn read_samples(samples: &[FlowSample]) -> Vec<SampledRequest> {
-    let (mut talks, mut found) = (talks::Talks::default(), Vec::new());
-    let mut each = |_: talks::Pair, one: talk::Exchange| {
+    let (mut talks, mut found) = (conversations::Conversations::default(), Vec::new());
+    let mut each = |_: conversations::ExchangePair, one: conversation::Exchange| {
         let protocol = protocol::Protocol::name_of(one.protocol as u8);
-        let talk::Exchange { kind, result, took_ns, .. } = one;
+        let conversation::Exchange { kind, result, took_ns, .. } = one;
         found.push(SampledRequest { protocol, kind, result, took_ns });
     };
     for sample in samples {

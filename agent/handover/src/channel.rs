@@ -280,23 +280,23 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{MemberReport, Want};
+    use crate::{MemberReport, SocketRequest};
 
     #[test]
     fn a_message_arrives_with_its_descriptors() {
         let (one, other) = Channel::pair().unwrap();
-        let want = Want { ipv6: true, count: 3 };
+        let want = SocketRequest { ipv6: true, count: 3 };
         let (mut near, far) = UnixStream::pair().unwrap();
         one.send(&want, &[far.as_fd(); MAX_DESCRIPTORS]).unwrap();
         one.send(&want, &[]).unwrap();
         drop((one, far));
-        let (said, mut descriptors) = other.receive::<Want>().unwrap().unwrap();
+        let (said, mut descriptors) = other.receive::<SocketRequest>().unwrap().unwrap();
         assert_eq!((said, descriptors.len()), (want, MAX_DESCRIPTORS));
         UnixStream::from(descriptors.remove(0)).write_all(b"x").unwrap();
         near.read_exact(&mut [0]).unwrap();
-        let (_, descriptors) = other.receive::<Want>().unwrap().unwrap();
+        let (_, descriptors) = other.receive::<SocketRequest>().unwrap().unwrap();
         assert!(descriptors.is_empty());
-        assert!(other.receive::<Want>().unwrap().is_none(), "the other end is closed");
+        assert!(other.receive::<SocketRequest>().unwrap().is_none(), "the other end is closed");
     }
 
     #[test]
@@ -312,10 +312,10 @@ mod tests {
         let far = listener.accept().unwrap();
         let also_near = near.try_clone().unwrap();
         drop(near);
-        also_near.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
-        assert!(far.receive::<Want>().unwrap().is_some());
+        also_near.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
+        assert!(far.receive::<SocketRequest>().unwrap().is_some());
         drop(also_near);
-        assert!(far.receive::<Want>().unwrap().is_none());
+        assert!(far.receive::<SocketRequest>().unwrap().is_none());
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         let (one, other) = Channel::pair().unwrap();
         assert!(one.is_same(&one.try_clone().unwrap()).unwrap());
         assert!(!one.is_same(&other).unwrap());
-        one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
+        one.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
         assert!(!one.is_closed().unwrap() && !other.is_closed().unwrap());
         drop(one);
         assert!(other.is_closed().unwrap());
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let (one, other) = Channel::pair().unwrap();
-        one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
+        one.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
         let error = other.receive::<MemberReport>().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let (_near, far) = UnixStream::pair().unwrap();

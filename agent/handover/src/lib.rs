@@ -10,7 +10,7 @@
 //! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart, made by the supervisor and
 //! handed to both ends, so that no other process can connect. A broker runs in the workload's network
 //! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
-//! capability. [`Order`], [`MemberReport`], [`Offer`] and [`Want`] are all that is said.
+//! capability. [`ProxyOrder`], [`MemberReport`], [`BrokerOffer`] and [`SocketRequest`] are all that is said.
 //!
 //! A workload goes from one process to another without a cut: its broker hands the same listeners to both, the first
 //! accepts until the second reports that it serves ([`MemberState::Serving`]), and then finishes what it has.
@@ -44,7 +44,7 @@ mod placement;
 pub use async_channel::AsyncChannel;
 pub use channel::{Channel, ChannelListener, MAX_DESCRIPTORS};
 pub use message::{
-    CpuUse, KubeletProbes, ListenersClosed, Member, MemberReport, MemberState, Offer, Order, Role,
-    Serve, Want,
+    BrokerOffer, CpuUse, KubeletProbes, ListenersClosed, Member, MemberReport, MemberState,
+    ProxyOrder, ServeOrder, SocketRequest, SocketRole,
 };
 pub use placement::{PlacedPod, Placement, PlacementReport};

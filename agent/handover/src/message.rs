@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Supervisor to node proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
-pub enum Order {
+pub enum ProxyOrder {
     /// Serve a workload. Comes with one descriptor: the channel to its broker.
     Join {
         /// Names the membership in later messages; no other one of the process has or had it.
@@ -108,7 +108,7 @@ impl CpuUse {
 /// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, too. An earlier one
 /// still gets sockets until it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Serve {
+pub struct ServeOrder {
     /// Comes without a channel: another process listens, so the listeners are to be closed, which [`ListenersClosed`] answers.
     /// Node proxies still get sockets.
     #[serde(default)]
@@ -122,11 +122,11 @@ pub struct ListenersClosed {}
 /// Broker to node proxy. The descriptors come with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "offer", rename_all = "lowercase")]
-pub enum Offer {
+pub enum BrokerOffer {
     /// The first message: what a proxy needs once.
     Namespace {
         /// What each descriptor is for, in their order.
-        roles: Vec<Role>,
+        roles: Vec<SocketRole>,
         /// The addresses of the namespace's interfaces.
         addresses: Vec<IpAddr>,
     },
@@ -142,7 +142,7 @@ pub enum Offer {
 /// What a descriptor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum SocketRole {
     /// A listener for the application's connections.
     Outbound,
     /// A listener for connections to the application.
@@ -159,7 +159,7 @@ pub enum Role {
 
 /// Node proxy to broker: more sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Want {
+pub struct SocketRequest {
     /// Of IPv6, else of IPv4.
     pub ipv6: bool,
     /// How many.
@@ -181,19 +181,24 @@ mod tests {
             assert_eq!(serde_json::to_string(message).unwrap(), text);
             assert_eq!(&serde_json::from_str::<T>(text).unwrap(), message);
         }
-        is_text(&Serve::default(), r#"{"closes":false}"#);
-        is_text(&Serve { closes: true }, r#"{"closes":true}"#);
+        is_text(&ServeOrder::default(), r#"{"closes":false}"#);
+        is_text(&ServeOrder { closes: true }, r#"{"closes":true}"#);
         is_text(&ListenersClosed {}, "{}");
-        is_text(&Want { ipv6: true, count: 3 }, r#"{"ipv6":true,"count":3}"#);
+        is_text(&SocketRequest { ipv6: true, count: 3 }, r#"{"ipv6":true,"count":3}"#);
         is_text(
-            &Offer::Sockets { ipv6: false, errno: Some(24) },
+            &BrokerOffer::Sockets { ipv6: false, errno: Some(24) },
             r#"{"offer":"sockets","ipv6":false,"errno":24}"#,
         );
-        let roles = vec![Role::Admin, Role::Outbound, Role::Inbound, Role::Diagnosis];
-        let roles = [roles, vec![Role::Announcements, Role::Probe]].concat();
+        let roles = vec![
+            SocketRole::Admin,
+            SocketRole::Outbound,
+            SocketRole::Inbound,
+            SocketRole::Diagnosis,
+        ];
+        let roles = [roles, vec![SocketRole::Announcements, SocketRole::Probe]].concat();
         let addresses = vec![IpAddr::from([192, 0, 2, 1])];
         is_text(
-            &Offer::Namespace { roles, addresses },
+            &BrokerOffer::Namespace { roles, addresses },
             concat!(
                 r#"{"offer":"namespace","roles":["admin","outbound","inbound","diagnosis","announcements","#,
                 r#""probe"],"addresses":["192.0.2.1"]}"#
@@ -201,7 +206,11 @@ mod tests {
         );
         // Of an earlier supervisor, and of a later one.
         for order in ["{}", r#"{"closes":false,"later":1}"#] {
-            assert_eq!(serde_json::from_str::<Serve>(order).unwrap(), Serve::default(), "{order}");
+            assert_eq!(
+                serde_json::from_str::<ServeOrder>(order).unwrap(),
+                ServeOrder::default(),
+                "{order}"
+            );
         }
     }
 }

@@ -9,14 +9,14 @@ use std::path::PathBuf;
 use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setuid};
 
-use crate::descriptors::Descriptors;
+use crate::descriptors::DescriptorLimit;
 
 /// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
 const CAPABILITIES: libc::c_ulong = 64;
 
 /// The user that a process runs as, and what it may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials {
+pub struct ProcessCredentials {
     /// The user.
     pub uid: Uid,
     /// Its group.
@@ -32,7 +32,7 @@ pub struct Credentials {
     pub name: Option<String>,
 }
 
-impl Credentials {
+impl ProcessCredentials {
     /// Those of the caller of `leno`: the user behind sudo, or the user of this process.
     #[must_use]
     pub fn invoking() -> Self {
@@ -116,7 +116,7 @@ impl Credentials {
     /// The system's reason.
     pub fn assume(&self) -> io::Result<()> {
         if self.confined {
-            Descriptors::raise()?;
+            DescriptorLimit::raise()?;
             drop_capabilities();
         }
         // A process that is not root keeps what it has; leno up refuses that case before.

@@ -10,12 +10,12 @@ const WANTED: u64 = 1 << 20;
 
 /// A limit, as it was given to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptors {
+pub struct DescriptorLimit {
     soft: u64,
     hard: u64,
 }
 
-impl Descriptors {
+impl DescriptorLimit {
     /// Raises the limit of this process to what the system permits; the answer is what it was.
     /// Programs of others are to keep that: some walk through all numbers. Safe between fork and
     /// exec.

@@ -8,7 +8,7 @@
 //! ```
 //! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
 //! live on. A workload goes from one group to another, or to the next process of its group, without a cut: it joins that
-//! one ([`Joining::succeeds`]), and leaves the first once it is [served](Happened::Serving).
+//! one ([`JoiningMember::succeeds`]), and leaves the first once it is [served](MemberEvent::Serving).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::{AsyncChannel, Channel, CpuUse, Member, MemberReport, MemberState, Serve};
+use leno_handover::{AsyncChannel, Channel, CpuUse, Member, MemberReport, MemberState, ServeOrder};
 use leno_program::chain;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,8 +25,8 @@ use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::error::Error;
-use crate::keep::{Event, Rules, Stop, keep_running};
-use crate::process::{Running, after, describe};
+use crate::keep_running::{LifeEvent, RestartRules, StopStage, keep_running};
+use crate::process::{RunningProcess, after, describe};
 
 /// The longest a process may take to end. It has no members by then.
 const END_BOUND: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub trait NodeProxyHost: 'static {
     ///
     /// # Errors
     /// It cannot be started; that is tried again.
-    fn start(&self, orders: Channel) -> Result<Running, Self::Error>;
+    fn start(&self, orders: Channel) -> Result<RunningProcess, Self::Error>;
 
     /// Prints what an operator should see.
     fn say(&self, text: &str);
@@ -58,14 +58,14 @@ pub trait NodeProxyHost: 'static {
 /// A group of workloads and the process that serves them. The process ends with [`Group::end`].
 #[derive(Debug)]
 pub struct Group {
-    orders: mpsc::UnboundedSender<Order>,
-    stop: watch::Sender<Stop>,
+    orders: mpsc::UnboundedSender<MemberOrder>,
+    stop: watch::Sender<StopStage>,
     task: JoinHandle<()>,
 }
 
 /// What a member learns of the process that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum MemberEvent {
     /// It was told to serve the member.
     Joined,
     /// It accepts the member's connections.
@@ -80,13 +80,13 @@ pub enum Happened {
 
 /// A member as its group knows it.
 #[derive(Debug)]
-pub struct Joining {
+pub struct JoiningMember {
     /// What its proxy is told.
     pub member: Member,
     /// Takes the orders for its broker.
     pub broker: Channel,
     /// Where it learns what happens to it.
-    pub events: mpsc::UnboundedSender<Happened>,
+    pub events: mpsc::UnboundedSender<MemberEvent>,
     /// Tells it from an earlier one of the same name.
     pub number: u64,
     /// Another process serves the workload until this one does.
@@ -95,8 +95,8 @@ pub struct Joining {
 
 /// A member, and how the process knows it.
 #[derive(Debug)]
-struct Served {
-    joining: Joining,
+struct ServedMember {
+    joining: JoiningMember,
     /// Its membership of the process that runs, if that was told of it.
     membership: Option<Membership>,
     /// How often its thread has stalled, each time soon after the one before, and when it did last.
@@ -119,20 +119,20 @@ struct Membership {
 
 /// A member that leaves.
 #[derive(Debug)]
-struct Leaving {
-    joining: Joining,
+struct LeavingMember {
+    joining: JoiningMember,
     link: Channel,
     succeeded: bool,
     /// The process has the order; else that is given again.
     is_told: bool,
     /// For the caller that waits for the end; it is closed once that one waits no more.
-    answer: oneshot::Sender<Joining>,
+    answer: oneshot::Sender<JoiningMember>,
 }
 
 /// What members want of their group.
 #[derive(Debug)]
-enum Order {
-    Join(InstanceName, Joining),
+enum MemberOrder {
+    Join(InstanceName, JoiningMember),
     /// Try again for the member that joined with this number, if it is still the same.
     Again(InstanceName, u64),
     /// Tell the process again that this membership leaves.
@@ -142,10 +142,10 @@ enum Order {
     /// The answer comes when nothing of the member is under way.
     Leave {
         name: InstanceName,
-        /// Of [`Joining`]; one that has joined since stays.
+        /// Of [`JoiningMember`]; one that has joined since stays.
         number: u64,
         succeeded: bool,
-        answer: oneshot::Sender<Joining>,
+        answer: oneshot::Sender<JoiningMember>,
     },
 }
 
@@ -154,7 +154,7 @@ impl Group {
     #[must_use]
     pub fn start<H: NodeProxyHost>(name: &str, host: H) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
-        let (stop, stopped) = watch::channel(Stop::No);
+        let (stop, stopped) = watch::channel(StopStage::No);
         let task = NodeProxyTask {
             host: Rc::new(host),
             name: name.to_owned(),
@@ -169,9 +169,9 @@ impl Group {
     }
 
     /// Has the process serve a workload, in place of an earlier one of the same name.
-    pub fn join(&self, name: &InstanceName, joining: Joining) {
+    pub fn join(&self, name: &InstanceName, joining: JoiningMember) {
         // The task ends after the last member.
-        let _ended = self.orders.send(Order::Join(name.clone(), joining));
+        let _ended = self.orders.send(MemberOrder::Join(name.clone(), joining));
     }
 
     /// Has the process finish what is under way for a workload that joined with this number; the future waits for that, for hours where another process
@@ -184,7 +184,7 @@ impl Group {
         (number, succeeded): (u64, bool),
     ) -> impl Future<Output = Option<Channel>> + use<> {
         let (answer, answered) = oneshot::channel();
-        let order = Order::Leave { name: name.clone(), number, succeeded, answer };
+        let order = MemberOrder::Leave { name: name.clone(), number, succeeded, answer };
         let _ended = self.orders.send(order);
         let revoke = RevokeOnDrop(self.orders.clone());
         async move {
@@ -197,20 +197,20 @@ impl Group {
     }
 
     /// Ends the process, and waits for that.
-    pub async fn end(self, stop: Stop) {
-        self.stop.send_replace(stop.max(Stop::All));
+    pub async fn end(self, stop: StopStage) {
+        self.stop.send_replace(stop.max(StopStage::All));
         // A panic is printed by the runtime.
         let _ended = self.task.await;
     }
 }
 
 /// Revokes what callers wait for no more.
-struct RevokeOnDrop(mpsc::UnboundedSender<Order>);
+struct RevokeOnDrop(mpsc::UnboundedSender<MemberOrder>);
 
 impl Drop for RevokeOnDrop {
     fn drop(&mut self) {
         // The task has ended with its process.
-        let _ended = self.0.send(Order::Revoke);
+        let _ended = self.0.send(MemberOrder::Revoke);
     }
 }
 
@@ -218,11 +218,11 @@ impl Drop for RevokeOnDrop {
 struct NodeProxyTask<H> {
     host: Rc<H>,
     name: String,
-    orders: mpsc::UnboundedSender<Order>,
-    members: BTreeMap<InstanceName, Served>,
+    orders: mpsc::UnboundedSender<MemberOrder>,
+    members: BTreeMap<InstanceName, ServedMember>,
     /// Members until what is under way for them has ended, by the numbers of their memberships: connections out of their
     /// namespaces still need brokers.
-    leaving: BTreeMap<u64, Leaving>,
+    leaving: BTreeMap<u64, LeavingMember>,
     /// Memberships that processes were told of.
     told: u64,
     /// Takes orders while the process runs.
@@ -232,12 +232,12 @@ struct NodeProxyTask<H> {
 impl<H: NodeProxyHost> NodeProxyTask<H> {
     async fn run(
         mut self,
-        mut received: mpsc::UnboundedReceiver<Order>,
-        stop: watch::Receiver<Stop>,
+        mut received: mpsc::UnboundedReceiver<MemberOrder>,
+        stop: watch::Receiver<StopStage>,
     ) {
         let host = Rc::clone(&self.host);
         let newest = RefCell::new(None);
-        let start = || -> Result<Running, H::Error> {
+        let start = || -> Result<RunningProcess, H::Error> {
             let what = || "cannot make a socket for orders".to_owned();
             let (near, far) = Channel::pair().map_err(Error::os(what))?;
             let running = host.start(far)?;
@@ -246,11 +246,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             Ok(running)
         };
         let (events, mut happened) = mpsc::unbounded_channel();
-        let rules = Rules::always(Backoff::eager(Instant::now()), END_BOUND);
+        let rules = RestartRules::always(Backoff::eager(Instant::now()), END_BOUND);
         let process = async {
             // The receiver is polled beside the process and ends after it.
             let report = |event| drop(events.send(event));
-            keep_running(start, rules, (stop, Stop::All), report).await;
+            keep_running(start, rules, (stop, StopStage::All), report).await;
             drop(events);
         };
         let work = async {
@@ -258,7 +258,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 let process = self.process.clone();
                 tokio::select! {
                     event = happened.recv() => match event {
-                        Some(Event::Started(_)) => self.serve_all(newest.borrow_mut().take()),
+                        Some(LifeEvent::Started(_)) => self.serve_all(newest.borrow_mut().take()),
                         Some(event) => self.has_ended(&event),
                         None => break,
                     },
@@ -285,10 +285,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.told = self.told.wrapping_add(1);
         let (number, joining) = (self.told, &served.joining);
         let (succeeds, member) = (joining.succeeds, joining.member.clone());
-        let order = leno_handover::Order::Join { number, succeeds, member, reports: true };
+        let order = leno_handover::ProxyOrder::Join { number, succeeds, member, reports: true };
         let connect = || {
             let (near, far) = Channel::pair()?;
-            joining.broker.send(&Serve::default(), &[near.as_fd()])?;
+            joining.broker.send(&ServeOrder::default(), &[near.as_fd()])?;
             process.send(&order, &[far.as_fd()])?;
             Ok(far)
         };
@@ -297,28 +297,28 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             Ok(link) => {
                 served.membership = Some(Membership { number, link, serving: false, used: None });
                 // The workload has an end of its own.
-                let _ending = served.joining.events.send(Happened::Joined);
+                let _ending = served.joining.events.send(MemberEvent::Joined);
             }
             // So many joined at once that the process has yet to read of them.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let again = Order::Again(name.clone(), served.joining.number);
+                let again = MemberOrder::Again(name.clone(), served.joining.number);
                 self.again(again);
             }
             Err(error) => {
                 self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
                 // Else either the process or the broker has ended, and is started again.
                 if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
-                    let again = Order::Again(name.clone(), served.joining.number);
+                    let again = MemberOrder::Again(name.clone(), served.joining.number);
                     self.again(again);
                 }
             }
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: MemberOrder) {
         match order {
-            Order::Join(name, joining) => {
-                let served = Served { joining, membership: None, stalls: 0, stalled: None };
+            MemberOrder::Join(name, joining) => {
+                let served = ServedMember { joining, membership: None, stalls: 0, stalled: None };
                 if let Some(earlier) = self.members.insert(name.clone(), served) {
                     let (answer, left) = oneshot::channel();
                     self.leave(earlier, true, answer);
@@ -330,26 +330,26 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
                 self.serve(&name);
             }
-            Order::Again(name, number) => {
+            MemberOrder::Again(name, number) => {
                 // Another process may serve it by now.
-                let waits = |member: &Served| {
+                let waits = |member: &ServedMember| {
                     member.joining.number == number && member.membership.is_none()
                 };
                 if self.members.get(&name).is_some_and(waits) {
                     self.serve(&name);
                 }
             }
-            Order::Leave { name, number, succeeded, answer } => {
+            MemberOrder::Leave { name, number, succeeded, answer } => {
                 // The one that has joined in its place has had it leave.
-                let is_same = |member: &Served| member.joining.number == number;
+                let is_same = |member: &ServedMember| member.joining.number == number;
                 if !self.members.get(&name).is_some_and(is_same) {
                     return;
                 }
                 let Some(member) = self.members.remove(&name) else { return };
                 self.leave(member, succeeded, answer);
             }
-            Order::LeaveAgain(number) => self.tell_to_leave(number),
-            Order::Revoke => self.leaving.retain(|_, member| {
+            MemberOrder::LeaveAgain(number) => self.tell_to_leave(number),
+            MemberOrder::Revoke => self.leaving.retain(|_, member| {
                 let waited_for = !member.answer.is_closed();
                 if !waited_for {
                     member.link.shut_down();
@@ -360,12 +360,18 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     }
 
     /// Has the process finish what it has for a member. The answer comes at once if it has nothing.
-    fn leave(&mut self, member: Served, succeeded: bool, answer: oneshot::Sender<Joining>) {
-        let Served { joining, membership, .. } = member;
+    fn leave(
+        &mut self,
+        member: ServedMember,
+        succeeded: bool,
+        answer: oneshot::Sender<JoiningMember>,
+    ) {
+        let ServedMember { joining, membership, .. } = member;
         let (Some(Membership { number, link, .. }), Some(_)) = (membership, &self.process) else {
             return has_left(joining, answer);
         };
-        self.leaving.insert(number, Leaving { joining, link, succeeded, is_told: false, answer });
+        self.leaving
+            .insert(number, LeavingMember { joining, link, succeeded, is_told: false, answer });
         self.tell_to_leave(number);
     }
 
@@ -374,16 +380,16 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let Some(member) = self.leaving.get_mut(&number).filter(|member| !member.is_told) else {
             return;
         };
-        let order = leno_handover::Order::Leave { number, succeeded: member.succeeded };
+        let order = leno_handover::ProxyOrder::Leave { number, succeeded: member.succeeded };
         match self.process.as_ref().map(|process| process.send(&order, &[])) {
             Some(Ok(())) => member.is_told = true,
             // It has yet to read other orders, and accepts connections until then.
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
-                self.again(Order::LeaveAgain(number));
+                self.again(MemberOrder::LeaveAgain(number));
             }
             // It has ended, or does so now, and nothing is under way in it.
             _ => {
-                if let Some(Leaving { joining, answer, .. }) = self.leaving.remove(&number) {
+                if let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number) {
                     has_left(joining, answer);
                 }
             }
@@ -399,11 +405,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         };
         // One that stalls may go on with what it has, but is not waited for.
         if matches!(state, MemberState::Released | MemberState::Stalled)
-            && let Some(Leaving { joining, answer, .. }) = self.leaving.remove(&number)
+            && let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number)
         {
             return has_left(joining, answer);
         }
-        let is_of = |member: &Served| member.membership.as_ref().map(|of| of.number);
+        let is_of = |member: &ServedMember| member.membership.as_ref().map(|of| of.number);
         let mut members = self.members.iter_mut();
         let found = members.find(|(_, member)| is_of(member) == Some(number));
         let Some((name, member)) = found else { return };
@@ -416,9 +422,9 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
                 // Should the process end, the next one succeeds none.
                 member.joining.succeeds = false;
-                Happened::Serving
+                MemberEvent::Serving
             }
-            MemberState::Released | MemberState::Stalled => Happened::Lost,
+            MemberState::Released | MemberState::Stalled => MemberEvent::Lost,
             // It has no listeners of its own.
             MemberState::Closed => return,
             MemberState::Used(used) => {
@@ -429,17 +435,17 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                     return;
                 }
                 of.used = Some(now);
-                Happened::Used(used)
+                MemberEvent::Used(used)
             }
         };
         let _ending = member.joining.events.send(event);
-        if event != Happened::Lost {
+        if event != MemberEvent::Lost {
             return;
         }
         member.membership = None;
         let (name, number) = (name.clone(), member.joining.number);
         if state == MemberState::Stalled {
-            let _ending = member.joining.events.send(Happened::Stalled);
+            let _ending = member.joining.events.send(MemberEvent::Stalled);
             let now = Instant::now();
             let is_soon = |last: Instant| now.duration_since(last) < 2 * STALL_PAUSE;
             if !member.stalled.replace(now).is_some_and(is_soon) {
@@ -453,17 +459,17 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             ));
             // Its connections wait, and the process can serve it.
             let Some(pause) = pause else { return self.serve(&name) };
-            return self.again_after(Order::Again(name, number), pause);
+            return self.again_after(MemberOrder::Again(name, number), pause);
         }
-        self.again(Order::Again(name, number));
+        self.again(MemberOrder::Again(name, number));
     }
 
     /// Gives an order to this task in a while.
-    fn again(&self, order: Order) {
+    fn again(&self, order: MemberOrder) {
         self.again_after(order, AGAIN);
     }
 
-    fn again_after(&self, order: Order, pause: Duration) {
+    fn again_after(&self, order: MemberOrder, pause: Duration) {
         let orders = self.orders.clone();
         tokio::task::spawn_local(async move {
             tokio::time::sleep(pause).await;
@@ -471,31 +477,35 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         });
     }
 
-    fn has_ended(&mut self, event: &Event<H::Error>) {
+    fn has_ended(&mut self, event: &LifeEvent<H::Error>) {
         self.process = None;
         // Nothing is under way any more.
-        for Leaving { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values() {
+        for LeavingMember { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values()
+        {
             has_left(joining, answer);
         }
         for member in self.members.values_mut() {
             member.membership = None;
-            let _ending = member.joining.events.send(Happened::Lost);
+            let _ending = member.joining.events.send(MemberEvent::Lost);
         }
         match event {
-            Event::Ended(status, wait) => {
+            LifeEvent::Ended(status, wait) => {
                 let (how, when) = (describe(*status), after(*wait));
                 let (group, members) = (&self.name, self.members.len());
                 self.host.say(&format!(
                     "the proxy of group {group} ({members} served) {how}; starting it again {when}"
                 ));
             }
-            Event::Failed(error, _) => self.host.say(&chain(error)),
-            Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
+            LifeEvent::Failed(error, _) => self.host.say(&chain(error)),
+            LifeEvent::Started(_)
+            | LifeEvent::Over(_)
+            | LifeEvent::Stopping
+            | LifeEvent::Stopped => {}
         }
     }
 }
 
-fn has_left(member: Joining, answer: oneshot::Sender<Joining>) {
+fn has_left(member: JoiningMember, answer: oneshot::Sender<JoiningMember>) {
     // The workload may have waited long enough.
     let _left = answer.send(member);
 }

@@ -20,7 +20,7 @@ const PRINTED: Duration = Duration::from_millis(250);
 
 /// A running process. Killed when dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProcess {
     child: Child,
     pid: Pid,
     /// Tasks that read its output until the pipes end.
@@ -31,7 +31,7 @@ pub struct Running {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tether(Pid);
 
-impl Running {
+impl RunningProcess {
     /// Starts a process in a process group of its own; `prepare` runs in it between fork and exec. Must be called by a
     /// thread that lives as long as the process may, where `prepare` ties the two ([`Tether`]).
     ///

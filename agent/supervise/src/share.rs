@@ -6,7 +6,7 @@ use leno_types::InstanceName;
 
 /// Which instances share the process of a node proxy: the value of `leno.dev/share`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
+pub enum ProcessSharing {
     /// None.
     Workload,
     /// Those of one identity, so that no process holds keys of two.
@@ -18,7 +18,7 @@ pub enum Share {
     Node,
 }
 
-impl FromStr for Share {
+impl FromStr for ProcessSharing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -32,7 +32,7 @@ impl FromStr for Share {
     }
 }
 
-impl Share {
+impl ProcessSharing {
     /// The name of an instance's group.
     #[must_use]
     pub fn group(self, instance: &InstanceName, service_account: &str) -> String {

@@ -3,7 +3,7 @@
 //! ```text
 //!  Check { name, asks } ── good | warning | bad | unknown ──► Finding ──► table, JSON, exit status
 //! ```
-//! A [`Check`] is a name and a question. The code that answers it makes a [`Finding`] of it, with a remedy
+//! A [`Check`] is a name and a question. The code that answers it makes a [`CheckResult`] of it, with a remedy
 //! if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
 //! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
 
@@ -18,7 +18,7 @@ pub struct Check {
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct CheckResult {
     /// The name of the check, or of the one thing that was checked.
     pub subject: String,
     /// The question that the check answers.
@@ -72,36 +72,36 @@ impl Check {
 
     /// There is no problem.
     #[must_use]
-    pub fn good(self, text: impl Into<String>) -> Finding {
+    pub fn good(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Good, text)
     }
 
     /// A part does not work, or something else stands in for it.
     #[must_use]
-    pub fn warning(self, text: impl Into<String>) -> Finding {
+    pub fn warning(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Warning, text)
     }
 
     /// It does not work.
     #[must_use]
-    pub fn bad(self, text: impl Into<String>) -> Finding {
+    pub fn bad(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Bad, text)
     }
 
     /// The check could not be made.
     #[must_use]
-    pub fn unknown(self, text: impl Into<String>) -> Finding {
+    pub fn unknown(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Unknown, text)
     }
 
     /// The result in words, at a level that was computed.
     #[must_use]
-    pub fn result(self, level: Level, text: impl Into<String>) -> Finding {
-        Finding { subject: self.name, asks: self.asks, level, text: text.into(), remedy: None }
+    pub fn result(self, level: Level, text: impl Into<String>) -> CheckResult {
+        CheckResult { subject: self.name, asks: self.asks, level, text: text.into(), remedy: None }
     }
 }
 
-impl Finding {
+impl CheckResult {
     /// Adds the remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
@@ -120,16 +120,17 @@ impl Finding {
 
 /// Whether a user can proceed with all of them.
 #[must_use]
-pub fn is_well(findings: &[Finding]) -> bool {
+pub fn is_well(findings: &[CheckResult]) -> bool {
     findings.iter().all(|finding| finding.level.is_well())
 }
 
 /// A line for each finding: mark, subject, text and remedy. The subjects are padded to one width.
 #[must_use]
-pub fn table(findings: &[Finding]) -> String {
+pub fn table(findings: &[CheckResult]) -> String {
     let width = findings.iter().map(|one| one.subject.chars().count()).max().unwrap_or_default();
-    let row =
-        |one: &Finding| format!("{} {:width$}  {}\n", one.level.mark(), one.subject, one.words());
+    let row = |one: &CheckResult| {
+        format!("{} {:width$}  {}\n", one.level.mark(), one.subject, one.words())
+    };
     findings.iter().map(row).collect()
 }
 

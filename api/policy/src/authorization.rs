@@ -34,11 +34,11 @@ use leno_types::authorization::{
     Action, ClientMatch, DefaultAuthorization, HeaderMatch, PathReading,
 };
 use leno_types::tokens::ClaimMatch;
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 
 pub use certificate::CertificateView;
 pub use connection::ConnectionRules;
-pub use examine::{Examined, PolicyMatch};
+pub use examine::{ExaminedClient, PolicyMatch};
 pub use header::is_spelling;
 pub use path::{AmbiguousPath, ambiguity, canonical_path};
 
@@ -75,7 +75,7 @@ pub struct PolicyIndex(pub(crate) u32);
 
 #[derive(Debug)]
 struct CompiledPolicy {
-    source: Source,
+    source: PolicySource,
     action: Action,
     /// `None` means all.
     ports: Option<Arc<[u16]>>,
@@ -223,13 +223,13 @@ impl PolicyIndex {
 
 impl AuthorizationTable {
     /// The documents of the policies, in the order of their positions.
-    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+    pub fn sources(&self) -> impl Iterator<Item = &PolicySource> {
         self.policies.iter().map(|policy| &policy.source)
     }
 
     /// The document of a policy.
     #[must_use]
-    pub fn source(&self, policy: PolicyIndex) -> Option<&Source> {
+    pub fn source(&self, policy: PolicyIndex) -> Option<&PolicySource> {
         self.policies.get(policy.position()).map(|policy| &policy.source)
     }
 

@@ -1,12 +1,12 @@
 //! The combined changes of a rule and one of its backends.
 
-use leno_types::routes::{Backend, Filter, HeaderChanges, Mirror, Rewrite, Rule};
+use leno_types::routes::{Filter, HeaderChanges, Mirror, Rewrite, RouteBackend, RouteRule};
 
 use crate::headers::combined;
 
 /// The filters of a rule and of a backend, merged. The rule's filters apply first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct MergedFilters {
     /// Changes of the request's headers.
     pub request: HeaderChanges,
     /// Changes of the response's headers.
@@ -17,10 +17,10 @@ pub struct Changes {
     pub mirrors: Vec<Mirror>,
 }
 
-impl Changes {
+impl MergedFilters {
     /// Merges the filters of a rule and a backend.
     #[must_use]
-    pub fn new(rule: &Rule, backend: &Backend) -> Self {
+    pub fn new(rule: &RouteRule, backend: &RouteBackend) -> Self {
         let mut changes = Self::default();
         for filter in rule.filters.iter().chain(&backend.filters) {
             match filter {

@@ -5,7 +5,7 @@
     reason = "sums and products of 32 bits in 64, of 64 bits in 128; the place is of this rule"
 )]
 
-use leno_types::routes::{InvalidTarget, Target};
+use leno_types::routes::{InvalidTarget, RouteTarget};
 
 use crate::table::TableRule;
 
@@ -61,8 +61,8 @@ impl TableRule {
     pub fn choose(&self, random: u64) -> Choice {
         let Some(place) = self.weights().pick(random) else { return Choice::NoBackend };
         match self.rule().backends[place].target {
-            Target::Service { .. } => Choice::Backend(place),
-            Target::Invalid(reason) => Choice::Invalid(place, reason),
+            RouteTarget::Service { .. } => Choice::Backend(place),
+            RouteTarget::Invalid(reason) => Choice::Invalid(place, reason),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use leno_types::routes::{Match, PathMatch, Route, TextMatch, ValueMatch};
+use leno_types::routes::{PathMatch, Route, RouteMatch, TextMatch, ValueMatch};
 
 use crate::pattern::{Pattern, PatternError};
 use crate::request::Request;
@@ -40,44 +40,44 @@ pub(crate) struct Precedence {
 
 /// A match of a rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Condition {
-    pub(crate) path: Path,
+pub(crate) struct RuleCondition {
+    pub(crate) path: PathCondition,
     pub(crate) method: Option<Box<str>>,
-    pub(crate) headers: Box<[Value]>,
-    pub(crate) query: Box<[Value]>,
+    pub(crate) headers: Box<[ValueCondition]>,
+    pub(crate) query: Box<[ValueCondition]>,
     /// The rule, by its position in the table.
     pub(crate) rule: usize,
     pub(crate) precedence: Precedence,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Path {
+pub(crate) enum PathCondition {
     Exact(Box<[u8]>),
     /// Without a trailing slash.
     Prefix(Box<[u8]>),
     Regex(Pattern),
     Grpc {
-        service: Option<Text>,
-        method: Option<Text>,
+        service: Option<TextCondition>,
+        method: Option<TextCondition>,
     },
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Text {
+pub(crate) enum TextCondition {
     Exact(Box<[u8]>),
     Regex(Pattern),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Value {
+pub(crate) struct ValueCondition {
     /// Its position in the match as written.
     place: usize,
     pub(crate) name: Box<str>,
-    pub(crate) text: Text,
+    pub(crate) text: TextCondition,
 }
 
 /// Where a match comes from.
-pub(crate) struct Origin<'a> {
+pub(crate) struct MatchOrigin<'a> {
     pub(crate) route: &'a Route,
     /// The rule's position in the table.
     pub(crate) rule: usize,
@@ -87,8 +87,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) place: usize,
 }
 
-impl Condition {
-    pub(crate) fn new(wanted: &Match, origin: &Origin<'_>) -> Result<Self, PatternError> {
+impl RuleCondition {
+    pub(crate) fn new(wanted: &RouteMatch, origin: &MatchOrigin<'_>) -> Result<Self, PatternError> {
         let headers = values(&wanted.headers, |a, b| a.eq_ignore_ascii_case(b))?;
         let query = values(&wanted.query, |a, b| a == b)?;
         let precedence = Precedence {
@@ -102,7 +102,7 @@ impl Condition {
             place: origin.place,
         };
         Ok(Self {
-            path: Path::new(&wanted.path)?,
+            path: PathCondition::new(&wanted.path)?,
             method: wanted.method.as_deref().map(Into::into),
             headers,
             query,
@@ -146,9 +146,9 @@ impl Condition {
     }
 }
 
-impl Path {
+impl PathCondition {
     fn new(wanted: &PathMatch) -> Result<Self, PatternError> {
-        let text = |wanted: &Option<TextMatch>| wanted.as_ref().map(Text::new).transpose();
+        let text = |wanted: &Option<TextMatch>| wanted.as_ref().map(TextCondition::new).transpose();
         Ok(match wanted {
             PathMatch::Exact(path) => Self::Exact(path.as_bytes().into()),
             PathMatch::Prefix(path) => Self::Prefix(path.trim_end_matches('/').as_bytes().into()),
@@ -168,7 +168,7 @@ impl Path {
             Self::Regex(pattern) => pattern.matches(path),
             Self::Grpc { service: None, method: None } => true,
             Self::Grpc { service, method } => {
-                let fits = |wanted: &Option<Text>, text: &[u8]| {
+                let fits = |wanted: &Option<TextCondition>, text: &[u8]| {
                     wanted.as_ref().is_none_or(|wanted| wanted.matches(text))
                 };
                 grpc_parts(path).is_some_and(|(of, call)| fits(service, of) && fits(method, call))
@@ -180,20 +180,21 @@ impl Path {
     pub(crate) fn exact(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Exact(path) => Some(path.clone()),
-            Self::Grpc { service: Some(Text::Exact(of)), method: Some(Text::Exact(call)) } => {
-                Some([b"/", &**of, b"/", &**call].concat().into())
-            }
+            Self::Grpc {
+                service: Some(TextCondition::Exact(of)),
+                method: Some(TextCondition::Exact(call)),
+            } => Some([b"/", &**of, b"/", &**call].concat().into()),
             _ => None,
         }
     }
 }
 
-impl Path {
+impl PathCondition {
     /// The literal prefix under which the match is indexed, if it has one; for gRPC, `/<service>`.
     pub(crate) fn prefix(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Prefix(prefix) => Some(prefix.clone()),
-            Self::Grpc { service: Some(Text::Exact(service)), .. } => {
+            Self::Grpc { service: Some(TextCondition::Exact(service)), .. } => {
                 Some([b"/", &**service].concat().into())
             }
             _ => None,
@@ -201,7 +202,7 @@ impl Path {
     }
 }
 
-impl Text {
+impl TextCondition {
     fn new(wanted: &TextMatch) -> Result<Self, PatternError> {
         Ok(match wanted {
             TextMatch::Exact(text) => Self::Exact(text.as_bytes().into()),
@@ -238,12 +239,16 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
 fn values(
     wanted: &[ValueMatch],
     same: impl Fn(&str, &str) -> bool,
-) -> Result<Box<[Value]>, PatternError> {
+) -> Result<Box<[ValueCondition]>, PatternError> {
     let first = |(index, one): &(usize, &ValueMatch)| {
         !wanted[..*index].iter().any(|earlier| same(&earlier.name, &one.name))
     };
     let value = |(place, one): (usize, &ValueMatch)| {
-        Ok(Value { place, name: (*one.name).into(), text: Text::new(&one.value)? })
+        Ok(ValueCondition {
+            place,
+            name: (*one.name).into(),
+            text: TextCondition::new(&one.value)?,
+        })
     };
     wanted.iter().enumerate().filter(first).map(value).collect()
 }

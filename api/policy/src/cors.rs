@@ -5,7 +5,7 @@ use leno_types::routes::Cors;
 use crate::request::Request;
 
 /// A header of the response.
-pub type Line = (&'static str, Vec<u8>);
+pub type CorsHeader = (&'static str, Vec<u8>);
 
 /// Whether a request is a preflight, which asks what an actual request may do. The proxy answers it
 /// instead of the application (Fetch, section 3.3.3).
@@ -19,7 +19,7 @@ pub fn is_preflight(request: &impl Request) -> bool {
 /// The headers of the response to a preflight. Empty if the origin is not allowed; the browser then
 /// blocks the request by itself.
 #[must_use]
-pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<Line> {
+pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<CorsHeader> {
     let Some(mut lines) = allowed_origin(cors, request) else { return Vec::new() };
     let lists = [
         ("Access-Control-Allow-Methods", &cors.methods, "access-control-request-method"),
@@ -44,7 +44,7 @@ pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<Line> {
 
 /// The headers to set on the response to an actual request.
 #[must_use]
-pub fn actual(cors: &Cors, request: &impl Request) -> Vec<Line> {
+pub fn actual(cors: &Cors, request: &impl Request) -> Vec<CorsHeader> {
     let Some(mut lines) = allowed_origin(cors, request) else { return Vec::new() };
     let all = cors.exposed.iter().any(|one| &**one == "*");
     let hidden = all && cors.credentials;
@@ -56,7 +56,7 @@ pub fn actual(cors: &Cors, request: &impl Request) -> Vec<Line> {
 }
 
 /// The headers that allow the origin; `None` if it is not allowed.
-fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<Line>> {
+fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<CorsHeader>> {
     let origin = request.header("origin")?;
     let any = cors.origins.iter().any(|allowed| &**allowed == "*");
     if !any && !cors.origins.iter().any(|allowed| is_origin(allowed, origin)) {

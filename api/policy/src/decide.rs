@@ -12,7 +12,7 @@ use crate::table::{MatchedRule, RouteTable, TableRule};
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Decision<'t> {
+pub enum RouteDecision<'t> {
     /// No rule matches the request; it is refused.
     NoRule,
     /// The request is a CORS preflight, which the proxy answers.
@@ -41,20 +41,24 @@ pub struct Refusal<'t> {
 impl RouteTable {
     /// Decides on a request. `random` is called only if weights decide.
     #[must_use]
-    pub fn decide(&self, request: &impl Request, random: impl FnOnce() -> u64) -> Decision<'_> {
-        let Some(found) = self.find(request) else { return Decision::NoRule };
+    pub fn decide(
+        &self,
+        request: &impl Request,
+        random: impl FnOnce() -> u64,
+    ) -> RouteDecision<'_> {
+        let Some(found) = self.find(request) else { return RouteDecision::NoRule };
         if let Some(cors) = found.rule.cors()
             && cors::is_preflight(request)
         {
-            return Decision::Preflight(found, cors);
+            return RouteDecision::Preflight(found, cors);
         }
         if let Some(redirect) = found.rule.redirect() {
-            return Decision::Redirect(found, redirect);
+            return RouteDecision::Redirect(found, redirect);
         }
         match found.rule.choose(random()) {
-            Choice::Backend(place) => Decision::Backend(found, place),
-            Choice::Invalid(_, reason) => Decision::Nowhere(found, Some(reason)),
-            Choice::NoBackend => Decision::Nowhere(found, None),
+            Choice::Backend(place) => RouteDecision::Backend(found, place),
+            Choice::Invalid(_, reason) => RouteDecision::Nowhere(found, Some(reason)),
+            Choice::NoBackend => RouteDecision::Nowhere(found, None),
         }
     }
 

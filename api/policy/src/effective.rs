@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_types::routes::{RouteKind, Rule};
+use leno_types::routes::{RouteKind, RouteRule};
 use leno_types::traffic::{
-    Backoff, Budget, Conditions, Retries, Scope, StatusRange, Timeouts, Traffic,
+    PolicyScope, Retries, RetryBackoff, RetryBudget, RetryConditions, StatusRange, Traffic,
+    TrafficTimeouts,
 };
 
 /// The longest `Retry-After` that is waited for if no policy sets it, the same as in a policy.
@@ -17,7 +18,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuleOf<'a> {
+pub struct RuleName<'a> {
     /// The kind of the route.
     pub kind: RouteKind,
     /// Its namespace.
@@ -33,7 +34,7 @@ pub struct RuleOf<'a> {
 /// port before a service. Of two policies with the same scope the older one wins, then the first by
 /// namespace and name, as in the Gateway API.
 #[must_use]
-pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>) -> Traffic {
+pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleName<'_>>) -> Traffic {
     let mut holding: Vec<&Traffic> = policies.iter().map(|policy| &**policy).collect();
     holding.retain(|policy| narrowness(&policy.scope, port, route).is_some());
     holding.sort_by_key(|policy| {
@@ -51,11 +52,11 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>
 /// longest `Retry-After`: these keep the policy's values. Without a policy, the number of attempts
 /// is the only bound, as the Gateway API specifies.
 #[must_use]
-pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
+pub fn with_rule(mut traffic: Traffic, rule: &RouteRule) -> Traffic {
     let Some(retry) = &rule.retry else { return traffic };
     let before = traffic.retries.take();
     let attempts = retry.attempts.unwrap_or(1);
-    let free = Budget { percent: attempts.saturating_mul(100), ..Budget::default() };
+    let free = RetryBudget { percent: attempts.saturating_mul(100), ..RetryBudget::default() };
     // An attempt ends a moment before the rule's timeout, so that a late attempt can be told apart
     // from a request that has timed out.
     let of_try =
@@ -64,12 +65,17 @@ pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
     // The random part of a wait is up to half of it.
     let backoff = retry
         .backoff
-        .map(|least| Backoff { base: least.saturating_mul(2), max: least.saturating_mul(2) });
+        .map(|least| RetryBackoff { base: least.saturating_mul(2), max: least.saturating_mul(2) });
     traffic.retries = Some(Retries {
         attempts,
         statuses: retry.codes.iter().map(|code| StatusRange::one(*code)).collect(),
         grpc_statuses: Vec::new(),
-        on: Conditions { connect_failure: true, reset: true, refused_stream: true, timeout: true },
+        on: RetryConditions {
+            connect_failure: true,
+            reset: true,
+            refused_stream: true,
+            timeout: true,
+        },
         non_idempotent: before.as_ref().is_some_and(|retries| retries.non_idempotent),
         per_try_timeout: [of_try, per_try].into_iter().flatten().min(),
         backoff: backoff.unwrap_or_default(),
@@ -80,11 +86,15 @@ pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
 }
 
 /// How narrow a scope is; `None` if it does not include the request.
-pub(crate) fn narrowness(scope: &Scope, port: u16, route: Option<RuleOf<'_>>) -> Option<u8> {
+pub(crate) fn narrowness(
+    scope: &PolicyScope,
+    port: u16,
+    route: Option<RuleName<'_>>,
+) -> Option<u8> {
     match scope {
-        Scope::Service => Some(0),
-        Scope::Port(of) => (*of == port).then_some(1),
-        Scope::Route { kind, namespace, name, rule } => {
+        PolicyScope::Service => Some(0),
+        PolicyScope::Port(of) => (*of == port).then_some(1),
+        PolicyScope::Route { kind, namespace, name, rule } => {
             let of = route?;
             let same = of.kind == *kind && of.namespace == &**namespace && of.name == &**name;
             match rule {
@@ -110,7 +120,7 @@ fn overlay(merged: &mut Traffic, policy: &Traffic) {
     part(&mut merged.ejection, &policy.ejection);
     part(&mut merged.balancing, &policy.balancing);
     part(&mut merged.faults, &policy.faults);
-    let Timeouts { request, response, idle, stream } = policy.timeouts;
+    let TrafficTimeouts { request, response, idle, stream } = policy.timeouts;
     part(&mut merged.timeouts.request, &request);
     part(&mut merged.timeouts.response, &response);
     part(&mut merged.timeouts.idle, &idle);
@@ -119,39 +129,39 @@ fn overlay(merged: &mut Traffic, policy: &Traffic) {
 
 #[cfg(test)]
 mod tests {
-    use leno_types::routes::Retry;
-    use leno_types::traffic::{Faults, Hedging, Limits, Source};
+    use leno_types::routes::RouteRetry;
+    use leno_types::traffic::{Faults, Hedging, PolicySource, WorkerLimits};
 
     use super::*;
 
-    fn policy(name: &str, created: u64, scope: Scope) -> Traffic {
-        let source = Source { created, namespace: "shop".into(), name: name.into() };
+    fn policy(name: &str, created: u64, scope: PolicyScope) -> Traffic {
+        let source = PolicySource { created, namespace: "shop".into(), name: name.into() };
         Traffic { source, scope, ..Traffic::default() }
     }
 
     fn with_requests(requests: u32, policy: Traffic) -> Arc<Traffic> {
-        let limits = Limits { requests: Some(requests), ..Limits::default() };
+        let limits = WorkerLimits { requests: Some(requests), ..WorkerLimits::default() };
         Arc::new(Traffic { limits: Some(limits), ..policy })
     }
 
-    fn requests(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>) -> Option<u32> {
+    fn requests(policies: &[Arc<Traffic>], port: u16, route: Option<RuleName<'_>>) -> Option<u32> {
         effective(policies, port, route).limits?.requests
     }
 
     #[test]
     fn the_narrowest_scope_holds_then_the_oldest_then_the_first_by_name() {
-        let scope = |rule: Option<&str>| Scope::Route {
+        let scope = |rule: Option<&str>| PolicyScope::Route {
             kind: RouteKind::Http,
             namespace: "shop".into(),
             name: "r".into(),
             rule: rule.map(Into::into),
         };
-        let of = |kind, name, rule| Some(RuleOf { kind, namespace: "shop", name, rule });
+        let of = |kind, name, rule| Some(RuleName { kind, namespace: "shop", name, rule });
         let mut policies = vec![
-            with_requests(1, policy("young", 20, Scope::Service)),
-            with_requests(2, policy("b", 10, Scope::Service)),
-            with_requests(3, policy("a", 10, Scope::Service)),
-            with_requests(4, policy("port", 30, Scope::Port(80))),
+            with_requests(1, policy("young", 20, PolicyScope::Service)),
+            with_requests(2, policy("b", 10, PolicyScope::Service)),
+            with_requests(3, policy("a", 10, PolicyScope::Service)),
+            with_requests(4, policy("port", 30, PolicyScope::Port(80))),
             with_requests(5, policy("route", 40, scope(None))),
             with_requests(6, policy("rule", 50, scope(Some("slow")))),
         ];
@@ -178,13 +188,17 @@ mod tests {
                 copies: 1,
                 non_idempotent: false,
             }),
-            timeouts: Timeouts { request: Some(second), idle: Some(second), ..Timeouts::default() },
-            ..policy("wide", 1, Scope::Service)
+            timeouts: TrafficTimeouts {
+                request: Some(second),
+                idle: Some(second),
+                ..TrafficTimeouts::default()
+            },
+            ..policy("wide", 1, PolicyScope::Service)
         };
         let narrow = Traffic {
             faults: Some(Faults::default()),
-            timeouts: Timeouts { request: Some(second * 2), ..Timeouts::default() },
-            ..policy("narrow", 2, Scope::Port(80))
+            timeouts: TrafficTimeouts { request: Some(second * 2), ..TrafficTimeouts::default() },
+            ..policy("narrow", 2, PolicyScope::Port(80))
         };
         let merged = effective(&[Arc::new(narrow), Arc::new(wide)], 80, None);
         assert!(merged.hedging.is_some() && merged.faults.is_some());
@@ -195,34 +209,34 @@ mod tests {
 
     #[test]
     fn a_rule_says_more_of_retries_than_policy_and_policy_the_rest() {
-        let retry = Retry {
+        let retry = RouteRetry {
             codes: vec![503],
             attempts: Some(3),
             backoff: Some(Duration::from_millis(100)),
         };
-        let rule = Rule { retry: Some(retry), ..Rule::default() };
+        let rule = RouteRule { retry: Some(retry), ..RouteRule::default() };
         let alone = with_rule(Traffic::default(), &rule).retries.unwrap();
         assert_eq!((alone.attempts, alone.statuses), (3, vec![StatusRange::one(503)]));
         assert_eq!(alone.budget.percent, 300);
         assert_eq!(alone.backoff.base, Duration::from_millis(200));
         assert!(alone.on.timeout && alone.on.connect_failure && !alone.non_idempotent);
-        let budget = Budget { percent: 7, min_per_second: 1 };
+        let budget = RetryBudget { percent: 7, min_per_second: 1 };
         let policy =
             Retries { budget, non_idempotent: true, statuses: Vec::new(), ..alone_again(&rule) };
         let traffic = Traffic { retries: Some(policy), ..Traffic::default() };
         let both = with_rule(traffic.clone(), &rule).retries.unwrap();
         assert_eq!((both.budget, both.non_idempotent, both.attempts), (budget, true, 3));
         // A rule that sets no retries leaves the policy unchanged.
-        assert_eq!(with_rule(traffic.clone(), &Rule::default()), traffic);
-        let timeouts = leno_types::routes::Timeouts {
+        assert_eq!(with_rule(traffic.clone(), &RouteRule::default()), traffic);
+        let timeouts = leno_types::routes::RouteTimeouts {
             backend_request: Some(Duration::from_millis(200)),
             ..Default::default()
         };
-        let timed = with_rule(Traffic::default(), &Rule { timeouts, ..rule });
+        let timed = with_rule(Traffic::default(), &RouteRule { timeouts, ..rule });
         assert_eq!(timed.retries.unwrap().per_try_timeout, Some(Duration::from_millis(199)));
     }
 
-    fn alone_again(rule: &Rule) -> Retries {
+    fn alone_again(rule: &RouteRule) -> Retries {
         with_rule(Traffic::default(), rule).retries.expect("it says something")
     }
 }

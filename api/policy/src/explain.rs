@@ -4,27 +4,27 @@
 
 use std::fmt;
 
-use leno_types::routes::{Match, PathMatch, TextMatch, ValueMatch};
+use leno_types::routes::{PathMatch, RouteMatch, TextMatch, ValueMatch};
 
-use crate::condition::{Condition, Mismatch};
+use crate::condition::{Mismatch, RuleCondition};
 use crate::request::Request;
 use crate::table::{MatchedRule, RouteTable, TableRule};
 
 /// What happens to a request, and why.
 #[derive(Clone, Debug)]
-pub struct Explanation<'t> {
+pub struct RouteExplanation<'t> {
     /// The rule that it follows, as from [`RouteTable::find`].
     pub found: Option<MatchedRule<'t>>,
     /// The matches that were evaluated, in the order of precedence, up to and including the one
     /// that holds.
-    pub considered: Vec<Considered<'t>>,
+    pub considered: Vec<MatchResult<'t>>,
     /// The matches after that one, which a proxy does not evaluate, with the conditions that fail.
-    pub outranked: Vec<Considered<'t>>,
+    pub outranked: Vec<MatchResult<'t>>,
 }
 
 /// One match of a rule, and the result for a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Considered<'t> {
+pub struct MatchResult<'t> {
     /// Its rule.
     pub rule: &'t TableRule,
     /// Its position in the rule.
@@ -36,9 +36,9 @@ pub struct Considered<'t> {
 impl RouteTable {
     /// Explains what happens to a request.
     #[must_use]
-    pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
+    pub fn explain(&self, request: &impl Request) -> RouteExplanation<'_> {
         let mut explanation =
-            Explanation { found: None, considered: Vec::new(), outranked: Vec::new() };
+            RouteExplanation { found: None, considered: Vec::new(), outranked: Vec::new() };
         for condition in &self.conditions {
             let mismatch = condition.check(request).err();
             let considered = self.considered(condition, mismatch);
@@ -54,13 +54,13 @@ impl RouteTable {
         explanation
     }
 
-    fn considered(&self, condition: &Condition, mismatch: Option<Mismatch>) -> Considered<'_> {
+    fn considered(&self, condition: &RuleCondition, mismatch: Option<Mismatch>) -> MatchResult<'_> {
         let rule = &self.rules()[condition.rule];
-        Considered { rule, place: condition.place(), mismatch }
+        MatchResult { rule, place: condition.place(), mismatch }
     }
 }
 
-impl Considered<'_> {
+impl MatchResult<'_> {
     /// The condition that fails, or that none does.
     #[must_use]
     pub fn reason(&self) -> String {
@@ -68,7 +68,7 @@ impl Considered<'_> {
     }
 }
 
-struct Reason<'a>(&'a Considered<'a>);
+struct Reason<'a>(&'a MatchResult<'a>);
 
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +81,7 @@ impl fmt::Display for Reason<'_> {
     }
 }
 
-impl fmt::Display for Considered<'_> {
+impl fmt::Display for MatchResult<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} match {}: {}", self.rule, self.place, Reason(self))
     }
@@ -98,7 +98,7 @@ impl fmt::Display for TableRule {
     }
 }
 
-fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &Match) -> fmt::Result {
+fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &RouteMatch) -> fmt::Result {
     let value = |f: &mut fmt::Formatter<'_>, what, list: &[ValueMatch], index| {
         let Some(wanted): Option<&ValueMatch> = list.get(index) else { return Ok(()) };
         write!(f, "the {what} {} is not {}", wanted.name, DisplayedMatch(&wanted.value))

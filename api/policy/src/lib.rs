@@ -7,7 +7,7 @@
 //! [`RouteTable::shadowed`] finds the matches that no request can reach. [`StreamTable`] is the
 //! same for connections that are relayed as bytes.
 //! [`authorization`] decides whether a client may connect, and whether a request is permitted.
-//! What follows from a rule is beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
+//! What follows from a rule is beside it: [`Choice`] (the backend, by weight), [`MergedFilters`] (its
 //! filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] merges the
 //! [traffic policies](leno_types::traffic) that apply to a request.
 //!
@@ -42,22 +42,22 @@ mod explain;
 mod headers;
 mod list;
 mod pattern;
+mod policy_part;
 mod request;
 mod shadow;
-mod standing;
 mod streams;
 mod table;
 
-pub use changes::Changes;
+pub use changes::MergedFilters;
 pub use choice::{Choice, Weights, sampled};
 pub use condition::Mismatch;
-pub use decide::{Decision, Refusal};
-pub use effective::{RuleOf, effective, with_rule};
-pub use explain::{Considered, Explanation};
+pub use decide::{Refusal, RouteDecision};
+pub use effective::{RuleName, effective, with_rule};
+pub use explain::{MatchResult, RouteExplanation};
 pub use headers::{combined, is_field_name};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+pub use policy_part::{PartOutcome, PartVerdict, PolicyPart, standings};
 pub use request::Request;
-pub use shadow::Shadowed;
-pub use standing::{Part, Standing, Verdict, standings};
+pub use shadow::ShadowedMatch;
 pub use streams::{StreamDecision, StreamShadowed, StreamTable};
-pub use table::{Ignored, MatchedRule, RouteTable, TableRule};
+pub use table::{IgnoredRoute, MatchedRule, RouteTable, TableRule};

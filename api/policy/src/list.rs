@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::condition::{Condition, Text};
+use crate::condition::{RuleCondition, TextCondition};
 use crate::request::Request;
 
 /// Up to this many matches are tried one by one, which is cheaper than a lookup.
@@ -15,7 +15,7 @@ const FEW: usize = 4;
 
 /// Matches, by their positions among all conditions, in the order of precedence.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct List {
+pub(crate) struct MatchList {
     all: Vec<u32>,
     /// Present if there are more than `FEW`.
     index: Option<Box<Index>>,
@@ -36,14 +36,14 @@ struct Index {
 
 type ByValue = HashMap<Box<[u8]>, Vec<u32>>;
 
-impl List {
+impl MatchList {
     /// Appends a match, which ranks after all present ones.
     pub(crate) fn push(&mut self, place: u32) {
         self.all.push(place);
     }
 
     /// Builds the index, once all matches are there.
-    pub(crate) fn finish(&mut self, conditions: &[Condition]) {
+    pub(crate) fn finish(&mut self, conditions: &[RuleCondition]) {
         if self.all.len() > FEW {
             self.index = Some(Box::new(Index::new(&self.all, conditions)));
         }
@@ -57,10 +57,10 @@ impl List {
     /// The first match that a request fulfils, according to `check`.
     pub(crate) fn first<'c>(
         &self,
-        conditions: &'c [Condition],
+        conditions: &'c [RuleCondition],
         request: &impl Request,
-        check: impl Fn(&Condition) -> bool,
-    ) -> Option<&'c Condition> {
+        check: impl Fn(&RuleCondition) -> bool,
+    ) -> Option<&'c RuleCondition> {
         let fits = |place: &&u32| check(&conditions[**place as usize]);
         let place = match &self.index {
             None => self.all.iter().find(fits),
@@ -78,7 +78,7 @@ impl List {
 impl Index {
     /// Each match is filed under the header value that the fewest matches require: one that all of
     /// them share would not narrow the search.
-    fn new(all: &[u32], conditions: &[Condition]) -> Self {
+    fn new(all: &[u32], conditions: &[RuleCondition]) -> Self {
         let mut shared = HashMap::<_, usize>::new();
         for key in all.iter().flat_map(|place| exact(&conditions[*place as usize])) {
             *shared.entry(key).or_default() += 1;
@@ -102,9 +102,9 @@ impl Index {
 }
 
 /// The headers whose exact value it requires: name, in lower case, and value.
-fn exact(condition: &Condition) -> impl Iterator<Item = (String, &[u8])> {
+fn exact(condition: &RuleCondition) -> impl Iterator<Item = (String, &[u8])> {
     condition.headers.iter().filter_map(|header| match &header.text {
-        Text::Exact(value) => Some((header.name.to_ascii_lowercase(), &**value)),
-        Text::Regex(_) => None,
+        TextCondition::Exact(value) => Some((header.name.to_ascii_lowercase(), &**value)),
+        TextCondition::Regex(_) => None,
     })
 }

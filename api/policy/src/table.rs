@@ -7,11 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use leno_types::routes::{Cors, Filter, Match, PathMatch, Redirect, Route, RouteKind, Rule};
+use leno_types::routes::{
+    Cors, Filter, PathMatch, Redirect, Route, RouteKind, RouteMatch, RouteRule,
+};
 
 use crate::choice::Weights;
-use crate::condition::{Condition, Origin, Path};
-use crate::list::List;
+use crate::condition::{MatchOrigin, PathCondition, RuleCondition};
+use crate::list::MatchList;
 use crate::pattern::PatternError;
 use crate::request::Request;
 
@@ -26,12 +28,12 @@ pub struct RouteTable {
     kind: RouteKind,
     rules: Vec<TableRule>,
     /// In the order of precedence.
-    pub(crate) conditions: Vec<Condition>,
-    ignored: Vec<Ignored>,
+    pub(crate) conditions: Vec<RuleCondition>,
+    ignored: Vec<IgnoredRoute>,
     /// Conditions by exact path. All lists are in the order of precedence.
-    exact: HashMap<Box<[u8]>, List>,
+    exact: HashMap<Box<[u8]>, MatchList>,
     /// Conditions by path prefix, without a trailing slash; for gRPC, by service.
-    prefixes: HashMap<Box<[u8]>, List>,
+    prefixes: HashMap<Box<[u8]>, MatchList>,
     /// The other conditions, whose paths are tried one by one.
     listed: Vec<u32>,
     /// The largest number of slashes in a key of `prefixes`.
@@ -63,7 +65,7 @@ pub struct MatchedRule<'t> {
 
 /// A route, or a match of one, that has no effect.
 #[derive(Clone, Debug)]
-pub enum Ignored {
+pub enum IgnoredRoute {
     /// A route of a more specific kind owns this port (GEP-1294, "Route types").
     Kind(Arc<Route>),
     /// A match has an unusable expression.
@@ -98,7 +100,7 @@ impl TableRule {
 
     /// Its conditions, filters and backends.
     #[must_use]
-    pub fn rule(&self) -> &Rule {
+    pub fn rule(&self) -> &RouteRule {
         &self.route.rules[self.index]
     }
 
@@ -150,7 +152,7 @@ impl RouteTable {
             if route.kind == kind {
                 table.add(route);
             } else {
-                table.ignored.push(Ignored::Kind(Arc::clone(route)));
+                table.ignored.push(IgnoredRoute::Kind(Arc::clone(route)));
             }
         }
         table.conditions.sort_by(|a, b| a.precedence.cmp(&b.precedence));
@@ -172,7 +174,7 @@ impl RouteTable {
 
     /// Routes and matches that have no effect, with the reason.
     #[must_use]
-    pub fn ignored(&self) -> &[Ignored] {
+    pub fn ignored(&self) -> &[IgnoredRoute] {
         &self.ignored
     }
 
@@ -181,7 +183,7 @@ impl RouteTable {
     #[must_use]
     pub fn find(&self, request: &impl Request) -> Option<MatchedRule<'_>> {
         let path = request.path();
-        let first = |list: &List| {
+        let first = |list: &MatchList| {
             list.first(&self.conditions, request, |one| one.check_rest(request).is_ok())
         };
         let exact = || first(self.exact.get(path)?);
@@ -200,7 +202,7 @@ impl RouteTable {
 
     /// The matches with the same exact path, prefix or service as this one, in the order of
     /// precedence. For a match whose path is tried one by one, all such matches.
-    pub(crate) fn same_path(&self, condition: &Condition) -> &[u32] {
+    pub(crate) fn same_path(&self, condition: &RuleCondition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),
             (path, None) => match path.prefix() {
@@ -208,7 +210,7 @@ impl RouteTable {
                 None => return &self.listed,
             },
         };
-        list.map_or(&[], List::places)
+        list.map_or(&[], MatchList::places)
     }
 
     /// The matches whose paths are tried one by one, in the order of precedence.
@@ -216,9 +218,9 @@ impl RouteTable {
         &self.listed
     }
 
-    pub(crate) fn found(&self, condition: &Condition) -> MatchedRule<'_> {
+    pub(crate) fn found(&self, condition: &RuleCondition) -> MatchedRule<'_> {
         let prefix = match &condition.path {
-            Path::Prefix(prefix) => Some(prefix.len()),
+            PathCondition::Prefix(prefix) => Some(prefix.len()),
             _ => None,
         };
         MatchedRule { rule: &self.rules[condition.rule], place: condition.rule, prefix }
@@ -231,11 +233,12 @@ impl RouteTable {
             let everything = [self.everything()];
             let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
             for (of_rule, wanted) in matches.iter().enumerate() {
-                let origin = Origin { route, rule: place, rule_of_route: index, place: of_rule };
-                match Condition::new(wanted, &origin) {
+                let origin =
+                    MatchOrigin { route, rule: place, rule_of_route: index, place: of_rule };
+                match RuleCondition::new(wanted, &origin) {
                     Ok(condition) => self.conditions.push(condition),
                     Err(error) => {
-                        self.ignored.push(Ignored::Pattern(Arc::clone(route), error));
+                        self.ignored.push(IgnoredRoute::Pattern(Arc::clone(route), error));
                     }
                 }
             }
@@ -243,12 +246,12 @@ impl RouteTable {
     }
 
     /// The match of a rule that has none: all requests.
-    fn everything(&self) -> Match {
+    fn everything(&self) -> RouteMatch {
         let path = match self.kind {
             RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },
             _ => PathMatch::default(),
         };
-        Match { path, ..Match::default() }
+        RouteMatch { path, ..RouteMatch::default() }
     }
 
     /// Fills the lists; `conditions` is sorted by precedence.
@@ -272,7 +275,7 @@ impl RouteTable {
     }
 
     /// The lists of all prefixes of a path, the longest first.
-    fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t List> {
+    fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t MatchList> {
         // No key has more slashes than `depth`, so a prefix with more slashes need not be looked
         // up, however many a client sends.
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -285,7 +288,7 @@ impl RouteTable {
         ends.filter_map(|end| self.prefixes.get(&path[..end]))
     }
 
-    fn of_service(&self, request: &impl Request) -> Option<&Condition> {
+    fn of_service(&self, request: &impl Request) -> Option<&RuleCondition> {
         let path = request.path();
         let slash = path.iter().rposition(|byte| *byte == b'/')?;
         let list = self.prefixes.get(&path[..slash])?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use leno_policy::{Request, RouteTable};
-use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
+use leno_types::routes::{
+    PathMatch, Route, RouteKind, RouteMatch, RouteRule, TextMatch, ValueMatch,
+};
 
 #[path = "../../../testkit/counting.rs"]
 mod counting;
@@ -34,17 +36,17 @@ impl Request for Get {
 fn a_lookup_allocates_nothing() {
     let value = |name: &str, value| ValueMatch { name: name.into(), value };
     let matches = [
-        Match { path: PathMatch::Exact("/a".into()), ..Match::default() },
-        Match { path: PathMatch::Regex("/items/[0-9]+".into()), ..Match::default() },
-        Match {
+        RouteMatch { path: PathMatch::Exact("/a".into()), ..RouteMatch::default() },
+        RouteMatch { path: PathMatch::Regex("/items/[0-9]+".into()), ..RouteMatch::default() },
+        RouteMatch {
             path: PathMatch::Prefix("/b/c".into()),
             headers: vec![value("Version", TextMatch::Exact("two".into()))],
             query: vec![value("page", TextMatch::Regex("[0-9]".into()))],
-            ..Match::default()
+            ..RouteMatch::default()
         },
-        Match { method: Some("GET".into()), ..Match::default() },
+        RouteMatch { method: Some("GET".into()), ..RouteMatch::default() },
     ];
-    let rule = |wanted| Rule { matches: vec![wanted], ..Rule::default() };
+    let rule = |wanted| RouteRule { matches: vec![wanted], ..RouteRule::default() };
     let route = Route {
         kind: RouteKind::Http,
         namespace: "shop".into(),

@@ -1,6 +1,6 @@
 //! Counters of requests in memory that a proxy shares with the aggregator of flows.
 //!
-//! Each worker of a proxy makes one [`Memory`], an anonymous file, and counts in its [`Row`]s by plain additions: no system
+//! Each worker of a proxy makes one [`WorkerMemory`], an anonymous file, and counts in its [`Row`]s by plain additions: no system
 //! call, no lock, no atomic instruction. The aggregator opens the file through `/proc` and reads the same cells; what
 //! a proxy has counted can still be read after the proxy was killed, for as long as the aggregator has it open.
 //!
@@ -30,6 +30,6 @@ mod row;
 mod rows;
 
 pub use histogram::{BUCKET_BOUNDS_S, BUCKETS, Histogram, bucket_of};
-pub use memory::{MEMORY_NAME, Memory, SEALS};
+pub use memory::{MEMORY_NAME, SEALS, WorkerMemory};
 pub use row::{CLASSES, GRPC_STATUSES, LABEL_BYTES, Labels, RequestCounts, Row};
 pub use rows::{MAX_ROWS, Rows};

@@ -28,7 +28,7 @@ const BYTES: usize = MEMORY_CELLS * size_of::<AtomicU64>();
 
 /// The cells of one worker.
 #[derive(Debug)]
-pub struct Memory {
+pub struct WorkerMemory {
     cells: Cells,
     /// The file if this process made it: others find it through the descriptor.
     #[cfg_attr(not(test), expect(dead_code, reason = "held open"))]
@@ -42,11 +42,11 @@ enum Cells {
 }
 
 // SAFETY: the mapping belongs to this value, and all of its cells are atomic.
-unsafe impl Send for Memory {}
+unsafe impl Send for WorkerMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for WorkerMemory {}
 
-impl Memory {
+impl WorkerMemory {
     /// Memory that no other process reads.
     #[must_use]
     pub fn private() -> Self {
@@ -71,7 +71,7 @@ impl Memory {
         Ok(Self { cells, file: Some(file.into()) })
     }
 
-    /// The memory of another process, to be read. `file` is one that [`Memory::shared`] made: another one is refused.
+    /// The memory of another process, to be read. `file` is one that [`WorkerMemory::shared`] made: another one is refused.
     ///
     /// # Errors
     /// If its size can still change or is another one, or the kernel refuses.
@@ -98,7 +98,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for WorkerMemory {
     fn drop(&mut self) {
         if let Cells::Mapped(at) = self.cells {
             // SAFETY: it was mapped with this length, and no slice of it lives any more. It cannot fail for a mapping.
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn a_reader_sees_what_the_writer_wrote_also_after_it_has_ended() {
-        let written = Memory::shared().unwrap();
+        let written = WorkerMemory::shared().unwrap();
         let file = written.file.as_ref().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let link = std::fs::read_link(&path).unwrap();
         assert_eq!(link.to_str(), Some("/memfd:leno-requests (deleted)"));
-        let read = Memory::open(&File::open(path).unwrap()).unwrap();
+        let read = WorkerMemory::open(&File::open(path).unwrap()).unwrap();
         written.cells()[9].store(7, Ordering::Relaxed);
         drop(written);
         assert_eq!(read.cells()[9].load(Ordering::Relaxed), 7);
@@ -142,7 +142,7 @@ mod tests {
     fn afile_that_could_become_shorter_is_refused() {
         let file = File::from(memfd_create("another", MFdFlags::MFD_ALLOW_SEALING).unwrap());
         file.set_len(BYTES as u64).unwrap();
-        let error = Memory::open(&file).unwrap_err();
+        let error = WorkerMemory::open(&file).unwrap_err();
         assert_eq!(error.to_string(), "its size can change");
     }
 }

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::memory::Memory;
+use crate::memory::WorkerMemory;
 use crate::row::{Labels, ROW_CELLS, RequestCounts, Row, label, read};
 
 /// Most rows of a worker: the bound on its edges, and those of the rest.
@@ -29,7 +29,7 @@ const TRIES: usize = 64;
 /// The rows that a worker counts in.
 #[derive(Debug)]
 pub struct Rows {
-    memory: Memory,
+    memory: WorkerMemory,
     free: RefCell<Vec<usize>>,
     claims: Cell<u64>,
 }
@@ -37,7 +37,7 @@ pub struct Rows {
 impl Rows {
     /// Rows in this memory, which has none yet.
     #[must_use]
-    pub fn new(memory: Memory) -> Rc<Self> {
+    pub fn new(memory: WorkerMemory) -> Rc<Self> {
         let identity = RandomState::new().hash_one(std::process::id()) | 1;
         for (place, value) in [(IDENTITY, identity), (LAYOUT, THIS_LAYOUT)] {
             if let Some(cell) = memory.cells().get(place) {
@@ -87,7 +87,7 @@ impl Rows {
     }
 }
 
-impl Memory {
+impl WorkerMemory {
     /// Tells it from the memory of every other worker; `None` if it is of another layout, or is not ready.
     #[must_use]
     pub fn identity(&self) -> Option<u64> {
@@ -119,7 +119,7 @@ impl Memory {
     }
 }
 
-fn cells_of(memory: &Memory, number: usize) -> &[AtomicU64] {
+fn cells_of(memory: &WorkerMemory, number: usize) -> &[AtomicU64] {
     let first = number.saturating_add(1).saturating_mul(ROW_CELLS);
     memory.cells().get(first..first.saturating_add(ROW_CELLS)).unwrap_or_default()
 }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_read_under_its_labels() {
-        let rows = Rows::new(Memory::private());
+        let rows = Rows::new(WorkerMemory::private());
         let (web, other) = (rows.claim(&labels("web")).unwrap(), rows.claim(&labels("b")).unwrap());
         for status in [200, 204, 503, 999, 0] {
             web.request(status, Duration::from_micros(150));
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_freed_is_another_one_when_it_is_claimed_again() {
-        let rows = Rows::new(Memory::private());
+        let rows = Rows::new(WorkerMemory::private());
         let first = rows.claim(&labels("web")).unwrap();
         first.request(200, Duration::ZERO);
         drop(first);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn rows_are_bounded_and_labels_that_are_too_long_are_left_out() {
-        let rows = Rows::new(Memory::private());
+        let rows = Rows::new(WorkerMemory::private());
         let long = "x".repeat(crate::LABEL_BYTES);
         let all: Vec<Row> = (0..MAX_ROWS).filter_map(|_| rows.claim(&labels(&long))).collect();
         assert_eq!((all.len(), rows.claim(&labels("web")).is_none()), (MAX_ROWS, true));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_reader_sees_whole_labels_while_they_change() {
-        let memory = Memory::shared().unwrap();
+        let memory = WorkerMemory::shared().unwrap();
         let reader = std::sync::Arc::new(memory);
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -327,7 +327,7 @@ impl AuthorizationPolicy {
     #[must_use]
     pub fn policy(&self, mesh: &TrustDomain) -> meaning::AuthorizationPolicy {
         let namespace = &self.metadata.namespace;
-        let rule = |rule: &AuthorizationRule| meaning::Rule {
+        let rule = |rule: &AuthorizationRule| meaning::PermissionRule {
             from: rule.from.iter().map(|from| from.client(namespace, mesh)).collect(),
             to: rule.to.iter().map(RequestSpec::request).collect(),
             claims: rule.claims.iter().map(ClaimSpec::claim).collect(),
@@ -464,7 +464,7 @@ impl SegmentSpec {
 
 impl RequestSpec {
     fn request(&self) -> meaning::RequestMatch {
-        let path = |path: &SegmentSpec| path.segment().map(meaning::PathMatch::Segment);
+        let path = |path: &SegmentSpec| path.segment().map(meaning::PathPermission::Segment);
         let header = |header: &HeaderSpec| meaning::HeaderMatch {
             name: header.name.to_ascii_lowercase().into(),
             values: texts(&header.values),
@@ -483,18 +483,18 @@ impl RequestSpec {
 
 impl GrpcSpec {
     /// The path of the call: `/service/method`.
-    fn path(&self) -> Option<meaning::PathMatch> {
+    fn path(&self) -> Option<meaning::PathPermission> {
         let segment = match (&self.service, &self.method) {
             (None, None) => return None,
             (None, Some(method)) => {
-                return Some(meaning::PathMatch::GrpcMethod(method.as_str().into()));
+                return Some(meaning::PathPermission::GrpcMethod(method.as_str().into()));
             }
             (Some(service), None) => meaning::SegmentMatch::prefix(&format!("/{service}")),
             (Some(service), Some(method)) => {
                 meaning::SegmentMatch::Exact(format!("/{service}/{method}").into())
             }
         };
-        Some(meaning::PathMatch::Segment(segment))
+        Some(meaning::PathPermission::Segment(segment))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::metadata::{
 use crate::node_mode::promote_after;
 use crate::object::Object;
 use crate::problem::{Position, Problem};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, TreeValue};
 
 /// The prefix of Leno's own annotations and labels.
 const OWN_PREFIX: &str = "leno.dev/";
@@ -36,7 +36,12 @@ const NAMES: [&str; 3] = [USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYP
 /// Checks one object; `node` is the document that it was decoded from. If parts of the document
 /// were rejected, it is not `whole`, and only values that are present are checked: a field that
 /// seems to be missing may be one of the rejected parts.
-pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool) -> Vec<Problem> {
+pub(crate) fn object(
+    object: &Object,
+    file: &Arc<str>,
+    node: &TreeNode,
+    whole: bool,
+) -> Vec<Problem> {
     let mut check = Check { file, problems: Vec::new(), whole };
     let at = Cursor { node: Some(node), place: node.place, path: String::new() };
     match object {
@@ -85,7 +90,7 @@ struct Check<'a> {
 
 /// A field of the document. A field that is not written has the position of its parent.
 struct Cursor<'a> {
-    node: Option<&'a Node>,
+    node: Option<&'a TreeNode>,
     place: Position,
     path: String,
 }
@@ -103,7 +108,7 @@ impl<'a> Cursor<'a> {
         self.child(node, format!("{}[{index}]", self.path))
     }
 
-    fn child(&self, node: Option<&'a Node>, path: String) -> Cursor<'a> {
+    fn child(&self, node: Option<&'a TreeNode>, path: String) -> Cursor<'a> {
         Cursor { node, place: node.map_or(self.place, |node| node.place), path }
     }
 
@@ -112,18 +117,18 @@ impl<'a> Cursor<'a> {
         self.node.is_some_and(|node| {
             matches!(
                 node.value,
-                Value::Bool(_)
-                    | Value::Unsigned(_)
-                    | Value::Signed(_)
-                    | Value::Float(_)
-                    | Value::Text(_)
+                TreeValue::Bool(_)
+                    | TreeValue::Unsigned(_)
+                    | TreeValue::Signed(_)
+                    | TreeValue::Float(_)
+                    | TreeValue::Text(_)
             )
         })
     }
 
     /// Whether the document has a value here.
     fn written(&self) -> bool {
-        self.node.is_some_and(|node| !matches!(node.value, Value::Null))
+        self.node.is_some_and(|node| !matches!(node.value, TreeValue::Null))
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor}
 
 use crate::check::did_you_mean;
 use crate::problem::Position;
-use crate::tree::{Key, Node, Value};
+use crate::tree::{TreeKey, TreeNode, TreeValue};
 
 /// Most failures that one document reports: the document is decoded again for each.
 const MAX_FAILURES: usize = 20;
@@ -21,14 +21,14 @@ pub(crate) struct Decoded<T> {
     /// The value, without the parts that failed; `None` if it cannot exist without them.
     pub(crate) value: Option<T>,
     /// The parts of the document that do not fit the type, at most [`MAX_FAILURES`].
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<DecodeFailure>,
     /// Fields that the type does not have.
     pub(crate) unknown: Vec<UnknownField>,
 }
 
 /// A part of a document that does not fit its type.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct DecodeFailure {
     /// Its position and path, once known: the innermost node sets it.
     pub(crate) at: Option<(Position, String)>,
     pub(crate) reason: String,
@@ -47,7 +47,7 @@ pub(crate) struct UnknownField {
 
 /// Decodes a document. A part that does not fit is removed and the rest decoded again, so that all
 /// mistakes of a document are reported at once.
-pub(crate) fn decode<T: DeserializeOwned>(node: &Node) -> Decoded<T> {
+pub(crate) fn decode<T: DeserializeOwned>(node: &TreeNode) -> Decoded<T> {
     let mut tree = Cow::Borrowed(node);
     let mut decoded = Decoded { value: None, failures: Vec::new(), unknown: Vec::new() };
     let mut left_out = HashSet::new();
@@ -81,7 +81,9 @@ pub(crate) fn decode<T: DeserializeOwned>(node: &Node) -> Decoded<T> {
     decoded
 }
 
-fn once<'de, T: de::Deserialize<'de>>(node: &'de Node) -> (Result<T, Failure>, Vec<UnknownField>) {
+fn once<'de, T: de::Deserialize<'de>>(
+    node: &'de TreeNode,
+) -> (Result<T, DecodeFailure>, Vec<UnknownField>) {
     let unknown = RefCell::new(Vec::new());
     let result =
         T::deserialize(NodeDeserializer { node, field: None, path: Path::Root, unknown: &unknown });
@@ -95,18 +97,18 @@ fn joined(path: &str, field: &str) -> String {
 
 /// Marks the part of `node` at `path`, so that it is not decoded; false if there is no such part.
 /// `at` is the path of `node`.
-fn leave_out(node: &mut Node, at: &str, path: &str) -> bool {
+fn leave_out(node: &mut TreeNode, at: &str, path: &str) -> bool {
     if at == path {
-        node.value = Value::Reported;
+        node.value = TreeValue::Reported;
         return true;
     }
     let below = |at: &str| path.starts_with(at);
     match &mut node.value {
-        Value::List(items) => items.iter_mut().enumerate().any(|(index, item)| {
+        TreeValue::List(items) => items.iter_mut().enumerate().any(|(index, item)| {
             let at = format!("{at}[{index}]");
             below(&at) && leave_out(item, &at, path)
         }),
-        Value::Map(entries) => entries.iter_mut().any(|(key, value)| {
+        TreeValue::Map(entries) => entries.iter_mut().any(|(key, value)| {
             let at = joined(at, &key.text);
             below(&at) && leave_out(value, &at, path)
         }),
@@ -143,7 +145,7 @@ enum Path<'a> {
 }
 
 struct NodeDeserializer<'de, 'a> {
-    node: &'de Node,
+    node: &'de TreeNode,
     /// The field whose value this is. If the type does not have the field, it is reported at its
     /// key.
     field: Option<Field<'de>>,
@@ -154,7 +156,7 @@ struct NodeDeserializer<'de, 'a> {
 /// A key in the document, and all fields of the type that is being decoded.
 #[derive(Clone, Copy)]
 struct Field<'de> {
-    key: &'de Key,
+    key: &'de TreeKey,
     known: &'static [&'static str],
 }
 
@@ -169,15 +171,15 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DecodeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for DecodeFailure {}
 
-impl de::Error for Failure {
+impl de::Error for DecodeFailure {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self { at: None, reason: message.to_string(), missing: None }
     }
@@ -189,7 +191,7 @@ impl de::Error for Failure {
 
 impl<'de> NodeDeserializer<'de, '_> {
     /// Decodes the node. Errors of the type itself get this node's position.
-    fn seed<T: de::DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Failure> {
+    fn seed<T: de::DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, DecodeFailure> {
         let (node, path) = (self.node, self.path);
         seed.deserialize(self).map_err(|mut failure| {
             failure.at.get_or_insert_with(|| (node.place, path.to_string()));
@@ -197,25 +199,26 @@ impl<'de> NodeDeserializer<'de, '_> {
         })
     }
 
-    fn placed<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
+    fn placed<T>(&self, result: Result<T, DecodeFailure>) -> Result<T, DecodeFailure> {
         result.map_err(|mut failure| {
             failure.at.get_or_insert_with(|| (self.node.place, self.path.to_string()));
             failure
         })
     }
 
-    fn mismatch<T>(&self, expected: &str) -> Result<T, Failure> {
+    fn mismatch<T>(&self, expected: &str) -> Result<T, DecodeFailure> {
         let found = match &self.node.value {
-            Value::Null | Value::Reported => "nothing".to_owned(),
-            Value::Bool(value) => format!("the truth value {value}"),
-            Value::Unsigned(value) => format!("the number {value}"),
-            Value::Signed(value) => format!("the number {value}"),
-            Value::Float(value) => format!("the number {}", Shown(*value)),
-            Value::Text(value) => format!("the text {value:?}"),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a map".to_owned(),
+            TreeValue::Null | TreeValue::Reported => "nothing".to_owned(),
+            TreeValue::Bool(value) => format!("the truth value {value}"),
+            TreeValue::Unsigned(value) => format!("the number {value}"),
+            TreeValue::Signed(value) => format!("the number {value}"),
+            TreeValue::Float(value) => format!("the number {}", Shown(*value)),
+            TreeValue::Text(value) => format!("the text {value:?}"),
+            TreeValue::List(_) => "a list".to_owned(),
+            TreeValue::Map(_) => "a map".to_owned(),
         };
-        let scalar = !matches!(self.node.value, Value::Null | Value::List(_) | Value::Map(_));
+        let scalar =
+            !matches!(self.node.value, TreeValue::Null | TreeValue::List(_) | TreeValue::Map(_));
         let advice = if expected == "a text" && scalar { ": put it in quotes" } else { "" };
         self.placed(Err(de::Error::custom(format_args!(
             "should be {expected} but is {found}{advice}"
@@ -227,11 +230,11 @@ impl<'de> NodeDeserializer<'de, '_> {
         self,
         bounds: std::ops::RangeInclusive<i128>,
         visitor: V,
-    ) -> Result<V::Value, Failure> {
+    ) -> Result<V::Value, DecodeFailure> {
         let number = match self.node.value {
-            Value::Unsigned(number) => i128::from(number),
-            Value::Signed(number) => i128::from(number),
-            Value::Float(number) => {
+            TreeValue::Unsigned(number) => i128::from(number),
+            TreeValue::Signed(number) => i128::from(number),
+            TreeValue::Float(number) => {
                 let reason = format_args!("{} is not a whole number", Shown(number));
                 return self.placed(Err(de::Error::custom(reason)));
             }
@@ -245,7 +248,11 @@ impl<'de> NodeDeserializer<'de, '_> {
         self.placed(Err(de::Error::custom(reason)))
     }
 
-    fn list<V: Visitor<'de>>(self, items: &'de [Node], visitor: V) -> Result<V::Value, Failure> {
+    fn list<V: Visitor<'de>>(
+        self,
+        items: &'de [TreeNode],
+        visitor: V,
+    ) -> Result<V::Value, DecodeFailure> {
         let result = visitor.visit_seq(ListAccess {
             items: items.iter().enumerate(),
             path: &self.path,
@@ -256,10 +263,10 @@ impl<'de> NodeDeserializer<'de, '_> {
 
     fn map<V: Visitor<'de>>(
         self,
-        entries: &'de [(Key, Node)],
+        entries: &'de [(TreeKey, TreeNode)],
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Failure> {
+    ) -> Result<V::Value, DecodeFailure> {
         let result = visitor.visit_map(EntryAccess {
             entries: entries.iter(),
             known,
@@ -274,25 +281,25 @@ impl<'de> NodeDeserializer<'de, '_> {
 /// Implements decoding of whole numbers, each within the bounds of its type.
 macro_rules! integers {
     ($($method:ident $type:ty,)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
             self.integer(i128::from(<$type>::MIN)..=i128::from(<$type>::MAX), visitor)
         }
     )*};
 }
 
 impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
-    type Error = Failure;
+    type Error = DecodeFailure;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         let result = match &self.node.value {
-            Value::Null | Value::Reported => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Unsigned(value) => visitor.visit_u64(*value),
-            Value::Signed(value) => visitor.visit_i64(*value),
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::Text(value) => visitor.visit_borrowed_str(value),
-            Value::List(items) => return self.list(items, visitor),
-            Value::Map(entries) => return self.map(entries, &[], visitor),
+            TreeValue::Null | TreeValue::Reported => visitor.visit_unit(),
+            TreeValue::Bool(value) => visitor.visit_bool(*value),
+            TreeValue::Unsigned(value) => visitor.visit_u64(*value),
+            TreeValue::Signed(value) => visitor.visit_i64(*value),
+            TreeValue::Float(value) => visitor.visit_f64(*value),
+            TreeValue::Text(value) => visitor.visit_borrowed_str(value),
+            TreeValue::List(items) => return self.list(items, visitor),
+            TreeValue::Map(entries) => return self.map(entries, &[], visitor),
         };
         self.placed(result)
     }
@@ -302,40 +309,40 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         deserialize_u8 u8, deserialize_u16 u16, deserialize_u32 u32, deserialize_u64 u64,
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match self.node.value {
-            Value::Bool(_) => self.deserialize_any(visitor),
+            TreeValue::Bool(_) => self.deserialize_any(visitor),
             _ => self.mismatch("true or false"),
         }
     }
 
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         self.deserialize_f64(visitor)
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match self.node.value {
-            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
+            TreeValue::Unsigned(_) | TreeValue::Signed(_) | TreeValue::Float(_) => {
                 self.deserialize_any(visitor)
             }
             _ => self.mismatch("a number"),
         }
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match &self.node.value {
-            Value::Text(text) => self.placed(visitor.visit_borrowed_str(text)),
+            TreeValue::Text(text) => self.placed(visitor.visit_borrowed_str(text)),
             _ => self.mismatch("a text"),
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match self.node.value {
-            Value::Null => visitor.visit_none(),
+            TreeValue::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -344,20 +351,20 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Failure> {
+    ) -> Result<V::Value, DecodeFailure> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match &self.node.value {
-            Value::List(items) => self.list(items, visitor),
+            TreeValue::List(items) => self.list(items, visitor),
             _ => self.mismatch("a list"),
         }
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFailure> {
         match &self.node.value {
-            Value::Map(entries) => self.map(entries, &[], visitor),
+            TreeValue::Map(entries) => self.map(entries, &[], visitor),
             _ => self.mismatch("a map"),
         }
     }
@@ -367,9 +374,9 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         _name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Failure> {
+    ) -> Result<V::Value, DecodeFailure> {
         match &self.node.value {
-            Value::Map(entries) => self.map(entries, fields, visitor),
+            TreeValue::Map(entries) => self.map(entries, fields, visitor),
             _ => self.mismatch("a map"),
         }
     }
@@ -379,17 +386,17 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
         _name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Failure> {
+    ) -> Result<V::Value, DecodeFailure> {
         match &self.node.value {
-            Value::Text(text) if !variants.contains(&text.as_str()) => {
+            TreeValue::Text(text) if !variants.contains(&text.as_str()) => {
                 let meant = did_you_mean(text, variants.iter().copied());
                 self.placed(Err(de::Error::custom(format_args!(
                     "{text:?} is not one of {}{meant}",
                     variants.join(", ")
                 ))))
             }
-            Value::Text(text) => {
-                let name: StrDeserializer<'_, Failure> = text.as_str().into_deserializer();
+            TreeValue::Text(text) => {
+                let name: StrDeserializer<'_, DecodeFailure> = text.as_str().into_deserializer();
                 self.placed(visitor.visit_enum(name))
             }
             _ => self.mismatch("a text"),
@@ -397,7 +404,10 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
     }
 
     /// Types call this for a field that they do not have.
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, DecodeFailure> {
         let known = self.field.map_or(&[][..], |field| field.known).iter().copied();
         self.unknown.borrow_mut().push(UnknownField {
             place: self.field.map_or(self.node.place, |field| field.key.place),
@@ -413,19 +423,19 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de, '_> {
 }
 
 struct ListAccess<'de, 'a> {
-    items: std::iter::Enumerate<std::slice::Iter<'de, Node>>,
+    items: std::iter::Enumerate<std::slice::Iter<'de, TreeNode>>,
     path: &'a Path<'a>,
     unknown: &'a RefCell<Vec<UnknownField>>,
 }
 
 impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
-    type Error = Failure;
+    type Error = DecodeFailure;
 
     fn next_element_seed<T: de::DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Failure> {
-        let kept = |(_, node): &(usize, &Node)| node.value != Value::Reported;
+    ) -> Result<Option<T::Value>, DecodeFailure> {
+        let kept = |(_, node): &(usize, &TreeNode)| node.value != TreeValue::Reported;
         let Some((index, node)) = self.items.find(kept) else {
             return Ok(None);
         };
@@ -444,33 +454,33 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
 }
 
 struct EntryAccess<'de, 'a> {
-    entries: std::slice::Iter<'de, (Key, Node)>,
+    entries: std::slice::Iter<'de, (TreeKey, TreeNode)>,
     /// The fields of the type that is being decoded.
     known: &'static [&'static str],
-    value: Option<&'de (Key, Node)>,
+    value: Option<&'de (TreeKey, TreeNode)>,
     path: &'a Path<'a>,
     unknown: &'a RefCell<Vec<UnknownField>>,
 }
 
 impl<'de> de::MapAccess<'de> for EntryAccess<'de, '_> {
-    type Error = Failure;
+    type Error = DecodeFailure;
 
     fn next_key_seed<T: de::DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Failure> {
-        let Some(entry) = self.entries.find(|(_, node)| node.value != Value::Reported) else {
+    ) -> Result<Option<T::Value>, DecodeFailure> {
+        let Some(entry) = self.entries.find(|(_, node)| node.value != TreeValue::Reported) else {
             return Ok(None);
         };
         self.value = Some(entry);
-        let key: StringDeserializer<Failure> = entry.0.text.clone().into_deserializer();
+        let key: StringDeserializer<DecodeFailure> = entry.0.text.clone().into_deserializer();
         seed.deserialize(key).map(Some)
     }
 
     fn next_value_seed<T: de::DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<T::Value, Failure> {
+    ) -> Result<T::Value, DecodeFailure> {
         let (key, node) = self.value.take().expect("a key was asked for before its value");
         let deserializer = NodeDeserializer {
             node,

@@ -73,11 +73,12 @@ pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{
     DEFAULT_OBJECTIVE_WINDOW, LatencyObjective, ServiceLevelObjective, ServiceLevelObjectiveSpec,
 };
-pub use parse::{Documents, Ignored, Origin, Outline, parse};
+pub use parse::{DocumentOrigin, Documents, IgnoredDocument, Outline, parse};
 pub use problem::{Located, Position, Problem, one_line};
 pub use process::{
-    Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader, Limits,
-    Memory, PortRef, Probe, Resources, Restart, Scheme, StopSignal, TcpSocket, Volume,
+    Account, CpuQuantity, Dependency, DependencyCondition, ExecCommand, GrpcCheck, HttpGet,
+    HttpHeader, MemoryQuantity, PortRef, Probe, ProcessResources, ResourceLimits, RestartPolicy,
+    Scheme, StopSignal, TcpSocket, Volume,
 };
 pub use proxy::{
     InboundSpec, OutboundSpec, Proxy, ProxyIdentity, ProxySpec, ServiceReference,

@@ -22,7 +22,7 @@ use crate::problem::{Located, Position, Problem};
 use crate::proxy::ProxySpec;
 use crate::ratelimit::RateLimitPolicySpec;
 use crate::traffic::TrafficPolicySpec;
-use crate::tree::{self, Node, Value};
+use crate::tree::{self, TreeNode, TreeValue};
 
 /// Kinds of Kubernetes' core group that do not concern the mesh. Files written for a cluster may
 /// have them, so they are listed as ignored instead of rejected as misspelt.
@@ -48,7 +48,7 @@ pub struct Documents {
     /// The objects, in the order of the text.
     pub objects: Vec<Located<Object>>,
     /// Documents that Leno does not read.
-    pub ignored: Vec<Located<Ignored>>,
+    pub ignored: Vec<Located<IgnoredDocument>>,
     /// The positions of the parts of each of [`objects`](Self::objects), in the same order.
     pub outlines: Vec<Outline>,
 }
@@ -56,13 +56,13 @@ pub struct Documents {
 /// The positions of the parts of one document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
-    node: Node,
-    origins: Vec<Origin>,
+    node: TreeNode,
+    origins: Vec<DocumentOrigin>,
 }
 
 /// Where a part of a document comes from that was made from a file of another form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct DocumentOrigin {
     /// The part of the document, such as `spec.env`; empty for the document as a whole.
     pub part: &'static str,
     /// The field of the file that it was made from.
@@ -76,24 +76,24 @@ impl Outline {
     /// not have the field, the position of its innermost parent that exists.
     #[must_use]
     pub fn place(&self, path: &str) -> Position {
-        Origin::of(path, &self.origins)
+        DocumentOrigin::of(path, &self.origins)
             .map_or_else(|| self.node.find(path).place, |origin| origin.place)
     }
 
     /// The field as the user has written it, for messages.
     #[must_use]
     pub fn field(&self, path: &str) -> String {
-        Origin::of(path, &self.origins).map_or(path, |origin| &origin.field).to_owned()
+        DocumentOrigin::of(path, &self.origins).map_or(path, |origin| &origin.field).to_owned()
     }
 
     /// The outline of a document that was made from parts of a file.
     #[must_use]
-    pub fn made_from(self, origins: Vec<Origin>) -> Self {
+    pub fn made_from(self, origins: Vec<DocumentOrigin>) -> Self {
         Self { origins, ..self }
     }
 }
 
-impl Origin {
+impl DocumentOrigin {
     /// The origin of the innermost part of a document that has the field at `path`.
     #[must_use]
     pub fn of<'a>(path: &str, origins: &'a [Self]) -> Option<&'a Self> {
@@ -109,7 +109,7 @@ impl Origin {
 
 /// A document of an API group or kind that Leno does not read; reported as a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredDocument {
     /// Its `apiVersion`.
     pub api_version: String,
     /// Its `kind`.
@@ -144,13 +144,18 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
 }
 
 /// The documents of a `List`, as `kubectl get -o yaml` writes one, or the document itself.
-fn unlisted(file: &str, mut node: Node, nodes: &mut Vec<Node>, problems: &mut Vec<Problem>) {
-    let text = |field| node.get(field).and_then(Node::text);
+fn unlisted(
+    file: &str,
+    mut node: TreeNode,
+    nodes: &mut Vec<TreeNode>,
+    problems: &mut Vec<Problem>,
+) {
+    let text = |field| node.get(field).and_then(TreeNode::text);
     if (text("apiVersion"), text("kind")) != (Some("v1"), Some("List")) {
         return nodes.push(node);
     }
     match node.take("items") {
-        Some(Node { value: Value::List(items), .. }) => {
+        Some(TreeNode { value: TreeValue::List(items), .. }) => {
             items.into_iter().for_each(|item| unlisted(file, item, nodes, problems));
         }
         other => problems.push(Problem {
@@ -181,20 +186,25 @@ pub(crate) fn duplicates(objects: &[Located<Object>], problems: &mut Vec<Problem
     }
 }
 
-fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &mut Vec<Problem>) {
+fn document(
+    file: &Arc<str>,
+    node: &TreeNode,
+    documents: &mut Documents,
+    problems: &mut Vec<Problem>,
+) {
     let located = |place, path: &str, reason: String| Problem {
         file: file.clone(),
         place,
         path: path.to_owned(),
         reason,
     };
-    if !matches!(node.value, Value::Map(_)) {
+    if !matches!(node.value, TreeValue::Map(_)) {
         let reason = "a document is a map with apiVersion, kind and metadata".to_owned();
         problems.push(located(node.place, "", reason));
         return;
     }
     let mut identifying = |field: &str| {
-        let text = node.get(field).and_then(Node::text).filter(|text| !text.is_empty());
+        let text = node.get(field).and_then(TreeNode::text).filter(|text| !text.is_empty());
         if text.is_none() {
             let place = node.get(field).map_or(node.place, |value| value.place);
             problems.push(located(place, field, "is missing or not a text".to_owned()));
@@ -220,7 +230,7 @@ fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &
             }
         }
         Recognised::Foreign => documents.ignored.push(Located {
-            value: Ignored { api_version: api_version.to_owned(), kind: kind.to_owned() },
+            value: IgnoredDocument { api_version: api_version.to_owned(), kind: kind.to_owned() },
             file: file.clone(),
             place: node.place,
         }),
@@ -232,7 +242,7 @@ fn document(file: &Arc<str>, node: &Node, documents: &mut Documents, problems: &
 }
 
 /// Whether a Secret has keys of tokens.
-fn holds_keys(secret: &Node) -> bool {
+fn holds_keys(secret: &TreeNode) -> bool {
     let data = ["data", "stringData"].into_iter().filter_map(|field| secret.get(field));
     data.into_iter().any(|data| data.get(KEY_SET_KEY).is_some())
 }
@@ -279,7 +289,12 @@ fn recognise(api_version: &str, kind: &str) -> Recognised {
 }
 
 /// Decodes and checks one document of a known kind.
-fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>) -> Option<Object> {
+fn object(
+    kind: Kind,
+    file: &Arc<str>,
+    node: &TreeNode,
+    problems: &mut Vec<Problem>,
+) -> Option<Object> {
     let mut reader = Reader { file, node, problems, whole: true };
     let object = match kind {
         Kind::Namespace => Object::Namespace(Box::new(reader.decode()?)),
@@ -341,7 +356,7 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
 
 struct Reader<'a> {
     file: &'a Arc<str>,
-    node: &'a Node,
+    node: &'a TreeNode,
     problems: &'a mut Vec<Problem>,
     /// Whether every part of the document fits its type.
     whole: bool,
@@ -363,7 +378,7 @@ impl Reader<'_> {
         let Decoded { value, failures, unknown } = decode::<T>(self.node);
         self.whole = failures.is_empty() && unknown.is_empty();
         let is_workload =
-            self.node.get("kind").and_then(Node::text) == Some(Kind::Workload.as_str());
+            self.node.get("kind").and_then(TreeNode::text) == Some(Kind::Workload.as_str());
         for field in unknown {
             let hint = is_workload.then(|| hint::of(&field.path)).flatten();
             let reason = match (field.meant, hint) {

@@ -124,14 +124,14 @@ pub struct ExecCommand {
 pub struct Dependency {
     /// How far all of its instances must have come.
     #[serde(default)]
-    pub condition: Condition,
+    pub condition: DependencyCondition,
 }
 
 /// How far a workload has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Condition {
+pub enum DependencyCondition {
     /// Its processes have been started.
     Started,
     /// It takes traffic.
@@ -145,7 +145,7 @@ pub enum Condition {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum Restart {
+pub enum RestartPolicy {
     /// Always.
     #[default]
     Always,
@@ -158,31 +158,31 @@ pub enum Restart {
 /// What a process may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Resources {
+pub struct ProcessResources {
     /// At most.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: ResourceLimits,
 }
 
 /// The most that all processes of one instance may use, its proxy left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Limits {
+pub struct ResourceLimits {
     /// CPUs: `500m` or `0.5` is half of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<Cpu>,
+    pub cpu: Option<CpuQuantity>,
     /// Bytes: `256Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryQuantity>,
 }
 
 /// Thousandths of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cpu(pub u32);
+pub struct CpuQuantity(pub u32);
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory(pub u64);
+pub struct MemoryQuantity(pub u64);
 
 /// A file or directory of this machine that an instance sees at another place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,7 +266,7 @@ impl<T: Scalar> de::Visitor<'_> for ScalarVisitor<T> {
     }
 }
 
-impl Scalar for Cpu {
+impl Scalar for CpuQuantity {
     const EXPECTED: &'static str = "an amount of CPU, such as 500m or 2";
 
     fn of_text(text: &str) -> Result<Self, String> {
@@ -283,7 +283,7 @@ impl Scalar for Cpu {
     }
 }
 
-impl Scalar for Memory {
+impl Scalar for MemoryQuantity {
     const EXPECTED: &'static str = "an amount of memory, such as 256Mi";
 
     fn of_text(text: &str) -> Result<Self, String> {
@@ -376,7 +376,7 @@ impl Scalar for StopSignal {
     }
 }
 
-impl fmt::Display for Cpu {
+impl fmt::Display for CpuQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 % 1000 {
             0 => write!(f, "{}", self.0 / 1000),
@@ -385,7 +385,7 @@ impl fmt::Display for Cpu {
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
         match units.into_iter().find(|(_, bits)| self.0.trailing_zeros() >= *bits) {
@@ -407,7 +407,7 @@ impl fmt::Display for StopSignal {
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for DependencyCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Started => "started",
@@ -439,7 +439,7 @@ macro_rules! scalars {
     )*};
 }
 
-scalars! { Cpu, Memory, Account, PortRef, StopSignal, }
+scalars! { CpuQuantity, MemoryQuantity, Account, PortRef, StopSignal, }
 
 /// Types that are written as their `Display`.
 macro_rules! texts {
@@ -452,7 +452,7 @@ macro_rules! texts {
     )*};
 }
 
-texts! { Cpu, Memory, Account, StopSignal, }
+texts! { CpuQuantity, MemoryQuantity, Account, StopSignal, }
 
 impl Serialize for PortRef {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -463,7 +463,7 @@ impl Serialize for PortRef {
     }
 }
 
-impl Resources {
+impl ProcessResources {
     /// Whether nothing is limited.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -471,7 +471,7 @@ impl Resources {
     }
 }
 
-impl Restart {
+impl RestartPolicy {
     /// Whether it is what documents mean that do not say.
     #[must_use]
     pub fn is_default(&self) -> bool {
@@ -508,24 +508,30 @@ mod tests {
     #[test]
     fn amounts_are_read_as_kubernetes_reads_them() {
         for (text, millis) in [("500m", 500), ("0.5", 500), ("2", 2000), ("1.25", 1250)] {
-            assert_eq!(Cpu::of_text(text), Ok(Cpu(millis)), "{text}");
+            assert_eq!(CpuQuantity::of_text(text), Ok(CpuQuantity(millis)), "{text}");
         }
         for (text, bytes) in [("256Mi", 256 << 20), ("1.5Gi", 3 << 29), ("2000000", 2_000_000)] {
-            assert_eq!(Memory::of_text(text), Ok(Memory(bytes)), "{text}");
+            assert_eq!(MemoryQuantity::of_text(text), Ok(MemoryQuantity(bytes)), "{text}");
         }
         for text in ["", "m", "5x", "-1", "1.", ".5", "9", "0.001", "1e3"] {
-            assert!(Memory::of_text(text).is_err(), "{text}");
+            assert!(MemoryQuantity::of_text(text).is_err(), "{text}");
         }
-        assert!(Cpu::of_text("9m").is_err());
+        assert!(CpuQuantity::of_text("9m").is_err());
     }
 
     #[test]
     fn amounts_are_written_so_that_they_are_read_again() {
         for millis in [10, 500, 1000, 1250] {
-            assert_eq!(Cpu::of_text(&Cpu(millis).to_string()), Ok(Cpu(millis)));
+            assert_eq!(
+                CpuQuantity::of_text(&CpuQuantity(millis).to_string()),
+                Ok(CpuQuantity(millis))
+            );
         }
         for bytes in [1 << 20, 3 << 29, 1_048_577, 5 << 40] {
-            assert_eq!(Memory::of_text(&Memory(bytes).to_string()), Ok(Memory(bytes)));
+            assert_eq!(
+                MemoryQuantity::of_text(&MemoryQuantity(bytes).to_string()),
+                Ok(MemoryQuantity(bytes))
+            );
         }
     }
 

@@ -24,42 +24,45 @@ const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// One value of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     pub(crate) place: Position,
-    pub(crate) value: Value,
+    pub(crate) value: TreeValue,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum TreeValue {
     Null,
     Bool(bool),
     Unsigned(u64),
     Signed(i64),
     Float(f64),
     Text(String),
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    List(Vec<TreeNode>),
+    Map(Vec<(TreeKey, TreeNode)>),
     /// Removed from its list or map after it was reported, so that the rest of the document can be
     /// decoded.
     Reported,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Key {
+pub(crate) struct TreeKey {
     pub(crate) place: Position,
     pub(crate) text: String,
 }
 
 /// Reads every document of `text`, without empty ones. Mistakes are added to `problems`. A text
 /// that is not YAML yields no document; if a key occurs twice, its first value is used.
-pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Node> {
+pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<TreeNode> {
     let documents = documents(text, DuplicateKeyPolicy::Error)
         .unwrap_or_else(|error| refused(file, text, &error, problems));
-    let filled = |node: &Node| !matches!(node.value, Value::Null);
+    let filled = |node: &TreeNode| !matches!(node.value, TreeValue::Null);
     documents.into_iter().filter(filled).collect()
 }
 
-fn documents(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Vec<Node>, serde_saphyr::Error> {
+fn documents(
+    text: &str,
+    duplicates: DuplicateKeyPolicy,
+) -> Result<Vec<TreeNode>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
@@ -84,7 +87,7 @@ fn refused(
     text: &str,
     error: &serde_saphyr::Error,
     problems: &mut Vec<Problem>,
-) -> Vec<Node> {
+) -> Vec<TreeNode> {
     if matches!(error.without_snippet(), serde_saphyr::Error::DuplicateMappingKey { .. }) {
         // With this policy the parser returns both entries, so that every duplicate can be reported
         // with the position of the first. Of two equal integer keys it returns only one; then the
@@ -120,15 +123,15 @@ fn tab_indent(text: &str, line: u64) -> Option<Position> {
 }
 
 /// Removes every repeated key of `node` and of all nodes in it, and reports each.
-fn remove_repeated(file: &str, node: &mut Node, path: &str, problems: &mut Vec<Problem>) {
+fn remove_repeated(file: &str, node: &mut TreeNode, path: &str, problems: &mut Vec<Problem>) {
     match &mut node.value {
-        Value::List(items) => {
+        TreeValue::List(items) => {
             for (index, item) in items.iter_mut().enumerate() {
                 remove_repeated(file, item, &format!("{path}[{index}]"), problems);
             }
         }
-        Value::Map(entries) => {
-            let below = |key: &Key| match path {
+        TreeValue::Map(entries) => {
+            let below = |key: &TreeKey| match path {
                 "" => key.text.clone(),
                 path => format!("{path}.{}", key.text),
             };
@@ -155,33 +158,33 @@ fn place_of(location: serde_saphyr::Location) -> Position {
     Position { line: location.line(), column: location.column() }
 }
 
-impl Node {
+impl TreeNode {
     /// The value of a key; `None` if this is not a map or does not have the key.
-    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&TreeNode> {
         match &self.value {
-            Value::Map(entries) => entries.iter().find(|(k, _)| k.text == key).map(|(_, n)| n),
+            TreeValue::Map(entries) => entries.iter().find(|(k, _)| k.text == key).map(|(_, n)| n),
             _ => None,
         }
     }
 
     /// Removes a key, and returns its value.
-    pub(crate) fn take(&mut self, key: &str) -> Option<Node> {
-        let Value::Map(entries) = &mut self.value else { return None };
+    pub(crate) fn take(&mut self, key: &str) -> Option<TreeNode> {
+        let TreeValue::Map(entries) = &mut self.value else { return None };
         let at = entries.iter().position(|(k, _)| k.text == key)?;
         Some(entries.swap_remove(at).1)
     }
 
     /// An element; `None` if this is not a list or is shorter.
-    pub(crate) fn at(&self, index: usize) -> Option<&Node> {
+    pub(crate) fn at(&self, index: usize) -> Option<&TreeNode> {
         match &self.value {
-            Value::List(items) => items.get(index),
+            TreeValue::List(items) => items.get(index),
             _ => None,
         }
     }
 
     /// The node at a path such as `spec.rules[0].backendRefs[1].name`, or the innermost node on the
     /// path that the document has.
-    pub(crate) fn find(&self, path: &str) -> &Node {
+    pub(crate) fn find(&self, path: &str) -> &TreeNode {
         let mut node = self;
         for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
             let next = match step.strip_suffix(']') {
@@ -196,27 +199,27 @@ impl Node {
 
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
+            TreeValue::Text(text) => Some(text),
             _ => None,
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for TreeNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        let spanned = Spanned::<TreeValue>::deserialize(deserializer)?;
         Ok(Self { place: place_of(spanned.referenced), value: spanned.value })
     }
 }
 
-impl<'de> Deserialize<'de> for Key {
+impl<'de> Deserialize<'de> for TreeKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<String>::deserialize(deserializer)?;
         Ok(Self { place: place_of(spanned.referenced), text: spanned.value })
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for TreeValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
     }
@@ -225,61 +228,61 @@ impl<'de> Deserialize<'de> for Value {
 struct ValueVisitor;
 
 impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+    type Value = TreeValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E: Error>(self) -> Result<TreeValue, E> {
+        Ok(TreeValue::Null)
     }
 
-    fn visit_none<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E: Error>(self) -> Result<TreeValue, E> {
+        Ok(TreeValue::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        Value::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<TreeValue, D::Error> {
+        TreeValue::deserialize(deserializer)
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E: Error>(self, value: bool) -> Result<TreeValue, E> {
+        Ok(TreeValue::Bool(value))
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Unsigned(value))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<TreeValue, E> {
+        Ok(TreeValue::Unsigned(value))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<TreeValue, E> {
+        Ok(u64::try_from(value).map_or(TreeValue::Signed(value), TreeValue::Unsigned))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<TreeValue, E> {
+        Ok(TreeValue::Float(value))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Text(value.to_owned()))
+    fn visit_str<E: Error>(self, value: &str) -> Result<TreeValue, E> {
+        Ok(TreeValue::Text(value.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-        Ok(Value::Text(value))
+    fn visit_string<E: Error>(self, value: String) -> Result<TreeValue, E> {
+        Ok(TreeValue::Text(value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<TreeValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Value::List(items))
+        Ok(TreeValue::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<TreeValue, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = access.next_entry()? {
             entries.push(entry);
         }
-        Ok(Value::Map(entries))
+        Ok(TreeValue::Map(entries))
     }
 }

@@ -12,7 +12,7 @@ use crate::cron::Cron;
 use crate::duration::Duration;
 use crate::metadata::Metadata;
 use crate::process::{
-    Account, Dependency, ExecCommand, Probe, Resources, Restart, StopSignal, Volume,
+    Account, Dependency, ExecCommand, Probe, ProcessResources, RestartPolicy, StopSignal, Volume,
 };
 
 /// Most replicas of one workload: each is a network namespace, a proxy and a process on one
@@ -76,8 +76,8 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
     /// What it may use.
-    #[serde(default, skip_serializing_if = "Resources::is_empty")]
-    pub resources: Resources,
+    #[serde(default, skip_serializing_if = "ProcessResources::is_empty")]
+    pub resources: ProcessResources,
     /// Commands that run before it, one after the other; each must exit with 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init: Vec<ExecCommand>,
@@ -85,8 +85,8 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<Cron>,
     /// When it is started again after its end.
-    #[serde(default, skip_serializing_if = "Restart::is_default")]
-    pub restart: Restart,
+    #[serde(default, skip_serializing_if = "RestartPolicy::is_default")]
+    pub restart: RestartPolicy,
     /// The signal that asks it to end; default: SIGTERM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<StopSignal>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leno_resources::{AuthorizationPolicy, Object, parse, to_yaml};
 use leno_types::TrustDomain;
-use leno_types::authorization::{Action, CertificateMatch, PathMatch, SegmentMatch};
+use leno_types::authorization::{Action, CertificateMatch, PathPermission, SegmentMatch};
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol};
 
 const FULL: &str = "\
@@ -79,14 +79,14 @@ fn a_policy_means_what_it_says() {
     assert!(identities.trust_domains.is_empty());
     assert_eq!(namespaces.trust_domains.len(), 2);
     assert!(blocks.unauthenticated && blocks.blocks.len() == 1);
-    let exact = |text: &str| PathMatch::Segment(SegmentMatch::Exact(text.into()));
-    let prefix = |text: &str| PathMatch::Segment(SegmentMatch::Prefix(text.into()));
+    let exact = |text: &str| PathPermission::Segment(SegmentMatch::Exact(text.into()));
+    let prefix = |text: &str| PathPermission::Segment(SegmentMatch::Prefix(text.into()));
     assert_eq!(first.to[0].paths, [exact("/a"), prefix("/b")]);
     assert_eq!(&*first.to[1].headers[0].name, "x-role");
     let calls = [
         prefix("/shop.v1.Cart"),
         exact("/shop.v1.Cart/Add"),
-        PathMatch::GrpcMethod("Check".into()),
+        PathPermission::GrpcMethod("Check".into()),
     ];
     assert_eq!(first.to[2].paths, calls);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leno_resources::{Object, RateLimitPolicy, TrafficPolicy, parse, to_yaml};
 use leno_types::traffic::{
-    Algorithm, Budget, HashOn, Hedging, LimitKey, Scope, Share, StatusRange, Timeouts,
+    Algorithm, HashOn, Hedging, LimitKey, PolicyScope, RequestShare, RetryBudget, StatusRange,
+    TrafficTimeouts,
 };
 
 const FULL: &str = "\
@@ -75,9 +76,9 @@ fn rate_limits(text: &str) -> RateLimitPolicy {
 
 #[test]
 fn every_part_is_read_and_told() {
-    let traffic = policy(FULL).traffic(Scope::Port(80));
+    let traffic = policy(FULL).traffic(PolicyScope::Port(80));
     assert_eq!((&*traffic.source.namespace, &*traffic.source.name), ("shop", "cart"));
-    assert_eq!(traffic.scope, Scope::Port(80));
+    assert_eq!(traffic.scope, PolicyScope::Port(80));
     let retries = traffic.retries.unwrap();
     assert_eq!(
         retries.statuses,
@@ -87,13 +88,13 @@ fn every_part_is_read_and_told() {
     let on = retries.on;
     assert!(on.connect_failure && on.reset && on.refused_stream && on.timeout);
     assert!(retries.non_idempotent);
-    assert_eq!(retries.budget, Budget { percent: 25, min_per_second: 5 });
+    assert_eq!(retries.budget, RetryBudget { percent: 25, min_per_second: 5 });
     assert_eq!(retries.backoff.base, Duration::from_millis(10));
     assert_eq!(retries.backoff.max, Duration::from_secs(1));
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     assert_eq!(
         traffic.timeouts,
-        Timeouts {
+        TrafficTimeouts {
             request: seconds(10),
             response: seconds(5),
             idle: seconds(60),
@@ -120,18 +121,18 @@ fn every_part_is_read_and_told() {
     assert_eq!(balancing.session_cookie.as_deref(), Some("stick"));
     assert_eq!(balancing.overflow, Some(8));
     let faults = traffic.faults.unwrap();
-    assert_eq!(faults.delay.unwrap().share, Share(5_000));
-    assert_eq!(faults.abort.unwrap().share, Share(100_000));
+    assert_eq!(faults.delay.unwrap().share, RequestShare(5_000));
+    assert_eq!(faults.abort.unwrap().share, RequestShare(100_000));
 }
 
 #[test]
 fn what_is_left_out_is_left_to_others() {
     let text = "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {name: p}\nspec:\n  \
         targetRefs: [{group: '', kind: Service, name: web}]\n  retries: {on: [503]}\n";
-    let traffic = policy(text).traffic(Scope::Service);
+    let traffic = policy(text).traffic(PolicyScope::Service);
     assert!(traffic.limits.is_none() && traffic.ejection.is_none() && traffic.faults.is_none());
     let retries = traffic.retries.unwrap();
-    assert_eq!((retries.attempts, retries.budget), (1, Budget::default()));
+    assert_eq!((retries.attempts, retries.budget), (1, RetryBudget::default()));
     assert!(!retries.non_idempotent && retries.per_try_timeout.is_none());
 }
 

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
-use leno_resources::{ConcurrencyPolicy, Condition, Object, PortRef, Restart, WorkloadSpec, parse};
+use leno_resources::{
+    ConcurrencyPolicy, DependencyCondition, Object, PortRef, RestartPolicy, WorkloadSpec, parse,
+};
 
 fn document(spec: &str) -> String {
     format!("apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web}}\nspec:\n{spec}")
@@ -41,9 +43,9 @@ fn a_probe_is_written_as_in_kubernetes() {
     assert_eq!((readiness.initial_delay_seconds, readiness.period_seconds), (1, 10));
     assert_eq!(spec.liveness.unwrap().failure_threshold, 1);
     assert_eq!(spec.user.unwrap().0, "1000");
-    assert_eq!(spec.restart, Restart::OnFailure);
-    assert_eq!(spec.depends_on["db"].condition, Condition::Completed);
-    assert_eq!(spec.depends_on["shop/cache"].condition, Condition::Ready);
+    assert_eq!(spec.restart, RestartPolicy::OnFailure);
+    assert_eq!(spec.depends_on["db"].condition, DependencyCondition::Completed);
+    assert_eq!(spec.depends_on["shop/cache"].condition, DependencyCondition::Ready);
     assert_eq!(spec.stop_signal.unwrap().0, "SIGQUIT");
     assert_eq!(spec.resources.limits.cpu.unwrap().0, 500);
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use leno_resources::{
-    Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader,
-    InstanceStatus, Limits, Memory, Metadata, Object, PortRef, Probe, PublishedPort, Resources,
-    Restart, Scheme, StopSignal, TcpSocket, Volume, Workload, WorkloadPort, WorkloadSpec,
-    WorkloadStatus, parse, to_yaml,
+    Account, CpuQuantity, Dependency, DependencyCondition, ExecCommand, GrpcCheck, HttpGet,
+    HttpHeader, InstanceStatus, MemoryQuantity, Metadata, Object, PortRef, Probe, ProcessResources,
+    PublishedPort, ResourceLimits, RestartPolicy, Scheme, StopSignal, TcpSocket, Volume, Workload,
+    WorkloadPort, WorkloadSpec, WorkloadStatus, parse, to_yaml,
 };
 use proptest::prelude::*;
 
@@ -108,7 +108,7 @@ prop_compose! {
         cpu in prop::option::of(10_u32..100_000),
         memory in prop::option::of(1_u64 << 20..1 << 50),
         init in prop::collection::vec("[a-z]{1,8}", 0..3),
-        restart in prop::sample::select(vec![Restart::Always, Restart::OnFailure, Restart::Never]),
+        restart in prop::sample::select(vec![RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never]),
         signal in prop::option::of(Just(StopSignal("SIGQUIT"))),
         before in prop::option::of(label()),
         readiness in prop::option::of(probe()),
@@ -120,12 +120,12 @@ prop_compose! {
             user: user.map(Account),
             group: group.map(Account),
             volumes: mount.map(volume).into_iter().collect(),
-            resources: Resources { limits: Limits { cpu: cpu.map(Cpu), memory: memory.map(Memory) } },
+            resources: ProcessResources { limits: ResourceLimits { cpu: cpu.map(CpuQuantity), memory: memory.map(MemoryQuantity) } },
             init: init.into_iter().map(|word| ExecCommand { command: vec![word] }).collect(),
             restart,
             stop_signal: signal,
             stop_grace_period: signal.map(|_| leno_resources::Duration(std::time::Duration::from_millis(1500))),
-            depends_on: before.into_iter().map(|name| (name, Dependency { condition: Condition::Completed })).collect(),
+            depends_on: before.into_iter().map(|name| (name, Dependency { condition: DependencyCondition::Completed })).collect(),
             readiness,
             liveness,
             root,

@@ -19,21 +19,21 @@ pub const OUTSTANDING: usize = 1;
 pub const WINDOW: u32 = 16 << 10;
 
 /// The answers to one call, now and whenever they change.
-pub type Answers<T> = ReceiverStream<Result<T, Status>>;
+pub type AnswerStream<T> = ReceiverStream<Result<T, Status>>;
 
 /// What calls are answered with. `of` is what is known of the connection of a call.
-pub trait Source: Send + Sync + 'static {
+pub trait AnswerSource: Send + Sync + 'static {
     /// Certificates of the caller, with their keys.
     ///
     /// # Errors
     /// It gets none.
-    fn svids(&self, of: &Extensions) -> Result<Answers<X509svidResponse>, Status>;
+    fn svids(&self, of: &Extensions) -> Result<AnswerStream<X509svidResponse>, Status>;
 
     /// Trust bundles.
     ///
     /// # Errors
     /// It gets none.
-    fn bundles(&self, of: &Extensions) -> Result<Answers<X509BundlesResponse>, Status>;
+    fn bundles(&self, of: &Extensions) -> Result<AnswerStream<X509BundlesResponse>, Status>;
 }
 
 /// Answers the calls of a connection from a source.
@@ -41,10 +41,10 @@ pub trait Source: Send + Sync + 'static {
 pub struct WorkloadApi<S>(pub S);
 
 #[tonic::async_trait]
-impl<S: Source> SpiffeWorkloadApi for WorkloadApi<S> {
-    type FetchX509SVIDStream = Answers<X509svidResponse>;
-    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
-    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
+impl<S: AnswerSource> SpiffeWorkloadApi for WorkloadApi<S> {
+    type FetchX509SVIDStream = AnswerStream<X509svidResponse>;
+    type FetchX509BundlesStream = AnswerStream<X509BundlesResponse>;
+    type FetchJWTBundlesStream = AnswerStream<JwtBundlesResponse>;
 
     async fn fetch_x509svid(
         &self,

@@ -10,7 +10,7 @@ use leno_wire::spiffe::{
     SECURITY_HEADER, X509BundlesRequest, X509BundlesResponse, X509svid, X509svidRequest,
     X509svidResponse,
 };
-use leno_wire::{Bytes, Connection};
+use leno_wire::{Bytes, ClientConnection};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::metadata::MetadataValue;
@@ -79,7 +79,7 @@ struct Responses<T> {
     stream: Streaming<T>,
     is_first: bool,
     /// The stream ends with its connection.
-    _client: SpiffeWorkloadApiClient<Connection>,
+    _client: SpiffeWorkloadApiClient<ClientConnection>,
 }
 
 impl Svids {
@@ -168,7 +168,7 @@ impl<T> Responses<T> {
     fn new(
         address: &WorkloadApiAddress,
         stream: Streaming<T>,
-        client: SpiffeWorkloadApiClient<Connection>,
+        client: SpiffeWorkloadApiClient<ClientConnection>,
     ) -> Self {
         Self { address: address.clone(), stream, is_first: true, _client: client }
     }
@@ -190,12 +190,12 @@ impl<T> Responses<T> {
 
 async fn connect(
     address: &WorkloadApiAddress,
-) -> Result<SpiffeWorkloadApiClient<Connection>, WorkloadApiError> {
+) -> Result<SpiffeWorkloadApiClient<ClientConnection>, WorkloadApiError> {
     let failed = |error| WorkloadApiError::Connect(address.clone(), error);
     let connected = async {
         let stream = UnixStream::connect(address.path()).await.map_err(failed)?;
         // The kernel reports the end of a server on this machine: no probes.
-        let opened = Connection::open(stream, None).await;
+        let opened = ClientConnection::open(stream, None).await;
         opened.map_err(|error| WorkloadApiError::Http(address.clone(), error))
     };
     let connection = within(CONNECT_TIMEOUT, address, connected).await??;

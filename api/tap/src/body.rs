@@ -9,11 +9,11 @@ pub const MAX_BODY_BYTES: usize = 4096;
 
 /// What is copied of one body. One thread writes at a time; exchanges can be sent to another one.
 #[derive(Debug, Default)]
-pub struct BodyCopy(Mutex<Copied>);
+pub struct BodyCopy(Mutex<CopiedBytes>);
 
 /// The first bytes, and how many there were.
 #[derive(Debug, Default)]
-struct Copied {
+struct CopiedBytes {
     first: Vec<u8>,
     all: u64,
 }
@@ -29,7 +29,7 @@ pub struct BodyCopies {
 
 /// A body as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Body {
+pub struct TappedBody {
     /// Its first bytes. What is no UTF-8 is replaced.
     pub text: Box<str>,
     /// Bytes that have passed the proxy.
@@ -56,16 +56,16 @@ impl BodyCopy {
 
     /// What a tap shows of it. `None` if there was no body.
     #[must_use]
-    pub fn shown(&self) -> Option<Body> {
+    pub fn shown(&self) -> Option<TappedBody> {
         let copied = self.copied();
         let bytes = copied.all;
         let is_cut = bytes > copied.first.len() as u64;
         let text = String::from_utf8_lossy(&copied.first).into();
-        (bytes > 0).then_some(Body { text, bytes, is_cut })
+        (bytes > 0).then_some(TappedBody { text, bytes, is_cut })
     }
 
     /// No holder panics.
-    fn copied(&self) -> MutexGuard<'_, Copied> {
+    fn copied(&self) -> MutexGuard<'_, CopiedBytes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The proxy makes a [`TappedRequest`] of each request that a tap's filter matches, and answers a poll with a [`TapPage`].
 //! `leno tap` joins the requests of two proxies that carry the same mark into one, with [`TappedRequest::join`]. Of a
-//! request that is traced the proxy makes a [`Span`], and of a line of its access log an [`AccessRecord`], which it exports.
+//! request that is traced the proxy makes a [`TraceSpan`], and of a line of its access log an [`AccessRecord`], which it exports.
 //! This crate knows neither proxies nor commands.
 
 mod body;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-pub use body::{Body, BodyCopies, BodyCopy, MAX_BODY_BYTES};
+pub use body::{BodyCopies, BodyCopy, MAX_BODY_BYTES, TappedBody};
 
 /// What a proxy answers to a poll of a tap.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -70,19 +70,19 @@ pub struct TappedRequest {
     /// Why the mesh failed it.
     pub error: Option<Cow<'static, str>>,
     /// Where its time went, as far as one proxy knows, or both once they are joined.
-    pub latency: Latency,
+    pub latency: RequestLatency,
     /// Headers without secrets, if the tap wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// What the proxies have decided, in order, if the tap wants it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<ProxyDecision>,
     /// The beginning of the request's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request_body: Option<Body>,
+    pub request_body: Option<TappedBody>,
     /// The same of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response_body: Option<Body>,
+    pub response_body: Option<TappedBody>,
     /// By what the request is followed over its hops, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Box<str>>,
@@ -93,7 +93,7 @@ pub struct TappedRequest {
 
 /// What a proxy has decided on a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Decision {
+pub struct ProxyDecision {
     /// `client proxy` or `server proxy`.
     pub by: Cow<'static, str>,
     /// When, in microseconds since that proxy had the head of the request.
@@ -105,7 +105,7 @@ pub struct Decision {
 /// The parts of a request's time, in microseconds. `None`: the proxy that knows it was not tapped, or the request did
 /// not get so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Latency {
+pub struct RequestLatency {
     /// All of it.
     pub total_us: u64,
     /// In the client's proxy, before the request was sent on the last time.
@@ -123,7 +123,7 @@ pub struct Latency {
 /// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's span,
 /// and the server's proxy makes one below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct TraceSpan {
     /// The trace, which is not zero.
     pub trace_id: u128,
     /// The span, which is not zero.
@@ -159,12 +159,12 @@ pub struct AccessRecord {
     /// Whether it is a request, not an opaque connection.
     pub is_request: bool,
     /// The fields.
-    pub attributes: Vec<(String, Attribute)>,
+    pub attributes: Vec<(String, AccessField)>,
 }
 
 /// A field of an [`AccessRecord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attribute {
+pub enum AccessField {
     /// A text.
     Text(String),
     /// A number.
@@ -183,7 +183,7 @@ pub const fn is_failed_call(grpc_status: u8) -> bool {
 /// What a span or a record takes besides its texts, about.
 const FIXED_BYTES: usize = 256;
 
-impl Span {
+impl TraceSpan {
     /// About how many bytes it takes, in memory and in a message.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -208,8 +208,8 @@ impl AccessRecord {
     pub fn bytes(&self) -> usize {
         /// A key and a value each have a tag and a length in a message, and more of it in memory.
         const ATTRIBUTE: usize = 32;
-        let of = |(key, value): &(String, Attribute)| {
-            let text = if let Attribute::Text(text) = value { text.len() } else { 0 };
+        let of = |(key, value): &(String, AccessField)| {
+            let text = if let AccessField::Text(text) = value { text.len() } else { 0 };
             key.len().saturating_add(text).saturating_add(ATTRIBUTE)
         };
         self.attributes.iter().map(of).fold(FIXED_BYTES, usize::saturating_add)
@@ -241,7 +241,7 @@ impl TappedRequest {
         let network_us = waited
             .zip(server.latency.first_byte_us())
             .map(|((byte, sent), server)| byte.saturating_sub(sent).saturating_sub(server));
-        let latency = Latency {
+        let latency = RequestLatency {
             network_us,
             server_proxy_us: server.latency.server_proxy_us,
             application_us: server.latency.application_us,
@@ -251,7 +251,7 @@ impl TappedRequest {
     }
 }
 
-impl Latency {
+impl RequestLatency {
     /// What the client's proxy knows: when the request was sent on, and when its response began.
     #[must_use]
     pub fn of_client(total_us: u64, sent_us: Option<u64>, first_byte_us: Option<u64>) -> Self {
@@ -284,16 +284,16 @@ mod tests {
     #[test]
     fn the_network_is_what_neither_proxy_has() {
         let client = TappedRequest {
-            latency: Latency::of_client(1200, Some(100), Some(1100)),
+            latency: RequestLatency::of_client(1200, Some(100), Some(1100)),
             mark: Some("7".into()),
             ..TappedRequest::default()
         };
         let server = TappedRequest {
-            latency: Latency::of_server(900, Some(50), Some(850)),
+            latency: RequestLatency::of_server(900, Some(50), Some(850)),
             ..TappedRequest::default()
         };
         let joined = client.join(&server);
-        let wanted = Latency {
+        let wanted = RequestLatency {
             total_us: 1200,
             client_proxy_us: Some(100),
             network_us: Some(150),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::TrustDomain;
 use crate::authorizer::ExternalAuthorizer;
 use crate::tokens::{ClaimMatch, TokenIssuer};
-use crate::traffic::Source;
+use crate::traffic::PolicySource;
 
 pub use paths::{PathReading, UnknownReading};
 
@@ -63,13 +63,13 @@ pub struct UnknownDefault(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationPolicy {
     /// The document.
-    pub source: Source,
+    pub source: PolicySource,
     /// What it does with clients and requests that match.
     pub action: Action,
     /// The workload's ports that it is limited to by its targets; `None` means all.
     pub ports: Option<Arc<[u16]>>,
     /// The policy matches if one of these matches.
-    pub rules: Arc<[Rule]>,
+    pub rules: Arc<[PermissionRule]>,
     /// If any: the policy matches only requests with a valid token of one of these.
     pub tokens: Arc<[TokenIssuer]>,
     /// Which service decides on requests that match. For [`Action::External`], and for no other action.
@@ -91,7 +91,7 @@ pub enum Action {
 
 /// One rule: a client and a request, both of which must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct PermissionRule {
     /// The client matches one of these; empty means every client, with or without an identity.
     pub from: Vec<ClientMatch>,
     /// The connection or request matches one of these; empty means all.
@@ -151,7 +151,7 @@ pub struct RequestMatch {
     /// Hosts, in lower case and without port; `*.example.com` matches every host below.
     pub hosts: Vec<Arc<str>>,
     /// Canonical paths, without query.
-    pub paths: Vec<PathMatch>,
+    pub paths: Vec<PathPermission>,
     /// All of these must match.
     pub headers: Vec<HeaderMatch>,
     /// The server names of TLS of the application, in the form of hosts.
@@ -181,7 +181,7 @@ pub struct HeaderMatch {
 
 /// A condition on a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum PathMatch {
+pub enum PathPermission {
     /// It is, or is below, this one.
     Segment(SegmentMatch),
     /// It is that of a gRPC call of this method, whatever the service: `/service/method`.

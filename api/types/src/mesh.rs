@@ -74,12 +74,12 @@ pub struct ServicePort {
     /// The endpoints that serve it; ready ones only.
     pub endpoints: Arc<[Endpoint]>,
     /// Its endpoints outside of the mesh, if it has any, and TLS origination.
-    pub external: Option<Arc<External>>,
+    pub external: Option<Arc<ExternalEndpoints>>,
 }
 
 /// The endpoints of a port outside of the mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct External {
+pub struct ExternalEndpoints {
     /// Endpoints known by DNS name; the client resolves their addresses.
     pub names: Vec<NamedEndpoint>,
     /// How the proxy originates TLS to these endpoints, and to endpoints of the port that have

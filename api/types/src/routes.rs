@@ -26,7 +26,7 @@ pub struct Route {
     /// with `*.` matches all names below.
     pub hostnames: Vec<Arc<str>>,
     /// Its rules, in the order given.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RouteRule>,
 }
 
 /// The kind of a route, by what it matches.
@@ -45,26 +45,26 @@ pub enum RouteKind {
 
 /// A set of requests, and what happens to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct RouteRule {
     /// Its name, if it has one.
     pub name: Option<Arc<str>>,
     /// It applies to requests that match any of these; empty means all requests.
-    pub matches: Vec<Match>,
+    pub matches: Vec<RouteMatch>,
     /// Changes of these requests.
     pub filters: Vec<Filter>,
     /// The backends that they go to, by weight.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<RouteBackend>,
     /// Their timeouts.
-    pub timeouts: Timeouts,
+    pub timeouts: RouteTimeouts,
     /// When they are retried; `None` means as the policy sets it.
-    pub retry: Option<Retry>,
+    pub retry: Option<RouteRetry>,
     /// Keeps a client's requests on one endpoint.
-    pub session: Option<Session>,
+    pub session: Option<SessionAffinity>,
 }
 
 /// Conditions that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Match {
+pub struct RouteMatch {
     /// The condition on the path.
     pub path: PathMatch,
     /// The method; `None` means all.
@@ -176,7 +176,7 @@ pub enum PathChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
     /// The backend.
-    pub target: Target,
+    pub target: RouteTarget,
     /// How many requests are copied
     pub numerator: u32,
     /// out of how many; never 0.
@@ -202,9 +202,9 @@ pub struct Cors {
 
 /// A backend of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backend {
+pub struct RouteBackend {
     /// The object that receives the requests.
-    pub target: Target,
+    pub target: RouteTarget,
     /// Its share, relative to the sum of all weights.
     pub weight: u32,
     /// Filters for requests to this backend, applied after the filters of the rule.
@@ -213,7 +213,7 @@ pub struct Backend {
 
 /// An object that receives requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RouteTarget {
     /// A port of a service.
     Service {
         /// The service.
@@ -240,7 +240,7 @@ pub enum InvalidTarget {
 
 /// How long a request may take; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct RouteTimeouts {
     /// For the whole request.
     pub request: Option<Duration>,
     /// For each attempt with a backend.
@@ -249,7 +249,7 @@ pub struct Timeouts {
 
 /// When a request of a rule is retried (GEP-1731).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Retry {
+pub struct RouteRetry {
     /// Statuses that count as failures, in addition to failures without a response.
     pub codes: Vec<u16>,
     /// Most retries; `None` means one.
@@ -260,7 +260,7 @@ pub struct Retry {
 
 /// Keeps the requests of one client on one endpoint (GEP-1619).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionAffinity {
     /// The name of the cookie or header.
     pub name: Arc<str>,
     /// Whether it is a header of requests and responses instead of a cookie.

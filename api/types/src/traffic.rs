@@ -17,17 +17,17 @@ use crate::routes::RouteKind;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The document that it comes from.
-    pub source: Source,
+    pub source: PolicySource,
     /// The part of the service that it applies to.
-    pub scope: Scope,
+    pub scope: PolicyScope,
     /// When a request is retried.
     pub retries: Option<Retries>,
     /// Timeouts.
-    pub timeouts: Timeouts,
+    pub timeouts: TrafficTimeouts,
     /// When a copy of a request is sent before the first has failed.
     pub hedging: Option<Hedging>,
     /// Limits on concurrent connections and requests.
-    pub limits: Option<Limits>,
+    pub limits: Option<WorkerLimits>,
     /// When a failing endpoint is ejected.
     pub ejection: Option<Ejection>,
     /// How endpoints are chosen.
@@ -38,7 +38,7 @@ pub struct Traffic {
 
 /// The document of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Source {
+pub struct PolicySource {
     /// When it was created, in seconds of Unix time; 0 if unknown. Of two policies with the same
     /// scope, the older wins.
     pub created: u64,
@@ -51,7 +51,7 @@ pub struct Source {
 /// The part of a service that a policy applies to. For each part of a policy, the narrowest scope
 /// wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
+pub enum PolicyScope {
     /// The whole service.
     #[default]
     Service,
@@ -80,16 +80,16 @@ pub struct Retries {
     /// gRPC statuses that count as failures.
     pub grpc_statuses: Vec<u8>,
     /// Failures without a response that cause a retry.
-    pub on: Conditions,
+    pub on: RetryConditions,
     /// Whether to retry requests with non-idempotent methods (RFC 9110 section 9.2.2), too, even if
     /// the application may have received them.
     pub non_idempotent: bool,
     /// How long one attempt may take until its response begins.
     pub per_try_timeout: Option<Duration>,
     /// How long to wait between attempts.
-    pub backoff: Backoff,
+    pub backoff: RetryBackoff,
     /// How many requests may be retries.
-    pub budget: Budget,
+    pub budget: RetryBudget,
     /// The longest `Retry-After` to wait for. A response with a longer one is passed to the client.
     pub max_retry_after: Duration,
 }
@@ -105,7 +105,7 @@ pub struct StatusRange {
 
 /// Failures without a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Conditions {
+pub struct RetryConditions {
     /// No connection could be made.
     pub connect_failure: bool,
     /// The connection or stream broke before a response.
@@ -119,7 +119,7 @@ pub struct Conditions {
 /// The wait before a retry: doubled with each retry, up to a bound, minus a random part of up to
 /// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
+pub struct RetryBackoff {
     /// The wait before the first retry.
     pub base: Duration,
     /// The longest wait.
@@ -128,7 +128,7 @@ pub struct Backoff {
 
 /// How many retries a worker may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct RetryBudget {
     /// Retries for each 100 requests.
     pub percent: u32,
     /// Retries per second that are always allowed.
@@ -137,7 +137,7 @@ pub struct Budget {
 
 /// Timeouts. `None` means that the policy sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct TrafficTimeouts {
     /// For a request with all its attempts, until the end of the response.
     pub request: Option<Duration>,
     /// Until the response begins, over all attempts.
@@ -164,7 +164,7 @@ pub struct Hedging {
 
 /// Limits per worker. `None` means that the policy sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// Connections to all endpoints.
     pub connections: Option<u32>,
     /// Requests with an endpoint assigned.
@@ -270,7 +270,7 @@ pub struct Faults {
 
 /// A share of requests, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(pub u32);
+pub struct RequestShare(pub u32);
 
 /// A delay before a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,7 +278,7 @@ pub struct Delay {
     /// How long.
     pub by: Duration,
     /// The share of requests.
-    pub share: Share,
+    pub share: RequestShare,
 }
 
 /// A response of the proxy, in place of the endpoint's.
@@ -287,14 +287,14 @@ pub struct Abort {
     /// Its status; a gRPC call receives the corresponding gRPC status.
     pub status: u16,
     /// The share of requests.
-    pub share: Share,
+    pub share: RequestShare,
 }
 
 /// A rate limit of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// The document that it comes from.
-    pub source: Source,
+    pub source: PolicySource,
     /// The port of the workload; `None` means all.
     pub port: Option<u16>,
     /// How requests are grouped for counting.
@@ -314,7 +314,7 @@ impl RateLimit {
     /// same for all targets and ports of the policy.
     #[must_use]
     pub fn shared_name(&self) -> String {
-        let Source { namespace, name, .. } = &self.source;
+        let PolicySource { namespace, name, .. } = &self.source;
         let (requests, per_ms, burst) = (self.requests, self.per.as_millis(), self.burst);
         format!("{namespace}/{name}/{requests}/{per_ms}/{burst}")
     }
@@ -332,7 +332,7 @@ pub enum LimitKey {
     Header(Arc<str>),
 }
 
-impl Share {
+impl RequestShare {
     /// All requests.
     pub const ALL: Self = Self(1_000_000);
 }
@@ -351,14 +351,14 @@ impl StatusRange {
     }
 }
 
-impl Default for Backoff {
+impl Default for RetryBackoff {
     /// 25 ms to 250 ms, as in the Gateway API's retries and in other meshes.
     fn default() -> Self {
         Self { base: Duration::from_millis(25), max: Duration::from_millis(250) }
     }
 }
 
-impl Default for Budget {
+impl Default for RetryBudget {
     /// 20 percent of the requests, and at least ten a second, as in GEP-3388.
     fn default() -> Self {
         Self { percent: 20, min_per_second: 10 }

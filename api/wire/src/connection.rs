@@ -19,13 +19,13 @@ const WINDOW: u32 = 1 << 20;
 
 /// An open connection. Dropping it closes it.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     sender: SendRequest<Body>,
     /// Drives the connection. It ends when this value is dropped or the server closes.
     task: JoinHandle<()>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Begins HTTP/2 on a stream whose server is authenticated. `keep_alive`: how often a silent connection is probed, and how
     /// long the reply may take; a server that vanished without closing is noticed within the sum of both.
     ///
@@ -54,13 +54,13 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Service<http::Request<Body>> for Connection {
+impl Service<http::Request<Body>> for ClientConnection {
     type Response = http::Response<Incoming>;
     type Error = hyper::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;

@@ -95,7 +95,7 @@ pub enum DecodeError {
 
 /// The value of an `Address` resource.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Address {
+pub enum AddressResource {
     /// A service, or changed parts of it.
     Service(ServiceUpdate),
     /// A workload.
@@ -106,14 +106,14 @@ pub enum Address {
 ///
 /// # Errors
 /// [`DecodeError`], which names the invalid field.
-pub fn address(any: &proto::Any) -> Result<Address, DecodeError> {
+pub fn address(any: &proto::Any) -> Result<AddressResource, DecodeError> {
     expect_type(any, ADDRESS_TYPE)?;
     let message = proto::Address::decode(any.value.clone())
         .map_err(|error| DecodeError::Message("Address", error))?;
     match message.kind {
-        Some(proto::address::Kind::Service(update)) => Ok(Address::Service(update.into())),
+        Some(proto::address::Kind::Service(update)) => Ok(AddressResource::Service(update.into())),
         Some(proto::address::Kind::Workload(workload)) => {
-            workload.try_into().map(Address::Workload)
+            workload.try_into().map(AddressResource::Workload)
         }
         None => Err(DecodeError::Missing("kind")),
     }

@@ -17,7 +17,7 @@ pub const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// A request that an authorizer decides on.
 #[derive(Clone, Debug)]
-pub struct Check<'a> {
+pub struct AuthorizerRequest<'a> {
     /// The client's address.
     pub client: SocketAddr,
     /// The client's identity, empty without one.
@@ -83,7 +83,7 @@ pub struct NoCheckAnswer(#[from] prost::DecodeError);
 /// The status of a denial that has none.
 const FORBIDDEN: i32 = 403;
 
-impl Check<'_> {
+impl AuthorizerRequest<'_> {
     /// The message.
     #[must_use]
     pub fn encode(self) -> Bytes {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_request_is_written_by_the_numbers_of_its_fields() {
-        let check = Check {
+        let check = AuthorizerRequest {
             client: "192.0.2.1:5".parse().unwrap(),
             client_identity: "spiffe://d/ns/n/sa/s".to_owned(),
             server: "192.0.2.2:80".parse().unwrap(),
@@ -208,7 +208,8 @@ mod tests {
             body: CheckBody::Text("b".to_owned()),
             size: 1,
         };
-        let raw = Check { body: CheckBody::Bytes(vec![0xff]), ..check.clone() }.encode();
+        let raw =
+            AuthorizerRequest { body: CheckBody::Bytes(vec![0xff]), ..check.clone() }.encode();
         assert!(raw.windows(3).any(|at| at == b"\x62\x01\xff"), "{raw:?}");
         let bytes = check.encode();
         for part in [

@@ -10,7 +10,7 @@
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
 //! exported; [`prometheus`] is the form of Prometheus' pages with native histograms; [`spiffe`] is the Workload API of SPIFFE.
 //!
-//! A [`Connection`] is what the generated clients call over.
+//! A [`ClientConnection`] is what the generated clients call over.
 //!
 //! It does not know sockets, TLS or the state of a stream.
 
@@ -46,7 +46,7 @@ pub mod proto {
 }
 
 pub use bytes::Bytes;
-pub use connection::Connection;
+pub use connection::ClientConnection;
 pub use decode::{DecodeError, MAX_ENDPOINTS};
 
 /// `type_url` of [`proto::Address`].

@@ -2,7 +2,7 @@
 //! records of the access log.
 
 use bytes::Bytes;
-use leno_tap::{Span, TappedRequest};
+use leno_tap::{TappedRequest, TraceSpan};
 use prost::Message;
 
 #[expect(unreachable_pub, reason = "generated; the proto file has the comments")]
@@ -46,7 +46,7 @@ pub struct ExportPaths {
 
 /// The proxy whose spans and records these are.
 #[derive(Clone, Copy, Debug)]
-pub struct Resource<'a> {
+pub struct OtlpResource<'a> {
     /// The workload's namespace.
     pub namespace: &'a str,
     /// The workload.
@@ -57,7 +57,7 @@ pub struct Resource<'a> {
 
 /// The message with these spans.
 #[must_use]
-pub fn encode_spans(resource: Resource<'_>, spans: Vec<Span>) -> Bytes {
+pub fn encode_spans(resource: OtlpResource<'_>, spans: Vec<TraceSpan>) -> Bytes {
     let spans = spans.into_iter().map(span).collect();
     let request = proto::ExportTraceServiceRequest {
         resource_spans: vec![proto::ResourceSpans {
@@ -76,7 +76,7 @@ pub fn rejected(answer: &[u8]) -> u64 {
     u64::try_from(rejected).unwrap_or_default()
 }
 
-impl Resource<'_> {
+impl OtlpResource<'_> {
     fn message(self) -> proto::Resource {
         let attributes = vec![
             text("service.name", self.service),
@@ -94,7 +94,7 @@ fn scope() -> proto::InstrumentationScope {
     }
 }
 
-fn span(span: Span) -> proto::Span {
+fn span(span: TraceSpan) -> proto::Span {
     let request = &span.request;
     let is_client = request.is_outbound();
     let start = request.at_unix_us.saturating_mul(1000);
@@ -265,7 +265,8 @@ mod tests {
 
     /// The attributes as `key=value`, and whether it is an error.
     fn made(request: TappedRequest) -> (String, Vec<String>, bool) {
-        let span = span(Span { trace_id: 1, span_id: 2, parent: None, sampled: true, request });
+        let span =
+            span(TraceSpan { trace_id: 1, span_id: 2, parent: None, sampled: true, request });
         let shown = |value: &proto::KeyValue| {
             let value = value.value.as_ref().and_then(|value| value.value.clone());
             match value {

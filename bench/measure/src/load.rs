@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
+use plan::{ClusterTarget, check, target};
 pub use plan::{MAX_CONNECTIONS, MAX_STREAMS, Pace, Plan, Protocol, Stop};
-use plan::{Target, check, target};
 use record::LoadTally;
 pub use record::{Bucket, Latency, MAX_BUSY, MAX_LAG_US, MAX_LATENCY_US, Report, value_at};
 
@@ -41,7 +41,7 @@ pub fn run_all(plans: &[Plan]) -> Result<Report> {
 
 /// As [`run_all`], but ends early when `stop` is set; the report then covers the time until that.
 pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
-    let targets: Vec<Target> = plans
+    let targets: Vec<ClusterTarget> = plans
         .iter()
         .map(|plan| {
             check(plan)?;

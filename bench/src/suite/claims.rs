@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::{Output, print, print_json};
+use leno_console::{OutputForm, print, print_json};
 use leno_suite::{claims, cost, record};
 
 use super::output::caveats;
@@ -20,14 +20,14 @@ pub(crate) struct Claims {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(super) fn run(args: &Claims) -> Result<bool> {
     let records = args.directory.as_deref().map(record::read).transpose()?.unwrap_or_default();
     let outcomes = claims::check(&claims::claims()?, &records, &cost::prices(None)?);
     let caveats = caveats(&records);
-    if args.output == Output::Json {
+    if args.output == OutputForm::Json {
         eprint!("{caveats}");
         return print_json(&outcomes).map(|()| true);
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::{Output, print, print_json};
+use leno_console::{OutputForm, print, print_json};
 use leno_suite::compare::{self, ComparisonRow};
 use leno_suite::record;
 use leno_suite::tabular::{Column, aligned, rows};
@@ -23,12 +23,12 @@ pub(crate) struct Compare {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(super) fn run(args: &Compare) -> Result<bool> {
     let compared = compare::compare(&record::read(&args.before)?, &record::read(&args.after)?);
-    if args.output == Output::Json {
+    if args.output == OutputForm::Json {
         return print_json(&compared).map(|()| true);
     }
     let mut text = String::new();

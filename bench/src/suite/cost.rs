@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use leno_console::{Output, print, print_json};
+use leno_console::{OutputForm, print, print_json};
 use leno_suite::tabular::{Column, aligned, rows};
 use leno_suite::{cost, record};
 
@@ -34,7 +34,7 @@ pub(crate) struct CostOptions {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(super) fn run(args: &CostOptions) -> Result<bool> {
@@ -56,7 +56,7 @@ pub(super) fn run(args: &CostOptions) -> Result<bool> {
     let costs = cost::costs(&records, &prices);
     let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
     let said = caveats(&records) + &uncounted.collect::<String>();
-    if args.output == Output::Json {
+    if args.output == OutputForm::Json {
         eprint!("{said}");
         return print_json(&costs).map(|()| true);
     }

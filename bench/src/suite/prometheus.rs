@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::{Output, block_on, print, print_json};
+use leno_console::{OutputForm, block_on, print, print_json};
 use leno_suite::prometheus::{self, Question};
 use leno_suite::tabular::aligned;
 
@@ -27,15 +27,15 @@ pub(crate) struct Prometheus {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(super) fn run(args: &Prometheus) -> Result<bool> {
     let answer = block_on(async { prometheus::ask(&args.url, &args.question).await })?;
     match (args.csv, args.output) {
         (true, _) => print(&answer.csv())?,
-        (false, Output::Json) => print_json(&answer)?,
-        (false, Output::Table) => {
+        (false, OutputForm::Json) => print_json(&answer)?,
+        (false, OutputForm::Table) => {
             let rows: Vec<Vec<String>> = answer
                 .figures()
                 .into_iter()

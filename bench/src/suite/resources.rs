@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::{Output, print, print_json};
+use leno_console::{OutputForm, print, print_json};
 use leno_suite::picture;
 use leno_suite::resources::{Analysis, analyse};
 use leno_suite::tabular::{aligned, short};
@@ -35,7 +35,7 @@ pub(crate) struct Resources {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// The columns that the table shows by default, if the samples have them.
@@ -60,8 +60,8 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
         picture::write(&analysis.plot(column)?, file)?;
     }
     match args.output {
-        Output::Json => print_json(&analysis)?,
-        Output::Table => print(&tables(&analysis, &shown))?,
+        OutputForm::Json => print_json(&analysis)?,
+        OutputForm::Table => print(&tables(&analysis, &shown))?,
     }
     Ok(true)
 }

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use leno_bpf::Counting;
+use leno_bpf::RunTimeCounting;
 use leno_measure::load::{self, Plan, Stop};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> 
 /// the whole kernel until this program ends.
 fn carry_out(
     task: PodTask,
-    counting: &mut Option<Counting>,
+    counting: &mut Option<RunTimeCounting>,
     stop: &Stop,
     mut say: impl FnMut(Value) -> Result<()>,
 ) -> Result<()> {
@@ -130,7 +130,7 @@ fn carry_out(
         PodTask::Look(question) => {
             if question.whole && counting.is_none() {
                 // If the kernel cannot time its programs, their run time counts as 0.
-                *counting = Counting::start().ok();
+                *counting = RunTimeCounting::start().ok();
             }
             say(serde_json::to_value(counters::read(&question)?)?)
         }

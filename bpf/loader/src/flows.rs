@@ -45,19 +45,19 @@ use crate::error::Error;
 use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 
 pub(crate) use attach::open as open_programs;
-pub use caps::Runs;
+pub use caps::ProgramRuns;
 pub use clock::{monotonic, thread_time};
 pub(crate) use drops::Tracepoint;
 pub use drops::drop_reasons;
-pub use events::Follower;
+pub use events::EventReader;
 pub(crate) use filters::{put_source_filter, remove_source_filter};
-pub use locals::Locals;
+pub use locals::WorkloadAddresses;
 pub use pin_lock::PinLock;
-pub use ports::Port;
+pub use ports::WorkloadInterface;
 pub(crate) use ports::{RawLink, filtered, index_of, link_to_sent, try_frames};
 pub use samples::{SampleCounts, SampleReader, SamplesAt};
 pub use self_test::self_test;
-pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
+pub use sizes::{FlowSizes, MAX_EVENTS, MAX_FLOWS, memory_of, try_memory};
 
 /// Indexes of `control`: whether events are followed, and the number of the iterator's pass.
 const FOLLOWED: u32 = 0;
@@ -87,7 +87,7 @@ struct Maps {
 
 /// What became of the maps of an earlier process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Earlier {
+pub enum EarlierMaps {
     /// There were none.
     New,
     /// Their counters go on.
@@ -98,7 +98,7 @@ pub enum Earlier {
 
 /// The counters that are not of a pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct FlowTotals {
     /// Entries made in the table.
     pub added: u64,
     /// Flows for which the table had no entry left.
@@ -121,7 +121,7 @@ pub struct Totals {
 
 /// How much is accounted for, and what it costs, in millionths of the machine's CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Price {
+pub struct AccountingPrice {
     /// How much.
     pub level: FlowLevel,
     /// The most that the programs may take; 0 if there is no bound.
@@ -142,22 +142,22 @@ impl Flows {
         root: &PinRoot,
         owner: &str,
         cgroup: &Path,
-        sizes: Sizes,
-    ) -> Result<(Self, Earlier), Error> {
+        sizes: FlowSizes,
+    ) -> Result<(Self, EarlierMaps), Error> {
         let directory = root.of(owner)?;
-        let mut kept = Earlier::New;
+        let mut kept = EarlierMaps::New;
         if directory.is_dir() {
-            kept = Earlier::Kept;
+            kept = EarlierMaps::Kept;
             if !migrate::is_known(&pins::read_note(&directory, "layout")) {
                 remove(&directory)?;
-                kept = Earlier::Replaced;
+                kept = EarlierMaps::Replaced;
             }
         }
         let lock = pin_lock::take(&directory)?;
         let attached = attach::attach_in(&directory, owner, cgroup, sizes.capacities());
         drop(lock);
         if attached.is_err()
-            && kept != Earlier::Kept
+            && kept != EarlierMaps::Kept
             && let Err(error) = remove(&directory)
         {
             tracing::warn!(owner, %error, "cannot undo a failed attachment");
@@ -188,8 +188,8 @@ impl Flows {
     /// [`Error::Size`] beyond the bounds, [`Error::Followed`] if the events have a reader and are to change; or if the
     /// kernel refuses, which leaves the sizes as they were.
     pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
-        let all = Sizes::default();
-        let asked = Sizes::new(flows.unwrap_or(all.flows()), events.unwrap_or(all.events()))?;
+        let all = FlowSizes::default();
+        let asked = FlowSizes::new(flows.unwrap_or(all.flows()), events.unwrap_or(all.events()))?;
         let lock = self.lock_pins()?;
         let _unfollowed = events.map(|_| events::lock(&self.directory)).transpose()?;
         let mut capacities = self.capacities()?;
@@ -223,11 +223,11 @@ impl Flows {
         pin_lock::take(&self.directory)
     }
 
-    fn capacities(&self) -> Result<sizes::Capacities, Error> {
+    fn capacities(&self) -> Result<sizes::MapCapacities, Error> {
         let of = |name| Maps::open_one(&self.directory, name).map(|map| map.max_entries());
         // Pins of an earlier version have no samples.
         let sample_bytes = of("samples").unwrap_or(samples::NO_RING);
-        Ok(sizes::Capacities { flows: of("flows")?, event_bytes: of("events")?, sample_bytes })
+        Ok(sizes::MapCapacities { flows: of("flows")?, event_bytes: of("events")?, sample_bytes })
     }
 
     /// The table of flows: another process may have given it another size.
@@ -321,7 +321,12 @@ impl Flows {
     ///
     /// # Errors
     /// If the kernel refuses, or the map is full.
-    pub fn enrol_port(&self, port: &Port, cookie: u64, workload: u32) -> Result<u32, Error> {
+    pub fn enrol_port(
+        &self,
+        port: &WorkloadInterface,
+        cookie: u64,
+        workload: u32,
+    ) -> Result<u32, Error> {
         let action = "count the frames of an interface";
         let [ports, by_frames] = self.maps_of_frames()?;
         let index = port.attach(&self.directory)?;
@@ -466,7 +471,7 @@ impl Flows {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn totals(&self) -> Result<Totals, Error> {
+    pub fn totals(&self) -> Result<FlowTotals, Error> {
         let action = "read the counters of flows";
         let mut all = [0; FLOW_TOTALS.len()];
         for (index, total) in (0u32..).zip(&mut all) {
@@ -485,7 +490,7 @@ impl Flows {
             left_out,
             removed,
         ] = all;
-        Ok(Totals {
+        Ok(FlowTotals {
             added,
             unlisted,
             untracked,
@@ -510,8 +515,8 @@ impl Flows {
     ///
     /// # Errors
     /// [`Error::Followed`] if another process reads them; or if the kernel refuses.
-    pub fn follow(&self) -> Result<Follower<'_>, Error> {
-        Follower::start(self)
+    pub fn follow(&self) -> Result<EventReader<'_>, Error> {
+        EventReader::start(self)
     }
 
     /// Has the programs write no events if the process that followed them was killed.
@@ -533,8 +538,8 @@ impl Flows {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn price(&self) -> Result<Price, Error> {
-        Ok(Price {
+    pub fn price(&self) -> Result<AccountingPrice, Error> {
+        Ok(AccountingPrice {
             level: level_of(self.setting(LEVEL)?),
             budget_millionths: self.setting(BUDGET)?,
             cost_millionths: self.setting(COST)?,
@@ -545,13 +550,13 @@ impl Flows {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_price(&self, price: Price) -> Result<(), Error> {
+    pub fn set_price(&self, price: AccountingPrice) -> Result<(), Error> {
         self.set(BUDGET, price.budget_millionths)?;
         self.set(COST, price.cost_millionths)?;
         self.set(LEVEL, u32::from(price.level as u8))
     }
 
-    /// The run time of each program by its name while the kernel measured it ([`Counting`](crate::Counting)).
+    /// The run time of each program by its name while the kernel measured it ([`RunTimeCounting`](crate::RunTimeCounting)).
     ///
     /// # Errors
     /// If the pins cannot be read.

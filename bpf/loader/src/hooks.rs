@@ -20,14 +20,14 @@ const MAX_OTHERS: usize = 64;
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ProgramRole {
     /// Steering connections into proxies.
     Capture,
     /// Accounting for connections.
     Flows,
 }
 
-impl Part {
+impl ProgramRole {
     /// All.
     pub const ALL: [Self; 2] = [Self::Capture, Self::Flows];
 
@@ -61,7 +61,7 @@ pub struct ProgramTrial {
     /// The section that names its hook, such as `cgroup/connect4`.
     pub hook: String,
     /// What it is for.
-    pub part: Part,
+    pub part: ProgramRole,
     /// How many instructions the verifier followed (0 before Linux 5.16, which does not report it); or
     /// why the kernel refuses the program or its attachment.
     pub outcome: Result<u32, Error>,
@@ -76,7 +76,7 @@ pub struct ProgramTrial {
 /// If an embedded object cannot be read.
 pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<ProgramTrial>, Error> {
     let mut all = Vec::new();
-    for part in Part::ALL {
+    for part in ProgramRole::ALL {
         let names: Vec<(String, String)> = {
             let object = part.object()?;
             let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
@@ -95,7 +95,7 @@ pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<ProgramTrial>, Error>
 
 /// How many instructions were verified, and what stands in for the hook.
 fn try_one(
-    part: Part,
+    part: ProgramRole,
     name: &str,
     hook: &str,
     cgroup: &File,
@@ -148,7 +148,7 @@ pub fn verified_instructions(program_id: u32) -> u32 {
 
 /// How a program of another owner shares a hook of a cgroup with programs of cgroups below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum HookSharing {
     /// All run, those of the cgroup below first.
     All,
     /// A program of a cgroup below runs in its place.
@@ -159,13 +159,13 @@ pub enum Sharing {
 
 /// Programs that are attached to a hook of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherPrograms {
     /// The hook, as sections name it.
     pub hook: &'static str,
     /// Names and ids.
     pub programs: Vec<(String, u32)>,
     /// How they share the hook.
-    pub sharing: Sharing,
+    pub sharing: HookSharing,
 }
 
 /// The hooks of cgroups that Leno's programs use.
@@ -187,7 +187,7 @@ const CGROUP_HOOKS: &[(&str, u32)] = &[
 /// What is attached to this cgroup itself on the hooks that Leno's programs use. A hook that the kernel does
 /// not have is left out: [`try_each`] reports it.
 #[must_use]
-pub fn others(cgroup: &File) -> Vec<Others> {
+pub fn others(cgroup: &File) -> Vec<OtherPrograms> {
     let loaded: Vec<_> = ProgInfoIter::default().collect();
     let named = |id: u32| {
         let program = loaded.iter().find(|one| one.id == id);
@@ -201,12 +201,12 @@ pub fn others(cgroup: &File) -> Vec<Others> {
             continue;
         }
         let sharing = match flags {
-            flags if flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 => Sharing::All,
-            flags if flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0 => Sharing::Overridden,
-            _ => Sharing::Exclusive,
+            flags if flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 => HookSharing::All,
+            flags if flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0 => HookSharing::Overridden,
+            _ => HookSharing::Exclusive,
         };
         let programs = ids.into_iter().map(named).collect();
-        all.push(Others { hook, programs, sharing });
+        all.push(OtherPrograms { hook, programs, sharing });
     }
     all
 }

@@ -57,7 +57,7 @@ const CAPTURING: [&str; 5] =
 
 /// The workload that is captured.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct InstanceTarget<'a> {
     /// Its name, unique among the captured workloads of the machine.
     pub owner: &'a str,
     /// Its cgroup (version 2): every process in it and below is captured.
@@ -75,7 +75,7 @@ pub struct Target<'a> {
 
 /// How a workload is captured.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct InstanceOptions {
     /// The proxy's outbound listener, on 127.0.0.1 and `[::1]`.
     pub outbound_port: u16,
     /// The proxy's inbound listener, on 0.0.0.0 and `[::]` (IPv6 only).
@@ -92,7 +92,7 @@ pub struct Options {
     pub datagrams: DatagramCapture,
 }
 
-impl Options {
+impl InstanceOptions {
     /// Every program that these need, and what it is attached to, in the order of attachment.
     fn hooks(&self) -> impl Iterator<Item = (&'static str, AttachPoint)> {
         let of_datagrams: &[(&'static str, AttachPoint)] = match self.datagrams {
@@ -105,9 +105,9 @@ impl Options {
 
 /// The counters of a workload's kernel programs, added up over all CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters(Vec<u64>);
+pub struct InstanceCounters(Vec<u64>);
 
-impl Counters {
+impl InstanceCounters {
     /// The value of one counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
@@ -133,7 +133,11 @@ impl Instance {
     ///
     /// # Errors
     /// If the kernel refuses, or a path of the target is invalid; nothing stays attached then.
-    pub fn attach(root: &PinRoot, target: &Target<'_>, options: &Options) -> Result<Self, Error> {
+    pub fn attach(
+        root: &PinRoot,
+        target: &InstanceTarget<'_>,
+        options: &InstanceOptions,
+    ) -> Result<Self, Error> {
         let instance = Self { directory: root.of(target.owner)? };
         instance.detach()?;
         let attached = instance.attach_new(target, options);
@@ -161,8 +165,12 @@ impl Instance {
     /// # Errors
     /// If the kernel refuses, for example because the maps of the other version differ; each hook
     /// then keeps one of the two programs.
-    pub fn upgrade(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
-        let places = Places::open(target)?;
+    pub fn upgrade(
+        &self,
+        target: &InstanceTarget<'_>,
+        options: &InstanceOptions,
+    ) -> Result<(), Error> {
+        let places = OpenTarget::open(target)?;
         let object = object::load(places.config(options)?, Some(&self.directory))?;
         exclude(&object, &options.excluded)?;
         let known: HashSet<PathBuf> =
@@ -190,7 +198,7 @@ impl Instance {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn counters(&self) -> Result<Counters, Error> {
+    pub fn counters(&self) -> Result<InstanceCounters, Error> {
         let action = "read the counters";
         let map = self.map("counters", action)?;
         let read = |counter: &Counter| {
@@ -199,7 +207,7 @@ impl Instance {
                 .map_err(Error::bpf(action))?;
             Ok(per_cpu.unwrap_or_default().iter().map(|value| number(value)).sum())
         };
-        Counter::ALL.iter().map(read).collect::<Result<_, Error>>().map(Counters)
+        Counter::ALL.iter().map(read).collect::<Result<_, Error>>().map(InstanceCounters)
     }
 
     /// Whether the proxy listens in this slot.
@@ -244,8 +252,12 @@ impl Instance {
     }
 
     /// The steps of `attach` that are undone if one fails.
-    fn attach_new(&self, target: &Target<'_>, options: &Options) -> Result<(), Error> {
-        let places = Places::open(target)?;
+    fn attach_new(
+        &self,
+        target: &InstanceTarget<'_>,
+        options: &InstanceOptions,
+    ) -> Result<(), Error> {
+        let places = OpenTarget::open(target)?;
         let config = places.config(options)?;
         pins::create_private_directory(&self.directory)?;
         pins::write_note(&self.directory, "owner", target.owner)?;
@@ -267,15 +279,15 @@ impl Instance {
 }
 
 /// A target's cgroups and namespace, opened.
-struct Places {
+struct OpenTarget {
     cgroup: File,
     proxy_cgroup: File,
     proxy_process: Option<File>,
     netns: File,
 }
 
-impl Places {
-    fn open(target: &Target<'_>) -> Result<Self, Error> {
+impl OpenTarget {
+    fn open(target: &InstanceTarget<'_>) -> Result<Self, Error> {
         let open =
             |path: &Path| File::open(path).map_err(Error::io(format!("open {}", path.display())));
         Ok(Self {
@@ -287,7 +299,7 @@ impl Places {
     }
 
     /// The configuration of the programs.
-    fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
+    fn config(&self, options: &InstanceOptions) -> Result<CaptureConfig, Error> {
         // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
         let id = |cgroup: &File| cgroup.metadata().map(|it| it.ino());
         let process = self.proxy_process.as_ref().unwrap_or(&self.proxy_cgroup);

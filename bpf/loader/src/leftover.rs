@@ -10,7 +10,7 @@ use crate::{PinRoot, flows, pins};
 
 /// The pinned programs of one workload, or those that account for the flows of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub struct LeftoverPrograms {
     /// The name under which they were attached.
     pub owner: String,
     /// The version of Leno that attached them.
@@ -28,7 +28,7 @@ pub struct Leftover {
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
+pub fn list(root: &PinRoot) -> Result<Vec<LeftoverPrograms>, Error> {
     let mut found = Vec::new();
     for directory in pins::entries(root.path())? {
         let attached = pins::links(&directory)?.iter().any(|path| is_attached(path));
@@ -37,7 +37,7 @@ pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
             if noted.is_empty() { pins::file_name(&directory).replace(':', ".") } else { noted };
         let version = pins::read_note(&directory, "version");
         let flows = flows::are_in(&directory);
-        found.push(Leftover { owner, version, flows, attached, directory });
+        found.push(LeftoverPrograms { owner, version, flows, attached, directory });
     }
     found.sort_by(|a, b| a.owner.cmp(&b.owner));
     Ok(found)
@@ -47,7 +47,10 @@ pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
 ///
 /// # Errors
 /// When a pin cannot be removed.
-pub fn prune(root: &PinRoot, keep: impl Fn(&Leftover) -> bool) -> Result<Vec<Leftover>, Error> {
+pub fn prune(
+    root: &PinRoot,
+    keep: impl Fn(&LeftoverPrograms) -> bool,
+) -> Result<Vec<LeftoverPrograms>, Error> {
     let mut removed = Vec::new();
     for leftover in list(root)? {
         if !keep(&leftover) {

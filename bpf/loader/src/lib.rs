@@ -17,7 +17,7 @@
 //! A [`SourceCheck`] drops what a workload sends from an address that is not its own.
 //!
 //! This crate does not know what a mesh is, who chooses the backend, or why a workload is captured:
-//! `leno-capture` does. Read first: [`Instance`], [`Target`], [`Options`].
+//! `leno-capture` does. Read first: [`Instance`], [`InstanceTarget`], [`InstanceOptions`].
 
 mod batch;
 mod error;
@@ -36,13 +36,13 @@ mod sources;
 
 pub use error::Error;
 pub use features::{has_atomic_fetch, has_netns_cookies, kernel_is_before};
-pub use instance::{Counters, Instance, Options, Target};
-pub use leftover::{Leftover, list, prune};
+pub use instance::{Instance, InstanceCounters, InstanceOptions, InstanceTarget};
+pub use leftover::{LeftoverPrograms, list, prune};
 pub use leno_bpf_abi as abi;
 pub use netns::within;
 pub use object::probe;
 pub use pins::PinRoot;
-pub use run_time::{Counting, RunTime, run_time, run_times};
+pub use run_time::{RunTime, RunTimeCounting, run_time, run_times};
 pub use sources::SourceCheck;
 
 /// The compiled kernel programs that capture.

@@ -22,7 +22,7 @@ const LOCK: &str = "mount.lock";
 
 /// One line of mountinfo, with only the fields that are used here (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountEntry {
     /// The device number of the file system: major, minor.
     pub device: (u32, u32),
     /// The directory of the file system that is mounted; `/` if all of it is.
@@ -39,7 +39,7 @@ pub struct Mount {
 ///
 /// # Errors
 /// When `/proc/self/mountinfo` cannot be read.
-pub fn mounts() -> io::Result<Vec<Mount>> {
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
@@ -50,7 +50,7 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
 /// When `/proc/self/mountinfo` cannot be read.
 pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
     let whole =
-        |m: &Mount| m.kind == kind && m.writable && m.root == Path::new("/") && m.is_visible();
+        |m: &MountEntry| m.kind == kind && m.writable && m.root == Path::new("/") && m.is_visible();
     let found: Vec<PathBuf> = mounts()?.into_iter().filter(whole).map(|m| m.at).collect();
     let best = preferred.iter().map(Path::new).find(|path| found.iter().any(|at| at == path));
     Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
@@ -119,7 +119,7 @@ pub fn unmount_private(needed: impl FnOnce() -> bool) {
     let _ = fs::remove_dir(root);
 }
 
-impl Mount {
+impl MountEntry {
     /// Whether its directory leads to it: another mount, there or on a directory above, may hide it.
     #[must_use]
     pub fn is_visible(&self) -> bool {
@@ -129,7 +129,7 @@ impl Mount {
 }
 
 /// Parses `36 35 98:0 /root /at rw,noatime shared:1 - kind source rw`.
-fn parse(line: &[u8]) -> Option<Mount> {
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ').skip(2);
     let (major, minor) = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
     let device = (major.parse().ok()?, minor.parse().ok()?);
@@ -137,7 +137,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let at = unescape(fields.next()?);
     let writable = fields.next()?.split(|b| *b == b',').any(|option| option == b"rw");
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mount { device, root, at, kind: String::from_utf8_lossy(kind).into_owned(), writable })
+    Some(MountEntry {
+        device,
+        root,
+        at,
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        writable,
+    })
 }
 
 /// Decodes mountinfo's escapes: space, tab, newline and backslash are written as `\` and three
@@ -169,7 +175,7 @@ mod tests {
     fn a_line_of_mountinfo() {
         let line =
             b"41 31 0:38 / /a\\040b rw,relatime shared:7 master:1 - cgroup2 none rw,nsdelegate";
-        let expected = Mount {
+        let expected = MountEntry {
             device: (0, 38),
             root: "/".into(),
             at: "/a b".into(),

@@ -1,5 +1,5 @@
 //! Run times of kernel programs, of some workloads or of the whole machine; the kernel measures
-//! them while [`Counting`] lives.
+//! them while [`RunTimeCounting`] lives.
 #![expect(unsafe_code, reason = "bpf_enable_stats has no safe wrapper")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ use crate::{Error, PinRoot, flows, pins};
 /// Has the kernel measure the run time of every program of the machine until this is dropped. The
 /// kernel then reads the clock twice for each run of a program.
 #[derive(Debug)]
-pub struct Counting {
+pub struct RunTimeCounting {
     /// The kernel measures as long as any such descriptor is open.
     _descriptor: OwnedFd,
 }
 
-impl Counting {
+impl RunTimeCounting {
     /// Starts the measurement; needs Linux 5.8.
     ///
     /// # Errors

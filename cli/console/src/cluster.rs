@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use leno_operate::Target;
+use leno_operate::ClusterTarget;
 
 /// Which cluster.
 #[derive(Clone, Debug, Args)]
@@ -26,7 +26,7 @@ impl Cluster {
 
     /// Where to find the cluster's address and credentials.
     #[must_use]
-    pub fn target(&self) -> Target {
-        Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    pub fn target(&self) -> ClusterTarget {
+        ClusterTarget { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 }

@@ -15,7 +15,7 @@ use clap::error::ErrorKind;
 pub use cluster::Cluster;
 pub use leno_observe::escape::escaped;
 pub use leno_program::{duration, within};
-pub use output::{Output, print, print_json, print_raw};
+pub use output::{OutputForm, print, print_json, print_raw};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;

@@ -9,7 +9,7 @@ use crate::escaped;
 
 /// The forms of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum OutputForm {
     /// For people.
     #[default]
     Table,

@@ -13,14 +13,14 @@ pub const ANSWER_BOUND: Duration = Duration::from_secs(5);
 
 /// The response of an admin server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct AdminReply {
     /// The HTTP status.
     pub status: u16,
     /// The body.
     pub body: String,
 }
 
-impl Reply {
+impl AdminReply {
     /// Why this is no page of metrics, and what to do where the proxy shows them to other addresses alone.
     #[must_use]
     pub fn why_no_metrics(&self) -> String {
@@ -52,7 +52,7 @@ pub async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,
     path: &str,
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     send(stream, (method, path), "").await
 }
 
@@ -64,7 +64,7 @@ pub async fn ask_at_most(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     (method, path): (&str, &str),
     most: u64,
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     exchange(stream, None, (method, path), ("", most)).await
 }
 
@@ -76,7 +76,7 @@ pub async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     what: (&str, &str),
     body: &str,
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     send_as(stream, None, what, body).await
 }
 
@@ -89,7 +89,7 @@ pub async fn send_as(
     token: Option<&str>,
     what: (&str, &str),
     body: &str,
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     let bearer = token.map(|token| format!("Bearer {token}"));
     send_with(stream, bearer.as_deref().map(|value| ("Authorization", value)), what, body).await
 }
@@ -103,7 +103,7 @@ pub async fn send_with(
     header: Option<(&str, &str)>,
     what: (&str, &str),
     body: &str,
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     exchange(stream, header, what, (body, MAX_ANSWER)).await
 }
 
@@ -112,7 +112,7 @@ async fn exchange(
     header: Option<(&str, &str)>,
     (method, path): (&str, &str),
     (body, most): (&str, u64),
-) -> io::Result<Reply> {
+) -> io::Result<AdminReply> {
     // A response to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
     let more = header.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
@@ -148,12 +148,12 @@ fn missing(answer: &[u8]) -> Option<usize> {
     Some(length.saturating_sub(answer.len() - head - END.len()))
 }
 
-fn parse(answer: &[u8]) -> io::Result<Reply> {
+fn parse(answer: &[u8]) -> io::Result<AdminReply> {
     let text = String::from_utf8_lossy(answer);
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(invalid)?;
     let status = head.split(' ').nth(1).and_then(|code| code.get(..3)?.parse().ok());
-    Ok(Reply { status: status.ok_or_else(invalid)?, body: body.to_owned() })
+    Ok(AdminReply { status: status.ok_or_else(invalid)?, body: body.to_owned() })
 }
 
 #[cfg(test)]

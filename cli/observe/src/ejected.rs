@@ -11,7 +11,7 @@ const EJECTED: &str = "leno_endpoint_ejected";
 
 /// An endpoint that a client's proxy ejects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Ejected {
+pub struct EjectedEndpoint {
     /// The client's namespace.
     pub client_namespace: String,
     /// The client's instance.
@@ -26,7 +26,7 @@ pub struct Ejected {
     pub reason: String,
 }
 
-impl Ejected {
+impl EjectedEndpoint {
     /// Those of a proxy's metrics.
     #[must_use]
     pub fn of(samples: &[Sample]) -> Vec<Self> {
@@ -60,7 +60,7 @@ impl Ejected {
     }
 }
 
-impl fmt::Display for Ejected {
+impl fmt::Display for EjectedEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} ejects {}", self.client_namespace, self.client, self.endpoint())
     }
@@ -78,8 +78,10 @@ mod tests {
             server=\"web-1\",server_namespace=\"shop\",service=\"web\",mtls=\"true\",reason=\"failing\"} 2\n\
             leno_endpoint_ejected{direction=\"outbound\",client=\"cart-0\",client_namespace=\"shop\",\
             server=\"\",server_namespace=\"shop\",service=\"api\",mtls=\"false\",reason=\"unreachable\"} 1\n";
-        let said: Vec<String> =
-            Ejected::of(&metrics::parse(page)).iter().map(Ejected::to_string).collect();
+        let said: Vec<String> = EjectedEndpoint::of(&metrics::parse(page))
+            .iter()
+            .map(EjectedEndpoint::to_string)
+            .collect();
         assert_eq!(
             said,
             [

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::metrics::Sample;
-use crate::stat::Name;
+use crate::stat::NamespacedName;
 
 /// Most pairs of one page; an agent itself has fewer series.
 pub const MAX_PAIRS: usize = 4_096;
@@ -16,9 +16,9 @@ const MAX_LABEL: usize = 400;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowEnds {
     /// The workload whose sockets were counted.
-    pub own: Name,
+    pub own: NamespacedName,
     /// The other end; without a namespace it is no workload: `outside`, `itself` or `control-plane`.
-    pub peer: Name,
+    pub peer: NamespacedName,
     /// Whether the workload has opened the connections (`client`) or accepted them (`server`).
     pub role: String,
     /// Whose sockets: `application`, `proxy`, or `wire` where frames are counted.
@@ -50,7 +50,7 @@ pub struct FlowCounts {
     /// By their ends.
     pub pairs: BTreeMap<FlowEnds, FlowSums>,
     /// Packets that the kernel dropped, by workload and reason.
-    pub drops: BTreeMap<(Name, String), f64>,
+    pub drops: BTreeMap<(NamespacedName, String), f64>,
     /// How much is accounted for; `None` if the page does not tell, as where nothing is.
     pub level: Option<String>,
     /// Samples beyond the bounds.

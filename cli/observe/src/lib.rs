@@ -18,7 +18,7 @@
 //! connection ─► admin ─► metrics ─┬─► Scrape ─┐
 //!                          ...    └─► Scrape ─┴─► Report
 //! ```
-//! Read first: [`stat::Scrape`], [`stat::Report`].
+//! Read first: [`stat::Scrape`], [`stat::StatReport`].
 
 pub mod admin;
 pub mod ejected;

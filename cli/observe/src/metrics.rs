@@ -61,7 +61,7 @@ fn pair(text: &str) -> Option<(String, String, &str)> {
 
 /// A cumulative histogram: upper bounds and counts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Histogram {
+pub struct CumulativeHistogram {
     buckets: BTreeMap<Bound, f64>,
 }
 
@@ -83,7 +83,7 @@ impl PartialOrd for Bound {
     }
 }
 
-impl Histogram {
+impl CumulativeHistogram {
     /// Adds `count` to the bucket up to `bound`, which is the label `le` of a `_bucket` sample.
     pub fn add(&mut self, bound: f64, count: f64) {
         if !bound.is_nan() {
@@ -175,19 +175,19 @@ mod tests {
 
     #[test]
     fn quantiles_are_interpolated() {
-        let mut histogram = Histogram::default();
+        let mut histogram = CumulativeHistogram::default();
         for (bound, count) in [(0.001, 50.0), (0.01, 100.0), (f64::INFINITY, 100.0)] {
             histogram.add(bound, count);
         }
         assert_eq!(histogram.quantile(0.5), Some(0.001));
         let p75 = histogram.quantile(0.75).unwrap();
         assert!((p75 - 0.0055).abs() < 1e-12, "{p75}");
-        assert_eq!(Histogram::default().quantile(0.5), None);
+        assert_eq!(CumulativeHistogram::default().quantile(0.5), None);
     }
 
     #[test]
     fn beyond_the_last_bound_the_last_bound_is_all_that_is_known() {
-        let mut histogram = Histogram::default();
+        let mut histogram = CumulativeHistogram::default();
         histogram.add(1.0, 0.0);
         histogram.add(f64::INFINITY, 10.0);
         assert_eq!(histogram.quantile(0.99), Some(1.0));

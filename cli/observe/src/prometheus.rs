@@ -16,7 +16,7 @@ const LABELS: &str = "direction,client,client_namespace,server,server_namespace,
 
 /// A family, and the query for what it has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub struct FamilyQuery {
     /// The family.
     pub family: &'static str,
     /// In PromQL.
@@ -25,7 +25,7 @@ pub struct Query {
 
 /// The queries for a report of the time up to now, of all namespaces or of what begins or ends in one.
 #[must_use]
-pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<Query> {
+pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<FamilyQuery> {
     let ms = window.as_millis();
     let of = |family: &'static str, range: &dyn Fn(String) -> String| {
         let sum = |matched: String| {
@@ -42,7 +42,7 @@ pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<Query> {
                 format!("({} or {})", by("client_namespace", name), by("server_namespace", name))
             }
         };
-        Query { family, text: format!("{text} > 0") }
+        FamilyQuery { family, text: format!("{text} > 0") }
     };
     let counters =
         COUNTERS.iter().map(|family| of(family, &|one| format!("increase({one}[{ms}ms])")));
@@ -50,7 +50,7 @@ pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<Query> {
     // when Prometheus has last scraped it: of two identities of one workload the newer one counts.
     let identities =
         format!("max by (identity,workload,workload_namespace) (timestamp({IDENTITY}))");
-    let identities = Query { family: IDENTITY, text: identities };
+    let identities = FamilyQuery { family: IDENTITY, text: identities };
     counters.chain(GAUGES.iter().map(|family| of(family, &|one| one))).chain([identities]).collect()
 }
 

@@ -13,12 +13,12 @@ mod proxy_process;
 mod proxy_state;
 mod routes;
 
-use crate::ejected::Ejected;
+use crate::ejected::EjectedEndpoint;
 use crate::metrics::Sample;
 
-pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
+pub use growth::{EdgeGrowth, InstanceGrowth, MeshGrowth, WorkloadGrowth};
 pub(crate) use proxy_counters::{COUNTERS, GAUGES, IDENTITY};
-pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
+pub use proxy_counters::{DENIED, NamespacedName, PairCounts, ProxyCounters};
 pub use proxy_process::{ProcessReport, ProxyProcess};
 pub use proxy_state::{ProxyReport, ProxyState};
 pub use routes::{RouteGrowth, RouteName, RouteReport};
@@ -32,7 +32,7 @@ const OUTSIDE: &str = "(outside)";
 
 /// One instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct StatInstance {
     /// Its namespace.
     pub namespace: String,
     /// The workload that it belongs to.
@@ -48,7 +48,7 @@ pub struct Instance {
 }
 
 /// A proxy's counters, or why it did not answer; `None` if it was not queried.
-pub type Answer = Option<Result<ProxyCounters, String>>;
+pub type ScrapeResult = Option<Result<ProxyCounters, String>>;
 
 /// The counters of all proxies of a mesh, each at the time of its answer.
 #[derive(Clone, Debug)]
@@ -56,21 +56,21 @@ pub struct Scrape {
     /// When the proxies were queried.
     at: Instant,
     mesh: String,
-    instances: Vec<Instance>,
+    instances: Vec<StatInstance>,
     /// By namespace and instance.
-    counted: BTreeMap<Name, ProxyCounters>,
+    counted: BTreeMap<NamespacedName, ProxyCounters>,
     /// The identities of workloads that a Prometheus has recorded.
-    recorded: BTreeMap<Name, String>,
+    recorded: BTreeMap<NamespacedName, String>,
     /// Instances whose proxy did not answer, with the reason.
-    silent: BTreeMap<Name, String>,
+    silent: BTreeMap<NamespacedName, String>,
     /// Instances that may have counted before this scrape what it does not have: what they have at their
     /// first answer is not new.
-    unknown: BTreeSet<Name>,
+    unknown: BTreeSet<NamespacedName>,
 }
 
 /// The difference between two scrapes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct StatReport {
     /// The name of the mesh: of `leno up`, or the cluster's context.
     pub mesh: String,
     /// The time between the two scrapes. The figures of each proxy refer to its own time, from one
@@ -83,7 +83,7 @@ pub struct Report {
     /// Every rule of a route that requests followed, by service and route.
     pub routes: Vec<RouteReport>,
     /// Endpoints that proxies eject now.
-    pub ejected: Vec<Ejected>,
+    pub ejected: Vec<EjectedEndpoint>,
     /// Instances whose proxy did not answer, with the reason.
     pub silent: Vec<String>,
 }
@@ -105,7 +105,7 @@ pub struct WorkloadReport {
     pub proxies: Vec<ProcessReport>,
     /// The requests it answered.
     #[serde(flatten)]
-    pub signals: Signals,
+    pub signals: GoldenSignals,
 }
 
 /// A client workload and a server workload.
@@ -125,12 +125,12 @@ pub struct EdgeReport {
     pub server_identity: Option<String>,
     /// The requests between them.
     #[serde(flatten)]
-    pub signals: Signals,
+    pub signals: GoldenSignals,
 }
 
 /// The golden signals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Signals {
+pub struct GoldenSignals {
     /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
     /// Requests per second.
@@ -142,7 +142,7 @@ pub struct Signals {
     /// Retries of requests and of connections, per second.
     pub retries_per_s: f64,
     /// Time from a request's head to the end of its response.
-    pub latency_ms: Latency,
+    pub latency_ms: LatencyQuantiles,
     /// Opaque connections open at the end of the window.
     pub tcp_open: f64,
     /// Opaque connections opened per second.
@@ -157,7 +157,7 @@ pub struct Signals {
 
 /// Quantiles in milliseconds; `None` without requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencyQuantiles {
     /// Median.
     pub p50: Option<f64>,
     /// 95 %.
@@ -169,7 +169,7 @@ pub struct Latency {
 /// Sums over proxies that were queried at different times, for a workload or an edge.
 #[derive(Clone, Debug, Default)]
 struct Total {
-    sum: Counts,
+    sum: PairCounts,
     requests_per_s: f64,
     tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
@@ -181,19 +181,19 @@ struct Total {
 }
 
 /// Client, server, and whether the traffic used mTLS.
-type EdgeKey = (Name, Name, bool);
+type EdgeKey = (NamespacedName, NamespacedName, bool);
 
 /// What one proxy has counted between two ends since it was last queried.
 struct Increase<'a> {
     ends: &'a EdgeEnds,
-    sum: Counts,
+    sum: PairCounts,
     seconds: f64,
 }
 
 impl Scrape {
     /// The answers to queries at the time `at`. A proxy that did not answer is recorded as silent.
     #[must_use]
-    pub fn new(mesh: &str, at: Instant, answers: Vec<(Instance, Answer)>) -> Self {
+    pub fn new(mesh: &str, at: Instant, answers: Vec<(StatInstance, ScrapeResult)>) -> Self {
         let (mut instances, mut counted, mut silent) =
             (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (instance, answer) in answers {
@@ -205,7 +205,7 @@ impl Scrape {
             }
             instances.push(instance);
         }
-        let name = |one: &Instance| (one.namespace.clone(), one.name.clone());
+        let name = |one: &StatInstance| (one.namespace.clone(), one.name.clone());
         let meshed = instances.iter().filter(|one| one.meshed).map(name);
         let unknown = meshed.filter(|name| !counted.contains_key(name)).collect();
         let recorded = BTreeMap::new();
@@ -223,15 +223,15 @@ impl Scrape {
     #[must_use]
     pub fn recorded(
         mesh: &str,
-        instances: Vec<Instance>,
+        instances: Vec<StatInstance>,
         samples: &[Sample],
         window: Duration,
-    ) -> Report {
+    ) -> StatReport {
         // Only the difference counts, and the machine may have started within the window.
         let begin = Instant::now();
         let end = begin + window;
         let mut now = Self::new(mesh, end, Vec::new());
-        now.counted.insert(Name::default(), ProxyCounters::of_samples(samples, end));
+        now.counted.insert(NamespacedName::default(), ProxyCounters::of_samples(samples, end));
         let mut identities: Vec<&Sample> =
             samples.iter().filter(|one| one.name == IDENTITY).collect();
         // Their values are times: a map keeps the last one of a workload.
@@ -243,7 +243,7 @@ impl Scrape {
 
     /// Why the proxy of an instance did not answer; `None` if it did, or was not queried.
     #[must_use]
-    pub fn silence(&self, instance: &Instance) -> Option<&str> {
+    pub fn silence(&self, instance: &StatInstance) -> Option<&str> {
         let name = (instance.namespace.clone(), instance.name.clone());
         self.silent.get(&name).map(String::as_str)
     }
@@ -256,7 +256,7 @@ impl Scrape {
 
     /// The difference between `before` and this scrape.
     #[must_use]
-    pub fn since(&self, before: &Self) -> Report {
+    pub fn since(&self, before: &Self) -> StatReport {
         report(self, before)
     }
 
@@ -271,8 +271,8 @@ impl Scrape {
     fn increases_of<'a, K: Ord + 'a>(
         &'a self,
         before: &'a Self,
-        of: impl Fn(&'a ProxyCounters) -> &'a BTreeMap<K, Counts> + Copy,
-    ) -> impl Iterator<Item = (&'a K, Counts, f64)> {
+        of: impl Fn(&'a ProxyCounters) -> &'a BTreeMap<K, PairCounts> + Copy,
+    ) -> impl Iterator<Item = (&'a K, PairCounts, f64)> {
         let told = self.counted.iter().filter(move |(name, _)| !before.unknown.contains(*name));
         told.flat_map(move |(name, now)| {
             let earlier = before.counted.get(name);
@@ -289,7 +289,7 @@ impl Scrape {
     }
 
     /// The identities of workloads, by namespace and name.
-    fn identities(&self) -> BTreeMap<Name, String> {
+    fn identities(&self) -> BTreeMap<NamespacedName, String> {
         let all = self.instances.iter().filter_map(|instance| {
             let name = (instance.namespace.clone(), instance.name.clone());
             let identity = self.counted.get(&name)?.identity.clone()?;
@@ -299,7 +299,7 @@ impl Scrape {
     }
 }
 
-impl Report {
+impl StatReport {
     /// Reduces the report to one namespace: its workloads, and edges that begin or end there.
     #[must_use]
     pub fn of_namespace(mut self, namespace: &str) -> Self {
@@ -318,16 +318,16 @@ impl Report {
 }
 
 /// What the servers, and the edges between clients and servers, have counted.
-struct Grown {
-    servers: BTreeMap<Name, Total>,
+struct GrownCounts {
+    servers: BTreeMap<NamespacedName, Total>,
     edges: BTreeMap<EdgeKey, Total>,
 }
 
-fn grown(now: &Scrape, before: &Scrape) -> Grown {
+fn grown(now: &Scrape, before: &Scrape) -> GrownCounts {
     let names = Names::of(&now.instances);
-    let mut servers: BTreeMap<Name, Total> = BTreeMap::new();
+    let mut servers: BTreeMap<NamespacedName, Total> = BTreeMap::new();
     let mut edges: BTreeMap<EdgeKey, Total> = BTreeMap::new();
-    let mut unmeshed: BTreeMap<Name, Total> = BTreeMap::new();
+    let mut unmeshed: BTreeMap<NamespacedName, Total> = BTreeMap::new();
     for increase in now.increases(before) {
         let ends = increase.ends;
         let server = names.workload(&ends.server);
@@ -357,7 +357,7 @@ fn grown(now: &Scrape, before: &Scrape) -> Grown {
         }
     }
     join_attempts(&mut edges);
-    Grown { servers, edges }
+    GrownCounts { servers, edges }
 }
 
 /// Adds attempts that reached no server to what did between the same workloads: they have no encryption
@@ -379,13 +379,13 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
 }
 
 /// The workload that a sample of its identity names. Those of older proxies name none.
-fn recorded_identity(sample: &Sample) -> Option<(Name, String)> {
+fn recorded_identity(sample: &Sample) -> Option<(NamespacedName, String)> {
     let label = |name: &str| sample.labels.get(name).cloned();
     Some(((label("workload_namespace")?, label("workload")?), label("identity")?))
 }
 
-fn report(now: &Scrape, before: &Scrape) -> Report {
-    let Grown { servers, edges } = grown(now, before);
+fn report(now: &Scrape, before: &Scrape) -> StatReport {
+    let GrownCounts { servers, edges } = grown(now, before);
     let identities = now.identities();
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
         (total.any || !total.sum.causes.is_empty()).then(|| {
@@ -404,20 +404,23 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
             }
         })
     };
-    Report {
+    StatReport {
         mesh: now.mesh.clone(),
         window_s: now.at.duration_since(before.at).as_secs_f64(),
         workloads: workloads(&now.instances, &servers),
         edges: edges.into_iter().filter_map(edge).collect(),
-        routes: Report::routes_between(now, before),
+        routes: StatReport::routes_between(now, before),
         ejected: now.counted.values().flat_map(|one| one.ejected.clone()).collect(),
         silent: now.silent(),
     }
 }
 
-fn workloads(instances: &[Instance], servers: &BTreeMap<Name, Total>) -> Vec<WorkloadReport> {
-    let mut found: BTreeMap<Name, WorkloadReport> = BTreeMap::new();
-    let mut proxies: BTreeMap<Name, BTreeMap<ProxyProcess, usize>> = BTreeMap::new();
+fn workloads(
+    instances: &[StatInstance],
+    servers: &BTreeMap<NamespacedName, Total>,
+) -> Vec<WorkloadReport> {
+    let mut found: BTreeMap<NamespacedName, WorkloadReport> = BTreeMap::new();
+    let mut proxies: BTreeMap<NamespacedName, BTreeMap<ProxyProcess, usize>> = BTreeMap::new();
     for instance in instances {
         let name = (instance.namespace.clone(), instance.workload.clone());
         if let Some(proxy) = instance.proxy.clone() {
@@ -448,12 +451,12 @@ fn workloads(instances: &[Instance], servers: &BTreeMap<Name, Total>) -> Vec<Wor
 struct Names<'a>(BTreeMap<(&'a str, &'a str), &'a str>);
 
 impl<'a> Names<'a> {
-    fn of(instances: &'a [Instance]) -> Self {
+    fn of(instances: &'a [StatInstance]) -> Self {
         let all = instances.iter();
         Self(all.map(|i| ((i.namespace.as_str(), i.name.as_str()), i.workload.as_str())).collect())
     }
 
-    fn workload(&self, (namespace, instance): &Name) -> Name {
+    fn workload(&self, (namespace, instance): &NamespacedName) -> NamespacedName {
         let workload = self.0.get(&(&**namespace, &**instance)).copied().unwrap_or(instance);
         (namespace.clone(), workload.to_owned())
     }
@@ -467,7 +470,7 @@ impl Total {
         self.plain |= !ends.encrypted && sum.passed();
     }
 
-    fn count(&mut self, sum: &Counts, seconds: f64) {
+    fn count(&mut self, sum: &PairCounts, seconds: f64) {
         self.sum.add(sum);
         if seconds > 0.0 {
             self.requests_per_s += sum.requests() / seconds;
@@ -489,18 +492,18 @@ impl Total {
         self.plain |= other.plain;
     }
 
-    fn signals(&self) -> Signals {
+    fn signals(&self) -> GoldenSignals {
         let sum = &self.sum;
         let milliseconds = |q| sum.durations.quantile(q).map(|seconds| seconds * 1000.0);
         let (requests, answered) = (sum.requests(), sum.answered());
         let share = |count: f64| if requests > 0.0 { count / requests } else { 0.0 };
-        Signals {
+        GoldenSignals {
             success_rate: (answered > 0.0).then(|| (1.0 - sum.failures() / answered).max(0.0)),
             requests_per_s: self.requests_per_s,
             given_up: share(sum.given_up),
             denied: share(sum.denied()),
             retries_per_s: self.retries_per_s,
-            latency_ms: Latency {
+            latency_ms: LatencyQuantiles {
                 p50: milliseconds(0.50),
                 p95: milliseconds(0.95),
                 p99: milliseconds(0.99),

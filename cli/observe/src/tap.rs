@@ -79,11 +79,15 @@ fn alone(half: TappedRequest) -> TappedRequest {
 
 #[cfg(test)]
 mod tests {
-    use leno_tap::Latency;
+    use leno_tap::RequestLatency;
 
     use super::*;
 
-    fn half(direction: &'static str, mark: Option<&str>, latency: Latency) -> Vec<TappedRequest> {
+    fn half(
+        direction: &'static str,
+        mark: Option<&str>,
+        latency: RequestLatency,
+    ) -> Vec<TappedRequest> {
         vec![TappedRequest {
             direction: direction.into(),
             mtls: true,
@@ -94,11 +98,11 @@ mod tests {
     }
 
     fn of_client(mark: &str) -> Vec<TappedRequest> {
-        half("outbound", Some(mark), Latency::of_client(1200, Some(100), Some(1100)))
+        half("outbound", Some(mark), RequestLatency::of_client(1200, Some(100), Some(1100)))
     }
 
     fn of_server(mark: Option<&str>) -> Vec<TappedRequest> {
-        half("inbound", mark, Latency::of_server(900, Some(50), Some(850)))
+        half("inbound", mark, RequestLatency::of_server(900, Some(50), Some(850)))
     }
 
     #[test]

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::diagnose::{ProxyPod, find, seen};
 use crate::namespaces::NamespaceModes;
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{name, phase};
-use crate::reach::{PodName, Reach};
 use crate::{AGENTS, Error};
 
 /// The capture of one pod.
@@ -59,7 +59,7 @@ pub async fn pod_capture(
         return Err(Error::Nowhere(at.to_string()));
     }
     let path = format!("/captures?pod={at}");
-    let reach = Reach::new(client.clone());
+    let reach = PodAdminClient::new(client.clone());
     let proxy = async {
         let reply = reach.get(&at, "/config").await?;
         let config: Value = serde_json::from_str(&reply.body).unwrap_or_default();
@@ -91,7 +91,8 @@ pub async fn node_page(
     path: &str,
 ) -> Result<Value, Error> {
     let agent = agent(client, system, node).await?;
-    let reply = Reach::new(client.clone()).get_from(&agent, ports::AGENT_ADMIN, path).await?;
+    let reply =
+        PodAdminClient::new(client.clone()).get_from(&agent, ports::AGENT_ADMIN, path).await?;
     let what = || format!("ask pod {agent} for {path}");
     match reply.status {
         200 => serde_json::from_str(&reply.body)

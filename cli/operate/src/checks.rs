@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Node;
-use leno_checks::{Check, Finding, Level};
+use leno_checks::{Check, CheckResult, Level};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Right};
 
@@ -85,7 +85,7 @@ fn node_proxies() -> Check {
 ///
 /// # Errors
 /// The API server does not answer.
-pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
+pub async fn before(client: &Client, namespace: &str) -> Result<Vec<CheckResult>, Error> {
     let mut found = vec![version(client).await?];
     for right in lacking(client, &RIGHTS).await? {
         let refused = rights(right).bad("not allowed");
@@ -114,7 +114,7 @@ pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Er
 ///
 /// # Errors
 /// The API server does not answer.
-pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
+pub async fn after(client: &Client, namespace: &str) -> Result<Vec<CheckResult>, Error> {
     let mut found = vec![version(client).await?];
     let Some(there) = installed(client, namespace).await? else {
         let none = installation().bad(format!("none in {namespace}"));
@@ -148,7 +148,7 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
 }
 
 /// Turns the error for a missing right into a finding that names the right.
-fn unless_forbidden(check: Check, found: Result<Finding, Error>) -> Result<Finding, Error> {
+fn unless_forbidden(check: Check, found: Result<CheckResult, Error>) -> Result<CheckResult, Error> {
     match found {
         Err(error) if error.is_forbidden() => {
             Ok(check.unknown(format!("unknown: {}", error.said())))
@@ -159,7 +159,10 @@ fn unless_forbidden(check: Check, found: Result<Finding, Error>) -> Result<Findi
 
 /// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns
 /// the step, if it is known.
-async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Finding>), Error> {
+async fn removal(
+    client: &Client,
+    namespace: &str,
+) -> Result<(Removal, Option<CheckResult>), Error> {
     let notes = match notes(client, namespace).await {
         Ok(notes) => notes,
         Err(error) => {
@@ -206,7 +209,7 @@ async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Fi
 }
 
 /// Whether the proxies of pods report that the pods are captured; `None` if there are no such pods.
-async fn pods(client: &Client, step: Removal) -> Option<Finding> {
+async fn pods(client: &Client, step: Removal) -> Option<CheckResult> {
     let captures = match captures(client).await {
         Ok(captures) => captures,
         Err(error) => {
@@ -230,7 +233,7 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
     })
 }
 
-async fn version(client: &Client) -> Result<Finding, Error> {
+async fn version(client: &Client) -> Result<CheckResult, Error> {
     let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
     let minor = leno_kube::minor_of(&version);
     let said = version.git_version;
@@ -258,7 +261,7 @@ pub async fn is_trusted(client: &Client) -> Result<bool, Error> {
     Ok(!webhooks.is_empty() && webhooks.iter().all(known))
 }
 
-async fn gateway_api(client: &Client) -> Result<Finding, Error> {
+async fn gateway_api(client: &Client) -> Result<CheckResult, Error> {
     let versions: BTreeSet<&str> =
         Kind::ROUTES.into_iter().flat_map(Kind::api_versions).copied().collect();
     let mut served = Vec::new();
@@ -274,7 +277,7 @@ async fn gateway_api(client: &Client) -> Result<Finding, Error> {
 
 /// Whether every kind of route is served in a version that the control plane reads. `served` has
 /// the `apiVersion` and the kind of what the API server has.
-fn of_routes(served: &[(&str, String)]) -> Finding {
+fn of_routes(served: &[(&str, String)]) -> CheckResult {
     let is_served = |route: &Kind| {
         let read = route.api_versions();
         served.iter().any(|(version, kind)| read.contains(version) && kind == route.as_str())
@@ -291,7 +294,7 @@ fn of_routes(served: &[(&str, String)]) -> Finding {
     )
 }
 
-async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> {
+async fn controller(client: &Client, namespace: &str) -> Result<CheckResult, Error> {
     let all: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let found =
         all.get_opt("leno-controller").await.map_err(Error::api("get the control plane"))?;
@@ -310,7 +313,7 @@ async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> 
 }
 
 /// Whether the observer is ready; `None` if there is none. Traffic does not depend on it.
-async fn observer(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
+async fn observer(client: &Client, namespace: &str) -> Result<Option<CheckResult>, Error> {
     let all: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let found = all.get_opt("leno-observer").await.map_err(Error::api("get the observer"))?;
     let Some(status) = found.map(|found| found.status.unwrap_or_default()) else { return Ok(None) };
@@ -322,12 +325,12 @@ async fn observer(client: &Client, namespace: &str) -> Result<Option<Finding>, E
     }))
 }
 
-async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
+async fn agents(client: &Client, namespace: &str) -> Result<CheckResult, Error> {
     let of = (node_agents(), "leno-agent", "pods with a proxy do not start on the others");
     on_every_node(client, namespace, of).await
 }
 
-async fn supervisors(client: &Client, namespace: &str) -> Result<Finding, Error> {
+async fn supervisors(client: &Client, namespace: &str) -> Result<CheckResult, Error> {
     let of = (node_proxies(), "leno-node", "pods in node mode are not served on the others");
     on_every_node(client, namespace, of).await
 }
@@ -337,7 +340,7 @@ async fn on_every_node(
     client: &Client,
     namespace: &str,
     (check, name, lack): (Check, &str, &str),
-) -> Result<Finding, Error> {
+) -> Result<CheckResult, Error> {
     let all: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
     let found = all.get_opt(name).await.map_err(Error::api(format!("get DaemonSet {name}")))?;
     let status = found.and_then(|one| one.status).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use leno_kube::{Api, Client};
-use leno_observe::admin::Reply;
+use leno_observe::admin::AdminReply;
 use leno_resources::CAPTURE_ANNOTATION;
 use leno_sources::{PROXY_CONTAINER, is_ready, owner};
 use leno_types::{Owner, nearest};
@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::namespaces::NamespaceModes;
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{all, name, phase, statuses};
-use crate::reach::{PodName, Reach};
 
 /// The state of a proxy's pod in Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,11 +42,11 @@ pub struct Diagnosis {
     /// The state in Kubernetes.
     pub seen: ProxyPod,
     /// The proxy's `/ready`.
-    pub ready: Result<Reply, Error>,
+    pub ready: Result<AdminReply, Error>,
     /// The proxy's `/config`.
-    pub config: Result<Reply, Error>,
+    pub config: Result<AdminReply, Error>,
     /// The proxy's `/metrics`.
-    pub metrics: Result<Reply, Error>,
+    pub metrics: Result<AdminReply, Error>,
 }
 
 /// Queries the proxy of a pod. `wanted` is the pod's name, with or without `pod/`, or its owner's
@@ -67,7 +67,7 @@ pub async fn diagnose(
     if !NamespaceModes::permitted(client, Some(namespace)).await?.has_proxy(&pod) {
         return Err(Error::NoProxy(at.to_string()));
     }
-    let reach = Reach::new(client.clone());
+    let reach = PodAdminClient::new(client.clone());
     let (ready, config, metrics) = tokio::join!(
         reach.get(&at, "/ready"),
         reach.get(&at, "/config"),

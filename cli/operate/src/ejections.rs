@@ -1,11 +1,11 @@
 //! The endpoints that the proxies of some pods eject.
 
 use leno_kube::Client;
-use leno_observe::admin::Reply;
-use leno_observe::ejected::Ejected;
+use leno_observe::admin::AdminReply;
+use leno_observe::ejected::EjectedEndpoint;
 use leno_observe::metrics;
 
-use crate::reach::{PodName, Reach};
+use crate::pod_admin::{PodAdminClient, PodName};
 
 /// Most proxies that are queried: four rounds of those that are queried at the same time. The proxies of one
 /// workload call the same endpoints, so that more of them add little.
@@ -15,7 +15,7 @@ const MAX_PROXIES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ejections {
     /// The endpoints that they eject now.
-    pub ejected: Vec<Ejected>,
+    pub ejected: Vec<EjectedEndpoint>,
     /// What is unknown, in words.
     pub gaps: Vec<String>,
 }
@@ -30,7 +30,8 @@ pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
         found.gaps.push(gap);
     }
     let mut silent = Vec::new();
-    for (pod, answer) in Reach::new(client.clone()).each(asked, "/metrics", ejected).await {
+    for (pod, answer) in PodAdminClient::new(client.clone()).each(asked, "/metrics", ejected).await
+    {
         match answer.map_err(|error| error.said()).and_then(|answer| answer) {
             Ok(ejected) => found.ejected.extend(ejected),
             Err(reason) => silent.push((pod, reason)),
@@ -48,6 +49,6 @@ pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
     found
 }
 
-fn ejected(reply: &Reply) -> Result<Vec<Ejected>, String> {
-    Ok(Ejected::of(&metrics::parse(&reply.page()?)))
+fn ejected(reply: &AdminReply) -> Result<Vec<EjectedEndpoint>, String> {
+    Ok(EjectedEndpoint::of(&metrics::parse(&reply.page()?)))
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use leno_charts::{OBSERVER_ACCOUNT, OBSERVER_POD};
-use leno_dashboard::sight::{AUDIENCE, PORT};
+use leno_dashboard::visible_namespaces::{AUDIENCE, PORT};
 use leno_kube::api::PostParams;
-use leno_kube::{Api, Client, Need};
-use leno_observe::admin::Reply;
+use leno_kube::{Api, Client, RequiredRight};
+use leno_observe::admin::AdminReply;
 use tokio::sync::Mutex;
 
-use crate::reach::{PodName, Reach};
-use crate::{Error, Target, connect, namespaces, unmet};
+use crate::pod_admin::{PodAdminClient, PodName};
+use crate::{ClusterTarget, Error, connect, namespaces, unmet};
 
 /// How long a token is used before another one is got: some plugins of kubeconfigs have tokens that hold for a quarter of an
 /// hour.
@@ -21,19 +21,19 @@ const TOKEN_AGE: Duration = Duration::from_secs(300);
 const TOKEN_SECONDS: i64 = 600;
 
 /// The observer of a cluster.
-pub struct History {
-    target: Target,
+pub struct ClusterHistory {
+    target: ClusterTarget,
     client: Client,
     pod: PodName,
     token: Mutex<Option<(String, Instant)>>,
 }
 
-impl History {
+impl ClusterHistory {
     /// The observer in the namespace `system`. Sends no request yet.
     ///
     /// # Errors
     /// No cluster is selected, or its configuration cannot be used.
-    pub async fn new(target: &Target, system: &str) -> Result<Self, Error> {
+    pub async fn new(target: &ClusterTarget, system: &str) -> Result<Self, Error> {
         let (target, client) = (target.pinned(), connect(target).await?);
         let pod = PodName { namespace: system.to_owned(), name: OBSERVER_POD.to_owned() };
         Ok(Self { target, client, pod, token: Mutex::default() })
@@ -43,8 +43,8 @@ impl History {
     ///
     /// # Errors
     /// There is no observer, it does not answer, or the user may not reach it.
-    pub async fn ask(&self, path: &str) -> Result<Reply, Error> {
-        let reach = Reach::new(self.client.clone()).with_token(self.token().await?);
+    pub async fn ask(&self, path: &str) -> Result<AdminReply, Error> {
+        let reach = PodAdminClient::new(self.client.clone()).with_token(self.token().await?);
         match reach.get_from(&self.pod, PORT, path).await {
             Ok(reply) => Ok(reply),
             Err(error) => Err(self.why(error).await),
@@ -56,7 +56,7 @@ impl History {
     /// # Errors
     /// It does not, or the user may not.
     pub async fn may_see(&self, namespace: &str) -> Result<(), Error> {
-        let need = Need::new("create", "", "pods/portforward").inside(Some(namespace));
+        let need = RequiredRight::new("create", "", "pods/portforward").inside(Some(namespace));
         if let Some(lack) = unmet(&self.client, vec![need]).await?.pop() {
             let (what, said) =
                 (format!("read the history of {namespace}"), format!("{lack} is forbidden"));
@@ -74,7 +74,7 @@ impl History {
         {
             return Ok(token.clone());
         }
-        let Target { kubeconfig, context } = &self.target;
+        let ClusterTarget { kubeconfig, context } = &self.target;
         let token = match leno_kube::bearer(kubeconfig.as_deref(), context.as_deref()).await? {
             Some(token) => token,
             None => self.made().await?,

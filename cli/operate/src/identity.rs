@@ -1,13 +1,13 @@
 //! The authority of a cluster's mesh: what its replicas say of it, and what it is asked for.
 
-use leno_identity::Request;
+use leno_identity::OperatorRequest;
 use leno_identity::report::IdentityReport;
 use leno_kube::Client;
 use leno_types::ports;
 use serde_json::json;
 
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::running;
-use crate::reach::{PodName, Reach};
 use crate::removal::CONTROLLER;
 use crate::{Error, objects};
 
@@ -22,7 +22,7 @@ const FIELD_MANAGER: &str = "leno";
 pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, Error> {
     let running = running(client, Some(namespace)).await?;
     let replicas = running.into_iter().filter(|pod| pod.ready && pod.owner.name == CONTROLLER);
-    let reach = Reach::new(client.clone());
+    let reach = PodAdminClient::new(client.clone());
     let mut whole: Option<IdentityReport> = None;
     for replica in replicas {
         let report = of_replica(&reach, &replica.name).await?;
@@ -38,7 +38,7 @@ pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, 
     whole.ok_or_else(none)
 }
 
-async fn of_replica(reach: &Reach, pod: &PodName) -> Result<IdentityReport, Error> {
+async fn of_replica(reach: &PodAdminClient, pod: &PodName) -> Result<IdentityReport, Error> {
     let reply = reach.get_from(pod, ports::ADMIN, "/identity").await?;
     let said = |why: String| Error::Pod(format!("ask pod {pod} for /identity"), why);
     if reply.status != 200 {
@@ -61,13 +61,13 @@ fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
 ///
 /// # Errors
 /// The API server refuses it.
-pub async fn ask(client: &Client, namespace: &str, request: &Request) -> Result<(), Error> {
+pub async fn ask(client: &Client, namespace: &str, request: &OperatorRequest) -> Result<(), Error> {
     let json = serde_json::to_string(request).expect("two texts are always JSON");
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": Request::CONFIG_MAP, "namespace": namespace,
+        "metadata": {"name": OperatorRequest::CONFIG_MAP, "namespace": namespace,
             "labels": {"app.kubernetes.io/part-of": "leno"}},
-        "data": {Request::KEY: json},
+        "data": {OperatorRequest::KEY: json},
     });
     objects::apply(client, &map, FIELD_MANAGER).await.map(drop)
 }

@@ -2,7 +2,7 @@
 //!
 //! The chart (`leno-charts`) defines what is installed, and kubectl or Helm applies it; this crate
 //! queries what is in the cluster. [`installed`] returns the values of an installation, [`check`]
-//! checks whether it is healthy or whether one is possible, and [`Removal`] removes all of it, from
+//! checks whether it is healthy or whether one is possible, and [`MeshRemoval`] removes all of it, from
 //! the nodes as well.
 //!
 //! ```text
@@ -26,10 +26,10 @@ pub mod identity;
 mod mesh;
 mod namespaces;
 mod objects;
+mod pod_admin;
 mod pods;
 mod processes;
 mod proxy_removal;
-mod reach;
 mod removal;
 mod report;
 mod stat;
@@ -39,24 +39,24 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
-use leno_kube::{Api, Client, Need, Right};
+use leno_kube::{Api, Client, RequiredRight, Right};
 
 pub use capture::{PodCapture, ProxyReport, node_captures, node_page, pod_capture};
 pub use checks::{after, before, is_trusted};
 pub use diagnose::{Diagnosis, ProxyPod, diagnose};
 pub use ejections::{Ejections, ejections};
 pub use error::Error;
-pub use history::History;
+pub use history::ClusterHistory;
 pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
-pub use mesh::{ClusterObjects, Extent};
+pub use mesh::{ClusterObjects, ObjectExtent};
 pub use namespaces::namespace_settings;
 pub use objects::{
     ObjectReference, apply, delete, delete_exactly, documents, is_absent, named, paged,
 };
-pub use pods::{Running, running, statuses, unstartable};
-pub use reach::{PodName, Reach};
-pub use removal::{Removal, Removed};
+pub use pod_admin::{PodAdminClient, PodName};
+pub use pods::{RunningPod, running, statuses, unstartable};
+pub use removal::{MeshRemoval, RemovalReport};
 pub use report::{Archive, ReportScope, report};
 pub use stat::{instances, scrape};
 
@@ -65,14 +65,14 @@ const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
 
 /// Selects a cluster.
 #[derive(Clone, Debug, Default)]
-pub struct Target {
+pub struct ClusterTarget {
     /// The kubeconfig file; default: `KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
     /// Its context; default: the current one.
     pub context: Option<String>,
 }
 
-impl Target {
+impl ClusterTarget {
     /// A name for the cluster: that of its context.
     #[must_use]
     pub fn name(&self) -> String {
@@ -104,11 +104,11 @@ impl Target {
 /// # Errors
 /// The API server does not answer.
 pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
-    unmet(client, rights.iter().map(Need::from).collect()).await
+    unmet(client, rights.iter().map(RequiredRight::from).collect()).await
 }
 
 /// Those of these actions that the user may not do, in words, in the same order.
-async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
+async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
     leno_kube::unmet(client, needs).await.map_err(Error::api("ask what is allowed"))
 }
 
@@ -116,21 +116,21 @@ async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> 
 ///
 /// # Errors
 /// No cluster is selected, or its configuration cannot be used.
-pub async fn connect(target: &Target) -> Result<Client, Error> {
+pub async fn connect(target: &ClusterTarget) -> Result<Client, Error> {
     let file = target.kubeconfig.as_deref().map(Path::new);
     Ok(leno_kube::connect(file, target.context.as_deref()).await?)
 }
 
 /// An existing installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Installed {
+pub struct InstalledMesh {
     /// Its version.
     pub version: String,
     /// Its values, as JSON.
     pub values: String,
 }
 
-impl Installed {
+impl InstalledMesh {
     /// Its values.
     ///
     /// # Errors
@@ -145,11 +145,11 @@ impl Installed {
 ///
 /// # Errors
 /// The API server does not answer, or the user lacks the right.
-pub async fn installed(client: &Client, namespace: &str) -> Result<Option<Installed>, Error> {
+pub async fn installed(client: &Client, namespace: &str) -> Result<Option<InstalledMesh>, Error> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = maps.get_opt(INSTALLED).await;
     let map = map.map_err(Error::api(format!("get ConfigMap {namespace}/{INSTALLED}")))?;
-    Ok(map.and_then(|map| map.data).map(|mut data| Installed {
+    Ok(map.and_then(|map| map.data).map(|mut data| InstalledMesh {
         version: data.remove("version").unwrap_or_default(),
         values: data.remove(INSTALLED_VALUES).unwrap_or_default(),
     }))

@@ -1,7 +1,7 @@
 //! The objects and settings of a cluster's mesh, for explanations and analysis.
 
 use leno_charts::{Egress, Mtls};
-use leno_index::{Settings, Writers};
+use leno_index::{MeshSettings, ObjectWriters};
 use leno_kube::Client;
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_sources::{ReadError, SourceObjects};
@@ -15,14 +15,14 @@ pub struct ClusterObjects {
     /// Its objects.
     pub read: SourceObjects,
     /// The settings of the control plane.
-    pub settings: Settings,
+    pub settings: MeshSettings,
     /// What is unknown, in words.
     pub gaps: Vec<String>,
 }
 
 /// The extent of the objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum ObjectExtent {
     /// All.
     Cluster,
     /// All of them, or, without the right to that, those of this namespace.
@@ -35,10 +35,10 @@ impl ClusterObjects {
     /// # Errors
     /// The objects cannot be read. If the control plane's own namespace cannot be read, that is a
     /// gap instead.
-    pub async fn read(client: &Client, extent: &Extent, system: &str) -> Result<Self, Error> {
+    pub async fn read(client: &Client, extent: &ObjectExtent, system: &str) -> Result<Self, Error> {
         let mut gaps = Vec::new();
         let read = match (leno_sources::read(client, None).await.map_err(unread), extent) {
-            (Err(error), Extent::AtLeast(namespace)) if error.is_forbidden() => {
+            (Err(error), ObjectExtent::AtLeast(namespace)) if error.is_forbidden() => {
                 gaps.push(format!(
                     "only the namespace {namespace} was read, so that what others have is not known ({error})"
                 ));
@@ -90,16 +90,16 @@ fn unread(ReadError { kind, source }: ReadError) -> Error {
 }
 
 /// The assumed settings of a control plane whose settings are unknown.
-fn assumed() -> Settings {
-    Settings { writers: Writers::Tenants, ..Settings::default() }
+fn assumed() -> MeshSettings {
+    MeshSettings { writers: ObjectWriters::Tenants, ..MeshSettings::default() }
 }
 
 /// The settings of the control plane in a namespace; `None` if there is no installation.
-async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> {
+async fn told(client: &Client, system: &str) -> Result<Option<MeshSettings>, Error> {
     let Some(there) = installed(client, system).await? else { return Ok(None) };
     let values = there.told()?;
-    let defaults = Settings::default();
-    Ok(Some(Settings {
+    let defaults = MeshSettings::default();
+    Ok(Some(MeshSettings {
         trust_domain: TrustDomain::new(&values.trust_domain).unwrap_or(defaults.trust_domain),
         default_mtls: match values.mtls {
             Mtls::Strict => leno_types::MtlsMode::Strict,
@@ -111,6 +111,6 @@ async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> 
             Egress::Deny => leno_types::Egress::Deny,
         },
         namespace: Some(system.to_owned()),
-        writers: Writers::Tenants,
+        writers: ObjectWriters::Tenants,
     }))
 }

@@ -10,14 +10,14 @@ use leno_types::Owner;
 use crate::Error;
 use crate::namespaces::NamespaceModes;
 use crate::objects::paged;
-use crate::reach::PodName;
+use crate::pod_admin::PodName;
 
 /// Most pods that are read: the largest cluster that Kubernetes supports has 150,000.
 const MAX_PODS: usize = 150_000;
 
 /// A running pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningPod {
     /// Its name.
     pub name: PodName,
     /// The object that created it.
@@ -36,11 +36,11 @@ pub struct Running {
 ///
 /// # Errors
 /// The pods cannot be listed.
-pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<Running>, Error> {
+pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<RunningPod>, Error> {
     let pods = all(client, namespace).await?;
     let modes = NamespaceModes::permitted(client, namespace).await?;
     let running = pods.iter().filter(|pod| phase(pod) == "Running");
-    let of = |pod: &Pod| Running {
+    let of = |pod: &Pod| RunningPod {
         name: name(pod),
         owner: owner(pod),
         meshed: modes.has_proxy(pod),

@@ -11,8 +11,8 @@ use leno_observe::metrics::{self, Sample};
 use leno_observe::stat::ProxyProcess;
 
 use crate::objects::paged;
-use crate::pods::{self, Running};
-use crate::reach::{PodName, Reach};
+use crate::pod_admin::{PodAdminClient, PodName};
+use crate::pods::{self, RunningPod};
 
 /// The pods of the DaemonSet `leno-node`.
 const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
@@ -28,9 +28,9 @@ const AT_ONCE: usize = 16;
 pub(crate) async fn of(
     client: &Client,
     system: &str,
-    running: &[&Running],
+    running: &[&RunningPod],
 ) -> BTreeMap<PodName, ProxyProcess> {
-    let is_of_node = |one: &&&Running| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
+    let is_of_node = |one: &&&RunningPod| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
     let nodes: BTreeSet<&str> =
         running.iter().filter(is_of_node).filter_map(|one| one.node.as_deref()).collect();
     if nodes.is_empty() {
@@ -43,7 +43,7 @@ pub(crate) async fn of(
     let supervisors: Vec<Pod> = all.await.unwrap_or_default();
     let is_on = |pod: &&Pod| pods::node(pod).is_some_and(|node| nodes.contains(node));
     let names: Vec<PodName> = supervisors.iter().filter(is_on).map(pods::name).collect();
-    let reach = Reach::new(client.clone());
+    let reach = PodAdminClient::new(client.clone());
     let asked = names.iter().map(async |pod| reach.get_from(pod, PORT, "/metrics").await);
     let pages: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     pages.into_iter().flatten().flat_map(|page| read(&metrics::parse(&page.body))).collect()

@@ -31,8 +31,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Error;
 use crate::namespaces::NamespaceModes;
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{all, name, phase};
-use crate::reach::{PodName, Reach};
 use crate::removal::CONTROLLER;
 
 /// The webhooks that inject proxies into pods; a removal deletes them first.
@@ -55,7 +55,7 @@ pub(crate) struct ProxyRemoval<'a> {
     client: &'a Client,
     /// The control plane's namespace.
     namespace: &'a str,
-    reach: Reach,
+    reach: PodAdminClient,
     /// Identifies this run.
     run: String,
     /// Whether the identifier has been written.
@@ -72,7 +72,7 @@ impl<'a> ProxyRemoval<'a> {
         Self {
             client,
             namespace,
-            reach: Reach::new(client.clone()),
+            reach: PodAdminClient::new(client.clone()),
             run: format!("{}-{}", std::process::id(), now.as_nanos()),
             begun: false,
             step: Removal::None,

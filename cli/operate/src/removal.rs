@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use leno_charts::{INSTALLED, Values, WorkloadApiVolume, render};
 use leno_kube::api::{DeleteParams, ListParams};
-use leno_kube::{Api, Client, Need, ResourceExt as _};
+use leno_kube::{Api, Client, RequiredRight, ResourceExt as _};
 use leno_types::Removal as Step;
 
 use crate::objects::{self, ObjectReference, named};
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(300);
 
 /// A progress report of the removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Removed {
+pub enum RemovalReport {
     /// An object was deleted.
     Object(String),
     /// A node's kernel, CNI configuration and folders contain nothing of the mesh any more.
@@ -58,7 +58,7 @@ pub enum Removed {
 }
 
 /// Removes an installation.
-pub struct Removal {
+pub struct MeshRemoval {
     client: Client,
     namespace: String,
     /// Whether Leno's CustomResourceDefinitions are kept, and with them all users' policies.
@@ -69,7 +69,7 @@ pub struct Removal {
     fresh: bool,
 }
 
-impl Removal {
+impl MeshRemoval {
     /// Removes the installation in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, keep_definitions: bool) -> Self {
@@ -120,7 +120,7 @@ impl Removal {
     /// Nothing is installed in the namespace; the API server rejects a request; an object is not
     /// gone in time; or a user installs the mesh meanwhile. A missing right is an error before
     /// anything is changed. A node that cannot be cleaned is reported, and is not an error.
-    pub async fn run(&self, mut say: impl FnMut(Removed)) -> Result<(), Error> {
+    pub async fn run(&self, mut say: impl FnMut(RemovalReport)) -> Result<(), Error> {
         let there = installed(&self.client, &self.namespace).await?;
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
         let values = Values::load(&[("what was told".to_owned(), there.values)], &[]);
@@ -147,18 +147,18 @@ impl Removal {
         let before: &[Step] = if can_leave { &[Step::Permissive, Step::Plaintext] } else { &[] };
         if !can_leave {
             if proxies.said().await? < Step::Released {
-                say(Removed::Unannounced);
+                say(RemovalReport::Unannounced);
             }
             proxies.begin().await?;
         }
         for step in before {
-            proxies.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
+            proxies.take(*step).await?.into_iter().for_each(|pod| say(RemovalReport::Untold(pod)));
         }
         proxies.holds().await?;
         self.nodes(&text, &proxies, &mut say).await?;
         if can_leave {
             let untold = proxies.take(Step::Released).await?;
-            untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
+            untold.into_iter().for_each(|pod| say(RemovalReport::Untold(pod)));
         }
         proxies.holds().await?;
         // The control plane goes first: its leader would create the roots again.
@@ -170,7 +170,7 @@ impl Removal {
         for one in webhooks.iter().chain(&rest) {
             self.delete(one, &mut say).await?;
         }
-        say(Removed::Proxies(proxies.left().await?));
+        say(RemovalReport::Proxies(proxies.left().await?));
         // If another removal has started meanwhile, it still finds its annotations and the record
         // of the installation.
         proxies.is_latest().await?;
@@ -192,10 +192,10 @@ impl Removal {
     async fn delete(
         &self,
         one: &ObjectReference,
-        say: &mut impl FnMut(Removed),
+        say: &mut impl FnMut(RemovalReport),
     ) -> Result<(), Error> {
         if objects::delete(&self.client, one).await? {
-            say(Removed::Object(one.said()));
+            say(RemovalReport::Object(one.said()));
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Removal {
         &self,
         text: &str,
         proxies: &ProxyRemoval<'_>,
-        say: &mut impl FnMut(Removed),
+        say: &mut impl FnMut(RemovalReport),
     ) -> Result<(), Error> {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let there = agents.get_opt(AGENT).await;
@@ -233,8 +233,8 @@ impl Removal {
         // Skip the nodes whose agent is known never to have started.
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
-        untouched.iter().for_each(|node| say(Removed::Node(node.name_any())));
-        let on_nodes = nodes::OnNodes { removal: self, agent: &spec, proxies };
+        untouched.iter().for_each(|node| say(RemovalReport::Node(node.name_any())));
+        let on_nodes = nodes::ClusterNodes { removal: self, agent: &spec, proxies };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
         match cleaned.await {
             // The cleaning pods belong to the other removal by now.
@@ -298,7 +298,7 @@ impl Removal {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn roots(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+    async fn roots(&self, say: &mut impl FnMut(RemovalReport)) -> Result<(), Error> {
         let everywhere: Api<ConfigMap> = Api::all(self.client.clone());
         let ours = ListParams::default().fields(&format!("metadata.name={ROOTS}"));
         let maps = everywhere.list(&ours).await;
@@ -314,10 +314,10 @@ impl Removal {
     async fn needs<'a>(
         &self,
         gone: impl Iterator<Item = &'a ObjectReference>,
-    ) -> Result<Vec<Need>, Error> {
+    ) -> Result<Vec<RequiredRight>, Error> {
         let mut needs = needs::all(&self.namespace, gone);
         if self.there().await?.as_ref().is_some_and(is_ours) {
-            needs.push(Need::new("delete", "", "namespaces").named(&self.namespace));
+            needs.push(RequiredRight::new("delete", "", "namespaces").named(&self.namespace));
         }
         Ok(needs)
     }
@@ -329,17 +329,17 @@ impl Removal {
     }
 
     /// Deletes the namespace if it was created for Leno.
-    async fn namespace(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+    async fn namespace(&self, say: &mut impl FnMut(RemovalReport)) -> Result<(), Error> {
         let Some(there) = self.there().await? else { return Ok(()) };
         if !is_ours(&there) {
-            say(Removed::NamespaceKept(self.namespace.clone()));
+            say(RemovalReport::NamespaceKept(self.namespace.clone()));
             return Ok(());
         }
         let one =
             ObjectReference { namespace: None, ..self.ours("", "Namespace", &self.namespace) };
         let uid = there.uid().unwrap_or_default();
         if objects::delete_exactly(&self.client, &one, &uid).await? {
-            say(Removed::Object(one.said()));
+            say(RemovalReport::Object(one.said()));
         }
         Ok(())
     }

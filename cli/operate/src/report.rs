@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use leno_kube::Client;
 use serde::Serialize;
 
-use crate::{Error, History, after, installed, namespaces};
+use crate::{ClusterHistory, Error, after, installed, namespaces};
 pub use archive::Archive;
-use gather::{Gathered, ReportCoverage};
+use gather::{ReportContent, ReportCoverage};
 
 /// What goes into a report.
 #[derive(Clone, Debug)]
@@ -52,13 +52,13 @@ struct Summary<'a> {
 /// that cannot be read is missing from the report, which notes it.
 pub async fn report(
     client: &Client,
-    history: &History,
+    history: &ClusterHistory,
     wanted: &ReportScope,
 ) -> Result<Vec<String>, Error> {
     let failed = |error| Error::File(wanted.file.clone(), error);
     let place = ReportCoverage::find(client, wanted).await?;
     let archive = Archive::create(&wanted.file).map_err(failed)?;
-    let mut gathered = Gathered::new(archive);
+    let mut gathered = ReportContent::new(archive);
     gathered.objects(client, &place).await.map_err(failed)?;
     gathered.events(client, &place).await.map_err(failed)?;
     gathered.logs(client, &place).await.map_err(failed)?;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use leno_kube::Client;
-use leno_observe::stat::{Answer, Instance, ProxyCounters, ProxyProcess, Scrape};
+use leno_observe::stat::{ProxyCounters, ProxyProcess, Scrape, ScrapeResult, StatInstance};
 
-use crate::pods::{self, Running};
-use crate::reach::{PodName, Reach};
+use crate::pod_admin::{PodAdminClient, PodName};
+use crate::pods::{self, RunningPod};
 use crate::{Error, namespaces, processes};
 
 /// Most proxies that are queried for one report; with sixteen at a time that takes about a minute.
@@ -32,7 +32,7 @@ pub async fn scrape(
         }
         (running, _) => running?,
     };
-    let of = |one: &&Running| namespace.is_none_or(|name| one.name.namespace == name);
+    let of = |one: &&RunningPod| namespace.is_none_or(|name| one.name.namespace == name);
     let asked: Vec<&PodName> =
         running.iter().filter(of).filter(|one| one.meshed).map(|one| &one.name).collect();
     if let Some(namespace) = namespace.filter(|_| !running.iter().any(|one| of(&one))) {
@@ -42,8 +42,9 @@ pub async fn scrape(
         return Err(Error::TooMany(asked.len(), MAX_PROXIES));
     }
     let at = Instant::now();
-    let answers = Reach::new(client.clone()).each(asked, "/metrics", ProxyCounters::of).await;
-    let mut by_pod: HashMap<&PodName, Answer> = HashMap::new();
+    let answers =
+        PodAdminClient::new(client.clone()).each(asked, "/metrics", ProxyCounters::of).await;
+    let mut by_pod: HashMap<&PodName, ScrapeResult> = HashMap::new();
     let (mut refused, mut count) = (None, 0);
     for (pod, answer) in answers {
         count += usize::from(answer.is_ok());
@@ -59,9 +60,9 @@ pub async fn scrape(
     if let Some(refused) = refused.filter(|_| count == 0) {
         return Err(refused);
     }
-    let answers: Vec<Answer> =
+    let answers: Vec<ScrapeResult> =
         running.iter().map(|one| by_pod.remove(&one.name).flatten()).collect();
-    let shown: Vec<&Running> = running.iter().filter(of).collect();
+    let shown: Vec<&RunningPod> = running.iter().filter(of).collect();
     let processes = processes::of(client, system, &shown).await;
     place(&mut running, processes);
     Ok(Scrape::new(mesh, at, named(&running).into_iter().zip(answers).collect()))
@@ -75,7 +76,7 @@ pub async fn instances(
     client: &Client,
     namespace: Option<&str>,
     system: &str,
-) -> Result<Vec<Instance>, Error> {
+) -> Result<Vec<StatInstance>, Error> {
     let mut running = pods::running(client, namespace).await?;
     if let Some(namespace) = namespace.filter(|_| running.is_empty()) {
         namespaces::check(client, namespace).await?;
@@ -86,16 +87,17 @@ pub async fn instances(
 }
 
 /// Takes over in which processes the supervisors of nodes have pods run, which may be others than their settings say now.
-fn place(running: &mut [Running], mut processes: BTreeMap<PodName, ProxyProcess>) {
-    let is_of_node = |one: &&mut Running| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
+fn place(running: &mut [RunningPod], mut processes: BTreeMap<PodName, ProxyProcess>) {
+    let is_of_node =
+        |one: &&mut RunningPod| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
     for one in running.iter_mut().filter(is_of_node) {
         one.proxy = processes.remove(&one.name).or(one.proxy.take());
     }
 }
 
-fn named(running: &[Running]) -> Vec<Instance> {
+fn named(running: &[RunningPod]) -> Vec<StatInstance> {
     let alike = alike(running);
-    let instance = |one: &Running| Instance {
+    let instance = |one: &RunningPod| StatInstance {
         namespace: one.name.namespace.clone(),
         workload: match alike.contains(&(&*one.name.namespace, &*one.owner.name)) {
             true => one.owner.to_string(),
@@ -111,7 +113,7 @@ fn named(running: &[Running]) -> Vec<Instance> {
 
 /// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web`
 /// are two.
-fn alike(running: &[Running]) -> BTreeSet<(&str, &str)> {
+fn alike(running: &[RunningPod]) -> BTreeSet<(&str, &str)> {
     let (mut kinds, mut alike) = (BTreeMap::new(), BTreeSet::new());
     for one in running {
         let name = (&*one.name.namespace, &*one.owner.name);
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn workloads_of_one_name_and_several_kinds_are_told_apart() {
-        let running = |namespace: &str, kind: &str, name: &str| Running {
+        let running = |namespace: &str, kind: &str, name: &str| RunningPod {
             name: PodName { namespace: namespace.to_owned(), name: format!("{name}-0") },
             owner: Owner { kind: kind.to_owned(), name: name.to_owned() },
             meshed: true,

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Error;
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::proxy_removal::with_proxy;
-use crate::reach::{PodName, Reach};
 
 /// How long all of them may take: enough for some thousands that answer, or two hundred that do
 /// not.
@@ -26,7 +26,7 @@ const NAMED: usize = 10;
 
 /// The state of capture of all running pods with a proxy.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Captures {
+pub(crate) struct CaptureStates {
     /// How many such pods there are.
     pub(crate) pods: usize,
     /// The pods whose proxy serves but is not captured.
@@ -41,9 +41,9 @@ pub(crate) struct Captures {
 ///
 /// # Errors
 /// The pods cannot be listed, or the user may not query proxies.
-pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
+pub(crate) async fn captures(client: &Client) -> Result<CaptureStates, Error> {
     let pods = with_proxy(client).await?;
-    let reach = Reach::new(client.clone());
+    let reach = PodAdminClient::new(client.clone());
     of_all(&pods, async |pod: &PodName| Ok(is_missing(&reach.get(pod, "/config").await?.body)))
         .await
 }
@@ -53,9 +53,10 @@ pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
 async fn of_all(
     pods: &[PodName],
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
-) -> Result<Captures, Error> {
+) -> Result<CaptureStates, Error> {
     let end = Instant::now() + LIMIT;
-    let mut captures = Captures { pods: pods.len(), unasked: pods.len(), ..Captures::default() };
+    let mut captures =
+        CaptureStates { pods: pods.len(), unasked: pods.len(), ..CaptureStates::default() };
     let ask = &ask;
     let answers = pods.iter().map(|pod| async move { (pod, timeout(ANSWER, ask(pod)).await) });
     let mut answers = pin!(stream::iter(answers).buffer_unordered(AT_ONCE));
@@ -72,7 +73,7 @@ async fn of_all(
     Ok(captures)
 }
 
-impl Captures {
+impl CaptureStates {
     /// The pods that are not captured, with a remedy that depends on the step of a removal; `None`
     /// if all are captured.
     pub(crate) fn lack(&self, step: Removal) -> Option<String> {
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn pods_without_a_capture_are_named_with_what_to_do() {
         let pod = |namespace: &str, name: String| PodName { namespace: namespace.into(), name };
-        let mut captures = Captures { pods: 20, ..Captures::default() };
+        let mut captures = CaptureStates { pods: 20, ..CaptureStates::default() };
         assert_eq!(captures.lack(Removal::None), None);
         captures.missing = (0..12).map(|number| pod("shop", format!("web-{number}"))).collect();
         captures.missing.insert(0, pod("office", "desk".into()));
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn during_a_removal_that_has_ended_mtls_no_pod_is_to_be_restarted() {
         let pod = PodName { namespace: "shop".into(), name: "web-0".into() };
-        let captures = Captures { pods: 2, missing: vec![pod], ..Captures::default() };
+        let captures = CaptureStates { pods: 2, missing: vec![pod], ..CaptureStates::default() };
         for step in [Removal::Plaintext, Removal::Released] {
             let text = captures.lack(step).unwrap();
             assert!(text.starts_with("1 of 2 pods with a proxy are not captured"), "{text}");

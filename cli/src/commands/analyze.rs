@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{Finding, Severity};
-use leno_local::ranges::Ranges;
-use leno_operate::{ClusterObjects, Extent, Target};
+use leno_local::ranges::MeshRanges;
+use leno_operate::{ClusterObjects, ClusterTarget, ObjectExtent};
 use serde::Serialize;
 
-use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, print_json};
 
 /// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
 ///
@@ -48,7 +48,7 @@ pub(crate) struct Analyze {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 #[derive(Serialize)]
@@ -65,7 +65,7 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
     };
     let errors = findings.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = findings.len() - errors;
-    if analyze.output == Output::Json {
+    if analyze.output == OutputForm::Json {
         print_json(&Report { errors, warnings, findings: &findings })?;
     } else {
         print(&text(&findings, (errors, warnings)))?;
@@ -76,9 +76,9 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
 /// What is looked at.
 enum Subject {
     /// Files, and the addresses of the mesh.
-    Files(Vec<PathBuf>, Ranges),
+    Files(Vec<PathBuf>, MeshRanges),
     /// Namespaces of a cluster, or without one, all.
-    Cluster(Target, Vec<String>),
+    Cluster(ClusterTarget, Vec<String>),
 }
 
 impl Analyze {
@@ -131,11 +131,15 @@ fn namespace(word: &Path) -> Option<String> {
     leno_types::check_label("namespace", name).ok().map(|()| name.to_owned())
 }
 
-fn of_cluster(analyze: &Analyze, target: &Target, namespaces: &[String]) -> Result<Vec<Finding>> {
+fn of_cluster(
+    analyze: &Analyze,
+    target: &ClusterTarget,
+    namespaces: &[String],
+) -> Result<Vec<Finding>> {
     let known = block_on(async {
         let client = leno_operate::connect(target).await?;
         let system = &analyze.mesh.system_namespace;
-        let known = ClusterObjects::read(&client, &Extent::Cluster, system).await?;
+        let known = ClusterObjects::read(&client, &ObjectExtent::Cluster, system).await?;
         namespaces.iter().try_for_each(|one| known.has_namespace(one))?;
         Ok(known)
     })?;

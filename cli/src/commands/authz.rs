@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use leno_analysis::{CheckClient, Mesh, Question, access_changes};
+use leno_analysis::{CheckClient, ExplainQuestion, MeshModel, access_changes};
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use leno_resources::{Kind, Object};
 
-use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, explain, print, print_json};
+use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, explain, print, print_json};
 
 /// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
 /// would change
@@ -82,7 +82,7 @@ pub(crate) struct Authz {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 
     /// The request: [METHOD] URL [-H 'name: value']..., to the workload's port
     #[arg(last = true, value_name = "REQUEST", requires = "from")]
@@ -110,34 +110,34 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
     };
     if let (Some(workload), Some(from)) = (&authz.workload, &authz.from) {
         let client = client(from);
-        let question = Question::parse(namespace, from, &authz.request)?;
+        let question = ExplainQuestion::parse(namespace, from, &authz.request)?;
         let mesh = changed.as_ref().unwrap_or(&mesh);
         let check = mesh.check(namespace, workload, &client, (&question, &authz.claim))?;
         match authz.output {
-            Output::Json => print_json(&check)?,
-            Output::Table => print(&text::check(&check, from, &question))?,
+            OutputForm::Json => print_json(&check)?,
+            OutputForm::Table => print(&text::check(&check, from, &question))?,
         }
         return Ok(check.answer.permitted);
     }
     let now = mesh.access(namespace, authz.workload.as_deref())?;
     let Some(changed) = changed else {
         match authz.output {
-            Output::Json => print_json(&now)?,
-            Output::Table => print(&text::access(&now))?,
+            OutputForm::Json => print_json(&now)?,
+            OutputForm::Table => print(&text::access(&now))?,
         }
         return Ok(true);
     };
     let then = changed.access(namespace, authz.workload.as_deref())?;
     let changes = access_changes(&now, &then);
     match authz.output {
-        Output::Json => print_json(&changes)?,
-        Output::Table => print(&text::changes(&changes))?,
+        OutputForm::Json => print_json(&changes)?,
+        OutputForm::Table => print(&text::changes(&changes))?,
     }
     Ok(true)
 }
 
 /// The mesh, and what could not be read of it.
-fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
+fn mesh(authz: &Authz) -> Result<(MeshModel, Vec<String>)> {
     if !authz.files.is_empty() {
         let ranges = authz.ranges.asked().unwrap_or_default();
         return Ok((leno_local::analysis::of_files(&authz.files, ranges)?, Vec::new()));
@@ -145,7 +145,7 @@ fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
     match authz.mesh.choose()? {
         ChosenMesh::Machine(name) => {
             if let Some(namespace) = &authz.namespace {
-                Status::read(&Layout::new(&name)?)?.has_namespace(namespace)?;
+                MeshStatus::read(&Layout::new(&name)?)?.has_namespace(namespace)?;
             }
             Ok((leno_local::analysis::running(&name)?, Vec::new()))
         }

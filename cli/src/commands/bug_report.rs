@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use leno_operate::{ReportScope, Target};
+use leno_operate::{ClusterTarget, ReportScope};
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
 
@@ -56,7 +56,11 @@ pub(crate) fn run(bug_report: &BugReport) -> Result<bool> {
     Ok(missing.is_empty())
 }
 
-fn of_cluster(bug_report: &BugReport, target: &Target, file: PathBuf) -> Result<Vec<String>> {
+fn of_cluster(
+    bug_report: &BugReport,
+    target: &ClusterTarget,
+    file: PathBuf,
+) -> Result<Vec<String>> {
     let wanted = ReportScope {
         namespaces: bug_report.namespaces.clone(),
         system: bug_report.mesh.system_namespace.clone(),
@@ -65,7 +69,7 @@ fn of_cluster(bug_report: &BugReport, target: &Target, file: PathBuf) -> Result<
     };
     block_on(async {
         let client = leno_operate::connect(target).await?;
-        let history = leno_operate::History::new(target, &wanted.system).await?;
+        let history = leno_operate::ClusterHistory::new(target, &wanted.system).await?;
         Ok(leno_operate::report(&client, &history, &wanted).await?)
     })
 }

@@ -6,12 +6,12 @@ use anyhow::Result;
 use clap::Args;
 use leno_admission::ProxiesOfNamespace;
 use leno_capture::Preflight;
-use leno_checks::{Finding, is_well, table};
+use leno_checks::{CheckResult, is_well, table};
 use leno_local::Error;
-use leno_local::check::Health;
+use leno_local::check::MachineHealth;
 use leno_local::layout::{DEFAULT_MESH, Layout};
 
-use super::{Cluster, Output, RunningMesh, block_on, print, print_json};
+use super::{Cluster, OutputForm, RunningMesh, block_on, print, print_json};
 
 /// Says what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
@@ -47,7 +47,7 @@ pub(crate) struct Check {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(crate) fn run(check: &Check) -> Result<bool> {
@@ -63,8 +63,8 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         other => other?,
     };
     let layout = Layout::new(&name)?;
-    let found = block_on(async { Ok(Health::run(&layout).await?) })?;
-    if check.output == Output::Json {
+    let found = block_on(async { Ok(MachineHealth::run(&layout).await?) })?;
+    if check.output == OutputForm::Json {
         print_json(&found)?;
     } else {
         print(&found.table())?;
@@ -74,7 +74,7 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
             let running = leno_local::record::running();
             return Err(Error::NotRunning { mesh: name, running }.into());
         }
-        (None, None) if check.output == Output::Table => {
+        (None, None) if check.output == OutputForm::Table => {
             print(&format!("\nno mesh {name} here: `leno up FILE` starts one\n"))?;
         }
         _ => {}
@@ -82,9 +82,9 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     Ok(found.is_well())
 }
 
-fn of_kernel(output: Output) -> Result<bool> {
+fn of_kernel(output: OutputForm) -> Result<bool> {
     let found = Preflight::run();
-    if output == Output::Json {
+    if output == OutputForm::Json {
         print_json(&found)?;
         return Ok(found.ready);
     }
@@ -96,7 +96,7 @@ fn of_kernel(output: Output) -> Result<bool> {
 /// may not list them: such a pod's creator is told why as well.
 fn modes(
     settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
-) -> Result<Option<Finding>> {
+) -> Result<Option<CheckResult>> {
     let check = leno_checks::Check::new("mode", "Does a cluster have the mode of each namespace?");
     let settings = match settings {
         Err(error) if error.is_forbidden() => return Ok(None),
@@ -121,7 +121,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
             false => of_installation(&client, &check.namespace).await?,
         })
     })?;
-    if check.output == Output::Json {
+    if check.output == OutputForm::Json {
         print_json(&found)?;
     } else {
         print(&table(&found))?;
@@ -133,7 +133,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
 pub(crate) async fn of_installation(
     client: &leno_kube::Client,
     namespace: &str,
-) -> Result<Vec<Finding>> {
+) -> Result<Vec<CheckResult>> {
     let mut found = leno_operate::after(client, namespace).await?;
     found.extend(modes(leno_operate::namespace_settings(client).await)?);
     Ok(found)

@@ -4,11 +4,11 @@
 const GAP: &str = "  ";
 
 /// A column: its heading, and whether it is of numbers.
-pub(crate) type Column = (&'static str, Side);
+pub(crate) type Column = (&'static str, Alignment);
 
 /// The side at which the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Alignment {
     Left,
     Right,
 }
@@ -25,8 +25,8 @@ pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>]) -> String {
     for row in [&headings].into_iter().chain(rows) {
         let cells =
             row.iter().zip(columns).zip(&widths).map(|((cell, (_, side)), width)| match side {
-                Side::Left => format!("{cell:<width$}"),
-                Side::Right => format!("{cell:>width$}"),
+                Alignment::Left => format!("{cell:<width$}"),
+                Alignment::Right => format!("{cell:>width$}"),
             });
         text += cells.collect::<Vec<_>>().join(GAP).trim_end();
         text.push('\n');
@@ -43,7 +43,10 @@ mod tests {
         let rows = [["web", "1.0", ""], ["customer", "120.5", "late"]]
             .map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(
-            lines(&[("NAME", Side::Left), ("RATE", Side::Right), ("WHY", Side::Left)], &rows),
+            lines(
+                &[("NAME", Alignment::Left), ("RATE", Alignment::Right), ("WHY", Alignment::Left)],
+                &rows
+            ),
             "NAME       RATE  WHY\nweb         1.0\ncustomer  120.5  late\n"
         );
     }

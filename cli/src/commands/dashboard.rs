@@ -9,14 +9,14 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use leno_dashboard::front::{Ask, Front};
+use leno_dashboard::front::{DashboardFront, ObserverQuery};
 use leno_local::layout::Layout;
-use leno_local::status::Status;
-use leno_operate::History;
+use leno_local::status::MeshStatus;
+use leno_operate::ClusterHistory;
 use tokio::net::TcpListener;
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
-use live::Live;
+use live::LiveTaps;
 use own::OwnPages;
 
 /// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
@@ -62,9 +62,9 @@ pub(crate) fn run(dashboard: &Dashboard) -> Result<bool> {
 }
 
 /// The dashboard of the chosen mesh, and the name of the mesh.
-async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
+async fn front(dashboard: &Dashboard) -> Result<(DashboardFront, String)> {
     let own = Rc::new(OwnPages::new(dashboard.mesh.clone()));
-    let own: Ask = Rc::new(move |path| {
+    let own: ObserverQuery = Rc::new(move |path| {
         let own = own.clone();
         Box::pin(async move { Ok(own.answer(&path).await) })
     });
@@ -72,30 +72,31 @@ async fn front(dashboard: &Dashboard) -> Result<(Front, String)> {
         ChosenMesh::Machine(name) => {
             let layout = Layout::new(&name)?;
             // A mesh that ends while the page is open is shown there.
-            Status::read(&layout)?;
-            let front = Front::new(layout.observer(), dashboard.listen.ip())?;
+            MeshStatus::read(&layout)?;
+            let front = DashboardFront::new(layout.observer(), dashboard.listen.ip())?;
             let front = front.with_own(own)?;
             let front = if dashboard.tap { front.with_taps(taps(dashboard))? } else { front };
             Ok((front, name))
         }
         ChosenMesh::Cluster(target) => {
-            let history = Rc::new(History::new(&target, &dashboard.mesh.system_namespace).await?);
+            let history =
+                Rc::new(ClusterHistory::new(&target, &dashboard.mesh.system_namespace).await?);
             // What is wrong is printed here, before a page that would be refused everything.
             let overview = history.ask("/api/v1/overview").await?;
             overview.page().map_err(leno_operate::Error::Observer)?;
-            let ask: Ask = Rc::new(move |path| {
+            let ask: ObserverQuery = Rc::new(move |path| {
                 let history = history.clone();
                 Box::pin(async move { history.ask(&path).await.map_err(|error| error.said()) })
             });
-            let front = Front::far(ask)?.with_own(own)?.with_taps(taps(dashboard))?;
+            let front = DashboardFront::far(ask)?.with_own(own)?.with_taps(taps(dashboard))?;
             Ok((front, target.name()))
         }
     }
 }
 
 /// What polls the taps of the page.
-fn taps(dashboard: &Dashboard) -> Ask {
-    let live = Rc::new(Live::new(dashboard.mesh.clone()));
+fn taps(dashboard: &Dashboard) -> ObserverQuery {
+    let live = Rc::new(LiveTaps::new(dashboard.mesh.clone()));
     Rc::new(move |query| {
         let live = live.clone();
         Box::pin(async move { Ok(live.answer(&query).await) })

@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use leno_local::stat::scrape;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Output;
-use measure::Measured;
-use mesh::Mesh;
-use proof::{Meshed, Proof};
-use show::Pictures;
+use super::OutputForm;
+use measure::MeasuredRun;
+use mesh::ShopMesh;
+use proof::{DemoOutcome, MeshEvidence};
+use show::LiveTable;
 
 /// Time between two pictures of the live table.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -45,11 +45,11 @@ pub(crate) struct Demo {
 
     /// How traffic is captured: auto, ebpf, nftables or iptables
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
-    capture: Choice,
+    capture: CaptureChoice,
 
     /// The form of output; JSON is one object at the end
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// Runs the demo; false when something it should prove did not hold.
@@ -74,10 +74,10 @@ async fn show_all(demo: &Demo) -> Result<bool> {
 }
 
 async fn prove(demo: &Demo) -> Result<bool> {
-    let people = demo.output == Output::Table;
+    let people = demo.output == OutputForm::Table;
     let pictures = match (people, std::io::stdout().is_terminal()) {
-        (false, _) => Pictures::none(),
-        (true, live) => Pictures::new(live),
+        (false, _) => LiveTable::none(),
+        (true, live) => LiveTable::new(live),
     };
     if people {
         super::print(show::OPENING)?;
@@ -86,7 +86,7 @@ async fn prove(demo: &Demo) -> Result<bool> {
     if people {
         super::print("\nThe same shop, the same load, with no mesh ...\n")?;
     }
-    let proof = Proof::new(meshed, bare(demo).await?);
+    let proof = DemoOutcome::new(meshed, bare(demo).await?);
     match people {
         true => super::print(&show::proof(&proof))?,
         false => super::print_json(&proof)?,
@@ -94,9 +94,9 @@ async fn prove(demo: &Demo) -> Result<bool> {
     Ok(proof.holds)
 }
 
-async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
-    let mesh = Mesh::start("demo", demo.capture, true).await?;
-    if demo.output == Output::Table {
+async fn meshed(demo: &Demo, mut pictures: LiveTable) -> Result<MeshEvidence> {
+    let mesh = ShopMesh::start("demo", demo.capture, true).await?;
+    if demo.output == OutputForm::Table {
         let (up, rate, seconds) = (mesh.describe()?, demo.rate, demo.seconds);
         super::print(&format!("Up: {up}. Load: {rate} pages/s for {seconds} s.\n\n"))?;
     }
@@ -114,14 +114,14 @@ async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
     }
     let load = load.finish().context("the load generator in the mesh")?;
     let report = scrape(mesh.layout(), None).await?.since(&first);
-    let measured = Measured::new(load, before, measure::cpu(&mesh)?);
+    let measured = MeasuredRun::new(load, before, measure::cpu(&mesh)?);
     let rules = mesh.netfilter_rules()?;
     mesh.stop().await?;
-    Ok(Meshed { capture, report, netfilter_rules: rules, measured })
+    Ok(MeshEvidence { capture, report, netfilter_rules: rules, measured })
 }
 
-async fn bare(demo: &Demo) -> Result<Measured> {
-    let mesh = Mesh::start("demo-bare", demo.capture, false).await?;
+async fn bare(demo: &Demo) -> Result<MeasuredRun> {
+    let mesh = ShopMesh::start("demo-bare", demo.capture, false).await?;
     let before = measure::cpu(&mesh)?;
     let mut load = mesh.load(demo.rate, BARE.min(Duration::from_secs(demo.seconds)))?;
     while load.is_running()? {
@@ -129,7 +129,7 @@ async fn bare(demo: &Demo) -> Result<Measured> {
         mesh.check_alive()?;
     }
     let load = load.finish().context("the load generator without a mesh")?;
-    let measured = Measured::new(load, before, measure::cpu(&mesh)?);
+    let measured = MeasuredRun::new(load, before, measure::cpu(&mesh)?);
     mesh.stop().await?;
     Ok(measured)
 }

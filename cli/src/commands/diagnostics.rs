@@ -8,24 +8,24 @@ use clap::{Args, Subcommand};
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
 use leno_local::netns::Netns;
-use leno_local::status::{InstanceStatus, Status};
-use leno_observe::admin::Reply;
-use leno_observe::ejected::Ejected;
-use leno_operate::{Diagnosis, ProxyPod, Target};
+use leno_local::status::{InstanceStatus, MeshStatus};
+use leno_observe::admin::AdminReply;
+use leno_observe::ejected::EjectedEndpoint;
+use leno_operate::{ClusterTarget, Diagnosis, ProxyPod};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
 /// Says what a part of the mesh believes
 #[derive(Debug, Args)]
 pub(crate) struct Diagnostics {
     #[command(subcommand)]
-    of: Of,
+    of: DiagnosticsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Of {
+enum DiagnosticsCommand {
     Proxy(Proxy),
     Capture(capture::Capture),
 }
@@ -52,7 +52,7 @@ pub(crate) struct Proxy {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// What is known of a proxy.
@@ -65,21 +65,21 @@ struct Report {
     /// What it says of itself.
     config: Option<Value>,
     /// Endpoints that it ejects now; `None` where that is not known.
-    ejected: Option<Vec<Ejected>>,
+    ejected: Option<Vec<EjectedEndpoint>>,
     /// Why the ejected endpoints are unknown; `None` if they are known.
     unknown: Option<String>,
 }
 
 pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
     let proxy = match &diagnostics.of {
-        Of::Proxy(proxy) => proxy,
-        Of::Capture(capture) => return capture::run(capture),
+        DiagnosticsCommand::Proxy(proxy) => proxy,
+        DiagnosticsCommand::Capture(capture) => return capture::run(capture),
     };
     let report = match proxy.mesh.choose()? {
         ChosenMesh::Machine(name) => of_machine(proxy, &name)?,
         ChosenMesh::Cluster(target) => of_cluster(proxy, &target)?,
     };
-    if proxy.output == Output::Json {
+    if proxy.output == OutputForm::Json {
         print_json(&report)?;
     } else {
         print(&text::text(&report))?;
@@ -89,7 +89,7 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
 
 /// The instance of a mesh of `leno up` that is meant, which has a proxy.
 fn meshed_instance<'s>(
-    status: &'s Status,
+    status: &'s MeshStatus,
     namespace: Option<&str>,
     pod: &str,
 ) -> Result<&'s InstanceStatus> {
@@ -102,7 +102,7 @@ fn meshed_instance<'s>(
 }
 
 fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
-    let status = Status::read(&Layout::new(mesh)?)?;
+    let status = MeshStatus::read(&Layout::new(mesh)?)?;
     let instance = meshed_instance(&status, proxy.namespace.as_deref(), &proxy.pod)?;
     block_on(async {
         let netns = Netns::open(&instance.surroundings.netns)?;
@@ -118,7 +118,7 @@ fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
     })
 }
 
-fn of_cluster(proxy: &Proxy, target: &Target) -> Result<Report> {
+fn of_cluster(proxy: &Proxy, target: &ClusterTarget) -> Result<Report> {
     let Diagnosis { seen, ready, config, metrics } = block_on(async {
         let client = leno_operate::connect(target).await?;
         let namespace = proxy.namespace.as_deref();
@@ -130,14 +130,14 @@ fn of_cluster(proxy: &Proxy, target: &Target) -> Result<Report> {
 }
 
 /// The endpoints that a proxy ejects, of an answer to `/metrics`.
-fn ejected(reply: &Reply) -> Option<Vec<Ejected>> {
-    (reply.status == 200).then(|| Ejected::of(&leno_observe::metrics::parse(&reply.body)))
+fn ejected(reply: &AdminReply) -> Option<Vec<EjectedEndpoint>> {
+    (reply.status == 200).then(|| EjectedEndpoint::of(&leno_observe::metrics::parse(&reply.body)))
 }
 
 fn report(
     pod: Option<ProxyPod>,
-    ready: Result<Reply, String>,
-    config: Result<Reply, String>,
+    ready: Result<AdminReply, String>,
+    config: Result<AdminReply, String>,
 ) -> Report {
     let not_ready = match ready {
         Ok(reply) if reply.status == 200 => None,
@@ -152,7 +152,7 @@ fn report(
 }
 
 /// What an answer to `/config` says.
-fn read(reply: &Reply) -> Result<Value, String> {
+fn read(reply: &AdminReply) -> Result<Value, String> {
     if reply.status != 200 {
         return Err(format!("HTTP {}: {}", reply.status, reply.body.trim()));
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_says_nothing_is_no_answer() {
-        let reply = |status, body: &str| Ok(Reply { status, body: body.to_owned() });
+        let reply = |status, body: &str| Ok(AdminReply { status, body: body.to_owned() });
         let whole = report(None, reply(200, "ready\n"), reply(200, "{\"busy\": 1}"));
         assert_eq!((whole.not_ready, whole.unknown), (None, None));
         assert_eq!(whole.config.unwrap()["busy"], 1);

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use leno_local::Error;
 use leno_local::layout::{DEFAULT_MESH, Layout};
-use leno_local::record::{self, Process};
-use leno_local::status::Status;
+use leno_local::record::{self, RecordedProcess};
+use leno_local::status::MeshStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
     let name = down.mesh.name()?;
     let layout = Layout::new(&name)?;
     // It ends without its status too, should that be gone or damaged.
-    let status = match Status::read(&layout) {
+    let status = match MeshStatus::read(&layout) {
         Err(error @ (Error::NotRunning { .. } | Error::NeedsRoot)) => return Err(error.into()),
         other => other,
     };
@@ -68,7 +68,7 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
     Ok(true)
 }
 
-fn terminate(owner: Process) -> Result<()> {
+fn terminate(owner: RecordedProcess) -> Result<()> {
     match kill(Pid::from_raw(owner.pid), Signal::SIGTERM) {
         // It has ended meanwhile.
         Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),

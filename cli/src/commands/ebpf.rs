@@ -5,17 +5,17 @@ use clap::{Args, Subcommand};
 use leno_bpf::PinRoot;
 use leno_flows::report::{self, MapRow, OwnerRow, PriceColumns, ProgramRow};
 
-use super::{NodeOfCluster, Output, RunningMesh, print, print_json, table};
+use super::{NodeOfCluster, OutputForm, RunningMesh, print, print_json, table};
 
 /// Shows the kernel programs and maps of this machine, or of a node, that are Leno's, and removes those without use
 #[derive(Debug, Args)]
 pub(crate) struct Ebpf {
     #[command(subcommand)]
-    of: Of,
+    of: EbpfCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Of {
+enum EbpfCommand {
     Status(Status),
     Programs(Programs),
     Maps(Maps),
@@ -33,7 +33,7 @@ struct Status {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// Lists the programs: what each is attached to, and its runs while the kernel counts them
@@ -47,7 +47,7 @@ struct Programs {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// Lists the maps: type, capacity and kernel memory
@@ -59,7 +59,7 @@ struct Maps {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// Gives the table of flows or the ring of changes another size, while they are in use
@@ -101,15 +101,15 @@ struct Prune {}
 
 pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
     match &ebpf.of {
-        Of::Status(status) if status.of.is_named() => {
+        EbpfCommand::Status(status) if status.of.is_named() => {
             show_status(&status.of.get::<Vec<_>>("/ebpf/status")?, status.output)?;
             return Ok(true);
         }
-        Of::Programs(programs) if programs.of.is_named() => {
+        EbpfCommand::Programs(programs) if programs.of.is_named() => {
             show_programs(&programs.of.get::<Vec<_>>("/ebpf/programs")?, programs.output)?;
             return Ok(true);
         }
-        Of::Maps(maps) if maps.of.is_named() => {
+        EbpfCommand::Maps(maps) if maps.of.is_named() => {
             show_maps(&maps.of.get::<Vec<_>>("/ebpf/maps")?, maps.output)?;
             return Ok(true);
         }
@@ -120,12 +120,12 @@ pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
     }
     let root = PinRoot::find().context("cannot find the pins")?;
     match &ebpf.of {
-        Of::Status(status) => show_status(&report::owners()?, status.output)?,
-        Of::Programs(programs) => show_programs(&report::programs()?, programs.output)?,
-        Of::Maps(maps) => show_maps(&report::maps()?, maps.output)?,
-        Of::Resize(resize) => run_resize(resize)?,
-        Of::Upgrade(upgrade) => run_upgrade(upgrade)?,
-        Of::Prune(_) => prune(&root)?,
+        EbpfCommand::Status(status) => show_status(&report::owners()?, status.output)?,
+        EbpfCommand::Programs(programs) => show_programs(&report::programs()?, programs.output)?,
+        EbpfCommand::Maps(maps) => show_maps(&report::maps()?, maps.output)?,
+        EbpfCommand::Resize(resize) => run_resize(resize)?,
+        EbpfCommand::Upgrade(upgrade) => run_upgrade(upgrade)?,
+        EbpfCommand::Prune(_) => prune(&root)?,
     }
     Ok(true)
 }
@@ -161,8 +161,8 @@ fn prune(root: &PinRoot) -> Result<()> {
     Ok(())
 }
 
-fn show_status(rows: &[OwnerRow], output: Output) -> Result<()> {
-    if output == Output::Json {
+fn show_status(rows: &[OwnerRow], output: OutputForm) -> Result<()> {
+    if output == OutputForm::Json {
         return print_json(&rows);
     }
     let wide = table::width("OWNER", rows.iter().map(|row| &*row.owner));
@@ -205,8 +205,8 @@ fn cost(price: &PriceColumns) -> String {
     }
 }
 
-fn show_programs(rows: &[ProgramRow], output: Output) -> Result<()> {
-    if output == Output::Json {
+fn show_programs(rows: &[ProgramRow], output: OutputForm) -> Result<()> {
+    if output == OutputForm::Json {
         return print_json(&rows);
     }
     let owners = table::width("OWNER", rows.iter().map(|row| &*row.owner));
@@ -231,8 +231,8 @@ fn show_programs(rows: &[ProgramRow], output: Output) -> Result<()> {
     print(&text)
 }
 
-fn show_maps(rows: &[MapRow], output: Output) -> Result<()> {
-    if output == Output::Json {
+fn show_maps(rows: &[MapRow], output: OutputForm) -> Result<()> {
+    if output == OutputForm::Json {
         return print_json(&rows);
     }
     let owners = table::width("OWNER", rows.iter().map(|row| &*row.owner));

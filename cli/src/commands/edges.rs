@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::figures::{Figures, View};
+use super::figures::{Figures, ReportView};
 
 /// Shows which workload calls which, with rates, latency and the identities that both prove
 ///
@@ -20,5 +20,5 @@ pub(crate) struct Edges {
 }
 
 pub(crate) fn run(edges: &Edges) -> Result<bool> {
-    edges.figures.run(View::Edges)
+    edges.figures.run(ReportView::Edges)
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_analysis::{Explanation, Mesh, Question};
-use leno_observe::ejected::Ejected;
-use leno_operate::{ClusterObjects, Ejections, Extent, PodName, Target};
+use leno_analysis::{ExplainQuestion, Explanation, MeshModel};
+use leno_observe::ejected::EjectedEndpoint;
+use leno_operate::{ClusterObjects, ClusterTarget, Ejections, ObjectExtent, PodName};
 
-use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, print_json};
 
 /// Says what becomes of a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
@@ -49,7 +49,7 @@ pub(crate) struct Explain {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 
     /// The request: [METHOD] URL [-H 'name: value']...
     #[arg(last = true, required = true, value_name = "REQUEST")]
@@ -58,7 +58,7 @@ pub(crate) struct Explain {
 
 pub(crate) fn run(explain: &Explain) -> Result<bool> {
     let question =
-        Question::parse(explain.namespace.as_deref(), &explain.client, &explain.request)?;
+        ExplainQuestion::parse(explain.namespace.as_deref(), &explain.client, &explain.request)?;
     let explanation = match explain.files.as_slice() {
         [] => match explain.mesh.choose()? {
             ChosenMesh::Machine(name) => of_machine(&name, &question)?,
@@ -69,7 +69,7 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
             leno_local::analysis::of_files(files, ranges)?.explain(&question)?
         }
     };
-    if explain.output == Output::Json {
+    if explain.output == OutputForm::Json {
         print_json(&explanation)?;
     } else {
         print(&text::text(&explanation))?;
@@ -78,7 +78,7 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
 }
 
 /// By the state of the control plane, and what the client's proxies eject now.
-fn of_machine(name: &str, question: &Question) -> Result<Explanation> {
+fn of_machine(name: &str, question: &ExplainQuestion) -> Result<Explanation> {
     let mut explanation = leno_local::analysis::running(name)?.explain(question)?;
     let (namespace, workload) = (&explanation.client.namespace, &explanation.client.workload);
     let ejected =
@@ -87,14 +87,18 @@ fn of_machine(name: &str, question: &Question) -> Result<Explanation> {
     Ok(explanation)
 }
 
-fn eject(explanation: &mut Explanation, ejected: &[Ejected]) {
+fn eject(explanation: &mut Explanation, ejected: &[EjectedEndpoint]) {
     for one in ejected {
         explanation.eject((&one.server_namespace, &one.service), &one.server, &one.reason);
     }
 }
 
 /// By the objects that the control plane follows, and what the client's proxies eject now.
-fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result<Explanation> {
+fn of_cluster(
+    explain: &Explain,
+    target: &ClusterTarget,
+    question: &ExplainQuestion,
+) -> Result<Explanation> {
     let namespace = explain.namespace.as_deref();
     let (mesh, ignored, gaps) = cluster(namespace, target, &explain.mesh.system_namespace)?;
     let mut explanation = mesh.explain(question)?;
@@ -116,12 +120,12 @@ fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result
 /// The mesh of a cluster, the objects that cannot be read, and what could not be asked for.
 pub(super) fn cluster(
     namespace: Option<&str>,
-    target: &Target,
+    target: &ClusterTarget,
     system_namespace: &str,
-) -> Result<(Mesh, Vec<String>, Vec<String>)> {
+) -> Result<(MeshModel, Vec<String>, Vec<String>)> {
     let extent = match namespace {
-        Some(namespace) => Extent::AtLeast(namespace.to_owned()),
-        None => Extent::Cluster,
+        Some(namespace) => ObjectExtent::AtLeast(namespace.to_owned()),
+        None => ObjectExtent::Cluster,
     };
     let known = block_on(async {
         let client = leno_operate::connect(target).await?;
@@ -131,6 +135,6 @@ pub(super) fn cluster(
     })?;
     let ignored = known.read.unread.iter().map(|one| format!("{}: {}", one.key, one.reason));
     let ignored: Vec<String> = ignored.collect();
-    let mesh = Mesh::told(known.settings, known.read.objects).owned(known.read.owners);
+    let mesh = MeshModel::told(known.settings, known.read.objects).owned(known.read.owners);
     Ok((mesh, ignored, known.gaps))
 }

@@ -8,12 +8,12 @@ use clap::{Args, ValueEnum};
 use leno_dashboard::api::{Routes, Topology};
 use leno_dashboard::series::MAX_SERIES;
 use leno_local::layout::Layout;
-use leno_local::status::Status;
-use leno_observe::stat::{Report, Scrape};
+use leno_local::status::MeshStatus;
+use leno_observe::stat::{Scrape, StatReport};
 use serde_json::json;
 
 use super::history::MeshHistory;
-use super::order::Order;
+use super::order::RowOrder;
 use super::recorded::{PrometheusUrl, Recorded};
 use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
 use leno_console::{duration, within};
@@ -53,7 +53,7 @@ pub(crate) struct Figures {
     watch: bool,
 
     #[command(flatten)]
-    order: Order,
+    order: RowOrder,
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
@@ -74,7 +74,7 @@ enum Form {
 
 /// What is shown of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum View {
+pub(crate) enum ReportView {
     /// Workloads and edges.
     Mesh,
     Edges,
@@ -93,8 +93,8 @@ pub(crate) fn since(text: &str) -> Result<Duration, String> {
 
 impl Figures {
     /// Shows what is wanted until it ends.
-    pub(crate) fn run(&self, view: View) -> Result<bool> {
-        let shown = |report: Report| {
+    pub(crate) fn run(&self, view: ReportView) -> Result<bool> {
+        let shown = |report: StatReport| {
             let report = self.order.of(report);
             if self.watch && self.output != Form::Json && std::io::stdout().is_terminal() {
                 super::print_raw(HOME_AND_CLEAR)?;
@@ -124,7 +124,7 @@ impl Figures {
             }
             return Ok(true);
         }
-        let wanted = Wanted {
+        let wanted = ReportRequest {
             mesh: &self.mesh,
             namespace: self.namespace.as_deref(),
             window: self.window,
@@ -136,10 +136,10 @@ impl Figures {
     }
 }
 
-impl View {
-    fn show(self, report: &Report, form: Form) -> Result<()> {
+impl ReportView {
+    fn show(self, report: &StatReport, form: Form) -> Result<()> {
         if form == Form::Json {
-            let Report { mesh, window_s, edges, routes, silent, .. } = report;
+            let StatReport { mesh, window_s, edges, routes, silent, .. } = report;
             return match self {
                 Self::Mesh => print_json(report),
                 Self::Edges => print_json(
@@ -168,12 +168,12 @@ impl View {
     }
 }
 
-fn nothing(report: &Report, what: &str) -> String {
+fn nothing(report: &StatReport, what: &str) -> String {
     format!("{what} in {:.1} s\n", report.window_s)
 }
 
 /// Workloads and edges, and what success rates do not show.
-fn mesh(report: &Report, is_wide: bool) -> String {
+fn mesh(report: &StatReport, is_wide: bool) -> String {
     let mut text = table::workloads(report, is_wide);
     text += "\n";
     text += &match report.edges.is_empty() {
@@ -198,23 +198,27 @@ fn mesh(report: &Report, is_wide: bool) -> String {
 ///
 /// # Errors
 /// If the observer of the mesh does not answer.
-async fn before_now(history: &MeshHistory, view: View, since: Duration) -> Result<(Report, u64)> {
+async fn before_now(
+    history: &MeshHistory,
+    view: ReportView,
+    since: Duration,
+) -> Result<(StatReport, u64)> {
     let window = since.as_millis();
     let (report, left_out) = match view {
-        View::Mesh | View::Edges => {
+        ReportView::Mesh | ReportView::Edges => {
             let target = format!("/api/v1/topology?window={window}");
             let topology = history.ask::<Topology>(&target).await?;
             let left_out = topology.left_out;
             (past::report(topology), left_out)
         }
-        View::Routes => {
+        ReportView::Routes => {
             let target = format!("/api/v1/routes?window={window}");
             let routes = history.ask::<Routes>(&target).await?;
             let left_out = routes.left_out;
             (past::routes(routes), left_out)
         }
     };
-    Ok((Report { mesh: history.name(report.mesh.clone()), ..report }, left_out))
+    Ok((StatReport { mesh: history.name(report.mesh.clone()), ..report }, left_out))
 }
 
 /// The paths of a mesh of this machine that has this namespace.
@@ -224,12 +228,12 @@ fn of_machine(mesh: &str, namespace: Option<&str>) -> Result<Layout> {
     }
     let layout = Layout::new(mesh)?;
     if let Some(namespace) = namespace {
-        Status::read(&layout)?.has_namespace(namespace)?;
+        MeshStatus::read(&layout)?.has_namespace(namespace)?;
     }
     Ok(layout)
 }
 
-fn of_namespace(report: Report, namespace: Option<&str>) -> Report {
+fn of_namespace(report: StatReport, namespace: Option<&str>) -> StatReport {
     match namespace {
         Some(namespace) => report.of_namespace(namespace),
         None => report,
@@ -238,7 +242,7 @@ fn of_namespace(report: Report, namespace: Option<&str>) -> Report {
 
 /// Reports that are wanted: of which mesh, and how long each looks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ReportRequest<'a> {
     pub(crate) mesh: &'a AnyMesh,
     /// What concerns this namespace only.
     pub(crate) namespace: Option<&'a str>,
@@ -254,8 +258,8 @@ pub(crate) struct Wanted<'a> {
 /// # Errors
 /// If there is no such mesh, or `shown` fails.
 pub(crate) async fn reports(
-    wanted: &Wanted<'_>,
-    mut shown: impl FnMut(Report) -> Result<()>,
+    wanted: &ReportRequest<'_>,
+    mut shown: impl FnMut(StatReport) -> Result<()>,
 ) -> Result<()> {
     let namespace = wanted.namespace;
     if let Some(url) = wanted.prometheus {
@@ -287,16 +291,16 @@ pub(crate) async fn reports(
 }
 
 /// A cluster may run much that is none of the mesh's.
-fn meshed(mut report: Report) -> Report {
+fn meshed(mut report: StatReport) -> StatReport {
     report.workloads.retain(|workload| workload.meshed);
     report
 }
 
 async fn follow(
-    wanted: &Wanted<'_>,
+    wanted: &ReportRequest<'_>,
     take: impl AsyncFn(Option<&Scrape>) -> Result<Scrape>,
-    of: impl Fn(Report) -> Report,
-    mut shown: impl FnMut(Report) -> Result<()>,
+    of: impl Fn(StatReport) -> StatReport,
+    mut shown: impl FnMut(StatReport) -> Result<()>,
 ) -> Result<()> {
     // A proxy that does not answer makes the first round longer, but not the window.
     let mut end = Instant::now() + wanted.window;

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use leno_flows::{Change, Connection, Events, Peer, View};
+use leno_flows::{ConnectionChange, FlowConnection, FlowEvents, FlowPeer, FlowView};
 use leno_local::layout::Layout;
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, MeshStatus};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{NodeOfCluster, Output, RunningMesh, block_on, print, print_json, print_raw, table};
+use super::{
+    NodeOfCluster, OutputForm, RunningMesh, block_on, print, print_json, print_raw, table,
+};
 
 /// How often changes are fetched: the kernel wakes no reader, since that would cost each connection more than
 /// its accounting.
@@ -90,7 +92,7 @@ pub(crate) struct Flows {
 
     /// The form of output; with --follow, JSON is an object on each line
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// The states of a connection.
@@ -145,12 +147,12 @@ struct LostChanges {
 }
 
 /// The flows of a mesh that runs.
-pub(crate) fn view(mesh: &RunningMesh) -> Result<View> {
+pub(crate) fn view(mesh: &RunningMesh) -> Result<FlowView> {
     open(&Layout::new(&mesh.name()?)?)
 }
 
-fn open(layout: &Layout) -> Result<View> {
-    let view = View::open(&layout.flows()).context("cannot read the flows")?;
+fn open(layout: &Layout) -> Result<FlowView> {
+    let view = FlowView::open(&layout.flows()).context("cannot read the flows")?;
     let Some(view) = view else {
         bail!(
             "mesh {} does not account for flows: `leno logs` has the reason, in its first lines",
@@ -163,7 +165,7 @@ fn open(layout: &Layout) -> Result<View> {
 /// A page of flows of a node's agent.
 #[derive(Deserialize)]
 struct NodePage {
-    flows: Vec<Connection>,
+    flows: Vec<FlowConnection>,
     /// Flows that the table lacks because it was full.
     missing: u64,
     /// Flows that the page lacks because there are too many.
@@ -178,7 +180,7 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
     }
-    check_names(flows, &Status::read(&layout)?)?;
+    check_names(flows, &MeshStatus::read(&layout)?)?;
     let view = open(&layout)?;
     if flows.follow {
         return block_on(follow(flows, &view));
@@ -222,9 +224,9 @@ fn of_node(flows: &Flows) -> Result<()> {
     Ok(())
 }
 
-fn show(flows: &Flows, mut all: Vec<Connection>, missing: u64) -> Result<()> {
+fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()> {
     all.retain(|one| flows.wants(one));
-    if flows.output == Output::Json {
+    if flows.output == OutputForm::Json {
         print_json(&all)?;
     } else {
         print(&text(&all))?;
@@ -239,7 +241,7 @@ fn show(flows: &Flows, mut all: Vec<Connection>, missing: u64) -> Result<()> {
 }
 
 /// Checks that the mesh has what is asked for by name.
-fn check_names(flows: &Flows, status: &Status) -> Result<()> {
+fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
     if let Some(namespace) = &flows.namespace {
         status.has_namespace(namespace)?;
     }
@@ -274,7 +276,7 @@ fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
 }
 
 /// Prints changes until a signal. The reader's end then has the kernel write no more of them.
-async fn follow(flows: &Flows, view: &View) -> Result<bool> {
+async fn follow(flows: &Flows, view: &FlowView) -> Result<bool> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut events = view.follow()?;
     let mut lost = 0;
@@ -288,9 +290,9 @@ async fn follow(flows: &Flows, view: &View) -> Result<bool> {
     }
 }
 
-fn print_changes(flows: &Flows, events: &mut Events<'_>, lost: &mut u64) -> Result<()> {
+fn print_changes(flows: &Flows, events: &mut FlowEvents<'_>, lost: &mut u64) -> Result<()> {
     let changes = events.take()?;
-    let json = flows.output == Output::Json;
+    let json = flows.output == OutputForm::Json;
     let mut text = String::new();
     for change in changes.iter().filter(|change| flows.wants(&change.connection)) {
         text += &if json { serde_json::to_string(change)? } else { event(change) };
@@ -326,22 +328,22 @@ impl Flows {
     }
 
     /// Whether the two ends are asked for.
-    fn wants_ends(&self, (namespace, workload): (&str, &str), peer: &Peer) -> bool {
+    fn wants_ends(&self, (namespace, workload): (&str, &str), peer: &FlowPeer) -> bool {
         let is = |wanted: &Option<String>, namespace: &str, workload: &str| {
             wanted.as_deref().is_none_or(|wanted| names(wanted, namespace, workload))
         };
         let is_peer = match peer {
-            Peer::Workload { namespace, workload } => is(&self.peer, namespace, workload),
-            Peer::Itself => is(&self.peer, "", "itself"),
-            Peer::ControlPlane => is(&self.peer, "", "control-plane"),
-            Peer::Outside => is(&self.peer, "", "outside"),
+            FlowPeer::Workload { namespace, workload } => is(&self.peer, namespace, workload),
+            FlowPeer::Itself => is(&self.peer, "", "itself"),
+            FlowPeer::ControlPlane => is(&self.peer, "", "control-plane"),
+            FlowPeer::Outside => is(&self.peer, "", "outside"),
         };
         is_peer
             && is(&self.workload, namespace, workload)
             && self.namespace.as_ref().is_none_or(|wanted| *wanted == namespace)
     }
 
-    fn wants(&self, one: &Connection) -> bool {
+    fn wants(&self, one: &FlowConnection) -> bool {
         let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
         self.wants_ends((&one.namespace, &one.workload), &one.peer)
             && (self.state.is_empty() || self.state.iter().any(|state| state.name() == one.state))
@@ -395,7 +397,7 @@ impl Protocol {
     }
 }
 
-fn text(all: &[Connection]) -> String {
+fn text(all: &[FlowConnection]) -> String {
     let rows: Vec<[String; 4]> = all
         .iter()
         .map(|one| [owner(one), one.local.to_string(), one.remote.to_string(), peer(&one.peer)])
@@ -443,7 +445,7 @@ fn text(all: &[Connection]) -> String {
 }
 
 /// One change, as `conntrack -E` prints it.
-fn event(change: &Change) -> String {
+fn event(change: &ConnectionChange) -> String {
     let one = &change.connection;
     format!(
         "{}.{:03} {:<13} {:<6} {:<6} {:<11} {} {} -> {} ({}) sent {} received {} retransmits {} rtt {} ms",
@@ -465,7 +467,7 @@ fn event(change: &Change) -> String {
 }
 
 /// How a connection ended says more than that it did.
-fn shown_state(one: &Connection) -> &'static str {
+fn shown_state(one: &FlowConnection) -> &'static str {
     match one.end {
         "open" => one.state,
         "closed_local" => "closed",
@@ -477,18 +479,18 @@ fn shown_state(one: &Connection) -> &'static str {
     }
 }
 
-fn owner(one: &Connection) -> String {
+fn owner(one: &FlowConnection) -> String {
     format!("{}/{}", one.namespace, one.workload)
 }
 
-fn peer(peer: &Peer) -> String {
+fn peer(peer: &FlowPeer) -> String {
     match peer {
         // Those for which there was no room (`other`) have no namespace.
-        Peer::Workload { namespace, workload } if namespace.is_empty() => workload.clone(),
-        Peer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
-        Peer::Itself => "itself".to_owned(),
-        Peer::ControlPlane => "control-plane".to_owned(),
-        Peer::Outside => "outside".to_owned(),
+        FlowPeer::Workload { namespace, workload } if namespace.is_empty() => workload.clone(),
+        FlowPeer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
+        FlowPeer::Itself => "itself".to_owned(),
+        FlowPeer::ControlPlane => "control-plane".to_owned(),
+        FlowPeer::Outside => "outside".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use serde::de::DeserializeOwned;
 
 use super::{AnyMesh, ChosenMesh};
@@ -11,7 +11,7 @@ use super::{AnyMesh, ChosenMesh};
 pub(crate) enum MeshHistory {
     Machine(Layout),
     Cluster {
-        history: Box<leno_operate::History>,
+        history: Box<leno_operate::ClusterHistory>,
         /// What the mesh is called: the context.
         name: String,
     },
@@ -28,7 +28,8 @@ impl MeshHistory {
                 Self::Machine(Layout::new(&name)?)
             }
             ChosenMesh::Cluster(target) => {
-                let history = leno_operate::History::new(&target, &mesh.system_namespace).await?;
+                let history =
+                    leno_operate::ClusterHistory::new(&target, &mesh.system_namespace).await?;
                 Self::Cluster { history: Box::new(history), name: target.name() }
             }
         })
@@ -37,7 +38,7 @@ impl MeshHistory {
     /// Checks that a namespace exists, and that the user may see it.
     pub(crate) async fn has_namespace(&self, namespace: &str) -> Result<()> {
         match self {
-            Self::Machine(layout) => Status::read(layout)?.has_namespace(namespace)?,
+            Self::Machine(layout) => MeshStatus::read(layout)?.has_namespace(namespace)?,
             Self::Cluster { history, .. } => history.may_see(namespace).await?,
         }
         Ok(())

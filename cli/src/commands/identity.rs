@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use leno_identity::report::IdentityReport;
-use leno_identity::{Request, Verb};
+use leno_identity::{OperatorRequest, OperatorVerb};
 use leno_kube::Client;
 use leno_local::identity;
 use leno_local::layout::Layout;
 use leno_types::TrustDomain;
 use tokio::time::sleep;
 
-use super::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
 /// How often it is looked whether a request was obeyed, or how far a rotation is.
 const POLL: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ pub(crate) struct Identity {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,8 +105,8 @@ pub(crate) fn run(identity: &Identity) -> Result<bool> {
 async fn show(identity: &Identity) -> Result<bool> {
     let report = Authority::of(&identity.mesh).await?.report().await?;
     match identity.output {
-        Output::Json => print_json(&report)?,
-        Output::Table => print(&text::page(&report, text::now()))?,
+        OutputForm::Json => print_json(&report)?,
+        OutputForm::Table => print(&text::page(&report, text::now()))?,
     }
     Ok(true)
 }
@@ -117,7 +117,7 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
     let (namespace, name) = account.context("use NAMESPACE/NAME, for example shop/web")?;
     let domain = TrustDomain::new(&authority.report().await?.trust_domain)?;
     let identity = leno_types::Identity::new(domain, namespace, name)?;
-    let request = authority.ask(Verb::Revoke(identity.to_string())).await?;
+    let request = authority.ask(OperatorVerb::Revoke(identity.to_string())).await?;
     authority.obeyed(&request).await?;
     print(&format!("certificates of {identity} that were issued so far are revoked\n"))?;
     if let Authority::Machine(layout) = &authority {
@@ -142,7 +142,7 @@ fn unknown(layout: &Layout, account: &str) {
 
 async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
     let authority = Authority::of(&rotate.mesh).await?;
-    let verb = if rotate.abort { Verb::Abort } else { Verb::Begin };
+    let verb = if rotate.abort { OperatorVerb::Abort } else { OperatorVerb::Begin };
     let begun = Instant::now();
     let request = authority.ask(verb).await?;
     let mut report = authority.obeyed(&request).await?;
@@ -184,11 +184,12 @@ impl Authority {
         })
     }
 
-    async fn ask(&self, verb: Verb) -> Result<Request> {
+    async fn ask(&self, verb: OperatorVerb) -> Result<OperatorRequest> {
         match self {
             Self::Machine(layout) => Ok(identity::ask(layout, verb)?),
             Self::Cluster { client, namespace } => {
-                let request = Request::new(verb).context("the system provides no random bytes")?;
+                let request =
+                    OperatorRequest::new(verb).context("the system provides no random bytes")?;
                 leno_operate::identity::ask(client, namespace, &request).await?;
                 Ok(request)
             }
@@ -196,7 +197,7 @@ impl Authority {
     }
 
     /// Waits until a request was obeyed or refused.
-    async fn obeyed(&self, request: &Request) -> Result<IdentityReport> {
+    async fn obeyed(&self, request: &OperatorRequest) -> Result<IdentityReport> {
         let begun = Instant::now();
         loop {
             let last = match self.report().await {

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
-    DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, ProxiesOfNamespace, Report, Settings,
-    Shape, Value, inject_document, rewrite, uninject_document,
+    ContainerShape, DEFAULT_CONTROL, InjectionOutcome, InjectionReport, InjectionSettings,
+    JsonValue, ManifestFormat, PodContext, ProxiesOfNamespace, inject_document, rewrite,
+    uninject_document,
 };
 use leno_charts::NAMESPACE;
 use leno_resources::CAPTURE_ANNOTATION;
@@ -150,14 +151,14 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    fn enclosing(&self, namespace: Option<&str>) -> Enclosing {
+    fn enclosing(&self, namespace: Option<&str>) -> PodContext {
         let namespace = namespace.or(self.default_namespace.as_deref());
         let settings = namespace.and_then(|name| self.settings.get(name));
         let capture = settings.and_then(|settings| settings.get(CAPTURE_ANNOTATION));
-        Enclosing {
+        PodContext {
             capture: self.capture.as_ref().or(capture).cloned(),
             proxies: settings.map(ProxiesOfNamespace::new).unwrap_or_default(),
-            ..Enclosing::default()
+            ..PodContext::default()
         }
     }
 
@@ -177,18 +178,18 @@ impl Namespaces {
 }
 
 /// The labels and annotations of a namespace of a manifest, where the object is one. A label wins.
-fn of_namespace(object: &Value) -> Option<(String, BTreeMap<String, String>)> {
+fn of_namespace(object: &JsonValue) -> Option<(String, BTreeMap<String, String>)> {
     object.get("kind").filter(|kind| kind.text() == Some("Namespace"))?;
     let name = object.at(&["metadata", "name"])?.text()?;
-    let fields = |map| object.at(&["metadata", map]).map_or(&[][..], Value::fields);
-    let text = |(key, value): &(String, Value)| Some((key.clone(), value.text()?.to_owned()));
+    let fields = |map| object.at(&["metadata", map]).map_or(&[][..], JsonValue::fields);
+    let text = |(key, value): &(String, JsonValue)| Some((key.clone(), value.text()?.to_owned()));
     let settings = fields("annotations").iter().chain(fields("labels")).filter_map(text);
     Some((name.to_owned(), settings.collect()))
 }
 
 impl Inject {
     /// What is given, else what the cluster has, else the defaults.
-    fn told(&self) -> Result<(Settings, Namespaces)> {
+    fn told(&self) -> Result<(InjectionSettings, Namespaces)> {
         let (mut settings, mut namespaces) = match self.cluster || self.which.is_named() {
             true => self.of_cluster()?,
             false => Default::default(),
@@ -212,14 +213,14 @@ impl Inject {
         }
         if let Some(shape) = self.shape {
             settings.shape = match shape {
-                ShapeName::Sidecar => Shape::Sidecar,
-                ShapeName::Container => Shape::Container,
+                ShapeName::Sidecar => ContainerShape::Sidecar,
+                ShapeName::Container => ContainerShape::Container,
             };
         }
         Ok((settings, namespaces))
     }
 
-    fn of_cluster(&self) -> Result<(Settings, Namespaces)> {
+    fn of_cluster(&self) -> Result<(InjectionSettings, Namespaces)> {
         let system = &self.system_namespace;
         let (there, namespaces) = block_on(async {
             let client = leno_operate::connect(&self.which.target()).await?;
@@ -249,7 +250,7 @@ impl Inject {
         } else {
             None
         };
-        let settings = Settings {
+        let settings = InjectionSettings {
             image: told.image_named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
             pull_secrets: told.image.pull_secrets.into_iter().map(|one| one.name).collect(),
@@ -269,11 +270,11 @@ impl Inject {
             workload_api: workload_api.map(|text| text.parse()).transpose()?,
             pod_certificates,
             shape: match told.proxy.shape {
-                leno_charts::Shape::Sidecar => Shape::Sidecar,
-                leno_charts::Shape::Container => Shape::Container,
+                leno_charts::Shape::Sidecar => ContainerShape::Sidecar,
+                leno_charts::Shape::Container => ContainerShape::Container,
             },
             pre_stop_sleep: told.proxy.pre_stop_sleep,
-            ..Settings::default()
+            ..InjectionSettings::default()
         };
         Ok((settings, namespaces))
     }
@@ -285,12 +286,12 @@ impl Text {
         &self,
         text: &str,
         done: &str,
-        work: impl Fn(&mut Value) -> Vec<Report>,
+        work: impl Fn(&mut JsonValue) -> Vec<InjectionReport>,
     ) -> Result<bool> {
         let name = self.name();
         let wanted = self.output.map(|form| match form {
-            Form::Yaml => Format::Yaml,
-            Form::Json => Format::Json,
+            Form::Yaml => ManifestFormat::Yaml,
+            Form::Json => ManifestFormat::Json,
         });
         let mut reports = Vec::new();
         let rewritten = rewrite(text, wanted, |document| {
@@ -304,7 +305,7 @@ impl Text {
         if reports.is_empty() {
             eprintln!("{name}: nothing in it makes pods");
         }
-        for Report { object, said } in &reports {
+        for InjectionReport { object, said } in &reports {
             match said {
                 InjectionOutcome::Changed => eprintln!("{object}: {done}"),
                 InjectionOutcome::Skipped(reason) => eprintln!("{object}: left as it is: {reason}"),

@@ -2,12 +2,12 @@
 
 /// Lines behind labels that stand in a column; a label that repeats the one before is left out.
 #[derive(Default)]
-pub(crate) struct Lines {
+pub(crate) struct LabelledLines {
     pub(crate) text: String,
     last: String,
 }
 
-impl Lines {
+impl LabelledLines {
     /// Adds a text of one line or several.
     pub(crate) fn add(&mut self, label: &str, text: &str) {
         let shown = if label == self.last { "" } else { label };

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::log::{Dropped, Entry, OWN_NAMES, Reader};
+use leno_local::log::{DroppedLines, LogEntry, LogReader, OWN_NAMES};
 use leno_local::output::LENO;
 use leno_local::record;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 use super::{RunningMesh, escaped};
 
@@ -61,13 +61,13 @@ fn lines(text: &str) -> Result<usize, String> {
 
 pub(crate) fn run(logs: &Logs) -> Result<bool> {
     let layout = Layout::new(&logs.mesh.name()?)?;
-    let status = Status::read(&layout)?;
+    let status = MeshStatus::read(&layout)?;
     let wanted = wanted(logs, &status)?;
     let labelled = wanted.as_ref().is_none_or(|wanted| wanted.len() > 1);
-    let fits = |entry: &Entry| wanted.as_ref().is_none_or(|wanted| wanted.contains(&entry.name));
+    let fits = |entry: &LogEntry| wanted.as_ref().is_none_or(|wanted| wanted.contains(&entry.name));
     // A file or a pipe gets what the workloads have printed, byte for byte.
     let is_terminal = io::stdout().is_terminal();
-    let show = |entry: &Entry| -> Result<bool> {
+    let show = |entry: &LogEntry| -> Result<bool> {
         let mut line = Vec::new();
         if logs.timestamps {
             write!(line, "{} ", entry.at)?;
@@ -86,11 +86,11 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
             other => other.map(|()| true).context("cannot write to standard output"),
         }
     };
-    let mut reader = Reader::new(layout.log());
-    let more = |reader: &mut Reader| {
+    let mut reader = LogReader::new(layout.log());
+    let more = |reader: &mut LogReader| {
         reader.more().with_context(|| format!("cannot read {}", layout.log().display()))
     };
-    let mut entries: VecDeque<Entry> = more(&mut reader)?.into_iter().filter(fits).collect();
+    let mut entries: VecDeque<LogEntry> = more(&mut reader)?.into_iter().filter(fits).collect();
     let dropped = of_wanted(reader.dropped(), wanted.as_deref());
     match logs.tail {
         Some(tail) if tail <= entries.len() => drop(entries.drain(..entries.len() - tail)),
@@ -116,7 +116,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
 }
 
 /// How many of the lines that were dropped may have been among the wanted ones.
-fn of_wanted(dropped: Dropped, wanted: Option<&[String]>) -> u64 {
+fn of_wanted(dropped: DroppedLines, wanted: Option<&[String]>) -> u64 {
     let (mut own, mut others) = (wanted.is_none(), wanted.is_none());
     for name in wanted.unwrap_or_default() {
         own |= name == LENO;
@@ -132,7 +132,7 @@ fn complain_of(dropped: u64) {
 }
 
 /// The names in the log that are meant; `None` for all.
-fn wanted(logs: &Logs, status: &Status) -> Result<Option<Vec<String>>> {
+fn wanted(logs: &Logs, status: &MeshStatus) -> Result<Option<Vec<String>>> {
     if logs.workloads.is_empty() && logs.namespace.is_none() && !logs.proxy {
         return Ok(None);
     }

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use leno_local::forward;
 use leno_local::layout::Layout;
-use leno_local::status::{InstanceStatus, Status};
-use leno_supervise::Credentials;
+use leno_local::status::{InstanceStatus, MeshStatus};
+use leno_supervise::ProcessCredentials;
 
 use super::{RunningMesh, block_on, port_forward, print};
 
@@ -59,7 +59,7 @@ fn path(text: &str) -> Result<String, String> {
 
 pub(crate) fn run(open: &Open) -> Result<bool> {
     let layout = Layout::new(&open.mesh.name()?)?;
-    let status = Status::read(&layout)?;
+    let status = MeshStatus::read(&layout)?;
     let instance = status.find(open.namespace.as_deref(), &open.workload)?;
     match access(instance, open.port)? {
         Access::Published(address) => {
@@ -127,7 +127,7 @@ fn show(open: &Open, address: SocketAddr) -> Result<()> {
 fn browse(url: &str) -> Result<()> {
     let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
     let program = program.unwrap_or_else(|| "xdg-open".into());
-    let user = Credentials::invoking();
+    let user = ProcessCredentials::invoking();
     let mut browser = Command::new(&program);
     browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     browser.envs(user.environment());

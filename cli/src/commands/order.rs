@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 
 use clap::{Args, ValueEnum};
-use leno_observe::stat::{Report, Signals};
+use leno_observe::stat::{GoldenSignals, StatReport};
 
 /// Which rows, and the first of them.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Order {
+pub(crate) struct RowOrder {
     /// The figure that rows are sorted by, the worst or the most first
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Sort,
@@ -37,9 +37,9 @@ pub(crate) enum Sort {
     Bytes,
 }
 
-impl Order {
+impl RowOrder {
     /// The rows of a report that are shown, in their order.
-    pub(crate) fn of(&self, mut report: Report) -> Report {
+    pub(crate) fn of(&self, mut report: StatReport) -> StatReport {
         if let Some(part) = self.filter.as_deref().filter(|part| !part.is_empty()) {
             let has = |namespace: &str, name: &str| format!("{namespace}/{name}").contains(part);
             report
@@ -76,7 +76,7 @@ impl Sort {
         }
     }
 
-    fn compare(self, a: &Signals, b: &Signals) -> Ordering {
+    fn compare(self, a: &GoldenSignals, b: &GoldenSignals) -> Ordering {
         let most = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
         match self {
             Self::Name => Ordering::Equal,
@@ -94,16 +94,16 @@ impl Sort {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{EdgeReport, Latency, RouteReport};
+    use leno_observe::stat::{EdgeReport, LatencyQuantiles, RouteReport};
 
     use super::*;
 
-    fn signals(requests_per_s: f64, p99: Option<f64>, success_rate: Option<f64>) -> Signals {
-        let latency_ms = Latency { p99, ..Latency::default() };
-        Signals { success_rate, requests_per_s, latency_ms, ..Signals::default() }
+    fn signals(requests_per_s: f64, p99: Option<f64>, success_rate: Option<f64>) -> GoldenSignals {
+        let latency_ms = LatencyQuantiles { p99, ..LatencyQuantiles::default() };
+        GoldenSignals { success_rate, requests_per_s, latency_ms, ..GoldenSignals::default() }
     }
 
-    fn report() -> Report {
+    fn report() -> StatReport {
         let edge = |server: &str, rate, p99, success_rate| EdgeReport {
             client_namespace: "shop".to_owned(),
             client: "web".to_owned(),
@@ -113,7 +113,7 @@ mod tests {
             server_identity: None,
             signals: signals(rate, p99, success_rate),
         };
-        Report {
+        StatReport {
             mesh: "default".to_owned(),
             window_s: 1.0,
             workloads: Vec::new(),
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn rows_are_sorted_by_the_worst_or_the_most_and_left_out_by_name() {
         let servers = |sort, filter: Option<&str>| -> Vec<String> {
-            let order = Order { sort, filter: filter.map(str::to_owned) };
+            let order = RowOrder { sort, filter: filter.map(str::to_owned) };
             order.of(report()).edges.into_iter().map(|edge| edge.server).collect()
         };
         assert_eq!(servers(Sort::Name, None), ["cart", "db", "users"]);
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(servers(Sort::Name, Some("shop/us")), ["users"]);
         assert_eq!(servers(Sort::Name, Some("web")).len(), 3);
         let routes = |filter: &str| {
-            let order = Order { sort: Sort::Rate, filter: Some(filter.to_owned()) };
+            let order = RowOrder { sort: Sort::Rate, filter: Some(filter.to_owned()) };
             order.of(report()).routes.into_iter().map(|one| one.route).collect::<Vec<_>>()
         };
         assert_eq!(routes("shop/cart"), ["HTTPRoute shop/b", "HTTPRoute shop/a"]);

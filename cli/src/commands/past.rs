@@ -1,12 +1,12 @@
 //! The answers of an observer as reports.
 
 use leno_dashboard::api::{Edge, Mtls, Route, Routes, Signals as Observed, Topology, Workload};
-use leno_observe::stat::{EdgeReport, Report, RouteReport, Signals, WorkloadReport};
+use leno_observe::stat::{EdgeReport, GoldenSignals, RouteReport, StatReport, WorkloadReport};
 
 /// The report of a window of the history.
-pub(crate) fn report(topology: Topology) -> Report {
+pub(crate) fn report(topology: Topology) -> StatReport {
     let seconds = topology.observed_s;
-    Report {
+    StatReport {
         mesh: topology.mesh,
         window_s: topology.observed_s,
         workloads: topology.workloads.into_iter().map(|one| workload(one, seconds)).collect(),
@@ -18,7 +18,7 @@ pub(crate) fn report(topology: Topology) -> Report {
 }
 
 /// The report of the routes in a window of the history.
-pub(crate) fn routes(routes: Routes) -> Report {
+pub(crate) fn routes(routes: Routes) -> StatReport {
     let seconds = routes.observed_s;
     let route = |one: Route| RouteReport {
         namespace: one.namespace,
@@ -27,7 +27,7 @@ pub(crate) fn routes(routes: Routes) -> Report {
         rule: one.rule,
         signals: signals(&one.signals, seconds, None),
     };
-    Report {
+    StatReport {
         mesh: routes.mesh,
         window_s: seconds,
         workloads: Vec::new(),
@@ -64,7 +64,7 @@ fn edge(edge: Edge, seconds: f64) -> EdgeReport {
     }
 }
 
-fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
+fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> GoldenSignals {
     let share = |count: u64| match observed.requests {
         0 => 0.0,
         all => leno_dashboard::tally::float(count) / leno_dashboard::tally::float(all),
@@ -74,7 +74,7 @@ fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
         false => 0.0,
     };
     let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
-    Signals {
+    GoldenSignals {
         success_rate: observed.success_rate,
         requests_per_s: observed.requests_per_s,
         given_up: share(observed.given_up),

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::Result;
 use clap::Args;
 use futures_util::future::join_all;
-use leno_local::forward::{self, Target};
+use leno_local::forward::{self, ForwardTarget};
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 use super::{RunningMesh, block_on, print};
 
@@ -83,10 +83,10 @@ pub(super) fn target(
     namespace: Option<&str>,
     wanted: &str,
     port: u16,
-) -> leno_local::Result<Target> {
-    let status = Status::read(layout)?;
+) -> leno_local::Result<ForwardTarget> {
+    let status = MeshStatus::read(layout)?;
     let instance = status.find(namespace, wanted)?;
-    Ok(Target {
+    Ok(ForwardTarget {
         instance: format!("{}/{}", instance.namespace, instance.name),
         netns: instance.surroundings.netns.clone(),
         addresses: instance.addresses.clone(),

@@ -5,10 +5,10 @@ use clap::Args;
 use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::listening;
-use leno_local::status::{InstanceStatus, ProxyProcess, Schedule, Status};
+use leno_local::status::{InstanceStatus, MeshStatus, ProxyProcess, Schedule};
 use serde::Serialize;
 
-use super::{Output, RunningMesh, print, print_json, table};
+use super::{OutputForm, RunningMesh, print, print_json, table};
 
 /// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
 ///
@@ -26,7 +26,7 @@ pub(crate) struct Ps {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// An instance, for programs.
@@ -64,12 +64,12 @@ struct Proxy<'a> {
 }
 
 pub(crate) fn run(ps: &Ps) -> Result<bool> {
-    let status = Status::read(&Layout::new(&ps.mesh.name()?)?)?;
+    let status = MeshStatus::read(&Layout::new(&ps.mesh.name()?)?)?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
     let instances = status.meant(ps.namespace.as_deref(), None)?;
     let rows: Vec<Row<'_>> = instances.iter().map(|instance| row(instance, now)).collect();
-    if ps.output == Output::Json {
+    if ps.output == OutputForm::Json {
         print_json(&rows)?;
     } else {
         print(&text(&rows, now))?;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use leno_observe::admin::{ANSWER_BOUND, ask};
 use leno_observe::metrics::Sample;
 use leno_observe::prometheus::{queries, samples};
-use leno_observe::stat::{Instance, Report, Scrape};
+use leno_observe::stat::{Scrape, StatInstance, StatReport};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -61,7 +61,7 @@ impl PrometheusUrl {
         mesh: &AnyMesh,
         namespace: Option<&str>,
         window: Duration,
-    ) -> Result<Report> {
+    ) -> Result<StatReport> {
         let (name, instances) = instances(mesh, namespace).await?;
         let mut all = Vec::new();
         for query in queries(window, namespace) {
@@ -89,15 +89,15 @@ impl PrometheusUrl {
 }
 
 /// The name of a mesh, and its instances.
-async fn instances(mesh: &AnyMesh, namespace: Option<&str>) -> Result<(String, Vec<Instance>)> {
+async fn instances(mesh: &AnyMesh, namespace: Option<&str>) -> Result<(String, Vec<StatInstance>)> {
     match mesh.choose()? {
         ChosenMesh::Machine(name) => {
             let layout = Layout::new(&name)?;
-            let status = Status::read(&layout)?;
+            let status = MeshStatus::read(&layout)?;
             if let Some(namespace) = namespace {
                 status.has_namespace(namespace)?;
             }
-            let instance = |one: &leno_local::status::InstanceStatus| Instance {
+            let instance = |one: &leno_local::status::InstanceStatus| StatInstance {
                 namespace: one.namespace.clone(),
                 workload: one.workload.clone(),
                 name: one.name.clone(),

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::orders::{self, Order};
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::orders::{self, MeshOrder};
+use leno_local::status::{InstanceStatus, MeshStatus};
 
 use super::{RunningMesh, block_on, print};
 
@@ -38,7 +38,7 @@ pub(crate) struct Restart {
 
 pub(crate) fn run(restart: &Restart) -> Result<bool> {
     let layout = Layout::new(&restart.mesh.name()?)?;
-    let status = Status::read(&layout)?;
+    let status = MeshStatus::read(&layout)?;
     let mut names = Vec::new();
     for workload in &restart.workloads {
         let meant = status.meant(restart.namespace.as_deref(), Some(workload))?;
@@ -47,14 +47,14 @@ pub(crate) fn run(restart: &Restart) -> Result<bool> {
     names.sort();
     names.dedup();
     let begun = SystemTime::now();
-    block_on(async { Ok(orders::send(&layout, &Order::Restart(names.clone())).await?) })?;
+    block_on(async { Ok(orders::send(&layout, &MeshOrder::Restart(names.clone())).await?) })?;
     let begun_unix_ms = begun.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let begun_unix_ms = i64::try_from(begun_unix_ms).unwrap_or(i64::MAX);
     let again = |one: &InstanceStatus| {
         one.settled() && one.started_unix_ms.is_some_and(|started| started >= begun_unix_ms)
     };
     loop {
-        let status = Status::read(&layout)?;
+        let status = MeshStatus::read(&layout)?;
         let is_meant = |one: &&InstanceStatus| {
             names.iter().any(|(namespace, name)| *namespace == one.namespace && *name == one.name)
         };

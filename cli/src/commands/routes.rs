@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::figures::{Figures, View};
+use super::figures::{Figures, ReportView};
 
 /// Shows the requests to services by the route and the rule that they follow
 ///
@@ -20,5 +20,5 @@ pub(crate) struct Routes {
 }
 
 pub(crate) fn run(routes: &Routes) -> Result<bool> {
-    routes.figures.run(View::Routes)
+    routes.figures.run(ReportView::Routes)
 }

@@ -6,10 +6,10 @@ mod report;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use leno_local::layout::Layout;
-use leno_local::objectives::{self, Objective};
-use leno_local::status::Status;
+use leno_local::objectives::{self, MeshObjective};
+use leno_local::status::MeshStatus;
 
-use super::{Output, RunningMesh, block_on, print, print_json};
+use super::{OutputForm, RunningMesh, block_on, print, print_json};
 use report::Report;
 
 /// Shows the service level objectives of a mesh of `leno up`: what is left of their error budgets, and how fast they are spent
@@ -29,7 +29,7 @@ pub(crate) struct Slo {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,13 +54,13 @@ impl ObjectiveFilter {
     }
 
     /// The objectives with these names, or all.
-    fn find(&self, layout: &Layout, names: &[String]) -> Result<Vec<Objective>> {
+    fn find(&self, layout: &Layout, names: &[String]) -> Result<Vec<MeshObjective>> {
         let found = objectives::running(layout, |one| {
             let is_there = self.namespace.as_ref().is_none_or(|own| one.metadata.namespace == *own);
             is_there && (names.is_empty() || names.contains(&one.metadata.name))
         })?;
         if let Some(namespace) = self.namespace.as_deref().filter(|_| found.is_empty()) {
-            Status::read(layout)?.has_namespace(namespace)?;
+            MeshStatus::read(layout)?.has_namespace(namespace)?;
         }
         for name in names {
             if !found.iter().any(|one| one.object.metadata.name == *name) {
@@ -82,7 +82,7 @@ fn list(slo: &Slo) -> Result<bool> {
     let layout = slo.wanted.layout()?;
     let objectives = slo.wanted.find(&layout, &[])?;
     let reports = block_on(Report::of_all(&layout, &objectives))?;
-    if slo.output == Output::Json {
+    if slo.output == OutputForm::Json {
         print_json(&reports)?;
     } else {
         print(&report::table(&reports))?;

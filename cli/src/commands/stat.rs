@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::figures::{Figures, View};
+use super::figures::{Figures, ReportView};
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
 ///
@@ -20,5 +20,5 @@ pub(crate) struct Stat {
 }
 
 pub(crate) fn run(stat: &Stat) -> Result<bool> {
-    stat.figures.run(View::Mesh)
+    stat.figures.run(ReportView::Mesh)
 }

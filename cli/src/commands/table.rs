@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use leno_observe::stat::{EdgeReport, ProcessReport, Report, Signals, WorkloadReport};
+use leno_observe::stat::{EdgeReport, GoldenSignals, ProcessReport, StatReport, WorkloadReport};
 
-use super::columns::{self, Column, Side};
+use super::columns::{self, Alignment, Column};
 
 /// Narrowest column of a name, so that the live table stands still while edges come.
 const MIN_NAME: usize = 12;
@@ -15,7 +15,7 @@ const MAX_PROCESSES: usize = 4;
 
 /// A line a workload, with a heading. Where proxies run is a column of its own once one of them is in node mode, and in wide
 /// tables, which name the processes.
-pub(crate) fn workloads(report: &Report, is_wide: bool) -> String {
+pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     let all = || report.workloads.iter();
     let has_proxies =
         is_wide || all().flat_map(|one| &one.proxies).any(|proxy| proxy.share.is_some());
@@ -89,7 +89,7 @@ fn of_workload(workload: &WorkloadReport) -> String {
 }
 
 /// A line an edge, with a heading.
-pub(crate) fn edges(report: &Report) -> String {
+pub(crate) fn edges(report: &StatReport) -> String {
     let named: Vec<(String, String)> = report.edges.iter().map(|edge| ends(report, edge)).collect();
     let clients = width("CLIENT", named.iter().map(|(client, _)| client.as_str()));
     let servers = width("SERVER", named.iter().map(|(_, server)| server.as_str()));
@@ -109,27 +109,31 @@ pub(crate) fn edges(report: &Report) -> String {
 
 /// The figures of requests, for the columns of [`figures`].
 const FIGURES: [Column; 4] = [
-    ("SUCCESS", Side::Right),
-    ("REQUESTS/S", Side::Right),
-    ("P50 MS", Side::Right),
-    ("P99 MS", Side::Right),
+    ("SUCCESS", Alignment::Right),
+    ("REQUESTS/S", Alignment::Right),
+    ("P50 MS", Alignment::Right),
+    ("P99 MS", Alignment::Right),
 ];
 /// Those of wide tables, for the columns of [`more_figures`].
 const MORE_FIGURES: [Column; 4] = [
-    ("P95 MS", Side::Right),
-    ("RETRIES/S", Side::Right),
-    ("GIVEN UP", Side::Right),
-    ("DENIED", Side::Right),
+    ("P95 MS", Alignment::Right),
+    ("RETRIES/S", Alignment::Right),
+    ("GIVEN UP", Alignment::Right),
+    ("DENIED", Alignment::Right),
 ];
 const OF_CONNECTIONS: [Column; 3] =
-    [("TCP OPEN", Side::Right), ("TCP/S", Side::Right), ("TCP KIB/S", Side::Right)];
-const FAILED: Column = ("FAILED BY THE MESH", Side::Left);
+    [("TCP OPEN", Alignment::Right), ("TCP/S", Alignment::Right), ("TCP KIB/S", Alignment::Right)];
+const FAILED: Column = ("FAILED BY THE MESH", Alignment::Left);
 
 /// A line an edge, with the identities that client and server prove. Wide ones have all figures.
-pub(crate) fn identified(report: &Report, is_wide: bool) -> String {
-    let mut of = vec![("CLIENT", Side::Left), ("SERVER", Side::Left)];
+pub(crate) fn identified(report: &StatReport, is_wide: bool) -> String {
+    let mut of = vec![("CLIENT", Alignment::Left), ("SERVER", Alignment::Left)];
     of.extend(FIGURES);
-    of.extend([("MTLS", Side::Left), ("CLIENT ID", Side::Left), ("SERVER ID", Side::Left)]);
+    of.extend([
+        ("MTLS", Alignment::Left),
+        ("CLIENT ID", Alignment::Left),
+        ("SERVER ID", Alignment::Left),
+    ]);
     if is_wide {
         of.extend(MORE_FIGURES);
         of.extend(OF_CONNECTIONS);
@@ -160,8 +164,9 @@ pub(crate) fn identified(report: &Report, is_wide: bool) -> String {
 }
 
 /// A line a rule of a route. Wide ones have all figures.
-pub(crate) fn routes(report: &Report, is_wide: bool) -> String {
-    let mut of = vec![("SERVICE", Side::Left), ("ROUTE", Side::Left), ("RULE", Side::Left)];
+pub(crate) fn routes(report: &StatReport, is_wide: bool) -> String {
+    let mut of =
+        vec![("SERVICE", Alignment::Left), ("ROUTE", Alignment::Left), ("RULE", Alignment::Left)];
     of.extend(FIGURES);
     if is_wide {
         of.extend(MORE_FIGURES);
@@ -184,7 +189,7 @@ pub(crate) fn routes(report: &Report, is_wide: bool) -> String {
     columns::lines(&of, &rows.collect::<Vec<_>>())
 }
 
-fn figures(signals: &Signals) -> [String; 4] {
+fn figures(signals: &GoldenSignals) -> [String; 4] {
     [
         signals.success_rate.map_or_else(|| "-".to_owned(), percent),
         format!("{:.1}", signals.requests_per_s),
@@ -193,7 +198,7 @@ fn figures(signals: &Signals) -> [String; 4] {
     ]
 }
 
-fn more_figures(signals: &Signals) -> [String; 4] {
+fn more_figures(signals: &GoldenSignals) -> [String; 4] {
     [
         ms(signals.latency_ms.p95),
         format!("{:.1}", signals.retries_per_s),
@@ -202,7 +207,7 @@ fn more_figures(signals: &Signals) -> [String; 4] {
     ]
 }
 
-const fn encrypted(signals: &Signals) -> &'static str {
+const fn encrypted(signals: &GoldenSignals) -> &'static str {
     match signals.mtls {
         Some(true) => "yes",
         Some(false) => "no",
@@ -211,7 +216,7 @@ const fn encrypted(signals: &Signals) -> &'static str {
 }
 
 /// What the mesh itself failed or refused, by cause.
-fn causes(signals: &Signals) -> String {
+fn causes(signals: &GoldenSignals) -> String {
     let causes = signals.causes.iter().map(|(cause, count)| format!("{count} {cause}"));
     causes.collect::<Vec<String>>().join(", ")
 }
@@ -229,7 +234,7 @@ fn account(identity: &str) -> String {
 }
 
 /// The edges with requests that were not answered, a line each: a success rate does not show them.
-pub(crate) fn unanswered(report: &Report) -> String {
+pub(crate) fn unanswered(report: &StatReport) -> String {
     let mut text = String::new();
     for edge in &report.edges {
         let signals = &edge.signals;
@@ -255,7 +260,7 @@ pub(crate) fn width<'a>(heading: &str, names: impl Iterator<Item = &'a str>) -> 
 }
 
 /// Client and server, with their namespaces where the report has several.
-fn ends(report: &Report, edge: &EdgeReport) -> (String, String) {
+fn ends(report: &StatReport, edge: &EdgeReport) -> (String, String) {
     let workloads = report.workloads.iter().map(|workload| workload.namespace.as_str());
     let namespaces: BTreeSet<&str> = workloads.collect();
     let full = |namespace: &str, name: &str| match namespaces.len() > 1 && !namespace.is_empty() {
@@ -301,12 +306,12 @@ mod tests {
 
     use super::*;
 
-    fn signals() -> Signals {
+    fn signals() -> GoldenSignals {
         let (success_rate, mtls) = (Some(1.0), Some(true));
-        Signals { success_rate, requests_per_s: 7.0, mtls, ..Signals::default() }
+        GoldenSignals { success_rate, requests_per_s: 7.0, mtls, ..GoldenSignals::default() }
     }
 
-    fn report(namespaces: [&str; 2], server: &str) -> Report {
+    fn report(namespaces: [&str; 2], server: &str) -> StatReport {
         let workload = |namespace: &str, name: &str| WorkloadReport {
             namespace: namespace.into(),
             name: name.into(),
@@ -326,7 +331,7 @@ mod tests {
             server_identity: None,
             signals: signals(),
         };
-        Report {
+        StatReport {
             mesh: "default".into(),
             window_s: 1.0,
             workloads: vec![workload(from, "web"), workload(to, server)],
@@ -349,8 +354,9 @@ mod tests {
     #[test]
     fn connections_have_rates_and_what_was_refused_has_its_cause() {
         let mut report = report(["shop", "shop"], "db");
-        let none = Signals { success_rate: None, requests_per_s: 0.0, mtls: None, ..signals() };
-        let opened = Signals {
+        let none =
+            GoldenSignals { success_rate: None, requests_per_s: 0.0, mtls: None, ..signals() };
+        let opened = GoldenSignals {
             tcp_open: 2.0,
             tcp_opened_per_s: 0.5,
             tcp_bytes_per_s: 12_800.0,
@@ -360,7 +366,7 @@ mod tests {
         let causes = [("egress-denied".to_owned(), 3)].into();
         let refused = EdgeReport {
             server: "(outside)".into(),
-            signals: Signals { causes, ..none },
+            signals: GoldenSignals { causes, ..none },
             ..report.edges[0].clone()
         };
         report.edges[0].signals = opened;
@@ -418,7 +424,7 @@ mod tests {
             promoted,
             instances,
         };
-        let column = |report: &Report, is_wide| {
+        let column = |report: &StatReport, is_wide| {
             let text = workloads(report, is_wide);
             let (heading, lines) = text.split_once('\n').unwrap();
             let at = heading.find("PROXY")?;

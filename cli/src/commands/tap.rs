@@ -9,15 +9,15 @@ use futures_util::future::join_all;
 use leno_observe::tap::Joiner;
 use leno_tap::{TapPage, TappedRequest};
 
-use super::{AnyMesh, Output, block_on, print, print_raw};
+use super::{AnyMesh, OutputForm, block_on, print, print_raw};
 use leno_console::{duration, within};
 
 mod parties;
-pub(super) mod reach;
+pub(super) mod proxies;
 pub(super) mod text;
 
-use parties::Names;
-use reach::{Proxies, Proxy, Unpolled};
+use parties::WorkloadInstances;
+use proxies::{PollFailure, TappedProxies, TappedProxy};
 
 /// Most workloads that a message names.
 const MAX_NAMED: usize = 20;
@@ -66,7 +66,7 @@ pub(crate) struct Tap {
 
     /// The form of output; json is an object a line
     #[arg(short, long, value_enum, default_value_t)]
-    pub(super) output: Output,
+    pub(super) output: OutputForm,
 }
 
 /// Whose requests, and which of them.
@@ -98,7 +98,7 @@ pub(super) struct RequestFilter {
 
 pub(crate) fn run(tap: &Tap) -> Result<bool> {
     block_on(async {
-        let mut session = Session::open(tap).await?;
+        let mut session = TapSession::open(tap).await?;
         let ended = tokio::select! {
             ended = session.follow(tap) => ended,
             asked = tokio::signal::ctrl_c() => asked.map_err(Into::into),
@@ -131,7 +131,7 @@ pub(super) fn started() -> u128 {
 }
 
 /// The filter as parameters of the page, each already encoded.
-fn query(tap: &Tap, proxies: &Proxies, targets: usize) -> Result<String> {
+fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
     let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
     let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));
     if let Some(status) = &tap.status {
@@ -145,7 +145,7 @@ fn query(tap: &Tap, proxies: &Proxies, targets: usize) -> Result<String> {
 
 impl RequestFilter {
     /// Which requests, of this client only if there is one, as parameters of the page.
-    pub(super) fn query(&self, proxies: &Proxies, from: Option<&str>) -> Result<String> {
+    pub(super) fn query(&self, proxies: &TappedProxies, from: Option<&str>) -> Result<String> {
         let mut query = String::new();
         let mut add = |name: &str, value: &str| {
             query += &format!("&{name}={}", parties::encoded(value));
@@ -172,25 +172,25 @@ impl RequestFilter {
 }
 
 /// The taps that are open, and what they have brought.
-pub(super) struct Session {
-    proxies: Proxies,
+pub(super) struct TapSession {
+    proxies: TappedProxies,
     id: String,
     query: String,
-    targets: BTreeSet<Proxy>,
+    targets: BTreeSet<TappedProxy>,
     /// The proxies of servers, tapped for the other halves of requests.
-    others: BTreeSet<Proxy>,
+    others: BTreeSet<TappedProxy>,
     /// Those that were not to be tapped.
-    refused: BTreeSet<Proxy>,
+    refused: BTreeSet<TappedProxy>,
     joiner: Joiner,
     /// Beyond the rate, and dropped, of each target.
-    counts: BTreeMap<Proxy, (u64, u64)>,
+    counts: BTreeMap<TappedProxy, (u64, u64)>,
     shown: u64,
 }
 
-impl Session {
+impl TapSession {
     /// The taps that are wanted. The first step opens them.
     pub(super) async fn open(tap: &Tap) -> Result<Self> {
-        let proxies = Proxies::of(&tap.filter).await?;
+        let proxies = TappedProxies::of(&tap.filter).await?;
         let targets = proxies.of_workloads(&tap.filter)?;
         if targets.len() > MAX_PROXIES {
             bail!(
@@ -229,8 +229,8 @@ impl Session {
     /// # Errors
     /// No target answers any more.
     pub(super) async fn step(&mut self) -> Result<Vec<TappedRequest>> {
-        let targets: Vec<Proxy> = self.targets.iter().cloned().collect();
-        let others: Vec<Proxy> = self.others.iter().cloned().collect();
+        let targets: Vec<TappedProxy> = self.targets.iter().cloned().collect();
+        let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
         let (of_targets, of_others) = tokio::join!(
             join_all(targets.iter().map(|proxy| self.poll(proxy, &self.query))),
             join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
@@ -263,11 +263,11 @@ impl Session {
     }
 
     /// Takes the page of a target, and notes the servers that it has called.
-    fn take(&mut self, proxy: Proxy, page: TapPage) -> Vec<TappedRequest> {
+    fn take(&mut self, proxy: TappedProxy, page: TapPage) -> Vec<TappedRequest> {
         let is_shared = |one: &&TappedRequest| one.is_outbound() && one.mark.is_some() && one.mtls;
         for request in page.requests.iter().filter(is_shared) {
             let Some((namespace, name)) = request.server.split_once('/') else { continue };
-            let server = Proxy { namespace: namespace.to_owned(), name: name.to_owned() };
+            let server = TappedProxy { namespace: namespace.to_owned(), name: name.to_owned() };
             let is_new = !self.targets.contains(&server) && !self.refused.contains(&server);
             if is_new && self.others.len() < MAX_PROXIES {
                 self.others.insert(server);
@@ -278,7 +278,7 @@ impl Session {
     }
 
     /// A target does not answer: it may have ended, or this user may not tap it.
-    fn lost(&mut self, proxy: &Proxy, reason: Unpolled) -> Result<()> {
+    fn lost(&mut self, proxy: &TappedProxy, reason: PollFailure) -> Result<()> {
         self.targets.remove(proxy);
         if self.targets.is_empty() {
             let what = format!("the proxy of {proxy} cannot be tapped");
@@ -292,8 +292,8 @@ impl Session {
     fn show(&mut self, tap: &Tap, requests: &[TappedRequest]) -> Result<bool> {
         for request in requests {
             match tap.output {
-                Output::Json => print_raw(&(serde_json::to_string(request)? + "\n"))?,
-                Output::Table => print(&text::lines(request))?,
+                OutputForm::Json => print_raw(&(serde_json::to_string(request)? + "\n"))?,
+                OutputForm::Table => print(&text::lines(request))?,
             }
             self.shown += 1;
             if tap.count == Some(self.shown) {
@@ -303,7 +303,7 @@ impl Session {
         Ok(false)
     }
 
-    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<TapPage, Unpolled> {
+    async fn poll(&self, proxy: &TappedProxy, query: &str) -> Result<TapPage, PollFailure> {
         self.proxies.poll(proxy, &format!("id={}{query}", self.id)).await
     }
 
@@ -334,7 +334,7 @@ fn user() -> String {
 }
 
 /// The namespace of what is wanted, or why there is none.
-fn namespace_of(names: &Names, namespace: Option<&str>, name: &str) -> Result<String> {
+fn namespace_of(names: &WorkloadInstances, namespace: Option<&str>, name: &str) -> Result<String> {
     names.namespace_of(namespace, name).with_context(|| {
         let of: BTreeSet<String> =
             names.instances(namespace, name).into_iter().map(|one| one.namespace).collect();

@@ -10,11 +10,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::figures::{Wanted, reports, window};
-use super::order::Order;
+use super::figures::{ReportRequest, reports, window};
+use super::order::RowOrder;
 use super::recorded::Recorded;
-use super::{AnyMesh, Output, block_on, print, print_json};
-use screen::{Key, Rows, Screen};
+use super::{AnyMesh, OutputForm, block_on, print, print_json};
+use screen::{Key, RowKind, Screen};
 use terminal::Terminal;
 
 /// Shows edges or workloads live, sorted by rate, success or latency
@@ -34,7 +34,7 @@ pub(crate) struct Top {
     namespace: Option<String>,
 
     #[command(flatten)]
-    order: Order,
+    order: RowOrder,
 
     #[command(flatten)]
     recorded: Recorded,
@@ -53,12 +53,12 @@ pub(crate) struct Top {
 
     /// The form of output; JSON only with --once
     #[arg(short, long, value_enum, default_value_t, requires_if("json", "once"))]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(crate) fn run(top: &Top) -> Result<bool> {
-    let rows = if top.workloads { Rows::Workloads } else { Rows::Edges };
-    let wanted = Wanted {
+    let rows = if top.workloads { RowKind::Workloads } else { RowKind::Edges };
+    let wanted = ReportRequest {
         mesh: &top.mesh,
         namespace: top.namespace.as_deref(),
         window: top.window,
@@ -69,9 +69,9 @@ pub(crate) fn run(top: &Top) -> Result<bool> {
         let shown = |report| {
             let report = top.order.of(report);
             match (top.output, rows) {
-                (Output::Json, Rows::Edges) => print_json(&report.edges),
-                (Output::Json, Rows::Workloads) => print_json(&report.workloads),
-                (Output::Table, _) => print(&rows.table(&report)),
+                (OutputForm::Json, RowKind::Edges) => print_json(&report.edges),
+                (OutputForm::Json, RowKind::Workloads) => print_json(&report.workloads),
+                (OutputForm::Table, _) => print(&rows.table(&report)),
             }
         };
         block_on(reports(&wanted, shown))?;
@@ -84,7 +84,7 @@ pub(crate) fn run(top: &Top) -> Result<bool> {
 }
 
 /// Shows the screen until a key or a signal ends it.
-async fn live(wanted: &Wanted<'_>, screen: Screen) -> Result<bool> {
+async fn live(wanted: &ReportRequest<'_>, screen: Screen) -> Result<bool> {
     let terminal = Terminal::enter()?;
     let screen = std::cell::RefCell::new(screen);
     let draw = || terminal.draw(&screen.borrow().lines(terminal.size()));

@@ -12,9 +12,9 @@ use leno_observe::tap::Joiner;
 use leno_tap::TappedRequest;
 use tokio::time::{sleep, timeout};
 
-use super::tap::reach::{Proxies, Proxy};
+use super::tap::proxies::{TappedProxies, TappedProxy};
 use super::tap::{MAX_PROXIES, RequestFilter, started, time};
-use super::{Output, block_on, print, print_json};
+use super::{OutputForm, block_on, print, print_json};
 use hops::Hops;
 
 /// How long later hops are waited for once the request has ended: they have ended before, unless it did not wait for them.
@@ -46,13 +46,13 @@ pub(crate) struct TraceRequest {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     let traced = block_on(async {
-        let proxies = Proxies::of(&trace.filter).await?;
-        let mut following = Following::new(trace, &proxies)?;
+        let proxies = TappedProxies::of(&trace.filter).await?;
+        let mut following = FollowingTaps::new(trace, &proxies)?;
         let traced = tokio::select! {
             traced = following.request(trace.time) => traced,
             asked = tokio::signal::ctrl_c() => asked.map(|()| None).map_err(Into::into),
@@ -65,19 +65,19 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
         return Ok(false);
     };
     match trace.output {
-        Output::Json => print_json(&hops)?,
-        Output::Table => print(&hops.text())?,
+        OutputForm::Json => print_json(&hops)?,
+        OutputForm::Table => print(&hops.text())?,
     }
     Ok(true)
 }
 
 /// The taps by which one request is followed.
-struct Following<'a> {
-    proxies: &'a Proxies,
+struct FollowingTaps<'a> {
+    proxies: &'a TappedProxies,
     /// What one target takes, each with its own number.
-    targets: Vec<(Proxy, String)>,
+    targets: Vec<(TappedProxy, String)>,
     /// Those that later hops may come to: all that are known.
-    others: BTreeSet<Proxy>,
+    others: BTreeSet<TappedProxy>,
     /// The query of their taps.
     later: String,
     id: String,
@@ -85,8 +85,8 @@ struct Following<'a> {
     hops: Vec<TappedRequest>,
 }
 
-impl<'a> Following<'a> {
-    fn new(trace: &TraceRequest, proxies: &'a Proxies) -> Result<Self> {
+impl<'a> FollowingTaps<'a> {
+    fn new(trace: &TraceRequest, proxies: &'a TappedProxies) -> Result<Self> {
         let wanted = &trace.filter;
         // Older proxies know nothing of bodies.
         let bodies = if trace.bodies { "&bodies=true" } else { "" };
@@ -109,7 +109,7 @@ impl<'a> Following<'a> {
         if wanted.to.is_none() {
             which += "&direction=outbound";
         }
-        let target = |(number, proxy): (u64, Proxy)| {
+        let target = |(number, proxy): (u64, TappedProxy)| {
             let follow = base | number;
             let query = format!("&follow={follow:016x}&most=1&rate=1{shown}{which}");
             (proxy, query)
@@ -155,7 +155,7 @@ impl<'a> Following<'a> {
 
     /// Takes what the proxies of later hops have recorded. One that cannot be tapped is left out from then on.
     async fn poll_others(&mut self) {
-        let others: Vec<Proxy> = self.others.iter().cloned().collect();
+        let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
         let query = format!("id={}-later{}", self.id, self.later);
         let pages = join_all(others.iter().map(|proxy| self.proxies.poll(proxy, &query))).await;
         for (proxy, page) in others.into_iter().zip(pages) {

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_charts::NAMESPACE;
-use leno_operate::{Removal, Removed};
+use leno_operate::{MeshRemoval, RemovalReport};
 
 use super::{Cluster, block_on};
 
@@ -42,22 +42,22 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
     let mut clean = true;
     block_on(async {
         let client = leno_operate::connect(&uninstall.cluster.target()).await?;
-        let removal = Removal::new(client, &uninstall.namespace, uninstall.keep_definitions);
+        let removal = MeshRemoval::new(client, &uninstall.namespace, uninstall.keep_definitions);
         let done = removal.run(|step| match step {
-            Removed::Object(what) => eprintln!("removed  {what}"),
-            Removed::Node(name) => eprintln!("cleaned  node {name}"),
-            Removed::Unannounced => {
+            RemovalReport::Object(what) => eprintln!("removed  {what}"),
+            RemovalReport::Node(name) => eprintln!("cleaned  node {name}"),
+            RemovalReport::Unannounced => {
                 eprintln!(
                     "untold   any pod: no control plane is ready; requests between pods may fail \
                      until they are restarted"
                 );
             }
-            Removed::Untold(pod) => {
+            RemovalReport::Untold(pod) => {
                 eprintln!(
                     "untold   pod {pod}: requests to or from it may fail until it is restarted"
                 );
             }
-            Removed::Proxies(left) => {
+            RemovalReport::Proxies(left) => {
                 for (namespace, pods) in left {
                     eprintln!(
                         "left     {pods} pods of {namespace} with a proxy: restart them, \
@@ -65,10 +65,10 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
                     );
                 }
             }
-            Removed::NamespaceKept(name) => {
+            RemovalReport::NamespaceKept(name) => {
                 eprintln!("kept     Namespace {name}: it was not made for Leno");
             }
-            Removed::NodeLeft(name, why) => {
+            RemovalReport::NodeLeft(name, why) => {
                 clean = false;
                 eprintln!("left     node {name}: {why}; run `leno-agent cleanup` on it");
             }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use leno_console::{duration, within};
 use leno_crypto::TlsProfile;
-use leno_flows::{Bound, Sizes, Source};
+use leno_flows::{FlowMetricsSource, FlowSizes, OptionalBudget};
 use leno_local::layout::DEFAULT_MESH;
-use leno_local::output::Style;
-use leno_local::plan::{Mode, Share};
-use leno_local::ranges::Range;
-use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options, PromotionRules};
+use leno_local::output::LineStyle;
+use leno_local::plan::{ProcessSharing, ProxyMode};
+use leno_local::ranges::MeshRange;
+use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, PromotionRules, UpOptions};
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
@@ -49,11 +49,11 @@ pub(crate) struct Up {
 
     /// How traffic is captured: auto, ebpf, nftables or iptables
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
-    capture: Choice,
+    capture: CaptureChoice,
 
     /// Where the metrics of connections are read, where documents do not say: sockets, packets, requests or off
     #[arg(long, default_value = "sockets", value_name = "SOURCE")]
-    flow_metrics: Source,
+    flow_metrics: FlowMetricsSource,
 
     /// How many connections the table of flows holds, up to 1048576
     #[arg(long, default_value_t = 16_384, value_name = "COUNT")]
@@ -65,16 +65,16 @@ pub(crate) struct Up {
 
     /// The most CPU time that accounting for connections may take in the kernel, of that of the machine; above it less
     /// is accounted for. none: without a bound
-    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = Bound::of)]
-    flow_cpu_budget: Bound,
+    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = OptionalBudget::of)]
+    flow_cpu_budget: OptionalBudget,
 
     /// Where proxies run: sidecar, one for each instance; node, in processes that instances share
     #[arg(long, default_value = "sidecar", value_name = "MODE")]
-    mode: Mode,
+    mode: ProxyMode,
 
     /// In node mode, who shares a proxy's process: workload, service-account, namespace or node
     #[arg(long, default_value = "service-account", value_name = "SHARE")]
-    share: Share,
+    share: ProcessSharing,
 
     /// In node mode, how long an instance may use more than --promote-above of a CPU before it gets a process of its own, up to
     /// 1d; it goes back after five times as long with less than half of that. never: it does not get one
@@ -110,12 +110,12 @@ pub(crate) struct Up {
     /// The addresses of workloads, a private /16 [default: 10.89.0.0/16; with --uplink another one where a
     /// route of the machine leads there]
     #[arg(long, value_name = "RANGE")]
-    workload_range: Option<Range>,
+    workload_range: Option<MeshRange>,
 
     /// The addresses of services, a private /16 [default: 10.96.0.0/16; with --uplink another one where a
     /// route of the machine leads there]
     #[arg(long, value_name = "RANGE")]
-    service_range: Option<Range>,
+    service_range: Option<MeshRange>,
 
     /// Who is asked for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to
     /// three [default: those of /etc/resolv.conf]
@@ -251,13 +251,13 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         "off" if up.access_log_file.is_some() => "json",
         access_log => access_log,
     };
-    let options = Options {
+    let options = UpOptions {
         files: up.files.clone(),
         mesh: up.name.clone(),
         capture: up.capture,
-        flows: leno_flows::Settings {
+        flows: leno_flows::LedgerSettings {
             source: up.flow_metrics,
-            sizes: Sizes::new(up.flow_map_size, up.flow_ring_size)?,
+            sizes: FlowSizes::new(up.flow_map_size, up.flow_ring_size)?,
             budget: up.flow_cpu_budget.0,
         },
         mode: up.mode,
@@ -281,7 +281,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
             up.response_wait.as_secs() + u64::from(up.response_wait.subsec_nanos() > 0),
         ),
         refuse_errors: up.refuse_errors,
-        style: Style {
+        style: LineStyle {
             colour: !no_colour && std::io::stdout().is_terminal(),
             times: up.timestamps,
             plain: false,

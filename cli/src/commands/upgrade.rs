@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::orders::{self, Order};
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::orders::{self, MeshOrder};
+use leno_local::status::{InstanceStatus, MeshStatus};
 
 use super::install::InstallOptions;
 use super::{Cluster, RunningMesh, block_on, print};
@@ -70,12 +70,12 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
 /// Has other processes take over from the proxies of a mesh of this machine, and waits until they serve.
 fn proxies(upgrade: &Upgrade) -> Result<bool> {
     let layout = Layout::new(&upgrade.mesh.name()?)?;
-    let before = Status::read(&layout)?.proxy_revision;
+    let before = MeshStatus::read(&layout)?.proxy_revision;
     let (begun, mut told) = (Instant::now(), Instant::now());
-    block_on(async { Ok(orders::send(&layout, &Order::UpgradeProxies).await?) })?;
+    block_on(async { Ok(orders::send(&layout, &MeshOrder::UpgradeProxies).await?) })?;
     let mut revision = None;
     loop {
-        let status = Status::read(&layout)?;
+        let status = MeshStatus::read(&layout)?;
         // A further upgrade meanwhile is one of its own.
         revision = revision.or(Some(status.proxy_revision).filter(|revision| *revision > before));
         let meshed = || status.instances.iter().filter(|one| one.meshed && one.proxy.is_some());

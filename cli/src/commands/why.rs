@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use leno_dashboard::api::{About, Problem, Severity, Topology};
+use leno_dashboard::api::{Problem, ProblemSubject, Severity, Topology};
 use leno_dashboard::history::Mark;
 
 use super::figures::since;
 use super::history::MeshHistory;
-use super::{AnyMesh, Output, block_on, print, print_json};
+use super::{AnyMesh, OutputForm, block_on, print, print_json};
 
 /// Says what is broken in a mesh, since when, and what shows it
 ///
@@ -36,7 +36,7 @@ pub(crate) struct Why {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(crate) fn run(why: &Why) -> Result<bool> {
@@ -57,7 +57,7 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
     if let Some(namespace) = &why.namespace {
         problems.retain(|problem| concerns(&problem.about, namespace));
     }
-    if why.output == Output::Json {
+    if why.output == OutputForm::Json {
         print_json(&problems)?;
     } else {
         print(&text(&problems, topology.to_ms, topology.observed_s > 0.0))?;
@@ -66,13 +66,13 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
 }
 
 /// Whether a problem concerns a namespace; those of the whole mesh concern all.
-fn concerns(about: &About, wanted: &str) -> bool {
+fn concerns(about: &ProblemSubject, wanted: &str) -> bool {
     match about {
-        About::Workload { namespace, .. } => namespace == wanted,
-        About::Edge { client_namespace, server_namespace, .. } => {
+        ProblemSubject::Workload { namespace, .. } => namespace == wanted,
+        ProblemSubject::Edge { client_namespace, server_namespace, .. } => {
             client_namespace == wanted || server_namespace == wanted
         }
-        About::ControlPlane | About::Documents | About::Proxies => true,
+        ProblemSubject::ControlPlane | ProblemSubject::Documents | ProblemSubject::Proxies => true,
     }
 }
 
@@ -113,7 +113,10 @@ mod tests {
     fn a_problem_has_its_evidence_below_it() {
         let problem = Problem {
             severity: Severity::Bad,
-            about: About::Workload { namespace: "shop".to_owned(), name: "cart".to_owned() },
+            about: ProblemSubject::Workload {
+                namespace: "shop".to_owned(),
+                name: "cart".to_owned(),
+            },
             title: "0 of 1 instances of shop/cart take traffic".to_owned(),
             evidence: vec!["cart-0: waiting, exited with 3".to_owned()],
             since_ms: Some(10_000),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use leno_suite::record::{self, Record};
-use leno_testkit_api::{Bed, Hands, binary, until};
+use leno_testkit_api::{TestApiServer, TestControllers, binary, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn role(name: &str) -> Value {
 }
 
 struct Bench {
-    bed: Bed,
+    bed: TestApiServer,
     kubeconfig: PathBuf,
     out: PathBuf,
     /// A folder that is first in PATH.
@@ -56,7 +56,7 @@ struct Bench {
 impl Bench {
     /// A cluster with two nodes, but no kubelets.
     async fn open(kube: &Path) -> Self {
-        let bed = Bed::start(kube).await;
+        let bed = TestApiServer::start(kube).await;
         for name in ["n1", "n2"] {
             let node = json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}, "spec": {"taints": []},
@@ -163,7 +163,7 @@ async fn what_a_bench_makes_is_said_why_it_fails_and_taken_back() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let run = bench.run(&["--mesh", "none"]).await;
     assert!(run.status.success(), "{}", said(&run));
     let why = bench.why("none");
@@ -221,7 +221,7 @@ async fn a_real_application_is_made_of_its_file_and_refused_before_anything_is_m
     assert_eq!((bench.everything().await, bench.out.exists()), (before.clone(), false));
 
     fs::write(&file, printed.replace("ghcr.io/buoyantio", "nowhere.example")).unwrap();
-    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let run = bench.run(&given).await;
     assert!(run.status.success(), "{}", said(&run));
     let cluster = bench.records()[0].cluster.clone().unwrap();
@@ -243,7 +243,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
     // The pod counts as running, but cannot be reached, because there is no kubelet.
-    let _hands = Hands::begin(&bench.bed, OURS, ready());
+    let _hands = TestControllers::begin(&bench.bed, OURS, ready());
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
     command.args(["bench", "run", "http-1k", "--mesh", "none", "--kubeconfig"]);
@@ -329,7 +329,7 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let none = bench.run(&["--mesh", "none,linkerd"]).await;
     assert!(none.status.success(), "{}", said(&none));
     assert!(bench.why("linkerd").contains("linkerd is missing: curl"), "{}", bench.why("linkerd"));
@@ -408,7 +408,7 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     bench.bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": "dev"}, "subjects": [dev],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "leno-bench"}})).await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let run = bench.run(&["--mesh", "none"]).await;
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));

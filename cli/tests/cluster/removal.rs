@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use leno_charts::{NAMESPACE, Values};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::shop::{Shop, json_of, leno_at, out, said};
@@ -40,11 +40,11 @@ fn of_apps(kind: &str, name: &str) -> Value {
         "metadata": {"name": name, "namespace": NAMESPACE}})
 }
 
-async fn annotation(bed: &Bed, name: &str) -> Option<String> {
+async fn annotation(bed: &TestApiServer, name: &str) -> Option<String> {
     bed.get(namespace()).await?.metadata.annotations?.remove(name)
 }
 
-async fn set_step(bed: &Bed, step: Value) {
+async fn set_step(bed: &TestApiServer, step: Value) {
     bed.merge(namespace(), json!({"metadata": {"annotations": {"leno.dev/removal": step}}})).await;
 }
 

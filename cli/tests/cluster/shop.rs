@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use leno_charts::{NAMESPACE, Values};
 use leno_testkit_api::objects::{http_route_definition, pod, service, slice};
-use leno_testkit_api::{Bed, until};
+use leno_testkit_api::{TestApiServer, until};
 use serde_json::{Value, json};
 
 /// Runs `leno` with these arguments; only they can select the cluster.
@@ -58,13 +58,13 @@ fn installation(settings: &[&str]) -> String {
 /// The shop: two pods of the Deployment `web`, one of the StatefulSet `cart`, a pod without a
 /// proxy, and services for the first two.
 pub(crate) struct Shop {
-    pub(crate) bed: Bed,
+    pub(crate) bed: TestApiServer,
     pub(crate) admin: PathBuf,
 }
 
 impl Shop {
     pub(crate) async fn open(kube: &Path, told: &[&str]) -> Self {
-        let bed = Bed::start(kube).await;
+        let bed = TestApiServer::start(kube).await;
         bed.apply_yaml(&installation(told)).await;
         bed.apply(http_route_definition()).await;
         for namespace in ["shop", "office"] {

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use leno_local::status::{Schedule, Status};
+use leno_local::status::{MeshStatus, Schedule};
 
 use crate::mesh::{Mesh, root, unmeshed};
 
@@ -21,7 +21,7 @@ const EACH_SECOND: &str = "{schedule: '* * * * * *'}";
 
 /// What a schedule has done; nothing while the mesh does not run yet.
 fn schedule(mesh: &Mesh, name: &str) -> Schedule {
-    let status = Status::read(mesh.layout());
+    let status = MeshStatus::read(mesh.layout());
     let found = status.ok().and_then(|status| status.find(None, name).ok()?.schedule.clone());
     found.unwrap_or_default()
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leno_dashboard::api::{About, Signals, Topology};
+use leno_dashboard::api::{ProblemSubject, Signals, Topology};
 use leno_dashboard::inventory::{Flows, Policies, Proxies};
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use leno_observe::stat::ProxyReport;
 use leno_testkit::{binaries, command, tools};
 
@@ -79,7 +79,7 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
 
     mesh.edit(&documents("fail"));
     let failing = |one: &leno_dashboard::api::Problem| {
-        let is_cart = matches!(&one.about, About::Edge { server, .. } if server == "cart");
+        let is_cart = matches!(&one.about, ProblemSubject::Edge { server, .. } if server == "cart");
         is_cart && one.since_ms.is_some()
     };
     mesh.wait_for("the problem", || {
@@ -400,7 +400,7 @@ fn the_dashboard_shows_the_mesh_in_a_browser() {
     command::text(&mut served.drive("mesh", &browser), STAGE).unwrap();
 
     // A control plane that ends again and again is started again after longer and longer waits.
-    let controller = || Status::read(mesh.layout()).ok().and_then(|status| status.controller);
+    let controller = || MeshStatus::read(mesh.layout()).ok().and_then(|status| status.controller);
     for _ in 0..13 {
         mesh.wait_for("the control plane", || controller().is_some());
         let pid = controller().unwrap();

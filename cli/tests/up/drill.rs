@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leno_dashboard::api::Problem;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 use crate::mesh::{Mesh, root};
 use faults::{FAULTS, Fault};
@@ -99,7 +99,7 @@ impl Drill {
 
     /// Runs a command in the network namespace of an instance.
     fn within(&self, instance: &str, command: &[&str]) {
-        let status = Status::read(self.mesh.layout()).unwrap();
+        let status = MeshStatus::read(self.mesh.layout()).unwrap();
         let netns = status.find(None, instance).unwrap().surroundings.netns.clone();
         let run =
             Command::new("ip").args(["netns", "exec", &netns]).args(command).output().unwrap();

@@ -6,7 +6,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use serde_json::Value;
 
 use crate::mesh::{Mesh, root};
@@ -298,7 +298,7 @@ fn requests_are_those_of_the_proxies_and_outlive_proxies_and_the_mesh_itself() {
     counts(&mesh, [300; 4]);
     // The proxy of the client is killed right after its last request, and another one counts from zero.
     call(&mesh, 50);
-    let status = Status::read(mesh.layout()).unwrap();
+    let status = MeshStatus::read(mesh.layout()).unwrap();
     let client = status.find(None, "client-0").unwrap();
     let group = client.surroundings.cgroup.with_file_name("proxy").join("cgroup.procs");
     let processes = || std::fs::read_to_string(&group).unwrap_or_default();
@@ -453,7 +453,7 @@ fn packets_that_the_kernel_drops_are_counted_by_workload_and_reason() {
         metric(&mesh, "leno_flow_drops_total", &labels)
     };
     let before = dropped();
-    let status = Status::read(mesh.layout()).unwrap();
+    let status = MeshStatus::read(mesh.layout()).unwrap();
     let web = status.instances.iter().find(|one| one.name == "web-0").unwrap();
     let address = web.addresses[0].to_string();
     let send = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\

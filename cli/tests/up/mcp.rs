@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use serde_json::{Value, json};
 
 use crate::mesh::{Mesh, root};
@@ -111,7 +111,7 @@ impl Drop for Client {
 
 /// The instances, with the processes that they run.
 fn state(mesh: &Mesh) -> Vec<(String, Option<i32>, u32)> {
-    let instances = Status::read(mesh.layout()).unwrap().instances;
+    let instances = MeshStatus::read(mesh.layout()).unwrap().instances;
     instances.into_iter().map(|one| (one.name, one.pid, one.restarts)).collect()
 }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leno_local::layout::Layout;
-use leno_local::record::Process;
-use leno_local::status::Status;
+use leno_local::record::RecordedProcess;
+use leno_local::status::MeshStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -298,14 +298,14 @@ impl Mesh {
     }
 
     pub(crate) fn try_application(&self, instance: &str) -> Option<i32> {
-        let status = Status::read(&self.layout).ok()?;
+        let status = MeshStatus::read(&self.layout).ok()?;
         let instance = status.find(None, instance).ok()?;
         let processes = instance.surroundings.cgroup.join("cgroup.procs");
         fs::read_to_string(processes).ok()?.lines().next()?.parse().ok()
     }
 
     pub(crate) fn takes_traffic(&self, instance: &str) -> bool {
-        let status = Status::read(&self.layout);
+        let status = MeshStatus::read(&self.layout);
         status.is_ok_and(|status| status.find(None, instance).is_ok_and(|found| found.ready))
     }
 
@@ -377,7 +377,9 @@ impl Mesh {
             let group = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let name = entry.file_name().to_string_lossy().into_owned();
             // Zombies do not count: their new parent has to reap them.
-            if group.contains(&mark) && name.parse().is_ok_and(|pid| Process::find(pid).is_some()) {
+            if group.contains(&mark)
+                && name.parse().is_ok_and(|pid| RecordedProcess::find(pid).is_some())
+            {
                 found.push(format!("process {name}"));
             }
         }
@@ -399,7 +401,7 @@ impl Drop for Mesh {
             // The test is over; only removing everything matters now.
             let _gone = up.kill();
             let _gone = up.wait();
-        } else if let Ok(status) = Status::read(&self.layout) {
+        } else if let Ok(status) = MeshStatus::read(&self.layout) {
             // The mesh runs in the background, because an assertion failed before it was stopped.
             let _gone = kill(Pid::from_raw(status.owner), Signal::SIGKILL);
         }

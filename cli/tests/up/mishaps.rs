@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 use crate::mesh::{Mesh, err, out, root, unmeshed, with_server};
 
@@ -166,7 +166,7 @@ fn why_names_proxies_that_were_started_again() {
     let why = || out(&mesh.run(&["why", "--since", "1m"]));
     mesh.wait_for("a first look", || why() == "nothing is broken\n");
     let processes = || {
-        let status = Status::read(mesh.layout()).unwrap();
+        let status = MeshStatus::read(mesh.layout()).unwrap();
         let group = status.find(None, "web-0").unwrap().surroundings.cgroup.with_file_name("proxy");
         fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default()
     };
@@ -257,7 +257,7 @@ fn an_interrupted_wait_says_that_the_mesh_runs_on() {
     let Some(mesh) = root(|| Mesh::draft(&(unmeshed("web") + never))) else { return };
     let mut up = mesh.leno(&["up", "--wait", "--name", mesh.name()]);
     let up = up.arg(mesh.file()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    mesh.wait_for("the mesh", || Status::read(mesh.layout()).is_ok());
+    mesh.wait_for("the mesh", || MeshStatus::read(mesh.layout()).is_ok());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(up.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let up = up.wait_with_output().unwrap();

@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use leno_local::status::{InstanceStatus, Phase, Status};
+use leno_local::status::{InstancePhase, InstanceStatus, MeshStatus};
 use leno_testkit::tools;
 
 use crate::mesh::{Mesh, root, unmeshed};
@@ -20,7 +20,7 @@ const FILES: &str =
     "  command: [python3, -m, http.server, '8080']\n  ports: [{name: http, port: 8080}]\n";
 
 fn instance(mesh: &Mesh, name: &str) -> InstanceStatus {
-    Status::read(mesh.layout()).unwrap().find(None, name).unwrap().clone()
+    MeshStatus::read(mesh.layout()).unwrap().find(None, name).unwrap().clone()
 }
 
 fn ps(mesh: &Mesh, name: &str) -> String {
@@ -183,7 +183,7 @@ fn a_process_is_started_again_as_its_restart_policy_has_it() {
     );
     let line = ps(&mesh, "failing-0");
     assert!(line.contains("exited with 3, 2 times in a row, next try in "), "{line}");
-    assert_eq!(instance(&mesh, "once-0").phase, Phase::Completed);
+    assert_eq!(instance(&mesh, "once-0").phase, InstancePhase::Completed);
     assert_eq!(instance(&mesh, "never-0").restarts, 0);
     assert!(mesh.check().contains("BAD  shop/never-0"), "{}", mesh.check());
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use leno_testkit::tools;
 use serde_json::Value;
 
@@ -152,7 +152,7 @@ fn dashboards_are_whole_and_explain_themselves() {
 
 /// The configuration of a Prometheus that runs in the namespace of the bridge.
 fn configuration(mesh: &Mesh) -> String {
-    let status = Status::read(mesh.layout()).unwrap();
+    let status = MeshStatus::read(mesh.layout()).unwrap();
     let mut proxies = Vec::new();
     for instance in status.instances.iter().filter(|one| one.meshed) {
         let v4 = instance.addresses.iter().find(|address| address.is_ipv4()).unwrap();

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -216,7 +216,7 @@ const WAITED_ONCE: Duration = Duration::from_millis(1200);
 fn a_proxy_that_is_frozen_holds_up_no_report() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
     let group = {
-        let status = Status::read(mesh.layout()).unwrap();
+        let status = MeshStatus::read(mesh.layout()).unwrap();
         status.find(None, "db-0").unwrap().surroundings.cgroup.with_file_name("proxy")
     };
     let pid = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();

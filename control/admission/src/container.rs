@@ -3,8 +3,8 @@
 use leno_types::ports::{ADMIN, HBONE, PROXY_UID};
 
 use crate::probes::{Probes, VARIABLE};
-use crate::settings::{Settings, Shape};
-use crate::value::Value;
+use crate::settings::{ContainerShape, InjectionSettings};
+use crate::value::JsonValue;
 use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, ROOTS_KEY, TOKEN_VOLUME, WORKLOAD_API_VOLUME, workload_api,
 };
@@ -30,21 +30,21 @@ const START_PERIOD_S: u32 = 1;
 const START_FAILURES: u32 = 120;
 
 /// The container.
-pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
+pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
     let mut container =
-        Value::from([("name", CONTAINER.into()), ("image", settings.image.as_str().into())]);
+        JsonValue::from([("name", CONTAINER.into()), ("image", settings.image.as_str().into())]);
     if let Some(policy) = &settings.pull_policy {
         container.set("imagePullPolicy", policy.as_str());
     }
-    if settings.shape == Shape::Sidecar {
+    if settings.shape == ContainerShape::Sidecar {
         container.set("restartPolicy", "Always");
     }
     container.set("env", environment(settings, probes));
-    let port = Value::from([("name", "leno-admin".into()), ("containerPort", admin())]);
+    let port = JsonValue::from([("name", "leno-admin".into()), ("containerPort", admin())]);
     container.set("ports", [port]);
     match settings.shape {
-        Shape::Sidecar => container.set("startupProbe", ready()),
-        Shape::Container => container.set("lifecycle", lifecycle()),
+        ContainerShape::Sidecar => container.set("startupProbe", ready()),
+        ContainerShape::Container => container.set("lifecycle", lifecycle()),
     }
     container.set("resources", settings.resources.value());
     container.set("securityContext", security());
@@ -59,13 +59,13 @@ pub(crate) fn container(settings: &Settings, probes: &Probes) -> Value {
     if settings.requests_by_kubelet() {
         mounts.push(mount(IDENTITY_VOLUME, IDENTITY_PATH));
     }
-    container.set("volumeMounts", Value::List(mounts));
+    container.set("volumeMounts", JsonValue::List(mounts));
     container
 }
 
 /// The spec of the pods of a waypoint, without their service account: the proxy alone, which nothing captures.
 #[must_use]
-pub fn waypoint_pod(settings: &Settings) -> Value {
+pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     let of_sidecar = ["LENO_AWAIT_CAPTURE"];
     let mut proxy = container(settings, &Probes::default());
     for field in ["restartPolicy", "lifecycle", "startupProbe"] {
@@ -82,28 +82,30 @@ pub fn waypoint_pod(settings: &Settings) -> Value {
     let (ports, _) = proxy.list_in("ports");
     ports.push([("name", "hbone".into()), ("containerPort", u32::from(HBONE).into())].into());
     proxy.set("startupProbe", ready());
-    let get = Value::from([("path", "/ready".into()), ("port", admin())]);
-    proxy.set("readinessProbe", Value::from([("httpGet", get)]));
-    let mut pod =
-        Value::from([("containers", [proxy].into()), ("volumes", Value::List(volumes(settings)))]);
+    let get = JsonValue::from([("path", "/ready".into()), ("port", admin())]);
+    proxy.set("readinessProbe", JsonValue::from([("httpGet", get)]));
+    let mut pod = JsonValue::from([
+        ("containers", [proxy].into()),
+        ("volumes", JsonValue::List(volumes(settings))),
+    ]);
     if !settings.pull_secrets.is_empty() {
-        let secret = |name: &String| Value::from([("name", name.as_str().into())]);
+        let secret = |name: &String| JsonValue::from([("name", name.as_str().into())]);
         let secrets = settings.pull_secrets.iter().map(secret).collect();
-        pod.set("imagePullSecrets", Value::List(secrets));
+        pod.set("imagePullSecrets", JsonValue::List(secrets));
     }
     pod
 }
 
 /// The volumes that it mounts.
-pub(crate) fn volumes(settings: &Settings) -> Vec<Value> {
-    let token = Value::from([
+pub(crate) fn volumes(settings: &InjectionSettings) -> Vec<JsonValue> {
+    let token = JsonValue::from([
         ("path", "token".into()),
         ("audience", AUDIENCE.into()),
         ("expirationSeconds", TOKEN_LIFETIME_S.into()),
     ]);
-    let source = Value::from([("serviceAccountToken", token)]);
-    let projected = Value::from([("sources", [source].into())]);
-    let roots = Value::from([("name", ROOTS.into())]);
+    let source = JsonValue::from([("serviceAccountToken", token)]);
+    let projected = JsonValue::from([("sources", [source].into())]);
+    let roots = JsonValue::from([("name", ROOTS.into())]);
     let mut all = vec![
         [("name", TOKEN_VOLUME.into()), ("projected", projected)].into(),
         [("name", ROOTS.into()), ("configMap", roots)].into(),
@@ -122,8 +124,8 @@ pub(crate) fn volumes(settings: &Settings) -> Vec<Value> {
 
 /// The volume with the certificate that the kubelet requests. Pods start without the roots, which the proxy needs only with the
 /// certificate.
-fn identity(longest_s: Option<u32>) -> Value {
-    let mut certificate = Value::from([
+fn identity(longest_s: Option<u32>) -> JsonValue {
+    let mut certificate = JsonValue::from([
         ("signerName", SIGNER.into()),
         ("keyType", "ECDSAP256".into()),
         ("credentialBundlePath", CREDENTIALS.into()),
@@ -131,23 +133,23 @@ fn identity(longest_s: Option<u32>) -> Value {
     if let Some(longest_s) = longest_s {
         certificate.set("maxExpirationSeconds", longest_s);
     }
-    let roots = Value::from([
+    let roots = JsonValue::from([
         ("name", TRUST_BUNDLE.into()),
         ("path", IDENTITY_ROOTS.into()),
         ("optional", true.into()),
     ]);
-    let sources: [Value; 2] =
+    let sources: [JsonValue; 2] =
         [[("podCertificate", certificate)].into(), [("clusterTrustBundle", roots)].into()];
-    let projected = Value::from([("sources", sources.into())]);
+    let projected = JsonValue::from([("sources", sources.into())]);
     [("name", IDENTITY_VOLUME.into()), ("projected", projected)].into()
 }
 
-fn environment(settings: &Settings, probes: &Probes) -> Value {
+fn environment(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
     let said =
-        |name: &str, value: &str| Value::from([("name", name.into()), ("value", value.into())]);
+        |name: &str, value: &str| JsonValue::from([("name", name.into()), ("value", value.into())]);
     let field = |name: &str, path: &str| {
-        let path = Value::from([("fieldPath", path.into())]);
-        Value::from([("name", name.into()), ("valueFrom", [("fieldRef", path)].into())])
+        let path = JsonValue::from([("fieldPath", path.into())]);
+        JsonValue::from([("name", name.into()), ("valueFrom", [("fieldRef", path)].into())])
     };
     let mut all = vec![
         field("LENO_NAME", "metadata.name"),
@@ -202,13 +204,13 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if !probes.is_empty() {
         all.push(said(VARIABLE, &probes.text()));
     }
-    Value::List(all)
+    JsonValue::List(all)
 }
 
 /// The proxy is ready once it has an identity and listens.
-fn ready() -> Value {
-    let get = Value::from([("path", "/ready".into()), ("port", admin())]);
-    Value::from([
+fn ready() -> JsonValue {
+    let get = JsonValue::from([("path", "/ready".into()), ("port", admin())]);
+    JsonValue::from([
         ("httpGet", get),
         ("periodSeconds", START_PERIOD_S.into()),
         ("failureThreshold", START_FAILURES.into()),
@@ -217,19 +219,19 @@ fn ready() -> Value {
 
 /// The hooks of an ordinary container: the kubelet starts the next one when the first is over, and
 /// tells the proxy to end when the second is.
-fn lifecycle() -> Value {
+fn lifecycle() -> JsonValue {
     let run = |what: &str| {
-        let command = Value::texts([CONTAINER, "--hook", what]);
-        Value::from([("exec", [("command", command)].into())])
+        let command = JsonValue::texts([CONTAINER, "--hook", what]);
+        JsonValue::from([("exec", [("command", command)].into())])
     };
-    Value::from([("postStart", run("started")), ("preStop", run("ending"))])
+    JsonValue::from([("postStart", run("started")), ("preStop", run("ending"))])
 }
 
 /// What Pod Security calls `restricted`, said in full.
-fn security() -> Value {
-    Value::from([
+fn security() -> JsonValue {
+    JsonValue::from([
         ("allowPrivilegeEscalation", false.into()),
-        ("capabilities", [("drop", Value::texts(["ALL"]))].into()),
+        ("capabilities", [("drop", JsonValue::texts(["ALL"]))].into()),
         ("privileged", false.into()),
         ("readOnlyRootFilesystem", true.into()),
         ("runAsGroup", PROXY_UID.into()),
@@ -239,11 +241,11 @@ fn security() -> Value {
     ])
 }
 
-fn mount(volume: &str, path: &str) -> Value {
+fn mount(volume: &str, path: &str) -> JsonValue {
     [("name", volume.into()), ("mountPath", path.into()), ("readOnly", true.into())].into()
 }
 
-fn admin() -> Value {
+fn admin() -> JsonValue {
     u32::from(ADMIN).into()
 }
 
@@ -253,7 +255,10 @@ mod tests {
 
     #[test]
     fn a_waypoint_is_a_proxy_that_listens_for_hbone_and_waits_for_no_capture() {
-        let settings = Settings { pull_secrets: vec!["of-us".to_owned()], ..Settings::default() };
+        let settings = InjectionSettings {
+            pull_secrets: vec!["of-us".to_owned()],
+            ..InjectionSettings::default()
+        };
         let pod = waypoint_pod(&settings);
         let [proxy] = pod.list("containers") else { panic!("{pod:?}") };
         let variable = |name: &str| {

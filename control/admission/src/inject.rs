@@ -11,8 +11,8 @@ use leno_types::ports::PROXY_UID;
 use crate::container::{container, volumes};
 use crate::mode::{self, ProxiesOfNamespace};
 use crate::probes::Probes;
-use crate::settings::{Settings, Shape};
-use crate::value::Value;
+use crate::settings::{ContainerShape, InjectionSettings};
+use crate::value::JsonValue;
 use crate::waypoint::is_waypoint;
 use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, ports, pre_stop,
@@ -40,7 +40,7 @@ const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
 
 /// What became of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PodOutcome {
     /// It has a proxy now.
     Injected,
     /// It is as it was.
@@ -132,13 +132,13 @@ pub enum InjectError {
         /// The probe's field.
         probe: &'static str,
         /// What it says of the port.
-        port: Value,
+        port: JsonValue,
     },
 }
 
 /// What is around a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Enclosing {
+pub struct PodContext {
     /// What its namespace says of `leno.dev/capture`.
     pub capture: Option<String>,
     /// What its namespace says of how flows are accounted for, by annotation.
@@ -146,12 +146,12 @@ pub struct Enclosing {
     /// What its namespace says of its proxies.
     pub proxies: ProxiesOfNamespace,
     /// The settings of the namespace that the pod cannot loosen.
-    pub floor: Floor,
+    pub floor: NamespaceFloor,
 }
 
 /// What a namespace says and its pods cannot loosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Floor {
+pub struct NamespaceFloor {
     /// Its pods have a proxy, also those that decline.
     pub inject: bool,
     /// They are captured in the way that it names.
@@ -163,12 +163,12 @@ pub struct Floor {
 /// # Errors
 /// [`InjectError`] where the pod cannot be what it asks for.
 pub fn inject(
-    pod: &mut Value,
-    settings: &Settings,
-    enclosing: &Enclosing,
-) -> Result<Outcome, InjectError> {
+    pod: &mut JsonValue,
+    settings: &InjectionSettings,
+    enclosing: &PodContext,
+) -> Result<PodOutcome, InjectError> {
     if is_waypoint(pod, settings) {
-        return Ok(Outcome::Skipped(SkipReason::Waypoint));
+        return Ok(PodOutcome::Skipped(SkipReason::Waypoint));
     }
     let settings = settings.of_pod(pod)?;
     if let Some(left) = left(pod, &settings, enclosing.floor)? {
@@ -178,7 +178,7 @@ pub fn inject(
         if settings.serves_workload_api && !has_workload_api(pod, left) {
             return Err(without_proxy(left));
         }
-        return Ok(Outcome::Skipped(left));
+        return Ok(PodOutcome::Skipped(left));
     }
     check(pod)?;
     check_captured(pod)?;
@@ -188,11 +188,11 @@ pub fn inject(
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
             false if settings.serves_workload_api => Err(served_by_none()),
-            false => Ok(Outcome::Skipped(SkipReason::NodeMode)),
+            false => Ok(PodOutcome::Skipped(SkipReason::NodeMode)),
         };
     }
     let settings = settings.of_namespace(pod, &enclosing.proxies)?;
-    if settings.shape == Shape::Container && has_init_containers(pod) {
+    if settings.shape == ContainerShape::Container && has_init_containers(pod) {
         return Err(InjectError::Before);
     }
     let mut injected = pod.clone();
@@ -208,8 +208,8 @@ pub fn inject(
     }
     let proxy = container(&settings, &probes);
     let (list, new) = match settings.shape {
-        Shape::Sidecar => spec.list_in("initContainers"),
-        Shape::Container => spec.list_in("containers"),
+        ContainerShape::Sidecar => spec.list_in("initContainers"),
+        ContainerShape::Container => spec.list_in("containers"),
     };
     list.insert(0, proxy);
     if new {
@@ -223,12 +223,12 @@ pub fn inject(
     add_pull_secrets(spec, &settings, &mut made);
     annotate(&mut injected, (&settings, enclosing), first, made);
     *pod = injected;
-    Ok(Outcome::Injected)
+    Ok(PodOutcome::Injected)
 }
 
 /// What has to be done to `before` for it to be `after`, as a JSON patch (RFC 6902) of whole fields.
 #[must_use]
-pub fn patch(before: &Value, after: &Value) -> Value {
+pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     const FIELDS: [&[&str]; 6] = [
         &["metadata"],
         &["metadata", "annotations"],
@@ -257,19 +257,19 @@ pub fn patch(before: &Value, after: &Value) -> Value {
             None => vec![("op", "remove".into()), ("path", pointer.into())],
         };
         let change = change.into_iter().map(|(name, value)| (name.to_owned(), value));
-        changes.push(Value::Map(change.collect()));
+        changes.push(JsonValue::Map(change.collect()));
     }
-    Value::List(changes)
+    JsonValue::List(changes)
 }
 
 /// What a pod says of something by a label or, where no label does, by an annotation.
-pub(crate) fn setting<'p>(pod: &'p Value, name: &str) -> Option<&'p Value> {
+pub(crate) fn setting<'p>(pod: &'p JsonValue, name: &str) -> Option<&'p JsonValue> {
     let of = |map| pod.at(&["metadata", map]).and_then(|map| map.get(name));
     of("labels").or_else(|| of("annotations"))
 }
 
 pub(crate) fn one_of<'p>(
-    pod: &'p Value,
+    pod: &'p JsonValue,
     name: &str,
     allowed: &[&'static str],
 ) -> Result<Option<&'p str>, InjectError> {
@@ -281,17 +281,21 @@ pub(crate) fn one_of<'p>(
 }
 
 /// Why the pod is left as it is, where it is.
-fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipReason>, InjectError> {
+fn left(
+    pod: &JsonValue,
+    settings: &InjectionSettings,
+    floor: NamespaceFloor,
+) -> Result<Option<SkipReason>, InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let mut containers = spec.containers();
     let on_windows = || {
         let system = spec.at(&["os", "name"]);
         let node = spec.get("nodeSelector").and_then(|node| node.get("kubernetes.io/os"));
-        system.or(node).and_then(Value::text) == Some("windows")
+        system.or(node).and_then(JsonValue::text) == Some("windows")
     };
     let ends = || {
-        let policy = spec.get("restartPolicy").and_then(Value::text);
-        settings.shape == Shape::Container && matches!(policy, Some("Never" | "OnFailure"))
+        let policy = spec.get("restartPolicy").and_then(JsonValue::text);
+        settings.shape == ContainerShape::Container && matches!(policy, Some("Never" | "OnFailure"))
     };
     let annotations = pod.at(&["metadata", "annotations"]);
     let asked = one_of(pod, INJECT_ANNOTATION, &["enabled", "disabled"])?;
@@ -299,7 +303,7 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipRea
     let reasons = [
         (containers.any(|one| one.name() == Some(CONTAINER)), SkipReason::Meshed),
         (asked == Some("disabled") && !floor.inject, SkipReason::Disabled),
-        (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), SkipReason::HostNetwork),
+        (matches!(spec.get("hostNetwork"), Some(JsonValue::Bool(true))), SkipReason::HostNetwork),
         (annotations.is_some_and(|all| all.get(MIRROR).is_some()), SkipReason::Mirror),
         (on_windows(), SkipReason::Windows),
         (ends(), SkipReason::Ends),
@@ -308,24 +312,24 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipRea
 }
 
 /// Whether a pod declines a proxy.
-pub(crate) fn declines(pod: &Value) -> bool {
-    setting(pod, INJECT_ANNOTATION).and_then(Value::text) == Some("disabled")
+pub(crate) fn declines(pod: &JsonValue) -> bool {
+    setting(pod, INJECT_ANNOTATION).and_then(JsonValue::text) == Some("disabled")
 }
 
-impl Enclosing {
+impl PodContext {
     /// Whether a pod sets nothing that it may not set.
     #[must_use]
-    pub fn suits(&self, pod: &Value) -> bool {
+    pub fn suits(&self, pod: &JsonValue) -> bool {
         !(self.floor.inject && declines(pod)) && self.contradicted(pod).is_none()
     }
 
     /// Whether the namespace has proxies serve the Workload API, and this pod says nothing of it.
-    pub(crate) fn offers_workload_api(&self, pod: &Value) -> bool {
+    pub(crate) fn offers_workload_api(&self, pod: &JsonValue) -> bool {
         !workload_api::is_said_by(pod) && self.proxies.serves_workload_api() == Ok(true)
     }
 
     /// What a pod and its namespace set as their capture, if the two differ and the pod may not choose.
-    fn contradicted<'a>(&'a self, pod: &'a Value) -> Option<(&'a str, &'a str)> {
+    fn contradicted<'a>(&'a self, pod: &'a JsonValue) -> Option<(&'a str, &'a str)> {
         let of_namespace = self.capture.as_deref().filter(|_| self.floor.capture)?;
         let own = setting(pod, CAPTURE_ANNOTATION)?.text()?;
         (own != of_namespace && of_namespace != "auto").then_some((own, of_namespace))
@@ -334,7 +338,7 @@ impl Enclosing {
 
 /// Whether a pod sets no other capture than its namespace, where it may not choose. Such a pod is rejected, not
 /// changed: its setting may be a label, and a ReplicaSet selects its pods by labels.
-fn check_capture(pod: &Value, enclosing: &Enclosing) -> Result<(), InjectError> {
+fn check_capture(pod: &JsonValue, enclosing: &PodContext) -> Result<(), InjectError> {
     let Some((own, of_namespace)) = enclosing.contradicted(pod) else { return Ok(()) };
     let reason = format!(
         "{own} contradicts its namespace, which says {of_namespace}: remove it from the pod, or have an \
@@ -344,17 +348,17 @@ fn check_capture(pod: &Value, enclosing: &Enclosing) -> Result<(), InjectError> 
 }
 
 /// Whether the pod can have a proxy.
-fn check(pod: &Value) -> Result<(), InjectError> {
+fn check(pod: &JsonValue) -> Result<(), InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let maps = [("metadata", pod.get("metadata")), ("spec", Some(spec))];
     let annotations = pod.at(&["metadata", "annotations"]);
     for (name, map) in maps.into_iter().chain([("metadata.annotations", annotations)]) {
-        if map.is_some_and(|map| !matches!(map, Value::Map(_))) {
+        if map.is_some_and(|map| !matches!(map, JsonValue::Map(_))) {
             return Err(InjectError::Form(name, "a map"));
         }
     }
     for list in ["containers", "initContainers", "volumes", "imagePullSecrets"] {
-        if spec.get(list).is_some_and(|given| !matches!(given, Value::List(_))) {
+        if spec.get(list).is_some_and(|given| !matches!(given, JsonValue::List(_))) {
             return Err(InjectError::Form(list, "a list"));
         }
     }
@@ -362,7 +366,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
         return Err(InjectError::Form("containers", "a list of at least one"));
     }
     for own in [TOKEN_VOLUME, ROOTS, WORKLOAD_API_VOLUME, IDENTITY_VOLUME] {
-        let same = |volume: &Value| volume.name() == Some(own);
+        let same = |volume: &JsonValue| volume.name() == Some(own);
         if spec.list("volumes").iter().any(same) {
             return Err(InjectError::Volume(own));
         }
@@ -375,9 +379,9 @@ fn check(pod: &Value) -> Result<(), InjectError> {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
         // The namespace may not be permitted to have folders of nodes: what it gets is the proxy's.
-        let writes = |mount: &Value| {
+        let writes = |mount: &JsonValue| {
             mount.name() == Some(WORKLOAD_API_VOLUME)
-                && !matches!(mount.get("readOnly"), Some(Value::Bool(true)))
+                && !matches!(mount.get("readOnly"), Some(JsonValue::Bool(true)))
         };
         if container.list("volumeMounts").iter().any(writes) {
             return Err(InjectError::WorkloadApiMount(name(container).to_owned()));
@@ -393,9 +397,9 @@ fn served_by_none() -> InjectError {
 }
 
 /// Whether a pod that is left as it is has no use for a refusal: its proxy serves the Workload API, or it runs already.
-fn has_workload_api(pod: &Value, left: SkipReason) -> bool {
-    let mut containers = pod.get("spec").into_iter().flat_map(Value::containers);
-    let serves = |proxy: &Value| {
+fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
+    let mut containers = pod.get("spec").into_iter().flat_map(JsonValue::containers);
+    let serves = |proxy: &JsonValue| {
         proxy.list("volumeMounts").iter().any(|mount| mount.name() == Some(WORKLOAD_API_VOLUME))
     };
     match left {
@@ -420,10 +424,10 @@ fn without_proxy(left: SkipReason) -> InjectError {
 
 /// Whether nothing of a pod that is captured would pass for what it is not, as far as it says so.
 /// The pod may have come with its proxy.
-fn check_captured(pod: &Value) -> Result<(), InjectError> {
+fn check_captured(pod: &JsonValue) -> Result<(), InjectError> {
     let Some(spec) = pod.get("spec") else { return Ok(()) };
     // Nothing is captured in a node's own network.
-    if matches!(spec.get("hostNetwork"), Some(Value::Bool(true))) {
+    if matches!(spec.get("hostNetwork"), Some(JsonValue::Bool(true))) {
         return Ok(());
     }
     for container in spec.containers().filter(|one| one.name() != Some(CONTAINER)) {
@@ -439,26 +443,26 @@ fn check_captured(pod: &Value) -> Result<(), InjectError> {
     Ok(())
 }
 
-fn name(of: &Value) -> &str {
+fn name(of: &JsonValue) -> &str {
     of.name().unwrap_or_default()
 }
 
 /// The user that a pod or a container says it runs as.
-fn user(of: &Value) -> Option<i64> {
-    of.at(&["securityContext", "runAsUser"]).and_then(Value::number)
+fn user(of: &JsonValue) -> Option<i64> {
+    of.at(&["securityContext", "runAsUser"]).and_then(JsonValue::number)
 }
 
-fn has_init_containers(pod: &Value) -> bool {
+fn has_init_containers(pod: &JsonValue) -> bool {
     pod.get("spec").is_some_and(|spec| !spec.list("initContainers").is_empty())
 }
 
 /// Does something to every container that a probe may be of.
 pub(crate) fn each_container<E>(
-    spec: &mut Value,
-    mut work: impl FnMut(&mut Value) -> Result<(), E>,
+    spec: &mut JsonValue,
+    mut work: impl FnMut(&mut JsonValue) -> Result<(), E>,
 ) -> Result<(), E> {
     for list in ["initContainers", "containers"] {
-        if let Some(Value::List(containers)) = spec.get_mut(list) {
+        if let Some(JsonValue::List(containers)) = spec.get_mut(list) {
             containers.iter_mut().try_for_each(&mut work)?;
         }
     }
@@ -467,7 +471,7 @@ pub(crate) fn each_container<E>(
 
 /// Adds the Secrets that the image of the proxy is pulled with, unless the pod has them: by itself, or by its service
 /// account, whose Secrets the API server has added before.
-fn add_pull_secrets(spec: &mut Value, settings: &Settings, made: &mut Vec<String>) {
+fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &mut Vec<String>) {
     let has = |wanted: &str| spec.list(PULL_SECRETS).iter().any(|secret| name(secret) == wanted);
     let missing: Vec<String> =
         settings.pull_secrets.iter().filter(|wanted| !has(wanted.as_str())).cloned().collect();
@@ -476,7 +480,7 @@ fn add_pull_secrets(spec: &mut Value, settings: &Settings, made: &mut Vec<String
     }
     let (list, new) = spec.list_in(PULL_SECRETS);
     for wanted in missing {
-        let mut secret = Value::map();
+        let mut secret = JsonValue::map();
         secret.set("name", wanted.as_str());
         list.push(secret);
         made.push(PULL_SECRET.to_owned() + &wanted);
@@ -487,15 +491,15 @@ fn add_pull_secrets(spec: &mut Value, settings: &Settings, made: &mut Vec<String
 }
 
 /// The container that people mean who name none: the first.
-fn default_container(spec: &Value) -> Option<String> {
+fn default_container(spec: &JsonValue) -> Option<String> {
     let first = spec.list("containers").first()?;
     first.name().map(str::to_owned)
 }
 
 /// Says in annotations what was done.
 fn annotate(
-    pod: &mut Value,
-    (settings, enclosing): (&Settings, &Enclosing),
+    pod: &mut JsonValue,
+    (settings, enclosing): (&InjectionSettings, &PodContext),
     first: Option<String>,
     mut made: Vec<String>,
 ) {
@@ -512,7 +516,7 @@ fn annotate(
         }
     }
     let said = pod.at(&["metadata", "annotations", DEFAULT_CONTAINER]).is_some();
-    if let (Shape::Container, false, Some(first)) = (settings.shape, said, first) {
+    if let (ContainerShape::Container, false, Some(first)) = (settings.shape, said, first) {
         all.push((DEFAULT_CONTAINER, first));
         made.push("default-container".to_owned());
     }
@@ -523,8 +527,8 @@ fn annotate(
         }
         made.push(map.to_owned());
         match pod.get_mut("metadata") {
-            Some(metadata) => metadata.set(map, Value::map()),
-            None => pod.set(map, Value::map()),
+            Some(metadata) => metadata.set(map, JsonValue::map()),
+            None => pod.set(map, JsonValue::map()),
         }
     }
     all.push((RECORD, made.join(",")));
@@ -534,7 +538,7 @@ fn annotate(
     }
 }
 
-pub(crate) fn said(value: &Value) -> String {
+pub(crate) fn said(value: &JsonValue) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 

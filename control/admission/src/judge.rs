@@ -12,8 +12,8 @@ use leno_analysis::analyze;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{Documents, Kind, Object, Problem, parse};
 
-use crate::review::{Answer, Review};
-use crate::value::Value;
+use crate::review::{AdmissionReview, ReviewAnswer};
+use crate::value::JsonValue;
 
 /// The group of the kinds that are ours.
 const GROUP: &str = "leno.dev";
@@ -27,12 +27,12 @@ const UNNAMED: &str = "x";
 /// itself, so that the answer tells nothing of what is stored. Returns `None` once `cancelled` says so.
 #[must_use]
 pub fn judge(
-    review: &Review,
+    review: &AdmissionReview,
     neighbours: Option<&[Arc<Object>]>,
     cancelled: impl Fn() -> bool,
-) -> Option<Answer> {
+) -> Option<ReviewAnswer> {
     if is_unjudged(review) {
-        return Some(Answer::default());
+        return Some(ReviewAnswer::default());
     }
     let object = &review.object;
     let text = serde_json::to_string(&document(review)).expect("a value is JSON");
@@ -42,11 +42,14 @@ pub fn judge(
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(problem).collect();
             return Some(if is_ours(object) {
-                Answer::denied(lines.join("; "))
+                ReviewAnswer::denied(lines.join("; "))
             } else {
                 let warned =
                     |line: String| format!("{line}: the mesh does not take this object in");
-                Answer { warnings: lines.into_iter().map(warned).collect(), ..Answer::default() }
+                ReviewAnswer {
+                    warnings: lines.into_iter().map(warned).collect(),
+                    ..ReviewAnswer::default()
+                }
             });
         }
     };
@@ -55,20 +58,24 @@ pub fn judge(
         return None;
     }
     let warnings = neighbours.map(|neighbours| findings(review, &documents, neighbours));
-    Some(Answer { warnings: warnings.unwrap_or_default(), ..Answer::default() })
+    Some(ReviewAnswer { warnings: warnings.unwrap_or_default(), ..ReviewAnswer::default() })
 }
 
 /// Whether an object is allowed as it is: it is going, its spec does not change, or it is none of the
 /// mesh's.
 #[must_use]
-pub fn is_unjudged(review: &Review) -> bool {
+pub fn is_unjudged(review: &AdmissionReview) -> bool {
     let object = &review.object;
     let ends = object.at(&["metadata", "deletionTimestamp"]).is_some();
     let same = review.old.as_ref().is_some_and(|old| old.get("spec") == object.get("spec"));
     ends || same || !is_of_the_mesh(object)
 }
 
-fn findings(review: &Review, documents: &Documents, neighbours: &[Arc<Object>]) -> Vec<String> {
+fn findings(
+    review: &AdmissionReview,
+    documents: &Documents,
+    neighbours: &[Arc<Object>],
+) -> Vec<String> {
     let judged: Vec<Object> = documents.objects.iter().map(|one| one.value.clone()).collect();
     let others = neighbours.iter().filter(|one| judged.iter().all(|own| own.key() != one.key()));
     let objects = others.map(|one| Object::clone(one)).chain(judged.iter().cloned()).collect();
@@ -89,13 +96,14 @@ fn findings(review: &Review, documents: &Documents, neighbours: &[Arc<Object>]) 
 
 /// Whether a finding is of a parent in another namespace. Whether there is such a service, and what ports it
 /// has, is for those to know who may read it; the status of the route says whether the route attaches.
-fn is_of_foreign_parent(review: &Review, path: &str) -> bool {
+fn is_of_foreign_parent(review: &AdmissionReview, path: &str) -> bool {
     let index = path.strip_prefix("spec.parentRefs[").and_then(|rest| rest.split_once(']'));
     let Some(index) = index.and_then(|(index, _)| index.parse::<usize>().ok()) else {
         return false;
     };
-    let parents = review.object.at(&["spec", "parentRefs"]).map_or(&[][..], Value::items);
-    let namespace = parents.get(index).and_then(|one| one.get("namespace")).and_then(Value::text);
+    let parents = review.object.at(&["spec", "parentRefs"]).map_or(&[][..], JsonValue::items);
+    let namespace =
+        parents.get(index).and_then(|one| one.get("namespace")).and_then(JsonValue::text);
     namespace.is_some_and(|namespace| namespace != review.namespace)
 }
 
@@ -108,19 +116,19 @@ fn problem(problem: &Problem) -> String {
 }
 
 /// Whether Leno defines objects of this kind, so that no other program reads them.
-fn is_ours(object: &Value) -> bool {
-    let version = object.get("apiVersion").and_then(Value::text).unwrap_or_default();
+fn is_ours(object: &JsonValue) -> bool {
+    let version = object.get("apiVersion").and_then(JsonValue::text).unwrap_or_default();
     version.split_once('/').is_some_and(|(group, _)| group == GROUP)
 }
 
 /// Whether the mesh is the reader of this object: not of a route that attaches to gateways alone, whose
 /// fields Leno need not know.
-fn is_of_the_mesh(object: &Value) -> bool {
-    let kind = object.get("kind").and_then(Value::text).unwrap_or_default();
+fn is_of_the_mesh(object: &JsonValue) -> bool {
+    let kind = object.get("kind").and_then(JsonValue::text).unwrap_or_default();
     if !Kind::ROUTES.iter().any(|route| route.as_str() == kind) {
         return true;
     }
-    let parents = object.at(&["spec", "parentRefs"]).map_or(&[][..], Value::items);
+    let parents = object.at(&["spec", "parentRefs"]).map_or(&[][..], JsonValue::items);
     parents.iter().any(|parent| {
         let parent = serde_json::to_value(parent).and_then(serde_json::from_value::<ParentRef>);
         parent.is_ok_and(|parent| parent.is_service())
@@ -128,10 +136,10 @@ fn is_of_the_mesh(object: &Value) -> bool {
 }
 
 /// The object as a user would write it.
-fn document(review: &Review) -> Value {
+fn document(review: &AdmissionReview) -> JsonValue {
     let object = &review.object;
-    let mut metadata = Value::map();
-    let name = object.at(&["metadata", "name"]).and_then(Value::text).unwrap_or(UNNAMED);
+    let mut metadata = JsonValue::map();
+    let name = object.at(&["metadata", "name"]).and_then(JsonValue::text).unwrap_or(UNNAMED);
     metadata.set("name", name);
     metadata.set("namespace", review.namespace.as_str());
     for map in ["labels", "annotations"] {
@@ -140,9 +148,9 @@ fn document(review: &Review) -> Value {
         }
     }
     // `kubectl apply` keeps what it has read in an annotation, which is ours to read as little as any.
-    let mut document = Value::map();
+    let mut document = JsonValue::map();
     for field in ["apiVersion", "kind"] {
-        document.set(field, object.get(field).cloned().unwrap_or(Value::Null));
+        document.set(field, object.get(field).cloned().unwrap_or(JsonValue::Null));
     }
     document.set("metadata", metadata);
     for (field, given) in object.fields() {
@@ -160,10 +168,10 @@ mod tests {
     use super::*;
     use crate::StoredObjects;
 
-    fn review(object: &Json, old: Option<&Json>) -> Review {
+    fn review(object: &Json, old: Option<&Json>) -> AdmissionReview {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "request": {
             "uid": "u", "namespace": "shop", "object": object, "oldObject": old}});
-        Review::parse(review.to_string().as_bytes()).unwrap()
+        AdmissionReview::parse(review.to_string().as_bytes()).unwrap()
     }
 
     fn policy(spec: Json) -> Json {
@@ -179,7 +187,7 @@ mod tests {
     }
 
     /// What a review is told where this is stored beside it.
-    fn judged(review: &Review, objects: Vec<Object>) -> Answer {
+    fn judged(review: &AdmissionReview, objects: Vec<Object>) -> ReviewAnswer {
         let mut stored = StoredObjects::default();
         objects.iter().for_each(|object| stored.put(object));
         judge(review, Some(&stored.neighbours(review)), || false).unwrap()
@@ -206,10 +214,13 @@ mod tests {
         let reason = answer.denied.unwrap();
         assert!(reason.starts_with("spec.timeout: unknown field"), "{reason}");
         // A change of its labels alone is allowed, and so is its removal.
-        assert_eq!(judged(&review(&misspelt, Some(&misspelt)), Vec::new()), Answer::default());
+        assert_eq!(
+            judged(&review(&misspelt, Some(&misspelt)), Vec::new()),
+            ReviewAnswer::default()
+        );
         let mut going = misspelt;
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert_eq!(judged(&review(&going, None), Vec::new()), Answer::default());
+        assert_eq!(judged(&review(&going, None), Vec::new()), ReviewAnswer::default());
     }
 
     #[test]
@@ -230,7 +241,7 @@ mod tests {
         let told = |parents: &Json, rules: &Json| {
             judged(&review(&route(parents.clone(), rules.clone()), None), services(&["web"]))
         };
-        assert_eq!(told(&service, &good), Answer::default());
+        assert_eq!(told(&service, &good), ReviewAnswer::default());
         let newer = json!([{"backendRefs": [], "invented": 1}]);
         let gateway = json!([{"name": "public"}]);
         let both = json!([service[0], gateway[0]]);
@@ -239,7 +250,7 @@ mod tests {
             assert_eq!(answer.denied, None, "a gateway may know the field");
             assert!(answer.warnings[0].contains("invented: unknown field"), "{answer:?}");
         }
-        assert_eq!(told(&gateway, &newer), Answer::default());
+        assert_eq!(told(&gateway, &newer), ReviewAnswer::default());
         let nowhere = json!([{"backendRefs": [{"name": "crat", "port": 80}]}]);
         let answer = told(&service, &nowhere);
         assert!(answer.warnings[0].contains("[backend-not-found]"), "{answer:?}");
@@ -291,7 +302,7 @@ mod tests {
         let targets = json!([{"group": "", "kind": "Service", "name": "nothing"}]);
         let alone = |spec: Json| judge(&review(&policy(spec), None), None, || false).unwrap();
         let good = alone(json!({"targetRefs": targets, "timeouts": {"request": "1s"}}));
-        assert_eq!(good, Answer::default());
+        assert_eq!(good, ReviewAnswer::default());
         assert!(alone(json!({"targetRefs": targets, "timeout": {}})).denied.is_some());
     }
 

@@ -15,9 +15,9 @@
 //! those of the [`StoredObjects`] that it touches.
 //!
 //! It does not know the fields of pods that it does not touch, so that none is lost: a pod is a
-//! [`Value`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
+//! [`JsonValue`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
 //!
-//! Read first: [`inject`], [`Settings`], [`Outcome`], [`rewrite`]; [`Review`] and [`judge`].
+//! Read first: [`inject`], [`InjectionSettings`], [`PodOutcome`], [`rewrite`]; [`AdmissionReview`] and [`judge`].
 
 mod container;
 mod inject;
@@ -37,20 +37,20 @@ mod workload;
 mod workload_api;
 
 pub use container::waypoint_pod;
-pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
+pub use inject::{InjectError, NamespaceFloor, PodContext, PodOutcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
 pub use mode::ProxiesOfNamespace;
-pub use review::{Answer, Review, ReviewError};
+pub use review::{AdmissionReview, ReviewAnswer, ReviewError};
 pub use settings::{
-    DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, NoWorkloadApiVolume, Resources, Settings, Shape,
-    WorkloadApiVolume, access_log, exports, metrics_compat, pod_certificate_seconds, pull_secrets,
-    scrape_from, traces,
+    ContainerResources, ContainerShape, DEFAULT_CONTROL, DEFAULT_PRE_STOP_SLEEP, InjectionSettings,
+    NoWorkloadApiVolume, WorkloadApiVolume, access_log, exports, metrics_compat,
+    pod_certificate_seconds, pull_secrets, scrape_from, traces,
 };
 pub use stored::StoredObjects;
-pub use stream::{Format, StreamError, rewrite};
+pub use stream::{ManifestFormat, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};
-pub use value::Value;
-pub use workload::{InjectionOutcome, Report, inject_document, uninject_document};
+pub use value::JsonValue;
+pub use workload::{InjectionOutcome, InjectionReport, inject_document, uninject_document};
 
 /// The name of the proxy's container.
 pub const CONTAINER: &str = "leno-proxy";

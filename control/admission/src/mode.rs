@@ -8,7 +8,7 @@ use leno_resources::{
 };
 
 use crate::inject::{InjectError, said, setting};
-use crate::value::Value;
+use crate::value::JsonValue;
 use crate::workload_api;
 
 /// What `leno.dev/mode` may say.
@@ -49,7 +49,7 @@ impl ProxiesOfNamespace {
     /// # Errors
     /// Why pods that set none of them themselves are refused.
     pub fn check(&self) -> Result<(), InjectError> {
-        is_node(&Value::map(), self)?;
+        is_node(&JsonValue::map(), self)?;
         self.serves_workload_api().map(|_| ())
     }
 
@@ -66,7 +66,10 @@ impl ProxiesOfNamespace {
 /// # Errors
 /// It or its namespace has a misspelt value. Such a pod gets no sidecar in its place: who shares a process with it would
 /// not be what its author relies on.
-pub(crate) fn is_node(pod: &Value, namespace: &ProxiesOfNamespace) -> Result<bool, InjectError> {
+pub(crate) fn is_node(
+    pod: &JsonValue,
+    namespace: &ProxiesOfNamespace,
+) -> Result<bool, InjectError> {
     one_of(setting(pod, SHARE_ANNOTATION), namespace.share.as_deref(), SHARE_ANNOTATION, &SHARES)?;
     check_promotion(setting(pod, PROMOTE_AFTER_ANNOTATION), namespace.promote_after.as_deref())?;
     let own = setting(pod, MODE_ANNOTATION);
@@ -75,7 +78,7 @@ pub(crate) fn is_node(pod: &Value, namespace: &ProxiesOfNamespace) -> Result<boo
 }
 
 /// Whether the time after which a busy pod gets a process of its own can be read.
-fn check_promotion(own: Option<&Value>, of_namespace: Option<&str>) -> Result<(), InjectError> {
+fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Result<(), InjectError> {
     let wrong =
         |reason| InjectError::Annotation { name: PROMOTE_AFTER_ANNOTATION.to_owned(), reason };
     match (own, of_namespace) {
@@ -94,7 +97,7 @@ fn check_promotion(own: Option<&Value>, of_namespace: Option<&str>) -> Result<()
 
 /// The value that holds. The pod's hides its namespace's, also a wrong one.
 fn one_of<'v>(
-    own: Option<&'v Value>,
+    own: Option<&'v JsonValue>,
     of_namespace: Option<&'v str>,
     name: &str,
     allowed: &[&str],
@@ -122,7 +125,7 @@ mod tests {
     use super::*;
 
     fn checked(own: &str, mode: Option<&str>, share: Option<&str>) -> Result<bool, String> {
-        let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
+        let pod: JsonValue = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
         let (mode, share) = (mode.map(str::to_owned), share.map(str::to_owned));
         let of_namespace = ProxiesOfNamespace { mode, share, ..ProxiesOfNamespace::default() };
         is_node(&pod, &of_namespace).map_err(|error| error.to_string())
@@ -175,7 +178,8 @@ mod tests {
             assert!(refused.contains(part), "{own} {mode:?} {share:?}: {refused}");
         }
         let promotion = |own: &str, of_namespace: Option<&str>| {
-            let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
+            let pod: JsonValue =
+                serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
             let promote_after = of_namespace.map(str::to_owned);
             let of_namespace =
                 ProxiesOfNamespace { promote_after, ..ProxiesOfNamespace::default() };

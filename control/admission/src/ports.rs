@@ -2,19 +2,19 @@
 
 use leno_types::ports::{ADMIN, INBOUND, OUTBOUND};
 
-use crate::value::Value;
+use crate::value::JsonValue;
 
 /// What the proxy listens on.
 const OWN: [u16; 3] = [OUTBOUND, INBOUND, ADMIN];
 
 /// A port of this container that the proxy needs, where it has one.
-pub(crate) fn taken(container: &Value) -> Option<u16> {
+pub(crate) fn taken(container: &JsonValue) -> Option<u16> {
     let numbers = container.list("ports").iter().filter(is_tcp).filter_map(number);
     numbers.into_iter().find(|port| OWN.contains(port))
 }
 
 /// The number of a port that may be given by the name that a container has for it.
-pub(crate) fn resolve(container: &Value, port: &Value) -> Option<u16> {
+pub(crate) fn resolve(container: &JsonValue, port: &JsonValue) -> Option<u16> {
     if let Some(number) = port.number() {
         return u16::try_from(number).ok().filter(|port| *port > 0);
     }
@@ -23,14 +23,14 @@ pub(crate) fn resolve(container: &Value, port: &Value) -> Option<u16> {
     if let Ok(number) = wanted.parse() {
         return Some(number);
     }
-    let named = |port: &&Value| port.name() == Some(wanted);
+    let named = |port: &&JsonValue| port.name() == Some(wanted);
     container.list("ports").iter().find(named).and_then(number)
 }
 
-fn number(port: &Value) -> Option<u16> {
+fn number(port: &JsonValue) -> Option<u16> {
     u16::try_from(port.get("containerPort")?.number()?).ok().filter(|port| *port > 0)
 }
 
-fn is_tcp(port: &&Value) -> bool {
-    port.get("protocol").and_then(Value::text).is_none_or(|protocol| protocol == "TCP")
+fn is_tcp(port: &&JsonValue) -> bool {
+    port.get("protocol").and_then(JsonValue::text).is_none_or(|protocol| protocol == "TCP")
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inject::InjectError;
 use crate::ports;
-use crate::value::Value;
+use crate::value::JsonValue;
 
 /// The variable in which the proxy finds what the probes were.
 pub(crate) const VARIABLE: &str = "LENO_PROBES";
@@ -34,24 +34,24 @@ pub(crate) struct Probes(BTreeMap<String, Probe>);
 #[serde(rename_all = "camelCase")]
 struct Probe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    http_get: Option<Value>,
+    http_get: Option<JsonValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tcp_socket: Option<Value>,
+    tcp_socket: Option<JsonValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    grpc: Option<Value>,
+    grpc: Option<JsonValue>,
     /// The number of the port, which the handler may name.
     port: u16,
     timeout_seconds: u64,
 }
 
 impl Probe {
-    fn new(handler: &str, given: Value, (port, timeout_seconds): (u16, u64)) -> Self {
+    fn new(handler: &str, given: JsonValue, (port, timeout_seconds): (u16, u64)) -> Self {
         let of = |name: &str| (handler == name).then(|| given.clone());
         let [http_get, tcp_socket, grpc] = HANDLERS.map(of);
         Self { http_get, tcp_socket, grpc, port, timeout_seconds }
     }
 
-    fn handler(self) -> Option<(&'static str, Value)> {
+    fn handler(self) -> Option<(&'static str, JsonValue)> {
         let handlers = [self.http_get, self.tcp_socket, self.grpc];
         HANDLERS.into_iter().zip(handlers).find_map(|(name, given)| Some((name, given?)))
     }
@@ -59,13 +59,13 @@ impl Probe {
 
 impl Probes {
     /// Leads the probes of a container to the proxy, and keeps what they were.
-    pub(crate) fn take(&mut self, container: &mut Value) -> Result<(), InjectError> {
+    pub(crate) fn take(&mut self, container: &mut JsonValue) -> Result<(), InjectError> {
         let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
             let Some(probe) = container.get(field) else { continue };
             let handler = HANDLERS.into_iter().find_map(|one| Some((one, probe.get(one)?)));
             let Some((handler, given)) = handler else { continue };
-            if given.get("host").and_then(Value::text).is_some_and(|host| !host.is_empty()) {
+            if given.get("host").and_then(JsonValue::text).is_some_and(|host| !host.is_empty()) {
                 // It is not this pod that is asked.
                 continue;
             }
@@ -73,13 +73,13 @@ impl Probes {
             let port = port.ok_or_else(|| InjectError::ProbePort {
                 container: name.clone(),
                 probe: field,
-                port: given.get("port").cloned().unwrap_or(Value::Null),
+                port: given.get("port").cloned().unwrap_or(JsonValue::Null),
             })?;
-            let timeout = probe.get("timeoutSeconds").and_then(Value::number);
+            let timeout = probe.get("timeoutSeconds").and_then(JsonValue::number);
             let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok());
             let timeout = timeout.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_TIMEOUT_S);
             let path = format!("{name}/{kind}");
-            let led = Value::from([
+            let led = JsonValue::from([
                 ("path", format!("/probe/{path}").into()),
                 ("port", u32::from(ADMIN).into()),
             ]);
@@ -93,12 +93,12 @@ impl Probes {
     }
 
     /// Puts back what `take` took from a container.
-    pub(crate) fn put_back(&mut self, container: &mut Value) {
+    pub(crate) fn put_back(&mut self, container: &mut JsonValue) {
         let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
             let path = format!("{name}/{kind}");
             let Some(probe) = container.get_mut(field) else { continue };
-            let led = probe.at(&["httpGet", "path"]).and_then(Value::text);
+            let led = probe.at(&["httpGet", "path"]).and_then(JsonValue::text);
             if led != Some(&*format!("/probe/{path}")) {
                 continue;
             }
@@ -127,8 +127,8 @@ impl Probes {
 }
 
 /// Puts one field in the place of another.
-fn exchange(probe: &mut Value, from: &str, (to, value): (&str, Value)) {
-    let Value::Map(fields) = probe else { return };
+fn exchange(probe: &mut JsonValue, from: &str, (to, value): (&str, JsonValue)) {
+    let JsonValue::Map(fields) = probe else { return };
     if let Some(field) = fields.iter_mut().find(|(name, _)| name == from) {
         *field = (to.to_owned(), value);
     }

@@ -2,9 +2,9 @@
 
 use data_encoding::BASE64;
 
-use crate::inject::{Enclosing, Outcome, SkipReason, declines, inject, patch};
-use crate::settings::Settings;
-use crate::value::Value;
+use crate::inject::{PodContext, PodOutcome, SkipReason, declines, inject, patch};
+use crate::settings::InjectionSettings;
+use crate::value::JsonValue;
 
 const VERSION: &str = "admission.k8s.io/v1";
 /// Longest warning: the API server cuts longer ones off (256).
@@ -25,52 +25,52 @@ pub enum ReviewError {
 
 /// One question: may this object be stored?
 #[derive(Clone, Debug)]
-pub struct Review {
+pub struct AdmissionReview {
     uid: String,
     /// The namespace of the object; empty where it has none.
     pub namespace: String,
     /// The object as it is to be stored.
-    pub object: Value,
+    pub object: JsonValue,
     /// The object as it was, where it is changed.
-    pub old: Option<Value>,
+    pub old: Option<JsonValue>,
 }
 
 /// The answer to a review.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct ReviewAnswer {
     /// Why the object must not be stored; `None` if it may.
     pub denied: Option<String>,
     /// The warnings for the client that stores it.
     pub warnings: Vec<String>,
     /// What is changed in it, a JSON patch; empty or null for nothing.
-    pub patch: Option<Value>,
+    pub patch: Option<JsonValue>,
 }
 
-impl Review {
+impl AdmissionReview {
     /// Reads what the API server sends.
     ///
     /// # Errors
     /// [`ReviewError`] where it is no review.
     pub fn parse(text: &[u8]) -> Result<Self, ReviewError> {
-        let mut review: Value = serde_json::from_slice(text)?;
-        if review.get("apiVersion").and_then(Value::text) != Some(VERSION) {
+        let mut review: JsonValue = serde_json::from_slice(text)?;
+        if review.get("apiVersion").and_then(JsonValue::text) != Some(VERSION) {
             return Err(ReviewError::Missing("apiVersion admission.k8s.io/v1"));
         }
         let mut request = review.remove("request").ok_or(ReviewError::Missing("request"))?;
-        let text = |field: &str| request.get(field).and_then(Value::text).map(str::to_owned);
+        let text = |field: &str| request.get(field).and_then(JsonValue::text).map(str::to_owned);
         let uid = text("uid").ok_or(ReviewError::Missing("request.uid"))?;
         let namespace = text("namespace").unwrap_or_default();
         let object = request.remove("object").ok_or(ReviewError::Missing("request.object"))?;
-        let old = request.remove("oldObject").filter(|old| !matches!(old, Value::Null));
+        let old = request.remove("oldObject").filter(|old| !matches!(old, JsonValue::Null));
         Ok(Self { uid, namespace, object, old })
     }
 
     /// Puts the proxy into the pod that this is of.
     #[must_use]
-    pub fn inject(&self, settings: &Settings, enclosing: &Enclosing) -> Answer {
+    pub fn inject(&self, settings: &InjectionSettings, enclosing: &PodContext) -> ReviewAnswer {
         let mut pod = self.object.clone();
         match inject(&mut pod, settings, enclosing) {
-            Ok(Outcome::Injected) => {
+            Ok(PodOutcome::Injected) => {
                 let warning = || {
                     format!(
                         "leno.dev/inject: disabled has no effect: namespace {} says enabled; an administrator \
@@ -79,25 +79,31 @@ impl Review {
                     )
                 };
                 let warnings = declines(&pod).then(warning).into_iter().collect();
-                Answer { patch: Some(patch(&self.object, &pod)), warnings, ..Answer::default() }
+                ReviewAnswer {
+                    patch: Some(patch(&self.object, &pod)),
+                    warnings,
+                    ..ReviewAnswer::default()
+                }
             }
-            Ok(Outcome::Skipped(SkipReason::NodeMode)) if enclosing.offers_workload_api(&pod) => {
+            Ok(PodOutcome::Skipped(SkipReason::NodeMode))
+                if enclosing.offers_workload_api(&pod) =>
+            {
                 let warning = format!(
                     "leno.dev/workload-api: enabled of namespace {} has no effect on a pod in node mode: set leno.dev/mode: \
                      sidecar on the pod if its application needs it",
                     self.namespace
                 );
-                Answer { warnings: vec![warning], ..Answer::default() }
+                ReviewAnswer { warnings: vec![warning], ..ReviewAnswer::default() }
             }
-            Ok(Outcome::Skipped(_)) => Answer::default(),
-            Err(error) => Answer::denied(format!("the pod cannot have a proxy: {error}")),
+            Ok(PodOutcome::Skipped(_)) => ReviewAnswer::default(),
+            Err(error) => ReviewAnswer::denied(format!("the pod cannot have a proxy: {error}")),
         }
     }
 
     /// What the API server is told.
     #[must_use]
-    pub fn answered(&self, answer: &Answer) -> String {
-        let mut response = Value::from([
+    pub fn answered(&self, answer: &ReviewAnswer) -> String {
+        let mut response = JsonValue::from([
             ("uid", self.uid.as_str().into()),
             ("allowed", answer.denied.is_none().into()),
         ]);
@@ -108,14 +114,14 @@ impl Review {
         if !answer.warnings.is_empty() {
             let warnings = answer.warnings.iter().take(MAX_WARNINGS);
             let warnings = warnings.map(|text| shortened(text).into()).collect();
-            response.set("warnings", Value::List(warnings));
+            response.set("warnings", JsonValue::List(warnings));
         }
         if let Some(patch) = answer.patch.as_ref().filter(|patch| !patch.items().is_empty()) {
             let patch = serde_json::to_string(patch).expect("a value is JSON");
             response.set("patchType", "JSONPatch");
             response.set("patch", BASE64.encode(patch.as_bytes()));
         }
-        let review = Value::from([
+        let review = JsonValue::from([
             ("apiVersion", VERSION.into()),
             ("kind", "AdmissionReview".into()),
             ("response", response),
@@ -124,7 +130,7 @@ impl Review {
     }
 }
 
-impl Answer {
+impl ReviewAnswer {
     /// The object must not be stored.
     #[must_use]
     pub fn denied(reason: String) -> Self {
@@ -144,13 +150,13 @@ mod tests {
 
     use super::*;
 
-    fn review(pod: serde_json::Value) -> Review {
+    fn review(pod: serde_json::Value) -> AdmissionReview {
         let review = json!({"apiVersion": VERSION, "kind": "AdmissionReview", "request": {
             "uid": "u-1", "namespace": "shop", "operation": "CREATE", "object": pod}});
-        Review::parse(review.to_string().as_bytes()).unwrap()
+        AdmissionReview::parse(review.to_string().as_bytes()).unwrap()
     }
 
-    fn answer(review: &Review, answer: &Answer) -> serde_json::Value {
+    fn answer(review: &AdmissionReview, answer: &ReviewAnswer) -> serde_json::Value {
         let told: serde_json::Value = serde_json::from_str(&review.answered(answer)).unwrap();
         assert_eq!(told["response"]["uid"], "u-1");
         told["response"].clone()
@@ -170,28 +176,32 @@ mod tests {
         let nameless = json!({"spec": {"containers": [{"name": "web"}]}});
         for pod in [bare, full, nameless] {
             let review = review(pod.clone());
-            let told = answer(&review, &review.inject(&Settings::default(), &Enclosing::default()));
+            let told = answer(
+                &review,
+                &review.inject(&InjectionSettings::default(), &PodContext::default()),
+            );
             assert_eq!((&told["allowed"], &told["patchType"]), (&json!(true), &json!("JSONPatch")));
             let changes = BASE64.decode(told["patch"].as_str().unwrap().as_bytes()).unwrap();
             let changes: json_patch::Patch = serde_json::from_slice(&changes).unwrap();
             let mut patched = pod;
             json_patch::patch(&mut patched, &changes).unwrap();
             let mut wanted = review.object.clone();
-            inject(&mut wanted, &Settings::default(), &Enclosing::default()).unwrap();
+            inject(&mut wanted, &InjectionSettings::default(), &PodContext::default()).unwrap();
             assert_eq!(patched, serde_json::to_value(&wanted).unwrap());
         }
     }
 
     #[test]
     fn what_the_namespace_says_of_capture_is_copied_where_the_pod_says_nothing() {
-        let enclosing = Enclosing { capture: Some("iptables".to_owned()), ..Enclosing::default() };
+        let enclosing =
+            PodContext { capture: Some("iptables".to_owned()), ..PodContext::default() };
         for (own, expected) in [(None, Some("iptables")), (Some("ebpf"), None)] {
             let labels = own.map(|own| json!({"leno.dev/capture": own}));
             let review = review(json!({"metadata": {"labels": labels},
                 "spec": {"containers": [{"name": "web"}]}}));
-            let patch = review.inject(&Settings::default(), &enclosing).patch.unwrap();
+            let patch = review.inject(&InjectionSettings::default(), &enclosing).patch.unwrap();
             let annotations = patch.items()[0].get("value").unwrap();
-            let copied = annotations.get("leno.dev/capture").and_then(Value::text);
+            let copied = annotations.get("leno.dev/capture").and_then(JsonValue::text);
             assert_eq!(copied, expected);
         }
     }
@@ -212,9 +222,10 @@ mod tests {
             let review = review(json!({"metadata": metadata, "spec": spec}));
             let enclosing = stored.enclosing(&review).unwrap();
             let mut injected = review.object.clone();
-            inject(&mut injected, &Settings::default(), &enclosing).unwrap();
-            let annotation =
-                |name: &str| injected.at(&["metadata", "annotations", name]).and_then(Value::text);
+            inject(&mut injected, &InjectionSettings::default(), &enclosing).unwrap();
+            let annotation = |name: &str| {
+                injected.at(&["metadata", "annotations", name]).and_then(JsonValue::text)
+            };
             assert_eq!(annotation("leno.dev/flow-metrics"), Some(expected));
             assert_eq!(annotation("leno.dev/flow-cpu-budget"), Some("0.2%"));
             crate::uninject(&mut injected).unwrap();
@@ -236,9 +247,9 @@ mod tests {
         let answer = |stored: &crate::StoredObjects, annotations: serde_json::Value| {
             let spec = json!({"containers": [{"name": "web"}]});
             let review = review(json!({"metadata": {"annotations": annotations}, "spec": spec}));
-            review.inject(&Settings::default(), &stored.enclosing(&review).unwrap())
+            review.inject(&InjectionSettings::default(), &stored.enclosing(&review).unwrap())
         };
-        let serves = |answer: &Answer| {
+        let serves = |answer: &ReviewAnswer| {
             let patch = serde_json::to_string(answer.patch.as_ref().unwrap()).unwrap();
             patch.contains("SPIFFE_ENDPOINT_SOCKET")
         };
@@ -250,7 +261,7 @@ mod tests {
         assert!(!serves(&answer(&disabled, json!({}))));
         // It is no reason to refuse a pod that can do without.
         let left = answer(&enabled, json!({"leno.dev/inject": "disabled"}));
-        assert_eq!(left, Answer::default());
+        assert_eq!(left, ReviewAnswer::default());
         let left = answer(&enabled, json!({"leno.dev/mode": "node"}));
         assert_eq!((&left.denied, &left.patch), (&None, &None));
         assert!(left.warnings[0].contains("namespace shop has no effect"), "{:?}", left.warnings);
@@ -274,18 +285,18 @@ mod tests {
             review(json!({"metadata": {"labels": {"app": app}, "annotations": {key: value}},
                 "spec": {"containers": [{"name": "web"}]}}))
         };
-        let answer = |stored: &crate::StoredObjects, review: &Review| {
-            review.inject(&Settings::default(), &stored.enclosing(review).unwrap())
+        let answer = |stored: &crate::StoredObjects, review: &AdmissionReview| {
+            review.inject(&InjectionSettings::default(), &stored.enclosing(review).unwrap())
         };
         let declines = |app: &str| pod(app, "leno.dev/inject", "disabled");
-        let has_proxy = |answer: &Answer| answer.patch.is_some();
+        let has_proxy = |answer: &ReviewAnswer| answer.patch.is_some();
         for app in ["web", "batch"] {
             let answer = answer(&plain, &declines(app));
             assert!(has_proxy(&answer), "{app}");
             assert!(answer.warnings[0].contains("settings: [inject]"), "{:?}", answer.warnings);
         }
         assert!(has_proxy(&answer(&exempting, &declines("web"))), "the selector is of another");
-        assert_eq!(answer(&exempting, &declines("batch")), Answer::default());
+        assert_eq!(answer(&exempting, &declines("batch")), ReviewAnswer::default());
 
         let captured = |app: &str| pod(app, "leno.dev/capture", "iptables");
         for (stored, app) in [(&plain, "web"), (&plain, "batch"), (&exempting, "web")] {
@@ -303,11 +314,13 @@ mod tests {
     #[test]
     fn a_pod_that_is_left_is_allowed_and_one_that_cannot_be_injected_is_not() {
         let left = review(json!({"spec": {"hostNetwork": true, "containers": [{"name": "web"}]}}));
-        let told = answer(&left, &left.inject(&Settings::default(), &Enclosing::default()));
+        let told =
+            answer(&left, &left.inject(&InjectionSettings::default(), &PodContext::default()));
         assert_eq!(told, json!({"uid": "u-1", "allowed": true}));
         let clash = review(json!({"spec": {"containers": [{"name": "web"}],
             "volumes": [{"name": "leno-token"}]}}));
-        let told = answer(&clash, &clash.inject(&Settings::default(), &Enclosing::default()));
+        let told =
+            answer(&clash, &clash.inject(&InjectionSettings::default(), &PodContext::default()));
         assert_eq!((&told["allowed"], &told["status"]["code"]), (&json!(false), &json!(403)));
         let reason = told["status"]["message"].as_str().unwrap();
         assert!(reason.starts_with("the pod cannot have a proxy: it has a volume"), "{reason}");
@@ -317,11 +330,11 @@ mod tests {
     fn what_is_no_review_is_refused_and_warnings_have_a_bound() {
         for text in ["", "{", "[]", "{\"request\":{}}", "{\"apiVersion\":\"admission.k8s.io/v1\"}"]
         {
-            assert!(Review::parse(text.as_bytes()).is_err(), "{text}");
+            assert!(AdmissionReview::parse(text.as_bytes()).is_err(), "{text}");
         }
         let review = review(json!({}));
         let warnings = vec!["ä".repeat(1000); 100];
-        let told = answer(&review, &Answer { warnings, ..Answer::default() });
+        let told = answer(&review, &ReviewAnswer { warnings, ..ReviewAnswer::default() });
         let told = told["warnings"].as_array().unwrap();
         assert_eq!(told.len(), MAX_WARNINGS);
         assert!(told.iter().all(|text| text.as_str().unwrap().len() <= 256), "{told:?}");

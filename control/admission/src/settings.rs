@@ -12,7 +12,7 @@ use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::{InjectError, one_of, said};
 use crate::mode::ProxiesOfNamespace;
-use crate::value::Value;
+use crate::value::JsonValue;
 use crate::workload_api;
 
 /// Where the control plane is in a cluster.
@@ -48,7 +48,7 @@ const MAX_VALUE: usize = 1024;
 
 /// What is set for all proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct InjectionSettings {
     /// The proxy's image.
     pub image: String,
     /// When the image is pulled, as Kubernetes calls it; without it, as Kubernetes has it.
@@ -60,7 +60,7 @@ pub struct Settings {
     /// Where the control plane is, an `https` URL.
     pub control: String,
     /// What the proxy may use.
-    pub resources: Resources,
+    pub resources: ContainerResources,
     /// What it logs; without it, as the proxy has it.
     pub log: Option<String>,
     /// Where its spans go, and which requests have some, in the form of its `--traces`; without it, there are none.
@@ -89,7 +89,7 @@ pub struct Settings {
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
-    pub shape: Shape,
+    pub shape: ContainerShape,
     /// Seconds for which a container of the application waits before SIGTERM when its pod is deleted, unless it has a
     /// `preStop` hook; 0 for none, as before Kubernetes 1.30.
     pub pre_stop_sleep: u32,
@@ -151,7 +151,7 @@ impl WorkloadApiVolume {
     }
 
     /// The volume of a pod, but for its name.
-    pub(crate) fn value(&self) -> (&'static str, Value) {
+    pub(crate) fn value(&self) -> (&'static str, JsonValue) {
         match &self.source {
             WorkloadApiSource::Csi(driver) => {
                 ("csi", [("driver", driver.as_str().into()), ("readOnly", true.into())].into())
@@ -165,7 +165,7 @@ impl WorkloadApiVolume {
 
 /// As what the proxy runs beside the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
+pub enum ContainerShape {
     /// An init container that goes on: it starts before and ends after everything else (Kubernetes
     /// 1.29).
     #[default]
@@ -176,7 +176,7 @@ pub enum Shape {
 
 /// Quantities, as Kubernetes writes them; nothing is said of what is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resources {
+pub struct ContainerResources {
     /// What the scheduler sets aside.
     pub cpu_request: Option<String>,
     /// What it is throttled at. None by default: a throttled proxy throttles its application.
@@ -187,7 +187,7 @@ pub struct Resources {
     pub memory_limit: Option<String>,
 }
 
-impl Default for Resources {
+impl Default for ContainerResources {
     fn default() -> Self {
         let some = |text: &str| Some(text.to_owned());
         Self {
@@ -199,7 +199,7 @@ impl Default for Resources {
     }
 }
 
-impl Default for Settings {
+impl Default for InjectionSettings {
     /// An image of this version without a registry, and the control plane where `leno install` puts
     /// it.
     fn default() -> Self {
@@ -209,7 +209,7 @@ impl Default for Settings {
             pull_secrets: Vec::new(),
             trust_domain: "cluster.local".to_owned(),
             control: DEFAULT_CONTROL.to_owned(),
-            resources: Resources::default(),
+            resources: ContainerResources::default(),
             log: None,
             traces: None,
             access_log: None,
@@ -222,13 +222,13 @@ impl Default for Settings {
             carries_datagrams: false,
             pod_certificates: None,
             workload: None,
-            shape: Shape::default(),
+            shape: ContainerShape::default(),
             pre_stop_sleep: DEFAULT_PRE_STOP_SLEEP,
         }
     }
 }
 
-impl Settings {
+impl InjectionSettings {
     /// Whether the kubelet requests the certificate of the proxy: one of a Workload API goes before.
     pub(crate) fn requests_by_kubelet(&self) -> bool {
         self.pod_certificates.is_some() && self.workload_api.is_none()
@@ -237,7 +237,7 @@ impl Settings {
     /// Whether the proxy of a pod with these annotations serves it the Workload API.
     fn is_to_serve_workload_api(
         &self,
-        annotations: &[(String, Value)],
+        annotations: &[(String, JsonValue)],
     ) -> Result<bool, InjectError> {
         let asked = annotations.iter().find(|(name, _)| name == workload_api::ANNOTATION);
         let Some((name, value)) = asked else { return Ok(false) };
@@ -249,7 +249,7 @@ impl Settings {
     /// The same for a pod that gets a proxy, with what its namespace says where the pod says nothing.
     pub(crate) fn of_namespace(
         self,
-        pod: &Value,
+        pod: &JsonValue,
         namespace: &ProxiesOfNamespace,
     ) -> Result<Self, InjectError> {
         if workload_api::is_said_by(pod) {
@@ -273,9 +273,9 @@ impl Settings {
     }
 
     /// The same with what a pod says in its annotations.
-    pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
+    pub(crate) fn of_pod(&self, pod: &JsonValue) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
-        let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], Value::fields);
+        let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], JsonValue::fields);
         if let Some((name, value)) =
             annotations.iter().find(|(name, _)| name == SPIFFE_SOCKET_ANNOTATION)
         {
@@ -358,7 +358,7 @@ pub fn pod_certificate_seconds(lifetime: Duration) -> u32 {
 }
 
 /// Seconds, as a pod says them.
-fn pre_stop_sleep(value: &Value) -> Result<u32, InjectError> {
+fn pre_stop_sleep(value: &JsonValue) -> Result<u32, InjectError> {
     let seconds = match value.text() {
         Some(OFF) => Some(0),
         Some(text) => text.strip_suffix('s').and_then(|seconds| seconds.parse().ok()),
@@ -370,11 +370,11 @@ fn pre_stop_sleep(value: &Value) -> Result<u32, InjectError> {
     })
 }
 
-impl Resources {
+impl ContainerResources {
     /// The field of a container.
-    pub(crate) fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> JsonValue {
         let of = |cpu: &Option<String>, memory: &Option<String>| {
-            let mut map = Value::map();
+            let mut map = JsonValue::map();
             for (name, quantity) in [("cpu", cpu), ("memory", memory)] {
                 if let Some(quantity) = quantity {
                     map.set(name, quantity.as_str());
@@ -382,7 +382,7 @@ impl Resources {
             }
             map
         };
-        let mut resources = Value::map();
+        let mut resources = JsonValue::map();
         let requests = of(&self.cpu_request, &self.memory_request);
         let limits = of(&self.cpu_limit, &self.memory_limit);
         for (name, quantities) in [("requests", requests), ("limits", limits)] {
@@ -395,11 +395,11 @@ impl Resources {
 }
 
 /// The name of the workload that has made a pod. The pods of a manifest have no owner yet.
-fn workload(pod: &Value) -> Option<String> {
+fn workload(pod: &JsonValue) -> Option<String> {
     let metadata = pod.get("metadata")?;
     let owner = metadata.list("ownerReferences").first()?;
     let (kind, name) = (owner.get("kind")?.text()?, owner.name()?);
-    let hash = metadata.at(&["labels", TEMPLATE_HASH_LABEL]).and_then(Value::text);
+    let hash = metadata.at(&["labels", TEMPLATE_HASH_LABEL]).and_then(JsonValue::text);
     Some(Owner::of_pod(kind, name, hash).name)
 }
 
@@ -484,14 +484,17 @@ mod tests {
 
     #[test]
     fn a_pod_has_the_name_of_what_has_made_it_and_its_own_traces() {
-        let pod = |kind: &str, name: &str, traces: &str| -> Value {
+        let pod = |kind: &str, name: &str, traces: &str| -> JsonValue {
             serde_json::from_str(&format!(
                 r#"{{"metadata":{{"labels":{{"pod-template-hash":"7d9c"}},"annotations":{{{traces}}},
                     "ownerReferences":[{{"kind":"{kind}","name":"{name}"}}]}}}}"#
             ))
             .unwrap()
         };
-        let all = Settings { traces: Some("obs/collector:4317".to_owned()), ..Settings::default() };
+        let all = InjectionSettings {
+            traces: Some("obs/collector:4317".to_owned()),
+            ..InjectionSettings::default()
+        };
         let of = |kind, name, traces| all.of_pod(&pod(kind, name, traces));
         let workload = |kind, name| of(kind, name, "").unwrap().workload.unwrap();
         assert_eq!(workload("ReplicaSet", "web-7d9c"), "web");
@@ -519,7 +522,10 @@ mod tests {
     #[test]
     fn a_pod_has_its_own_access_log() {
         let of = |all: &str, annotations: &str| {
-            let all = Settings { access_log: access_log(all).unwrap(), ..Settings::default() };
+            let all = InjectionSettings {
+                access_log: access_log(all).unwrap(),
+                ..InjectionSettings::default()
+            };
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotations}}}}}}}"#);
             all.of_pod(&serde_json::from_str(&pod).unwrap())
         };
@@ -544,8 +550,10 @@ mod tests {
 
     #[test]
     fn a_pod_names_the_meshes_whose_metrics_its_proxy_serves() {
-        let all =
-            Settings { metrics_compat: metrics_compat("istio").unwrap(), ..Settings::default() };
+        let all = InjectionSettings {
+            metrics_compat: metrics_compat("istio").unwrap(),
+            ..InjectionSettings::default()
+        };
         let of = |annotation: &str| {
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);
             all.of_pod(&serde_json::from_str(&pod).unwrap()).map(|settings| settings.metrics_compat)
@@ -583,9 +591,9 @@ mod tests {
         ] {
             assert!(bad.parse::<WorkloadApiVolume>().is_err(), "{bad}");
         }
-        let all = Settings {
+        let all = InjectionSettings {
             workload_api: "csi:csi.spiffe.io/a.sock".parse().ok(),
-            ..Settings::default()
+            ..InjectionSettings::default()
         };
         let of = |annotation: &str| {
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);

@@ -14,10 +14,10 @@ use leno_resources::{
 };
 use leno_types::nearest;
 
-use crate::inject::{Enclosing, FLOW_ANNOTATIONS, Floor};
+use crate::inject::{FLOW_ANNOTATIONS, NamespaceFloor, PodContext};
 use crate::mode::ProxiesOfNamespace;
-use crate::review::Review;
-use crate::value::Value;
+use crate::review::AdmissionReview;
+use crate::value::JsonValue;
 
 /// Most references of one object that are followed: the Gateway API has at most 16 rules with 16 backends.
 const MAX_REFERENCES: usize = 512;
@@ -64,7 +64,7 @@ impl StoredObjects {
 
     /// What is around the pod of a review. `None` if its namespace is not known.
     #[must_use]
-    pub fn enclosing(&self, review: &Review) -> Option<Enclosing> {
+    pub fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let key = key(Kind::Namespace, "", &review.namespace);
         let Object::Namespace(found) = self.0.get(&key)?.as_ref() else { return None };
         let maps = [&found.metadata.labels, &found.metadata.annotations];
@@ -80,7 +80,7 @@ impl StoredObjects {
         // The API server selects namespaces by their labels alone.
         let labels = found.metadata.labels.as_ref();
         let enabled = labels.and_then(|labels| labels.get(INJECT_ANNOTATION));
-        let floor = Floor {
+        let floor = NamespaceFloor {
             inject: enabled.is_some_and(|value| value == "enabled")
                 && !exempt(ExemptSetting::Inject),
             capture: !exempt(ExemptSetting::Capture),
@@ -96,12 +96,12 @@ impl StoredObjects {
             workload_api: said(WORKLOAD_API_ANNOTATION),
             promote_after: said(PROMOTE_AFTER_ANNOTATION),
         };
-        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
+        Some(PodContext { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
     }
 
     /// The objects that a judgement of this review looks at.
     #[must_use]
-    pub fn neighbours(&self, review: &Review) -> Vec<Arc<Object>> {
+    pub fn neighbours(&self, review: &AdmissionReview) -> Vec<Arc<Object>> {
         let own = review.namespace.as_str();
         let mut references = Vec::new();
         if let Some(spec) = review.object.get("spec") {
@@ -211,11 +211,11 @@ fn parents_of(object: &Object) -> &[ParentRef] {
 }
 
 /// Finds the references within a value, as deep as the API server lets objects nest.
-fn collect<'a>(value: &'a Value, own: &'a str, found: &mut Vec<Reference<'a>>) {
+fn collect<'a>(value: &'a JsonValue, own: &'a str, found: &mut Vec<Reference<'a>>) {
     for (field, inner) in value.fields() {
         if REFERRING.contains(&field.as_str()) {
             let items = match inner {
-                Value::List(items) => items.as_slice(),
+                JsonValue::List(items) => items.as_slice(),
                 one => std::slice::from_ref(one),
             };
             found.extend(items.iter().filter_map(|item| reference(field, item, own)));
@@ -226,8 +226,8 @@ fn collect<'a>(value: &'a Value, own: &'a str, found: &mut Vec<Reference<'a>>) {
     value.items().iter().for_each(|item| collect(item, own, found));
 }
 
-fn reference<'a>(field: &str, item: &'a Value, own: &'a str) -> Option<Reference<'a>> {
-    let text = |name: &str| item.get(name).and_then(Value::text);
+fn reference<'a>(field: &str, item: &'a JsonValue, own: &'a str) -> Option<Reference<'a>> {
+    let text = |name: &str| item.get(name).and_then(JsonValue::text);
     Some(Reference {
         kind: text("kind").unwrap_or(Kind::Service.as_str()),
         namespace: text("namespace").unwrap_or(own),

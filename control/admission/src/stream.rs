@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::value::Value;
+use crate::value::JsonValue;
 
 /// Deepest nesting of a document: a pod's takes about 12.
 const MAX_DEPTH: usize = 64;
@@ -13,7 +13,7 @@ const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// The form of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ManifestFormat {
     /// YAML, with `---` between documents.
     Yaml,
     /// JSON, one value after the other.
@@ -47,22 +47,22 @@ pub enum StreamError {
 /// [`StreamError`] where a document cannot be read.
 pub fn rewrite(
     text: &str,
-    wanted: Option<Format>,
-    mut work: impl FnMut(&mut Value) -> bool,
+    wanted: Option<ManifestFormat>,
+    mut work: impl FnMut(&mut JsonValue) -> bool,
 ) -> Result<String, StreamError> {
     if let Some(values) = json(text) {
         return rewrite_json(text, values, wanted, work);
     }
-    let wanted = wanted.unwrap_or(Format::Yaml);
+    let wanted = wanted.unwrap_or(ManifestFormat::Yaml);
     let mut out = String::new();
     for document in documents(text) {
         let mut value = read(&document)?;
         let changed = work(&mut value);
         match wanted {
-            Format::Yaml if !changed => out += document.text,
-            Format::Json if matches!(value, Value::Null) => {}
-            Format::Json => out += &(written_json(&value)? + "\n"),
-            Format::Yaml => {
+            ManifestFormat::Yaml if !changed => out += document.text,
+            ManifestFormat::Json if matches!(value, JsonValue::Null) => {}
+            ManifestFormat::Json => out += &(written_json(&value)? + "\n"),
+            ManifestFormat::Yaml => {
                 if document.marked {
                     out += "---\n";
                 }
@@ -74,22 +74,22 @@ pub fn rewrite(
 }
 
 /// The values of a text that is JSON.
-fn json(text: &str) -> Option<Vec<Value>> {
+fn json(text: &str) -> Option<Vec<JsonValue>> {
     // YAML has maps in braces, too: what is no JSON is read as YAML.
     let begins = text.trim_start().starts_with(['{', '[']);
-    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let values = serde_json::Deserializer::from_str(text).into_iter::<JsonValue>();
     begins.then(|| values.collect::<Result<Vec<_>, _>>().ok()).flatten()
 }
 
 fn rewrite_json(
     text: &str,
-    mut values: Vec<Value>,
-    wanted: Option<Format>,
-    mut work: impl FnMut(&mut Value) -> bool,
+    mut values: Vec<JsonValue>,
+    wanted: Option<ManifestFormat>,
+    mut work: impl FnMut(&mut JsonValue) -> bool,
 ) -> Result<String, StreamError> {
     // Each of them, whatever came of the one before.
     let changed = values.iter_mut().map(&mut work).fold(false, |all, one| all | one);
-    let as_yaml = wanted == Some(Format::Yaml);
+    let as_yaml = wanted == Some(ManifestFormat::Yaml);
     if !changed && !as_yaml {
         return Ok(text.to_owned());
     }
@@ -136,7 +136,7 @@ fn documents(text: &str) -> Vec<Document<'_>> {
     documents.collect()
 }
 
-fn read(document: &Document<'_>) -> Result<Value, StreamError> {
+fn read(document: &Document<'_>) -> Result<JsonValue, StreamError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
@@ -154,19 +154,19 @@ fn read(document: &Document<'_>) -> Result<Value, StreamError> {
     };
     #[derive(Deserialize)]
     #[serde(transparent)]
-    struct Read(Value);
+    struct Read(JsonValue);
     let wrong = |reason: String| StreamError::Yaml { line: document.line, reason };
     let read: Vec<Read> = serde_saphyr::from_str_multiple_with_options(document.text, options)
         .map_err(|error| wrong(error.to_string()))?;
     let mut read = read.into_iter();
     match (read.next(), read.next()) {
-        (None, _) => Ok(Value::Null),
+        (None, _) => Ok(JsonValue::Null),
         (Some(Read(value)), None) => Ok(value),
         (Some(_), Some(_)) => Err(wrong("holds two documents: put --- between them".to_owned())),
     }
 }
 
-fn written(value: &Value) -> Result<String, StreamError> {
+fn written(value: &JsonValue) -> Result<String, StreamError> {
     let options = serde_saphyr::ser_options! { compact_list_indent: true };
     let text = serde_saphyr::to_string_with_options(value, options);
     let mut text = text.map_err(|error| StreamError::Write(error.to_string()))?;
@@ -176,6 +176,6 @@ fn written(value: &Value) -> Result<String, StreamError> {
     Ok(text)
 }
 
-fn written_json(value: &Value) -> Result<String, StreamError> {
+fn written_json(value: &JsonValue) -> Result<String, StreamError> {
     serde_json::to_string_pretty(value).map_err(StreamError::Json)
 }

@@ -6,7 +6,7 @@ use crate::inject::{
     DEFAULT_CONTAINER, FLOW_ANNOTATIONS, PULL_SECRET, PULL_SECRETS, RECORD, each_container,
 };
 use crate::probes::{Probes, VARIABLE};
-use crate::value::Value;
+use crate::value::JsonValue;
 use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop, workload_api,
 };
@@ -26,8 +26,8 @@ pub enum UninjectError {
 ///
 /// # Errors
 /// [`UninjectError`] if what injection wrote was changed since.
-pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
-    let record = pod.at(&["metadata", "annotations", RECORD]).and_then(Value::text);
+pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
+    let record = pod.at(&["metadata", "annotations", RECORD]).and_then(JsonValue::text);
     let Some(record) = record.map(str::to_owned) else { return Ok(false) };
     let made = |what: &str| record.split(',').any(|one| one == what);
     let mut bare = pod.clone();
@@ -68,20 +68,20 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
 }
 
 /// What the probes were, by the proxy's environment.
-fn probes(spec: &Value) -> Result<Probes, UninjectError> {
+fn probes(spec: &JsonValue) -> Result<Probes, UninjectError> {
     let proxy = spec.containers().find(|one| one.name() == Some(CONTAINER));
     let variables = proxy.map_or(&[][..], |proxy| proxy.list("env"));
     let variable = variables.iter().find(|one| one.name() == Some(VARIABLE));
-    match variable.and_then(|one| one.get("value")).and_then(Value::text) {
+    match variable.and_then(|one| one.get("value")).and_then(JsonValue::text) {
         Some(text) => Probes::parse(text).map_err(UninjectError::Probes),
         None => Ok(Probes::default()),
     }
 }
 
 /// Takes what bears these names out of a list, and the list where it was made for them.
-fn without(spec: &mut Value, field: &str, names: &[&str], made: bool) {
-    let Some(Value::List(items)) = spec.get_mut(field) else { return };
-    let ours = |item: &Value| item.name().is_some_and(|name| names.contains(&name));
+fn without(spec: &mut JsonValue, field: &str, names: &[&str], made: bool) {
+    let Some(JsonValue::List(items)) = spec.get_mut(field) else { return };
+    let ours = |item: &JsonValue| item.name().is_some_and(|name| names.contains(&name));
     items.retain(|item| !ours(item));
     if made && items.is_empty() {
         spec.remove(field);

@@ -9,7 +9,7 @@ use serde_json::Number;
 
 /// A JSON value. Two maps are equal where they have the same fields, in whatever order.
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum JsonValue {
     /// `null`.
     Null,
     /// `true` or `false`.
@@ -19,12 +19,12 @@ pub enum Value {
     /// A text.
     Text(String),
     /// A list.
-    List(Vec<Value>),
+    List(Vec<JsonValue>),
     /// A map, in the order of the text it was read from.
-    Map(Vec<(String, Value)>),
+    Map(Vec<(String, JsonValue)>),
 }
 
-impl Value {
+impl JsonValue {
     /// An empty map.
     pub(crate) fn map() -> Self {
         Self::Map(Vec::new())
@@ -136,7 +136,7 @@ impl Value {
     }
 }
 
-impl PartialEq for Value {
+impl PartialEq for JsonValue {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Null, Self::Null) => true,
@@ -155,43 +155,43 @@ impl PartialEq for Value {
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for JsonValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for JsonValue {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<bool> for Value {
+impl From<bool> for JsonValue {
     fn from(given: bool) -> Self {
         Self::Bool(given)
     }
 }
 
-impl From<u32> for Value {
+impl From<u32> for JsonValue {
     fn from(number: u32) -> Self {
         Self::Number(number.into())
     }
 }
 
-impl<const N: usize> From<[(&str, Value); N]> for Value {
-    fn from(fields: [(&str, Value); N]) -> Self {
+impl<const N: usize> From<[(&str, JsonValue); N]> for JsonValue {
+    fn from(fields: [(&str, JsonValue); N]) -> Self {
         Self::Map(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
 
-impl<const N: usize> From<[Value; N]> for Value {
-    fn from(items: [Value; N]) -> Self {
+impl<const N: usize> From<[JsonValue; N]> for JsonValue {
+    fn from(items: [JsonValue; N]) -> Self {
         Self::List(items.into())
     }
 }
 
-impl Serialize for Value {
+impl Serialize for JsonValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Null => serializer.serialize_unit(),
@@ -212,7 +212,7 @@ impl Serialize for Value {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for JsonValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Reader)
     }
@@ -221,62 +221,62 @@ impl<'de> Deserialize<'de> for Value {
 struct Reader;
 
 impl<'de> Visitor<'de> for Reader {
-    type Value = Value;
+    type Value = JsonValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E: Error>(self) -> Result<JsonValue, E> {
+        Ok(JsonValue::Null)
     }
 
-    fn visit_none<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E: Error>(self) -> Result<JsonValue, E> {
+        Ok(JsonValue::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        Value::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonValue, D::Error> {
+        JsonValue::deserialize(deserializer)
     }
 
-    fn visit_bool<E: Error>(self, given: bool) -> Result<Value, E> {
-        Ok(Value::Bool(given))
+    fn visit_bool<E: Error>(self, given: bool) -> Result<JsonValue, E> {
+        Ok(JsonValue::Bool(given))
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Number(number.into()))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<JsonValue, E> {
+        Ok(JsonValue::Number(number.into()))
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Number(number.into()))
+    fn visit_i64<E: Error>(self, number: i64) -> Result<JsonValue, E> {
+        Ok(JsonValue::Number(number.into()))
     }
 
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<JsonValue, E> {
         let number = Number::from_f64(number);
-        number.map(Value::Number).ok_or_else(|| E::custom("a number of JSON is finite"))
+        number.map(JsonValue::Number).ok_or_else(|| E::custom("a number of JSON is finite"))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<JsonValue, E> {
+        Ok(JsonValue::Text(text.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, text: String) -> Result<Value, E> {
-        Ok(Value::Text(text))
+    fn visit_string<E: Error>(self, text: String) -> Result<JsonValue, E> {
+        Ok(JsonValue::Text(text))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<JsonValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Value::List(items))
+        Ok(JsonValue::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<JsonValue, A::Error> {
         let mut fields = Vec::new();
         while let Some(field) = access.next_entry()? {
             fields.push(field);
         }
-        Ok(Value::Map(fields))
+        Ok(JsonValue::Map(fields))
     }
 }

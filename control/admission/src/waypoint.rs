@@ -1,8 +1,8 @@
 //! Whether a pod is one that the control plane makes of a Gateway.
 
 use crate::container::waypoint_pod;
-use crate::settings::Settings;
-use crate::value::Value;
+use crate::settings::InjectionSettings;
+use crate::value::JsonValue;
 
 /// The label of a waypoint's pods with its name.
 const LABEL: &str = "leno.dev/waypoint";
@@ -14,9 +14,9 @@ const FILLED_IN: [&str; 4] =
 ///
 /// Labels and the service account do not tell: a tenant may set both. What such a pod runs does. It needs no second
 /// proxy, in a namespace too whose pods may not decline one.
-pub(crate) fn is_waypoint(pod: &Value, settings: &Settings) -> bool {
-    let name = pod.at(&["metadata", "labels", LABEL]).and_then(Value::text);
-    let account = pod.at(&["spec", "serviceAccountName"]).and_then(Value::text);
+pub(crate) fn is_waypoint(pod: &JsonValue, settings: &InjectionSettings) -> bool {
+    let name = pod.at(&["metadata", "labels", LABEL]).and_then(JsonValue::text);
+    let account = pod.at(&["spec", "serviceAccountName"]).and_then(JsonValue::text);
     let (Some(_), true, Some(spec)) = (name, name == account, pod.get("spec")) else {
         return false;
     };
@@ -24,8 +24,10 @@ pub(crate) fn is_waypoint(pod: &Value, settings: &Settings) -> bool {
     let ([wanted], [given]) = (own.list("containers"), spec.list("containers")) else {
         return false;
     };
-    let is_known = |(field, value): &(String, Value)| {
-        wanted.get(field).is_some() || FILLED_IN.contains(&&**field) || matches!(value, Value::Null)
+    let is_known = |(field, value): &(String, JsonValue)| {
+        wanted.get(field).is_some()
+            || FILLED_IN.contains(&&**field)
+            || matches!(value, JsonValue::Null)
     };
     spec.list("initContainers").is_empty()
         && spec.list("ephemeralContainers").is_empty()
@@ -42,12 +44,12 @@ pub(crate) fn is_waypoint(pod: &Value, settings: &Settings) -> bool {
 }
 
 /// Whether a value is another one, but for fields that it has beside.
-fn covers(given: &Value, wanted: &Value) -> bool {
+fn covers(given: &JsonValue, wanted: &JsonValue) -> bool {
     match (given, wanted) {
-        (Value::Map(_), Value::Map(fields)) => fields
+        (JsonValue::Map(_), JsonValue::Map(fields)) => fields
             .iter()
             .all(|(field, wanted)| given.get(field).is_some_and(|given| covers(given, wanted))),
-        (Value::List(given), Value::List(wanted)) => {
+        (JsonValue::List(given), JsonValue::List(wanted)) => {
             given.len() == wanted.len()
                 && given.iter().zip(wanted).all(|(given, wanted)| covers(given, wanted))
         }
@@ -60,11 +62,11 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::inject::{Enclosing, Floor, Outcome, SkipReason, inject};
+    use crate::inject::{NamespaceFloor, PodContext, PodOutcome, SkipReason, inject};
 
     /// A pod as the control plane has it made, with what the API server fills in.
     fn pod() -> Json {
-        let mut spec = serde_json::to_value(waypoint_pod(&Settings::default())).unwrap();
+        let mut spec = serde_json::to_value(waypoint_pod(&InjectionSettings::default())).unwrap();
         spec["serviceAccountName"] = json!("edge");
         spec["automountServiceAccountToken"] = json!(false);
         spec["restartPolicy"] = json!("Always");
@@ -76,16 +78,16 @@ mod tests {
         json!({"metadata": {"labels": labels}, "spec": spec})
     }
 
-    fn injected(pod: &Json) -> Result<Outcome, crate::InjectError> {
-        let floor = Floor { inject: true, capture: true };
-        let enclosing = Enclosing { floor, ..Enclosing::default() };
-        let mut pod: Value = serde_json::from_value(pod.clone()).unwrap();
-        inject(&mut pod, &Settings::default(), &enclosing)
+    fn injected(pod: &Json) -> Result<PodOutcome, crate::InjectError> {
+        let floor = NamespaceFloor { inject: true, capture: true };
+        let enclosing = PodContext { floor, ..PodContext::default() };
+        let mut pod: JsonValue = serde_json::from_value(pod.clone()).unwrap();
+        inject(&mut pod, &InjectionSettings::default(), &enclosing)
     }
 
     #[test]
     fn the_pod_of_a_waypoint_is_left_where_pods_may_not_decline() {
-        assert_eq!(injected(&pod()), Ok(Outcome::Skipped(SkipReason::Waypoint)));
+        assert_eq!(injected(&pod()), Ok(PodOutcome::Skipped(SkipReason::Waypoint)));
     }
 
     #[test]
@@ -93,7 +95,7 @@ mod tests {
         let alike = |change: &dyn Fn(&mut Json)| {
             let mut pod = pod();
             change(&mut pod);
-            injected(&pod) == Ok(Outcome::Skipped(SkipReason::Waypoint))
+            injected(&pod) == Ok(PodOutcome::Skipped(SkipReason::Waypoint))
         };
         assert!(alike(&|_| ()));
         assert!(!alike(&|pod| pod["spec"]["serviceAccountName"] = json!("other")));

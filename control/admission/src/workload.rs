@@ -1,9 +1,9 @@
 //! The pod templates in documents of any kind.
 
-use crate::inject::{Enclosing, Outcome, inject};
-use crate::settings::Settings;
+use crate::inject::{PodContext, PodOutcome, inject};
+use crate::settings::InjectionSettings;
 use crate::uninject::uninject;
-use crate::value::Value;
+use crate::value::JsonValue;
 
 /// Where the kinds that make pods have their template; a pod is its own.
 const TEMPLATES: [(&str, &[&str]); 8] = [
@@ -23,7 +23,7 @@ const MAX_DEPTH: usize = 4;
 
 /// What is to be said of one object that makes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct InjectionReport {
     /// Its kind, namespace and name: `Deployment shop/web`.
     pub object: String,
     /// What became of it.
@@ -46,25 +46,25 @@ pub enum InjectionOutcome {
 /// that names none.
 #[must_use]
 pub fn inject_document(
-    document: &mut Value,
-    settings: &Settings,
-    enclosing: impl Fn(Option<&str>) -> Enclosing,
-) -> Vec<Report> {
+    document: &mut JsonValue,
+    settings: &InjectionSettings,
+    enclosing: impl Fn(Option<&str>) -> PodContext,
+) -> Vec<InjectionReport> {
     let mut reports = Vec::new();
     each(document, None, 0, &mut |object, namespace, template| {
         let said = match inject(template, settings, &enclosing(namespace)) {
-            Ok(Outcome::Injected) => InjectionOutcome::Changed,
-            Ok(Outcome::Skipped(left)) => InjectionOutcome::Skipped(left.to_string()),
+            Ok(PodOutcome::Injected) => InjectionOutcome::Changed,
+            Ok(PodOutcome::Skipped(left)) => InjectionOutcome::Skipped(left.to_string()),
             Err(error) => InjectionOutcome::Failed(error.to_string()),
         };
-        reports.push(Report { object, said });
+        reports.push(InjectionReport { object, said });
     });
     reports
 }
 
 /// Takes the proxy out of every pod template of a document, and reports on each in order.
 #[must_use]
-pub fn uninject_document(document: &mut Value) -> Vec<Report> {
+pub fn uninject_document(document: &mut JsonValue) -> Vec<InjectionReport> {
     let mut reports = Vec::new();
     each(document, None, 0, &mut |object, _, template| {
         let said = match uninject(template) {
@@ -72,7 +72,7 @@ pub fn uninject_document(document: &mut Value) -> Vec<Report> {
             Ok(false) => InjectionOutcome::Skipped("no proxy was injected into it".to_owned()),
             Err(error) => InjectionOutcome::Failed(error.to_string()),
         };
-        reports.push(Report { object, said });
+        reports.push(InjectionReport { object, said });
     });
     reports
 }
@@ -80,18 +80,19 @@ pub fn uninject_document(document: &mut Value) -> Vec<Report> {
 /// Goes through all templates of a document. `implied` is the kind of items that name none, as those of
 /// a `PodList`.
 fn each(
-    document: &mut Value,
+    document: &mut JsonValue,
     implied: Option<&str>,
     depth: usize,
-    work: &mut impl FnMut(String, Option<&str>, &mut Value),
+    work: &mut impl FnMut(String, Option<&str>, &mut JsonValue),
 ) {
-    let text = |field: &str| document.get(field).and_then(Value::text);
+    let text = |field: &str| document.get(field).and_then(JsonValue::text);
     let group = text("apiVersion").and_then(|version| version.split_once('/'));
     let group = group.map_or("", |(group, _)| group).to_owned();
     let Some(kind) = text("kind").or(implied).map(str::to_owned) else { return };
     if let Some(of) = kind.strip_suffix("List") {
         let of = (!of.is_empty()).then_some(of);
-        if let (true, Some(Value::List(items))) = (depth < MAX_DEPTH, document.get_mut("items")) {
+        if let (true, Some(JsonValue::List(items))) = (depth < MAX_DEPTH, document.get_mut("items"))
+        {
             items.iter_mut().for_each(|item| each(item, of, depth + 1, work));
         }
         return;
@@ -101,7 +102,7 @@ fn each(
         return;
     }
     let object = object(&kind, document);
-    let namespace = document.at(&["metadata", "namespace"]).and_then(Value::text);
+    let namespace = document.at(&["metadata", "namespace"]).and_then(JsonValue::text);
     let namespace = namespace.map(str::to_owned);
     let template = path.iter().try_fold(document, |value, field| value.get_mut(field));
     if let Some(template) = template {
@@ -109,8 +110,8 @@ fn each(
     }
 }
 
-fn object(kind: &str, document: &Value) -> String {
-    let text = |field: &str| document.at(&["metadata", field]).and_then(Value::text);
+fn object(kind: &str, document: &JsonValue) -> String {
+    let text = |field: &str| document.at(&["metadata", field]).and_then(JsonValue::text);
     let name = text("name").or_else(|| text("generateName")).unwrap_or("without a name");
     match text("namespace") {
         Some(namespace) => format!("{kind} {namespace}/{name}"),

@@ -2,7 +2,7 @@
 
 use crate::WORKLOAD_API_VOLUME;
 use crate::inject::each_container;
-use crate::value::Value;
+use crate::value::JsonValue;
 
 /// Whether the proxy of a pod serves it.
 pub(crate) use leno_resources::WORKLOAD_API_ANNOTATION as ANNOTATION;
@@ -28,7 +28,7 @@ const LISTS: [(&str, &str); 2] =
 ///
 /// # Errors
 /// What the value is, where it is none of both.
-pub(crate) fn is_enabled(value: &Value) -> Result<bool, String> {
+pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     match value.text().filter(|text| VALUES.contains(text)) {
         Some(text) => Ok(text == ENABLED),
         None => Err(format!("{} is none of {}", crate::inject::said(value), VALUES.join(", "))),
@@ -36,35 +36,35 @@ pub(crate) fn is_enabled(value: &Value) -> Result<bool, String> {
 }
 
 /// Whether a pod says something of it, which hides what its namespace says.
-pub(crate) fn is_said_by(pod: &Value) -> bool {
+pub(crate) fn is_said_by(pod: &JsonValue) -> bool {
     pod.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
 /// The volume of the socket. It has no disk: a socket takes none.
-pub(crate) fn volume() -> Value {
-    let source = Value::from([("medium", "Memory".into())]);
+pub(crate) fn volume() -> JsonValue {
+    let source = JsonValue::from([("medium", "Memory".into())]);
     [("name", WORKLOAD_API_VOLUME.into()), ("emptyDir", source)].into()
 }
 
 /// What has the proxy make the socket in that volume.
-pub(crate) fn proxy_mount() -> Value {
+pub(crate) fn proxy_mount() -> JsonValue {
     [("name", WORKLOAD_API_VOLUME.into()), ("mountPath", FOLDER.into())].into()
 }
 
 /// Gives the folder and the variable to each container that has neither, and returns what uninjection has to know. A container
 /// with that mount or that variable has them as it says.
-pub(crate) fn add(spec: &mut Value) -> Vec<String> {
+pub(crate) fn add(spec: &mut JsonValue) -> Vec<String> {
     let mut recorded = Vec::new();
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
         let name = container.name().unwrap_or_default().to_owned();
-        let mount: Value = [
+        let mount: JsonValue = [
             ("name", WORKLOAD_API_VOLUME.into()),
             ("mountPath", FOLDER.into()),
             ("readOnly", true.into()),
         ]
         .into();
         let address = format!("unix://{FOLDER}/{SOCKET}");
-        let variable: Value = [("name", VARIABLE.into()), ("value", address.into())].into();
+        let variable: JsonValue = [("name", VARIABLE.into()), ("value", address.into())].into();
         let additions = [(mount, WORKLOAD_API_VOLUME, MOUNTED), (variable, VARIABLE, TOLD)];
         for ((list, made), (added, of_name, what)) in LISTS.into_iter().zip(additions) {
             if container.list(list).iter().any(|one| one.name() == Some(of_name)) {
@@ -83,7 +83,7 @@ pub(crate) fn add(spec: &mut Value) -> Vec<String> {
 }
 
 /// Takes from the containers what injection has given them, as its record says.
-pub(crate) fn remove(spec: &mut Value, made: impl Fn(&str) -> bool) {
+pub(crate) fn remove(spec: &mut JsonValue, made: impl Fn(&str) -> bool) {
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
         let name = container.name().unwrap_or_default().to_owned();
         for ((list, new), (of_name, what)) in
@@ -92,7 +92,7 @@ pub(crate) fn remove(spec: &mut Value, made: impl Fn(&str) -> bool) {
             if !made(&(what.to_owned() + &name)) {
                 continue;
             }
-            if let Some(Value::List(items)) = container.get_mut(list) {
+            if let Some(JsonValue::List(items)) = container.get_mut(list) {
                 items.retain(|one| one.name() != Some(of_name));
                 if items.is_empty() && made(&(new.to_owned() + &name)) {
                     container.remove(list);

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use leno_admission::{
-    Enclosing, Format, InjectionOutcome, ProxiesOfNamespace, Report, Settings, Shape, Value,
-    inject_document, rewrite, uninject_document,
+    ContainerShape, InjectionOutcome, InjectionReport, InjectionSettings, JsonValue,
+    ManifestFormat, PodContext, ProxiesOfNamespace, inject_document, rewrite, uninject_document,
 };
 
 /// Fewest texts: a folder that is not found has none.
@@ -25,10 +25,10 @@ fn texts() -> Vec<(PathBuf, String)> {
 
 /// `container` is for clusters without native sidecars, `spire` for those whose certificates SPIRE issues, `kubelet`
 /// for those whose certificates kubelets request.
-fn settings(file: &Path) -> Settings {
+fn settings(file: &Path) -> InjectionSettings {
     let file = file.to_string_lossy();
     let older = file.contains("container.in");
-    let shape = if older { Shape::Container } else { Shape::Sidecar };
+    let shape = if older { ContainerShape::Container } else { ContainerShape::Sidecar };
     let api = match () {
         () if file.contains("spire.in") => Some("csi:csi.spiffe.io/spire-agent.sock"),
         () if file.contains("spire-folder.in") => Some("hostPath:/run/spire/agent-sockets/a.sock"),
@@ -37,18 +37,24 @@ fn settings(file: &Path) -> Settings {
     let workload_api = api.map(|text| text.parse().unwrap());
     let pod_certificates = file.contains("kubelet.in").then_some(86_520);
     let image = "leno-proxy:test".to_owned();
-    Settings { image, shape, workload_api, pod_certificates, ..Settings::default() }
+    InjectionSettings {
+        image,
+        shape,
+        workload_api,
+        pod_certificates,
+        ..InjectionSettings::default()
+    }
 }
 
 /// `namespace` is of a namespace whose proxies serve the Workload API.
-fn enclosing(file: &Path) -> Enclosing {
+fn enclosing(file: &Path) -> PodContext {
     let serves = file.to_string_lossy().contains("workload-api-namespace.in");
     let workload_api = serves.then(|| "enabled".to_owned());
     let proxies = ProxiesOfNamespace { workload_api, ..ProxiesOfNamespace::default() };
-    Enclosing { proxies, ..Enclosing::default() }
+    PodContext { proxies, ..PodContext::default() }
 }
 
-fn injected(file: &Path, text: &str) -> (String, Vec<Report>) {
+fn injected(file: &Path, text: &str) -> (String, Vec<InjectionReport>) {
     let (settings, mut reports) = (settings(file), Vec::new());
     let out = rewrite(text, None, |document| {
         note(inject_document(document, &settings, |_| enclosing(file)), &mut reports)
@@ -61,15 +67,15 @@ fn uninjected(text: &str) -> String {
     rewrite(text, None, |document| note(uninject_document(document), &mut reports)).unwrap()
 }
 
-fn note(new: Vec<Report>, reports: &mut Vec<Report>) -> bool {
+fn note(new: Vec<InjectionReport>, reports: &mut Vec<InjectionReport>) -> bool {
     let changed = new.iter().any(|report| report.said == InjectionOutcome::Changed);
     reports.extend(new);
     changed
 }
 
-fn values(text: &str) -> Vec<Value> {
+fn values(text: &str) -> Vec<JsonValue> {
     let mut values = Vec::new();
-    let read = |document: &mut Value| {
+    let read = |document: &mut JsonValue| {
         values.push(document.clone());
         false
     };
@@ -77,8 +83,8 @@ fn values(text: &str) -> Vec<Value> {
     values
 }
 
-fn said(reports: &[Report]) -> String {
-    let line = |Report { object, said }: &Report| match said {
+fn said(reports: &[InjectionReport]) -> String {
+    let line = |InjectionReport { object, said }: &InjectionReport| match said {
         InjectionOutcome::Changed => format!("{object}: changed\n"),
         InjectionOutcome::Skipped(reason) => format!("{object}: left: {reason}\n"),
         InjectionOutcome::Failed(reason) => format!("{object}: failed: {reason}\n"),
@@ -137,12 +143,12 @@ fn secrets_of_the_registry_are_added_once_and_taken_out_again() {
         )
     };
     let pull_secrets = leno_admission::pull_secrets(r#"[{"name":"a"},{"name":"b"}]"#).unwrap();
-    let settings = Settings { pull_secrets, ..Settings::default() };
+    let settings = InjectionSettings { pull_secrets, ..InjectionSettings::default() };
     for (secrets, expected) in [("", ["a", "b"]), ("  imagePullSecrets: [{name: b}]\n", ["b", "a"])]
     {
         let text = pod(secrets);
         let out = rewrite(&text, None, |document| {
-            note(inject_document(document, &settings, |_| Enclosing::default()), &mut Vec::new())
+            note(inject_document(document, &settings, |_| PodContext::default()), &mut Vec::new())
         });
         let out = out.unwrap();
         let spec = values(&out).remove(0).get("spec").unwrap().clone();
@@ -157,11 +163,11 @@ fn secrets_of_the_registry_are_added_once_and_taken_out_again() {
 #[test]
 fn yaml_and_json_say_the_same() {
     for (file, text) in texts() {
-        let unchanged = |_: &mut Value| false;
-        let json = rewrite(&text, Some(Format::Json), unchanged).unwrap();
-        let yaml = rewrite(&json, Some(Format::Yaml), unchanged).unwrap();
-        let full = |text| -> Vec<Value> {
-            values(text).into_iter().filter(|value| *value != Value::Null).collect()
+        let unchanged = |_: &mut JsonValue| false;
+        let json = rewrite(&text, Some(ManifestFormat::Json), unchanged).unwrap();
+        let yaml = rewrite(&json, Some(ManifestFormat::Yaml), unchanged).unwrap();
+        let full = |text| -> Vec<JsonValue> {
+            values(text).into_iter().filter(|value| *value != JsonValue::Null).collect()
         };
         assert_eq!(full(&json), full(&text), "{}", file.display());
         assert_eq!(full(&yaml), full(&text), "{}", file.display());

@@ -15,12 +15,12 @@ mod waypoints;
 
 use std::sync::Arc;
 
-use leno_index::Settings;
+use leno_index::MeshSettings;
 use leno_resources::{Documents, Located, Object, ObjectKey, Position};
 
 pub use finding::{Finding, Severity};
 
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 use finding::Findings;
 
 /// Finds mistakes in documents that parse. `objects` are the same documents, completed with all
@@ -29,7 +29,7 @@ use finding::Findings;
 /// The findings come in the order of the files.
 #[must_use]
 pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
-    found(&Mesh::new(objects), documents, true)
+    found(&MeshModel::new(objects), documents, true)
 }
 
 /// Finds mistakes in objects that have no file, such as those of a cluster. Findings are limited to
@@ -37,11 +37,11 @@ pub fn analyze(documents: &Documents, objects: Vec<Object>) -> Vec<Finding> {
 /// those of the cluster's control plane.
 #[must_use]
 pub fn analyze_stored(
-    settings: Settings,
+    settings: MeshSettings,
     objects: Vec<Object>,
     wanted: impl Fn(&ObjectKey) -> bool,
 ) -> Vec<Finding> {
-    let mesh = Mesh::told(settings, objects);
+    let mesh = MeshModel::told(settings, objects);
     let mut of: Vec<(ObjectKey, &Object)> =
         mesh.objects.iter().map(|object| (object.key(), object)).collect();
     of.retain(|(key, _)| wanted(key));
@@ -58,7 +58,7 @@ pub fn analyze_stored(
 }
 
 /// `local`: the documents are files, which `leno up` may run.
-fn found(mesh: &Mesh, documents: &Documents, local: bool) -> Vec<Finding> {
+fn found(mesh: &MeshModel, documents: &Documents, local: bool) -> Vec<Finding> {
     let mut findings = Findings::new(documents);
     routes::references(mesh, &mut findings);
     routes::tables(mesh, &mut findings);

@@ -7,9 +7,9 @@ mod check;
 mod later;
 mod suggest;
 
-pub use access::{Access, AccessChange, ClientAccess, PolicySummary, access_changes};
+pub use access::{AccessChange, ClientAccess, PolicySummary, WorkloadAccess, access_changes};
 pub(crate) use check::AskedServer;
-pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
+pub use check::{AuthorizationAnswer, AuthorizationCheck, CheckClient, PolicyVerdict};
 pub use later::LaterAccess;
 pub(crate) use later::assumed;
 pub use suggest::{RecordedRequest, RecordedRequests, Suggestion};
@@ -17,7 +17,7 @@ pub use suggest::{RecordedRequest, RecordedRequests, Suggestion};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use leno_index::Address;
+use leno_index::AddressOwner;
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationTable, CertificateView, ConnectionView, Denial,
     OtherAddresses, PolicyMatch,
@@ -27,7 +27,7 @@ use leno_types::authorization::{Action, AuthorizationPolicy};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName, MtlsMode};
 
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
 /// Stands for every address that no document names (RFC 5737).
@@ -37,7 +37,7 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const STRICT: &str = "mTLS is strict, and the client has no identity";
 
 /// What a workload enforces, and the table of it.
-pub(crate) struct Enforced {
+pub(crate) struct EnforcedPolicies {
     pub(crate) policy: Arc<ServerPolicy>,
     pub(crate) table: AuthorizationTable,
 }
@@ -65,7 +65,7 @@ impl ObservedClient {
     }
 }
 
-impl Enforced {
+impl EnforcedPolicies {
     /// Whether the mode of mTLS alone refuses the client.
     fn refuses(&self, client: &ObservedClient) -> bool {
         client.identity.is_none() && self.policy.mtls == MtlsMode::Strict
@@ -116,7 +116,7 @@ impl Enforced {
     }
 }
 
-impl Enforced {
+impl EnforcedPolicies {
     /// Who decides on what the other policies permit, for people: the services that are asked by the external policies
     /// which are in this state.
     fn asked(&self, all: &[PolicyMatch], wanted: PolicyMatch) -> Option<String> {
@@ -133,12 +133,12 @@ impl Enforced {
     }
 }
 
-impl Mesh {
+impl MeshModel {
     /// What the proxy of an instance enforces; `None` if it has no proxy.
-    pub(crate) fn enforced(&self, instance: &InstanceName) -> Option<Enforced> {
+    pub(crate) fn enforced(&self, instance: &InstanceName) -> Option<EnforcedPolicies> {
         let policy = self.index.server_policy(instance)?;
         let table = AuthorizationTable::new(&policy.authorization, &instance.namespace);
-        Some(Enforced { policy, table })
+        Some(EnforcedPolicies { policy, table })
     }
 
     /// A sender as servers of this mode see it. The address of one without an instance is not known.
@@ -159,7 +159,7 @@ impl Mesh {
     /// A client without an identity at an address, as servers see it.
     pub(crate) fn seen_at(&self, address: IpAddr) -> ObservedClient {
         match self.index.address(address) {
-            Some(Address::Workload(workload)) => {
+            Some(AddressOwner::Workload(workload)) => {
                 ObservedClient { identity: None, addresses: workload.addresses.clone() }
             }
             _ => ObservedClient::outside(None, address),

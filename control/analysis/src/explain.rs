@@ -8,12 +8,12 @@ mod routed;
 mod streams;
 
 pub use answer::{
-    BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
-    MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
+    BackendAnswer, ClientAnswer, ConsideredMatch, DestinationAnswer, EndpointAnswer, Explanation,
+    HeaderEdits, MirrorAnswer, OutcomeAnswer, RuleAnswer, TimeoutsAnswer,
 };
 pub use policies::PolicyAnswer;
 pub(crate) use policies::time;
-pub use question::{Question, QuestionError};
+pub use question::{ExplainQuestion, QuestionError};
 
 use leno_policy::{RouteTable, StreamTable};
 use leno_resources::Object;
@@ -21,22 +21,23 @@ use leno_types::mesh::{Endpoint, Service, Workload, declared};
 use leno_types::{Egress, InstanceName, MtlsMode, Protocol};
 
 use crate::authz::AskedServer;
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
-use host::Host;
+use host::HostMeaning;
 use question::ClientProtocol;
 
-impl Mesh {
+impl MeshModel {
     /// Explains what happens to a request.
     ///
     /// # Errors
     /// [`Unanswerable`] if the client of the question is not known.
-    pub fn explain(&self, question: &Question) -> Result<Explanation, Unanswerable> {
+    pub fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, Unanswerable> {
         let sender = self.sender(question.namespace.as_deref(), &question.client)?;
         let mut answer = Explanation::new(&sender, question);
         let Some(host) = self.real_name(&question.host, &sender.namespace, &mut answer.notes)
         else {
-            answer.outcome = Outcome::closed("the name leads back to itself: it has no address");
+            answer.outcome =
+                OutcomeAnswer::closed("the name leads back to itself: it has no address");
             return Ok(answer);
         };
         // Where a name outside stands for a service, an alias of that name still leads to its true addresses.
@@ -46,13 +47,17 @@ impl Mesh {
         };
         match found {
             host if !sender.meshed => self.without_proxy(&mut answer, &sender, &host, question),
-            Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
-            Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
-            Host::Unknown { meant } => {
+            HostMeaning::Service(service) => {
+                self.at_service(&mut answer, &sender, &service, question)
+            }
+            HostMeaning::Workload(workload) => {
+                at_workload(&mut answer, &sender, &workload, question)
+            }
+            HostMeaning::Unknown { meant } => {
                 let bytes = question.wanted == ClientProtocol::Bytes;
                 answer.outcome = match self.egress(&sender) {
-                    Egress::Allow => Outcome::outside(self.way_out),
-                    Egress::Deny => Outcome::egress_denied(bytes),
+                    Egress::Allow => OutcomeAnswer::outside(self.way_out),
+                    Egress::Deny => OutcomeAnswer::egress_denied(bytes),
                 };
                 let known = meant.map(|meant| format!("did you mean {meant}?"));
                 let note = format!("nothing in the mesh is called {host}");
@@ -70,35 +75,35 @@ impl Mesh {
         &self,
         answer: &mut Explanation,
         sender: &Sender,
-        host: &Host,
-        question: &Question,
+        host: &HostMeaning,
+        question: &ExplainQuestion,
     ) {
         let instances: Vec<(InstanceName, u16)> = match host {
-            Host::Workload(workload) => vec![(workload.name.clone(), question.port)],
-            Host::Service(service) => {
+            HostMeaning::Workload(workload) => vec![(workload.name.clone(), question.port)],
+            HostMeaning::Service(service) => {
                 let port = service.port(question.port).into_iter();
                 let endpoints = port.flat_map(|port| port.endpoints.iter());
                 let own = |endpoint: &Endpoint| endpoint.workload.clone().zip(Some(endpoint.port));
                 endpoints.filter_map(own).collect()
             }
-            Host::Unknown { .. } => Vec::new(),
+            HostMeaning::Unknown { .. } => Vec::new(),
         };
         let is_strict = |(name, _): &&(InstanceName, u16)| {
             self.index.server_policy(name).is_some_and(|policy| policy.mtls == MtlsMode::Strict)
         };
         let strict = instances.iter().filter(is_strict).count();
         let is_empty = match host {
-            Host::Service(service) => service
+            HostMeaning::Service(service) => service
                 .port(question.port)
                 .is_some_and(|port| port.endpoints.is_empty() && port.external.is_none()),
             _ => false,
         };
         answer.outcome = match strict {
-            0 if is_empty => {
-                Outcome::closed("the connection fails: nothing behind the Service takes traffic")
-            }
-            0 => Outcome::unmeshed(),
-            _ if strict == instances.len() => Outcome::closed(
+            0 if is_empty => OutcomeAnswer::closed(
+                "the connection fails: nothing behind the Service takes traffic",
+            ),
+            0 => OutcomeAnswer::unmeshed(),
+            _ if strict == instances.len() => OutcomeAnswer::closed(
                 "the connection is reset: the client has no proxy, and the server's takes mTLS alone \
                  (leno.dev/mtls: strict)",
             ),
@@ -108,7 +113,7 @@ impl Mesh {
                      connections of this client",
                     instances.len()
                 ));
-                Outcome::unmeshed()
+                OutcomeAnswer::unmeshed()
             }
         };
         if strict < instances.len() {
@@ -123,9 +128,9 @@ impl Mesh {
         answer: &mut Explanation,
         sender: &Sender,
         service: &Service,
-        question: &Question,
+        question: &ExplainQuestion,
     ) {
-        answer.destination = Destination::service(service, question.port);
+        answer.destination = DestinationAnswer::service(service, question.port);
         if service.vips.is_empty() {
             answer.notes.push(
                 "the Service is headless: its name stands for its instances, which are called one by \
@@ -134,7 +139,7 @@ impl Mesh {
             );
         }
         let Some(port) = service.port(question.port) else {
-            answer.outcome = Outcome::no_such_port();
+            answer.outcome = OutcomeAnswer::no_such_port();
             let ports = service.ports.iter().map(|port| port.port.to_string());
             let ports = ports.collect::<Vec<_>>().join(", ");
             answer.notes.push(format!("{} has the ports {ports}", service.name));
@@ -151,13 +156,13 @@ impl Mesh {
             return self.by_streams(answer, sender, streams, question);
         }
         if bytes {
-            answer.outcome = Outcome::relayed(question.wanted == ClientProtocol::Bytes);
+            answer.outcome = OutcomeAnswer::relayed(question.wanted == ClientProtocol::Bytes);
             answer.backends = vec![BackendAnswer::of_port(service, port, 1.0)];
             return;
         }
         let Some(table) = table else {
             let backend = BackendAnswer::of_port(service, port, 1.0);
-            answer.outcome = Outcome::forwarded(std::slice::from_ref(&backend));
+            answer.outcome = OutcomeAnswer::forwarded(std::slice::from_ref(&backend));
             answer.backends = vec![backend];
             answer.policies = self.of_requests(service, port.port, None);
             answer.policies.extend(self.of_endpoints(sender, &service.name, port.port));
@@ -213,10 +218,10 @@ fn at_workload(
     answer: &mut Explanation,
     sender: &Sender,
     workload: &Workload,
-    question: &Question,
+    question: &ExplainQuestion,
 ) {
     let protocol = declared(&workload.ports, question.port);
-    answer.destination = Destination::workload(workload, question.port, protocol);
+    answer.destination = DestinationAnswer::workload(workload, question.port, protocol);
     if sender.instance.as_ref() == Some(&workload.name) {
         answer.notes.push("the workload calls itself, past its proxy's policies".to_owned());
     }
@@ -226,8 +231,8 @@ fn at_workload(
     let backend = BackendAnswer::of_workload(workload, question.port);
     answer.outcome = match protocol == Protocol::Opaque || question.wanted == ClientProtocol::Bytes
     {
-        true => Outcome::relayed(question.wanted == ClientProtocol::Bytes),
-        false => Outcome::forwarded(std::slice::from_ref(&backend)),
+        true => OutcomeAnswer::relayed(question.wanted == ClientProtocol::Bytes),
+        false => OutcomeAnswer::forwarded(std::slice::from_ref(&backend)),
     };
     answer.backends = vec![backend];
 }

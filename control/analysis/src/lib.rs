@@ -1,10 +1,10 @@
 //! Predicts what documents do, before or while they apply; no I/O.
 //!
-//! [`Mesh::explain`] explains what happens to one request of one workload: the service, the route,
+//! [`MeshModel::explain`] explains what happens to one request of one workload: the service, the route,
 //! the rule, its filters, the backends with their endpoints, and why every other match did not get
 //! it. [`analyze`] finds mistakes in documents: invalid references, matches that no request
-//! reaches, routes and grants without effect; each with its position, reason and remedy. [`Mesh::access`]
-//! lists who may reach a workload, and [`Mesh::check`] decides on one request as its proxy would.
+//! reaches, routes and grants without effect; each with its position, reason and remedy. [`MeshModel::access`]
+//! lists who may reach a workload, and [`MeshModel::check`] decides on one request as its proxy would.
 //!
 //! None implements a decision of its own. Both feed the objects to [`leno_index::Index`], as the
 //! controller does, and query the tables of `leno_policy`, as proxies do. This
@@ -26,12 +26,14 @@ mod sender;
 
 pub use analyze::{Finding, Severity, analyze, analyze_stored};
 pub use authz::{
-    Access, AccessChange, AuthorizationAnswer, Check, CheckClient, ClientAccess, LaterAccess,
-    PolicySummary, PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, access_changes,
+    AccessChange, AuthorizationAnswer, AuthorizationCheck, CheckClient, ClientAccess, LaterAccess,
+    PolicySummary, PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, WorkloadAccess,
+    access_changes,
 };
 pub use explain::{
-    BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
-    MirrorAnswer, Outcome, PolicyAnswer, Question, QuestionError, RuleAnswer, TimeoutsAnswer,
+    BackendAnswer, ClientAnswer, ConsideredMatch, DestinationAnswer, EndpointAnswer,
+    ExplainQuestion, Explanation, HeaderEdits, MirrorAnswer, OutcomeAnswer, PolicyAnswer,
+    QuestionError, RuleAnswer, TimeoutsAnswer,
 };
-pub use mesh::{Mesh, WayOut};
+pub use mesh::{MeshModel, OutsideReach};
 pub use sender::Unanswerable;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_policy::authorization::CertificateView;
 use leno_resources::{Documents, Located, Object, ObjectKey, Workload, egress};
 use leno_types::{Egress, InstanceName, Owner};
@@ -13,7 +13,7 @@ use crate::sender::Sender;
 
 /// A mesh that answers questions.
 #[derive(Debug)]
-pub struct Mesh {
+pub struct MeshModel {
     pub(crate) index: Index,
     pub(crate) objects: Vec<Object>,
     /// Where objects are written, if the caller provided it.
@@ -21,8 +21,8 @@ pub struct Mesh {
     /// The owners of instances, if the caller provided them; else an instance's owner is its
     /// `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
-    pub(crate) settings: Settings,
-    pub(crate) way_out: WayOut,
+    pub(crate) settings: MeshSettings,
+    pub(crate) way_out: OutsideReach,
     /// Whether names outside of the mesh that stand for services resolve to the services' addresses.
     pub(crate) dns_of_leno_up: bool,
     /// Stands for the certificate of each client with an identity.
@@ -31,7 +31,7 @@ pub struct Mesh {
 
 /// Whether instances can reach addresses outside of the mesh, policies aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WayOut {
+pub enum OutsideReach {
     /// By the network of the cluster or the machine.
     #[default]
     Open,
@@ -41,19 +41,19 @@ pub enum WayOut {
     None,
 }
 
-impl Mesh {
+impl MeshModel {
     /// Indexes objects with the controller's default settings.
     #[must_use]
     pub fn new(objects: Vec<Object>) -> Self {
-        Self::told(Settings::default(), objects)
+        Self::told(MeshSettings::default(), objects)
     }
 
     /// Indexes objects with these settings of the controller.
     #[must_use]
-    pub fn told(settings: Settings, objects: Vec<Object>) -> Self {
+    pub fn told(settings: MeshSettings, objects: Vec<Object>) -> Self {
         let mut index = Index::new(settings.clone());
-        index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
-        let way_out = WayOut::default();
+        index.apply_all(objects.iter().cloned().map(ObjectChange::Upsert).collect());
+        let way_out = OutsideReach::default();
         let (places, owners) = (HashMap::new(), HashMap::new());
         let (dns_of_leno_up, certificate) = (false, assumed(None, None));
         Self { index, objects, places, owners, settings, way_out, dns_of_leno_up, certificate }
@@ -76,7 +76,7 @@ impl Mesh {
 
     /// Sets that `leno up` runs the mesh, with its DNS, and whether instances can reach addresses outside of it.
     #[must_use]
-    pub fn of_leno_up(mut self, way_out: WayOut) -> Self {
+    pub fn of_leno_up(mut self, way_out: OutsideReach) -> Self {
         self.way_out = way_out;
         self.dns_of_leno_up = true;
         self

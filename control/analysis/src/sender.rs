@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use leno_resources::Workload;
 use leno_types::{InstanceName, Owner, nearest};
 
-use crate::explain::Question;
-use crate::mesh::Mesh;
+use crate::explain::ExplainQuestion;
+use crate::mesh::MeshModel;
 
 /// How many names a message lists at most: a cluster may have thousands.
 const MAX_NAMED: usize = 20;
@@ -160,7 +160,7 @@ impl Candidate {
     }
 }
 
-impl Mesh {
+impl MeshModel {
     /// The sender with the name `wanted`: a workload or an instance of one, optionally after its
     /// kind (`deploy/web`) or its namespace (`shop/web`).
     pub(crate) fn sender(
@@ -220,7 +220,7 @@ impl Mesh {
     ///
     /// # Errors
     /// [`Unanswerable`] if the client of the question is not known.
-    pub fn clients(&self, question: &Question) -> Result<Vec<InstanceName>, Unanswerable> {
+    pub fn clients(&self, question: &ExplainQuestion) -> Result<Vec<InstanceName>, Unanswerable> {
         let sender = self.sender(question.namespace.as_deref(), &question.client)?;
         let all = self.candidates();
         let same = |one: &&Candidate| one.sender.instance == sender.instance;

@@ -1,7 +1,7 @@
 //! Who may reach a workload, one request before its policies, and what other policies would change.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use leno_analysis::{CheckClient, ClientAccess, Mesh, Question, access_changes};
+use leno_analysis::{CheckClient, ClientAccess, ExplainQuestion, MeshModel, access_changes};
 use leno_resources::{Object, PodHost, parse};
 
 /// `web` and `cart` call `orders`; `plain` has no proxy.
@@ -76,16 +76,16 @@ fn objects(text: &str) -> Vec<Object> {
     documents.objects.into_iter().map(|located| located.value).collect()
 }
 
-fn mesh(more: &str) -> Mesh {
-    Mesh::new(objects(&format!("{MESH}{more}")))
+fn mesh(more: &str) -> MeshModel {
+    MeshModel::new(objects(&format!("{MESH}{more}")))
 }
 
-fn question(request: &str) -> Question {
+fn question(request: &str) -> ExplainQuestion {
     let words: Vec<String> = request.split(' ').map(str::to_owned).collect();
-    Question::parse(Some("shop"), "web", &words).unwrap()
+    ExplainQuestion::parse(Some("shop"), "web", &words).unwrap()
 }
 
-fn lines(mesh: &Mesh) -> Vec<(String, &'static str, Option<String>)> {
+fn lines(mesh: &MeshModel) -> Vec<(String, &'static str, Option<String>)> {
     let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
     let line = |one: ClientAccess| (one.client, one.access, one.policy);
     access.clients.into_iter().map(line).collect()
@@ -127,7 +127,7 @@ fn a_default_and_strict_decide_where_no_policy_does() {
         "{name: shop}",
         "{name: shop, annotations: {leno.dev/default-authorization: same-namespace}}",
     );
-    let lines_of = |text: &str| lines(&Mesh::new(objects(text)));
+    let lines_of = |text: &str| lines(&MeshModel::new(objects(text)));
     let denied: Vec<String> = lines_of(&deny)
         .into_iter()
         .filter(|(_, access, _)| *access == "denied")
@@ -135,7 +135,7 @@ fn a_default_and_strict_decide_where_no_policy_does() {
         .collect();
     assert_eq!(denied, ["shop/plain", "(anything else)"]);
     let strict = MESH.replace("{name: shop}", "{name: shop, annotations: {leno.dev/mtls: strict}}");
-    let mesh = Mesh::new(objects(&strict));
+    let mesh = MeshModel::new(objects(&strict));
     let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
     let plain = access.clients.iter().find(|one| one.client == "shop/plain").unwrap();
     assert_eq!((plain.access, plain.reason.contains("mTLS is strict")), ("denied", true));
@@ -156,11 +156,11 @@ fn a_pod_in_node_mode_has_a_proxy_by_what_its_namespace_sets() {
                 plain.status.as_mut().unwrap().instances[0].pod = Some(PodHost::default());
             }
         }
-        let mesh = Mesh::new(objects);
+        let mesh = MeshModel::new(objects);
         let enforced = mesh.access(Some("shop"), None).unwrap();
         let enforced = enforced.iter().any(|one| one.workload == "shop/plain" && one.enforced);
         let words: Vec<String> = vec!["http://orders/".to_owned()];
-        let question = Question::parse(Some("shop"), "plain", &words).unwrap();
+        let question = ExplainQuestion::parse(Some("shop"), "plain", &words).unwrap();
         let explained = mesh.explain(&question).unwrap();
         let client = CheckClient::Named("plain".into());
         let checked = mesh.check(Some("shop"), "orders", &client, (&question, &[])).unwrap();
@@ -223,7 +223,7 @@ fn other_policies_show_what_they_would_change() {
     let before = mesh(CLIENTS);
     let wider = CLIENTS.replace("[web]", "[web, cart]");
     let after = before.with_objects(objects(&wider));
-    let of = |mesh: &Mesh| mesh.access(Some("shop"), None).unwrap();
+    let of = |mesh: &MeshModel| mesh.access(Some("shop"), None).unwrap();
     let changes = access_changes(&of(&before), &of(&after));
     let told: Vec<_> = changes
         .iter()
@@ -242,7 +242,7 @@ fn an_explanation_names_the_policy_that_denies() {
     let mesh = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
     let explain = |client: &str, request: &str| {
         let words: Vec<String> = request.split(' ').map(str::to_owned).collect();
-        mesh.explain(&Question::parse(Some("shop"), client, &words).unwrap()).unwrap()
+        mesh.explain(&ExplainQuestion::parse(Some("shop"), client, &words).unwrap()).unwrap()
     };
     let denied = explain("web", "GET http://orders/admin");
     assert_eq!(denied.outcome.status, Some(403));
@@ -276,7 +276,7 @@ fn a_request_to_a_service_is_checked_on_the_port_behind_it() {
         );
     let policy = CLIENTS
         .replace("serviceAccounts: [web]}]", "serviceAccounts: [web]}], to: [{ports: [9090]}]");
-    let mesh = Mesh::new(objects(&format!("{several}{policy}")));
+    let mesh = MeshModel::new(objects(&format!("{several}{policy}")));
     let web = CheckClient::Named("web".to_owned());
     for (url, port, permitted) in [
         ("http://orders/", 8080, false),
@@ -317,7 +317,7 @@ fn a_check_may_assume_the_claims_of_a_token() {
 fn blocks_of_one_family_are_for_a_client_with_both() {
     let both = MESH.replace("[10.89.0.1]", "['fd00::1', 10.89.0.1]");
     let policy = CLIENTS.replace("serviceAccounts: [web]", "ipBlocks: [{cidr: 10.89.0.1}]");
-    let mesh = Mesh::new(objects(&format!("{both}{policy}")));
+    let mesh = MeshModel::new(objects(&format!("{both}{policy}")));
     assert_eq!(lines(&mesh)[3], line("shop/web", "permitted", Some("shop/clients")));
     let request = question("http://orders/items");
     let permits = |client: &CheckClient| {

@@ -1,6 +1,6 @@
 //! Requests and their explanations.
 
-use leno_analysis::{Explanation, Mesh, Question, QuestionError, WayOut};
+use leno_analysis::{ExplainQuestion, Explanation, MeshModel, OutsideReach, QuestionError};
 use leno_resources::parse;
 
 const MESH: &str = "
@@ -110,7 +110,7 @@ fn outside(namespace: &str, workload: &str) -> (&'static str, Option<u16>, Optio
          metadata: {{name: web, namespace: shop, annotations: {workload}}}\nspec: {{command: [run]}}\n"
     );
     let documents = leno_resources::parse("shop.yaml", &text).expect("documents");
-    let mesh = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
+    let mesh = MeshModel::new(documents.objects.into_iter().map(|located| located.value).collect());
     let question = question(Some("shop"), "web", "http://example.com/");
     let outcome = mesh.explain(&question).expect("an answer").outcome;
     (outcome.kind, outcome.status, outcome.leno_error)
@@ -132,7 +132,7 @@ fn what_the_mesh_does_not_know_is_refused_where_egress_is_denied() {
 #[test]
 fn connections_are_told_of_by_the_name_that_they_ask_for() {
     let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}{STREAMS}")).expect("good");
-    let mesh = Mesh::new(documents.objects.into_iter().map(|one| one.value).collect());
+    let mesh = MeshModel::new(documents.objects.into_iter().map(|one| one.value).collect());
     for (request, route, backends) in [
         ("tls://cart.shop:90", "inner", 1),
         ("tls://cart:90", "rest", 2),
@@ -148,14 +148,14 @@ fn connections_are_told_of_by_the_name_that_they_ask_for() {
     }
 }
 
-fn mesh() -> Mesh {
+fn mesh() -> MeshModel {
     let documents = parse("shop.yaml", &format!("{MESH}{ROUTES}")).expect("good documents");
-    Mesh::new(documents.objects.into_iter().map(|located| located.value).collect())
+    MeshModel::new(documents.objects.into_iter().map(|located| located.value).collect())
 }
 
-fn question(namespace: Option<&str>, client: &str, request: &str) -> Question {
+fn question(namespace: Option<&str>, client: &str, request: &str) -> ExplainQuestion {
     let words: Vec<String> = request.split('|').map(str::to_owned).collect();
-    Question::parse(namespace, client, &words).expect("a request")
+    ExplainQuestion::parse(namespace, client, &words).expect("a request")
 }
 
 fn ask(namespace: &str, client: &str, request: &str) -> Explanation {
@@ -295,7 +295,7 @@ fn requests_are_read_as_people_write_them() {
     assert_eq!(read("http://cart|-H|Host: other").authority(), "other");
     let error = |request: &str| {
         let words: Vec<String> = request.split('|').map(str::to_owned).collect();
-        Question::parse(None, "web", &words).expect_err(request)
+        ExplainQuestion::parse(None, "web", &words).expect_err(request)
     };
     assert_eq!(error("GET"), QuestionError::Missing);
     assert_eq!(error("ftp://cart"), QuestionError::Scheme("ftp".into()));
@@ -386,7 +386,7 @@ status: {instances: [{name: plain-0, addresses: [10.89.0.4], meshed: false, read
 fn names_of_names_and_clients_without_a_proxy_are_told_of() {
     let documents = parse("shop.yaml", NAMES).expect("good");
     let objects = documents.objects.into_iter().map(|one| one.value).collect();
-    let mesh = Mesh::new(objects).of_leno_up(WayOut::None);
+    let mesh = MeshModel::new(objects).of_leno_up(OutsideReach::None);
     for (client, url, kind, status, text) in [
         ("web", "http://alias/", "forwarded", None, "goes to one endpoint of the backend"),
         ("web", "http://loop/", "failed", None, "leads back to itself"),
@@ -429,7 +429,7 @@ fn names_of_names_and_clients_without_a_proxy_are_told_of() {
 fn a_name_outside_stands_for_a_service_of_the_clients_namespace_under_leno_up() {
     let objects: Vec<_> = parse("shop.yaml", NAMES).expect("good").objects;
     let objects: Vec<_> = objects.into_iter().map(|one| one.value).collect();
-    let mesh = Mesh::new(objects.clone()).of_leno_up(WayOut::Open);
+    let mesh = MeshModel::new(objects.clone()).of_leno_up(OutsideReach::Open);
     for (client, url, kind, status, text) in [
         ("web", "http://pay.example/", "forwarded", None, "one endpoint of the backend"),
         ("denied", "http://Pay.example./", "forwarded", None, "one endpoint of the backend"),
@@ -441,7 +441,7 @@ fn a_name_outside_stands_for_a_service_of_the_clients_namespace_under_leno_up() 
         assert_eq!((outcome.kind, outcome.status), (kind, status), "{client} {url}: {outcome:?}");
         assert!(outcome.text.contains(text), "{client} {url}: {}", outcome.text);
     }
-    let of_cluster = Mesh::new(objects);
+    let of_cluster = MeshModel::new(objects);
     let said = of_cluster.explain(&question(Some("shop"), "web", "https://pay.example/"));
     assert_eq!(said.expect("good").outcome.kind, "outside", "a cluster's DNS has no such name");
 }

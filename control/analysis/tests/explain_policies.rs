@@ -1,6 +1,6 @@
 //! Which policies apply, where they come from, and why the others do not apply.
 
-use leno_analysis::{Mesh, PolicyAnswer, Question};
+use leno_analysis::{ExplainQuestion, MeshModel, PolicyAnswer};
 use leno_resources::parse;
 
 const MESH: &str = "
@@ -71,8 +71,8 @@ spec:
 fn policies(request: &str) -> Vec<PolicyAnswer> {
     let documents = parse("shop.yaml", MESH).unwrap_or_else(|problems| panic!("{problems:#?}"));
     let objects = documents.objects.iter().map(|one| one.value.clone()).collect();
-    let mesh = Mesh::new(objects).written_in(&documents);
-    let question = Question::parse(Some("shop"), "cart", &[request.to_owned()]);
+    let mesh = MeshModel::new(objects).written_in(&documents);
+    let question = ExplainQuestion::parse(Some("shop"), "cart", &[request.to_owned()]);
     mesh.explain(&question.expect("a request")).expect("an answer").policies
 }
 

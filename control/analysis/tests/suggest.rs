@@ -1,7 +1,7 @@
 //! Policies that are suggested for what was audited.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use leno_analysis::{Mesh, RecordedRequest, RecordedRequests, Suggestion};
+use leno_analysis::{MeshModel, RecordedRequest, RecordedRequests, Suggestion};
 use leno_resources::{Object, parse, to_yaml};
 use leno_types::InstanceName;
 
@@ -47,7 +47,7 @@ fn request(client: &str, method: &str, path: &str) -> RecordedRequest {
 }
 
 fn suggested(requests: Vec<RecordedRequest>) -> (Suggestion, String) {
-    let mesh = Mesh::new(objects(MESH));
+    let mesh = MeshModel::new(objects(MESH));
     let server = InstanceName::new("shop", "orders-0").unwrap();
     assert_eq!(mesh.recording(Some("shop"), None), std::slice::from_ref(&server));
     let page = RecordedRequests { requests, not_kept: 1 };

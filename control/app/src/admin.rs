@@ -6,18 +6,18 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use leno_crypto::TlsProfile;
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, Ends, Family, answer_pages, respond};
-use leno_serve::State;
+use leno_program::{AdminResponse, Family, SocketPair, answer_pages, respond};
+use leno_serve::PlaneState;
 
 use crate::refused;
 use crate::reload::Reloads;
-use crate::rotation::Shown;
+use crate::rotation::RotationReport;
 
 /// What is shown.
 pub(crate) struct Admin {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<PlaneState>,
     pub(crate) reloads: Arc<Reloads>,
-    pub(crate) identity: Arc<Shown>,
+    pub(crate) identity: Arc<RotationReport>,
     pub(crate) more: Vec<Render>,
     /// What `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
@@ -38,7 +38,7 @@ impl Admin {
         }
     }
 
-    pub(crate) fn answer(&self, request: &Request<Incoming>, ends: Ends) -> Answer {
+    pub(crate) fn answer(&self, request: &Request<Incoming>, ends: SocketPair) -> AdminResponse {
         if request.uri().path() == "/identity" && request.method() == Method::GET {
             return self.identity(ends);
         }
@@ -50,7 +50,7 @@ impl Admin {
     }
 
     /// What the authority signs with and who trusts what. It names workloads, which is no matter of other machines.
-    fn identity(&self, ends: Ends) -> Answer {
+    fn identity(&self, ends: SocketPair) -> AdminResponse {
         if !ends.client.ip().to_canonical().is_loopback() {
             return respond(StatusCode::FORBIDDEN, TEXT, "this page answers loopback only\n");
         }
@@ -59,7 +59,7 @@ impl Admin {
     }
 
     /// `/ready`, with a line for each kind of object that is followed.
-    fn verbose(&self) -> Answer {
+    fn verbose(&self) -> AdminResponse {
         let (status, first) = match self.not_ready() {
             None => (StatusCode::OK, "ready"),
             Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why),

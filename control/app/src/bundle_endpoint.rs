@@ -16,8 +16,8 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use leno_identity::Authority;
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, Family, Shares, listen, refuse_method, respond, serve_stream};
-use leno_serve::Credentials;
+use leno_program::{AdminResponse, Family, Shares, listen, refuse_method, respond, serve_stream};
+use leno_serve::ServerCredentials;
 use leno_spiffe::Bundle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -40,7 +40,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(5);
 
 /// What is served.
-struct Served {
+struct ServedBundle {
     authority: Arc<Authority>,
     refresh: Duration,
     requests: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) async fn serve(
         listener.with_context(|| format!("cannot listen on {address} for the bundle endpoint"))?;
     tracing::info!(address = %listener.local_addr()?, "serving the trust bundle");
     let (authority, refresh) = (Arc::clone(authority), endpoint.refresh);
-    let served = Arc::new(Served { authority, refresh, requests: AtomicU64::default() });
+    let served = Arc::new(ServedBundle { authority, refresh, requests: AtomicU64::default() });
     let of_metrics = Arc::clone(&served);
     let shares = Shares::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
     tokio::spawn(async move {
@@ -96,15 +96,15 @@ fn tls(
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         return Ok(config);
     }
-    let credentials = Credentials::new(Arc::clone(authority), lifetime);
+    let credentials = ServerCredentials::new(Arc::clone(authority), lifetime);
     let credentials = Arc::new(credentials.context("the certificate of the bundle endpoint")?);
     let config = credentials.open_config()?;
     tokio::spawn(async move { credentials.keep_fresh().await });
     Ok(config)
 }
 
-impl Served {
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
+impl ServedBundle {
+    fn answer(&self, request: &Request<Incoming>) -> AdminResponse {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use leno_admission::{Settings as Proxies, Shape, WorkloadApiVolume, pull_secrets};
+use leno_admission::{
+    ContainerShape, InjectionSettings as Proxies, WorkloadApiVolume, pull_secrets,
+};
 use leno_crypto::TlsProfile;
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
@@ -70,7 +72,7 @@ pub(crate) struct Flags {
 
     /// The image of the proxies that are put into pods; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_IMAGE", value_name = "IMAGE",
-          default_value_t = leno_admission::Settings::default().image)]
+          default_value_t = leno_admission::InjectionSettings::default().image)]
     pub(crate) proxy_image: String,
 
     /// When that image is pulled; only with --kubernetes [default: as Kubernetes has it]
@@ -311,14 +313,14 @@ pub(crate) struct BundleEndpoint {
 #[derive(Clone, Debug)]
 pub(crate) enum MeshSource {
     /// On this machine.
-    Files(Files),
+    Files(FileSettings),
     /// In a Kubernetes cluster.
-    Cluster(Cluster),
+    Cluster(ClusterSettings),
 }
 
 /// The files of one machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Files {
+pub(crate) struct FileSettings {
     pub(crate) documents: Vec<PathBuf>,
     pub(crate) ca_dir: PathBuf,
     pub(crate) tokens: PathBuf,
@@ -328,7 +330,7 @@ pub(crate) struct Files {
 
 /// What is said of a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterSettings {
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
@@ -366,7 +368,7 @@ impl Config {
         let bundle_endpoint = flags.bundles(&trust_domain)?;
         let source = if flags.kubernetes {
             let proxies = proxies(&flags)?;
-            MeshSource::Cluster(Cluster {
+            MeshSource::Cluster(ClusterSettings {
                 kubeconfig: flags.kubeconfig,
                 namespace: flags.namespace,
                 name: flags.name,
@@ -381,7 +383,7 @@ impl Config {
         } else {
             let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
             let tokens = flags.tokens.unwrap_or_else(|| ca_dir.with_file_name("tokens"));
-            MeshSource::Files(Files {
+            MeshSource::Files(FileSettings {
                 documents: flags.files,
                 ca_dir,
                 tokens,
@@ -439,8 +441,8 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
             .pod_certificates
             .then(|| leno_admission::pod_certificate_seconds(flags.cert_lifetime)),
         shape: match &*flags.proxy_shape {
-            "container" => Shape::Container,
-            _ => Shape::Sidecar,
+            "container" => ContainerShape::Container,
+            _ => ContainerShape::Sidecar,
         },
         pre_stop_sleep: flags.pre_stop_sleep,
         ..Proxies::default()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use leno_identity::Authority;
-use leno_keys::{Store, WebAuthorities};
+use leno_keys::{DocumentStore, WebAuthorities};
 use leno_spiffe::{Bundle, MAX_BUNDLE_BYTES};
 use leno_types::TrustDomain;
 use leno_wire::trust::MAX_FEDERATED;
@@ -20,7 +20,7 @@ use crate::workload_bundles;
 
 mod endpoint;
 
-use endpoint::{Endpoint, Follower};
+use endpoint::{BundleFollower, BundleLocation};
 
 /// How often a file is read: bundles change long before their roots do.
 const LOOK: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(crate) struct Federation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BundleSource {
     File(PathBuf),
-    Endpoint(Endpoint),
+    Endpoint(BundleLocation),
     WorkloadApi,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn is_document(name: &str) -> bool {
 pub(crate) fn begin(
     all: &[Federation],
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
-    store: &Store,
+    store: &DocumentStore,
 ) -> anyhow::Result<Render> {
     let mut counts = Vec::new();
     let mut kept = BTreeSet::new();
@@ -114,7 +114,7 @@ pub(crate) fn begin(
                 kept.extend(endpoint.given().and_then(name));
                 let of = (domain.clone(), endpoint.clone());
                 let with = (Arc::clone(authority), Arc::clone(authorities));
-                let follower = Follower::new(of, with, store.clone())?;
+                let follower = BundleFollower::new(of, with, store.clone())?;
                 counts.push(follower.counts());
                 tokio::spawn(follower.run());
             }

@@ -24,7 +24,7 @@ mod workload_bundles;
 
 use std::process::ExitCode;
 
-use leno_program::{Failure, chain};
+use leno_program::{ProgramFailure, chain};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use config::{Config, Flags, Task};
@@ -36,11 +36,13 @@ fn main() -> ExitCode {
     leno_program::run(
         |flags: &Flags| &flags.log,
         |flags| {
-            leno_crypto::select(flags.tls_profile)
-                .map_err(|error| Failure::usage(format!("--tls-profile: {}", chain(&error))))?;
+            leno_crypto::select(flags.tls_profile).map_err(|error| {
+                ProgramFailure::usage(format!("--tls-profile: {}", chain(&error)))
+            })?;
             match flags.task {
-                Some(Task::Observe(flags)) => observe::run(flags).map_err(Failure::error),
-                None => start(Config::new(flags).map_err(Failure::usage)?).map_err(Failure::error),
+                Some(Task::Observe(flags)) => observe::run(flags).map_err(ProgramFailure::error),
+                None => start(Config::new(flags).map_err(ProgramFailure::usage)?)
+                    .map_err(ProgramFailure::error),
             }
         },
     )

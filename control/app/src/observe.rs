@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use leno_cluster_observer::{MESH, PORT, Settings, observe};
+use leno_cluster_observer::{MESH, ObserverSettings, PORT, observe};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The observer's flags.
@@ -49,7 +49,7 @@ pub(crate) fn run(flags: Observe) -> anyhow::Result<()> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let client = leno_kube::connect(flags.kubeconfig.as_deref(), None).await?;
-        let settings = Settings {
+        let settings = ObserverSettings {
             mesh: flags.mesh,
             namespace: flags.system,
             history: flags.history,

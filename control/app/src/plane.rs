@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use leno_cluster::KeySecrets;
 use leno_identity::Authority;
-use leno_keys::{KeySets, Store, WebAuthorities};
-use leno_serve::{Authenticator, Credentials, State};
-use leno_sources::Update;
+use leno_keys::{DocumentStore, KeySets, WebAuthorities};
+use leno_serve::{Authenticator, PlaneState, ServerCredentials};
+use leno_sources::SourceUpdate;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -25,27 +25,27 @@ mod files;
 pub(crate) struct Plane {
     pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
-    pub(crate) source: Source,
+    pub(crate) source: PlaneSource,
     pub(crate) metrics: Vec<Render>,
     /// What `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
-    pub(crate) webhook: Option<Hook>,
+    pub(crate) webhook: Option<WebhookServer>,
     /// What moves the authority of a cluster.
     pub(crate) rotation: Option<ClusterParts>,
     /// Where trust bundles of other trust domains are kept for the next start.
-    pub(crate) bundles: Store,
+    pub(crate) bundles: DocumentStore,
 }
 
 /// What the API server calls.
-pub(crate) struct Hook {
+pub(crate) struct WebhookServer {
     pub(crate) address: SocketAddr,
-    pub(crate) credentials: Credentials,
+    pub(crate) credentials: ServerCredentials,
     pub(crate) webhook: Arc<Webhook>,
 }
 
 /// Where changes come from.
-pub(crate) struct Source {
-    pub(crate) updates: mpsc::Receiver<Update>,
+pub(crate) struct PlaneSource {
+    pub(crate) updates: mpsc::Receiver<SourceUpdate>,
     /// The keys of issuers of tokens that policies name by URL.
     pub(crate) keys: KeySets,
     /// The Secrets with such keys, in a cluster.
@@ -64,7 +64,7 @@ impl Plane {
     /// Opens what the configuration names. A cluster that does not answer yet is waited for.
     pub(crate) async fn open(
         config: &Config,
-        of: (&Arc<State>, &Arc<WebAuthorities>),
+        of: (&Arc<PlaneState>, &Arc<WebAuthorities>),
         stop: &watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
         match &config.source {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leno_index::{EndpointRefusal, RefusedEndpoints};
 use leno_program::Family;
-use leno_serve::State;
+use leno_serve::PlaneState;
 use leno_types::ServiceName;
 
 /// Most services that one update of the cluster is logged for; their number is logged, too.
@@ -16,7 +16,7 @@ pub(crate) struct RefusedLog(BTreeMap<ServiceName, RefusedEndpoints>);
 
 impl RefusedLog {
     /// Logs what is ignored now and was not before.
-    pub(crate) fn update(&mut self, state: &State) {
+    pub(crate) fn update(&mut self, state: &PlaneState) {
         let now = state.look(|index| {
             let refused = index.refused_endpoints();
             (*refused != self.0).then(|| refused.clone())
@@ -44,7 +44,7 @@ impl RefusedLog {
 }
 
 /// Appends how many endpoints are ignored, as Prometheus text.
-pub(crate) fn render(state: &State, text: &mut String) {
+pub(crate) fn render(state: &PlaneState, text: &mut String) {
     const REASONS: [EndpointRefusal; 7] = [
         EndpointRefusal::ForeignTarget,
         EndpointRefusal::NotOfTarget,

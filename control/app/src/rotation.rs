@@ -19,14 +19,15 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use leno_identity::report::{IdentityReport, RequestReport};
 use leno_identity::{
-    Authority, AuthorityState, Phase, Request, RotationError, Store, Verb, read_issuer,
+    Authority, AuthorityDirectory, AuthorityState, OperatorRequest, OperatorVerb, RotationError,
+    RotationPhase, read_issuer,
 };
 use leno_program::Family;
-use leno_serve::State;
+use leno_serve::PlaneState;
 use leno_types::Identity;
 
-pub(crate) use cluster::{ClusterParts, Published, trust_annotation};
-use progress::Progress;
+pub(crate) use cluster::{ClusterParts, PublishedRoots, trust_annotation};
+use progress::PhaseProgress;
 
 /// How often files are looked at and reports of proxies are counted.
 const TICK: Duration = Duration::from_millis(500);
@@ -36,8 +37,8 @@ const SETTLE: Duration = Duration::from_secs(15);
 
 /// The authority of one machine, and what moves it.
 pub(crate) struct Rotation {
-    shown: Arc<Shown>,
-    store: Store,
+    shown: Arc<RotationReport>,
+    store: AuthorityDirectory,
     /// Where proxies find the roots to verify the control plane with, if this process writes them.
     roots_file: Option<PathBuf>,
     /// The roots that were written last.
@@ -52,16 +53,16 @@ pub(crate) struct Rotation {
 }
 
 /// What is reported of a rotation.
-pub(crate) struct Shown {
+pub(crate) struct RotationReport {
     authority: Arc<Authority>,
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     /// What a rotation waits for beside the proxies of this process.
     waits: Mutex<Vec<String>>,
     problem: Mutex<Option<String>>,
 }
 
-impl Shown {
-    pub(crate) fn new(authority: Arc<Authority>, state: Arc<State>) -> Arc<Self> {
+impl RotationReport {
+    pub(crate) fn new(authority: Arc<Authority>, state: Arc<PlaneState>) -> Arc<Self> {
         let (waits, problem) = (Mutex::default(), Mutex::default());
         Arc::new(Self { authority, state, waits, problem })
     }
@@ -70,7 +71,7 @@ impl Shown {
     pub(crate) fn report(&self) -> IdentityReport {
         let trust = self.authority.trust();
         let state = trust.state();
-        let progress = Progress::of(&self.state, state.phase);
+        let progress = PhaseProgress::of(&self.state, state.phase);
         IdentityReport {
             trust_domain: self.authority.trust_domain().to_string(),
             phase: state.phase.as_str().to_owned(),
@@ -99,11 +100,16 @@ impl Shown {
     pub(crate) fn render(&self, text: &mut String) {
         let trust = self.authority.trust();
         let phase = trust.state().phase;
-        let progress = Progress::of(&self.state, phase);
+        let progress = PhaseProgress::of(&self.state, phase);
         let unix = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
         };
-        let phases = [Phase::Stable, Phase::Add, Phase::Switch, Phase::Remove];
+        let phases = [
+            RotationPhase::Stable,
+            RotationPhase::Add,
+            RotationPhase::Switch,
+            RotationPhase::Remove,
+        ];
         let number = phases.iter().position(|one| *one == phase).unwrap_or_default();
         let rows: [(&str, &str, u64); 7] = [
             (
@@ -152,8 +158,8 @@ impl Shown {
     fn acknowledged(&self) -> Option<AuthorityState> {
         let trust = self.authority.trust();
         let phase = trust.state().phase;
-        let progress = Progress::of(&self.state, phase);
-        if phase == Phase::Stable || !progress.waiting.is_empty() {
+        let progress = PhaseProgress::of(&self.state, phase);
+        if phase == RotationPhase::Stable || !progress.waiting.is_empty() {
             return None;
         }
         let next = trust.state().advance(now());
@@ -179,9 +185,9 @@ impl Shown {
 }
 
 impl Rotation {
-    pub(crate) fn new(shown: Arc<Shown>, directory: &Path, lifetime: Duration) -> Self {
+    pub(crate) fn new(shown: Arc<RotationReport>, directory: &Path, lifetime: Duration) -> Self {
         let (roots_file, written, issuer) = (None, String::new(), None);
-        let (store, started) = (Store::new(directory), Instant::now());
+        let (store, started) = (AuthorityDirectory::new(directory), Instant::now());
         let phase_hold = Duration::ZERO;
         Self { shown, store, roots_file, written, issuer, lifetime, phase_hold, started }
     }
@@ -232,7 +238,7 @@ impl Rotation {
             held.map(|left| format!("{left} s, until other trust domains have fetched the roots"));
         let may_end = wait.is_none() && self.started.elapsed() >= SETTLE;
         *locked(&self.shown.waits) = wait.into_iter().collect();
-        if trust.state().phase == Phase::Stable || !may_end {
+        if trust.state().phase == RotationPhase::Stable || !may_end {
             return Ok(());
         }
         match self.shown.acknowledged() {
@@ -273,7 +279,7 @@ impl Rotation {
 fn held(state: &AuthorityState, hold: Duration) -> Option<u64> {
     let lasted = now().saturating_sub(state.since_unix_s);
     let left = hold.as_secs().saturating_sub(lasted);
-    (state.phase != Phase::Stable && left > 0).then_some(left)
+    (state.phase != RotationPhase::Stable && left > 0).then_some(left)
 }
 
 /// What comes from the operator, wherever the authority is kept.
@@ -287,23 +293,27 @@ struct Operator<'a> {
 
 impl Operator<'_> {
     /// The state that a request leads to, be it that it was refused; `None` if it was obeyed already.
-    fn asked(&self, shown: &Shown, request: &Request) -> anyhow::Result<Option<AuthorityState>> {
+    fn asked(
+        &self,
+        shown: &RotationReport,
+        request: &OperatorRequest,
+    ) -> anyhow::Result<Option<AuthorityState>> {
         let trust = shown.authority.trust();
         let state = trust.state();
         if state.last_request == request.id {
             return Ok(None);
         }
         let next = match &request.verb {
-            Verb::Abort => state.abort(now()),
-            Verb::Begin if self.issuer.is_some() => Err(RotationError::Given),
-            Verb::Revoke(name) => match name.parse::<Identity>() {
+            OperatorVerb::Abort => state.abort(now()),
+            OperatorVerb::Begin if self.issuer.is_some() => Err(RotationError::Given),
+            OperatorVerb::Revoke(name) => match name.parse::<Identity>() {
                 Ok(identity) => {
                     let begin = shown.authority.newest_begin(self.lifetime, SystemTime::now());
                     state.revoke(&identity, begin, now())
                 }
                 Err(_) => Err(RotationError::NotAnIdentity),
             },
-            Verb::Begin => {
+            OperatorVerb::Begin => {
                 let next = Authority::new_root(shown.authority.trust_domain())?;
                 let begun = state.begin(next, now());
                 begun.and_then(|next| Ok(trust.check_room(&next).map(|()| next)?))
@@ -321,7 +331,7 @@ impl Operator<'_> {
     }
 
     /// The state that follows from an issuer that was renewed or replaced, or from the end of what was revoked.
-    fn given(&self, shown: &Shown) -> anyhow::Result<Option<AuthorityState>> {
+    fn given(&self, shown: &RotationReport) -> anyhow::Result<Option<AuthorityState>> {
         let trust = shown.authority.trust();
         if let Some(issuer) = self.issuer {
             let given = read_issuer(issuer)?;

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_cluster::{Bearing, KeySecrets};
+use leno_cluster::{AffectedStatuses, KeySecrets};
 use leno_identity::Authority;
-use leno_index::{Change, Index, Settings as IndexSettings, Writers};
-use leno_keys::{Store, WebAuthorities};
+use leno_index::{Index, MeshSettings as IndexSettings, ObjectChange, ObjectWriters};
+use leno_keys::{DocumentStore, WebAuthorities};
 use leno_program::listen;
-use leno_serve::{CgroupAttestor, Server, Settings, State, WorkloadApi};
-use leno_sources::Update;
+use leno_serve::{CgroupAttestor, PlaneServer, PlaneState, ServerSettings, WorkloadApi};
+use leno_sources::SourceUpdate;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{Admin, Render};
-use crate::config::{Config, Files, MeshSource};
-use crate::plane::{Hook, Plane, Source};
+use crate::config::{Config, FileSettings, MeshSource};
+use crate::plane::{Plane, PlaneSource, WebhookServer};
 use crate::reload::Reloads;
-use crate::rotation::{ClusterParts, Rotation, Shown};
+use crate::rotation::{ClusterParts, Rotation, RotationReport};
 use crate::{bundle_endpoint, federation, webhook, workload_bundles};
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
@@ -32,7 +32,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
     };
-    let state = State::new(Index::new(index_settings(&config)));
+    let state = PlaneState::new(Index::new(index_settings(&config)));
     let (stop, stopped) = watch::channel(false);
     let authorities = WebAuthorities::open(config.web_authorities.as_deref());
     let authorities = Arc::new(authorities.context("--web-authorities")?);
@@ -49,13 +49,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         () = trust_others(&config, &authority) => {}
         () = signals.any() => return Ok(()),
     }
-    let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
+    let identity = RotationReport::new(Arc::clone(&authority), Arc::clone(&state));
     let rendered = Arc::clone(&identity);
     metrics.push(Box::new(move |text| rendered.render(text)));
     let reloads = Arc::new(Reloads::default());
-    let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
+    let settings = ServerSettings { authority, authenticator, lifetime: config.cert_lifetime };
     serve_workload_api(&config, (&settings, &state), &stopped)?;
-    let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
+    let server = PlaneServer::bind(config.listen, settings, Arc::clone(&state)).await?;
     let server = server.with_stream_age(config.stream_age);
     if let Some(address) = config.admin {
         let shown = (&state, &reloads, &identity);
@@ -101,8 +101,8 @@ fn index_settings(config: &Config) -> IndexSettings {
             MeshSource::Files(_) => None,
         },
         writers: match &config.source {
-            MeshSource::Cluster(_) => Writers::Tenants,
-            MeshSource::Files(_) => Writers::Operator,
+            MeshSource::Cluster(_) => ObjectWriters::Tenants,
+            MeshSource::Files(_) => ObjectWriters::Operator,
         },
     }
 }
@@ -111,7 +111,7 @@ fn index_settings(config: &Config) -> IndexSettings {
 async fn exchange_bundles(
     config: &Config,
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
-    store: &Store,
+    store: &DocumentStore,
 ) -> anyhow::Result<Vec<Render>> {
     let followed = federation::begin(&config.federate, (authority, authorities), store)?;
     let served: Render = match &config.bundle_endpoint {
@@ -147,7 +147,7 @@ impl Signals {
 fn begin_rotation(
     config: &Config,
     of_cluster: Option<ClusterParts>,
-    identity: Arc<Shown>,
+    identity: Arc<RotationReport>,
 ) -> anyhow::Result<()> {
     if let Some(rotation) = of_cluster {
         tokio::spawn(rotation.run(Arc::clone(&identity)));
@@ -167,7 +167,7 @@ fn begin_rotation(
 
 async fn serve_admin(
     address: SocketAddr,
-    (state, reloads, identity): (&Arc<State>, &Arc<Reloads>, &Arc<Shown>),
+    (state, reloads, identity): (&Arc<PlaneState>, &Arc<Reloads>, &Arc<RotationReport>),
     (more, details): (Vec<Render>, Vec<Render>),
 ) -> anyhow::Result<()> {
     let (state, reloads) = (Arc::clone(state), Arc::clone(reloads));
@@ -184,10 +184,10 @@ async fn serve_admin(
 /// Serves certificates to applications, where it is wanted.
 fn serve_workload_api(
     config: &Config,
-    of: (&Settings, &Arc<State>),
+    of: (&ServerSettings, &Arc<PlaneState>),
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    let MeshSource::Files(Files { workload_api: Some(path), .. }) = &config.source else {
+    let MeshSource::Files(FileSettings { workload_api: Some(path), .. }) = &config.source else {
         return Ok(());
     };
     let attestor = CgroupAttestor::of_own_mesh().context("cannot read the own control group")?;
@@ -203,8 +203,8 @@ fn serve_workload_api(
     Ok(())
 }
 
-async fn serve_webhook(hook: Hook) -> anyhow::Result<()> {
-    let Hook { address, credentials, webhook } = hook;
+async fn serve_webhook(hook: WebhookServer) -> anyhow::Result<()> {
+    let WebhookServer { address, credentials, webhook } = hook;
     let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for webhooks"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /inject and /validate");
@@ -214,9 +214,9 @@ async fn serve_webhook(hook: Hook) -> anyhow::Result<()> {
 /// Takes in documents, and serves once there were good ones: before that, every proxy would be told
 /// that nothing of what it holds exists any more.
 async fn work(
-    (server, webhook): (Server, Option<Hook>),
-    mut source: Source,
-    (state, reloads): (&State, &Reloads),
+    (server, webhook): (PlaneServer, Option<WebhookServer>),
+    mut source: PlaneSource,
+    (state, reloads): (&PlaneState, &Reloads),
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     while !reloads.loaded() {
@@ -237,13 +237,13 @@ async fn work(
             ended = &mut server => return ended.map_err(Into::into),
             update = source.updates.recv() => source.take(update, state, reloads)?,
             changes = secrets_changed(&mut source.secrets) => {
-                source.take(Some(Update::Changes(changes)), state, reloads)?;
+                source.take(Some(SourceUpdate::Changes(changes)), state, reloads)?;
             }
             issuers = state.unknown_keys() => source.keys.refetch(&issuers),
             changes = source.keys.refreshed() => {
                 state.apply(changes);
                 if let Some(statuses) = &source.statuses {
-                    statuses.applied(Bearing::KEYS);
+                    statuses.applied(AffectedStatuses::KEYS);
                 }
             }
         }
@@ -251,22 +251,24 @@ async fn work(
 }
 
 /// The Secrets with keys of tokens that are other ones now.
-async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<Change> {
+async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> {
     match secrets {
         Some(secrets) => secrets.changed().await,
         None => std::future::pending().await,
     }
 }
 
-impl Source {
+impl PlaneSource {
     /// Takes in the first documents, with the Secrets that their policies name. Nothing is served yet.
     async fn take_first(
         &mut self,
-        mut update: Option<Update>,
-        state: &State,
+        mut update: Option<SourceUpdate>,
+        state: &PlaneState,
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
-        if let (Some(Update::Changes(changes)), Some(secrets)) = (&mut update, &mut self.secrets) {
+        if let (Some(SourceUpdate::Changes(changes)), Some(secrets)) =
+            (&mut update, &mut self.secrets)
+        {
             let ended = secrets.note(changes);
             changes.extend(ended);
             changes.extend(secrets.first().await);
@@ -276,18 +278,18 @@ impl Source {
 
     fn take(
         &mut self,
-        update: Option<Update>,
-        state: &State,
+        update: Option<SourceUpdate>,
+        state: &PlaneState,
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
         match update.context("the documents are not followed any more")? {
-            Update::Early(changes) => {
+            SourceUpdate::Early(changes) => {
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);
                 }
                 state.preload(changes);
             }
-            Update::Changes(mut changes) => {
+            SourceUpdate::Changes(mut changes) => {
                 if let Some(secrets) = &mut self.secrets {
                     let ended = secrets.note(&changes);
                     changes.extend(ended);
@@ -306,12 +308,12 @@ impl Source {
                 }
                 reloads.took();
             }
-            Update::Misread(misread) => {
+            SourceUpdate::Misread(misread) => {
                 if let Some(statuses) = &self.statuses {
                     statuses.misread(misread.into_iter().map(|one| (one.object, one.reason)));
                 }
             }
-            Update::Refused(problems) => {
+            SourceUpdate::Refused(problems) => {
                 for problem in &problems {
                     tracing::error!("{problem}");
                 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leno_admission::{Enclosing, Review, StoredObjects};
-use leno_index::Change;
+use leno_admission::{AdmissionReview, PodContext, StoredObjects};
+use leno_index::ObjectChange;
 use leno_resources::Object;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -24,12 +24,12 @@ pub(crate) struct AdmissionObjects {
 
 impl AdmissionObjects {
     /// Takes note of changes.
-    pub(crate) fn note(&self, changes: &[Change]) {
+    pub(crate) fn note(&self, changes: &[ObjectChange]) {
         let mut stored = self.stored();
         for change in changes {
             match change {
-                Change::Upsert(object) => stored.put(object),
-                Change::Delete(key) => stored.remove(key),
+                ObjectChange::Upsert(object) => stored.put(object),
+                ObjectChange::Delete(key) => stored.remove(key),
             }
         }
         drop(stored);
@@ -37,12 +37,12 @@ impl AdmissionObjects {
     }
 
     /// The objects that a judgement of this review looks at.
-    pub(crate) fn neighbours(&self, review: &Review) -> Vec<Arc<Object>> {
+    pub(crate) fn neighbours(&self, review: &AdmissionReview) -> Vec<Arc<Object>> {
         self.stored().neighbours(review)
     }
 
     /// What is around the pod of a review. `None` if its namespace stays unknown for a while.
-    pub(crate) async fn enclosing(&self, review: &Review) -> Option<Enclosing> {
+    pub(crate) async fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let enclosing = timeout(WAIT, self.found(review, |_| true)).await.ok()?;
         if enclosing.suits(&review.object) {
             return Some(enclosing);
@@ -52,7 +52,11 @@ impl AdmissionObjects {
     }
 
     /// Waits until what is around a pod is known and as wanted.
-    async fn found(&self, review: &Review, is_wanted: impl Fn(&Enclosing) -> bool) -> Enclosing {
+    async fn found(
+        &self,
+        review: &AdmissionReview,
+        is_wanted: impl Fn(&PodContext) -> bool,
+    ) -> PodContext {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

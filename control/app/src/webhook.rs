@@ -13,10 +13,10 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leno_admission::{Answer, Review, Settings, is_unjudged, judge};
+use leno_admission::{AdmissionReview, InjectionSettings, ReviewAnswer, is_unjudged, judge};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer as Reply, Family, Shares, respond};
-use leno_serve::Credentials;
+use leno_program::{AdminResponse as Reply, Family, Shares, respond};
+use leno_serve::ServerCredentials;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -55,17 +55,17 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// What the webhooks answer from.
 pub(crate) struct Webhook {
-    settings: Settings,
+    settings: InjectionSettings,
     stored: Arc<AdmissionObjects>,
     paths: ProvenPaths,
-    lanes: [Lane; 4],
+    lanes: [ReviewLane; 4],
     counts: [Counts; 4],
     spent_us: AtomicU64,
     ending: AtomicBool,
 }
 
 /// The bounds of one sort of reviews. Each has its own, so that none waits for another.
-struct Lane {
+struct ReviewLane {
     /// Reviews under way. A permit is held until the work is over, be its answer still wanted or not.
     turns: Arc<Semaphore>,
     /// Reviews that wait for a turn. One too many is refused at once.
@@ -132,13 +132,17 @@ enum Failure {
 
 impl Webhook {
     /// Puts proxies like this into pods.
-    pub(crate) fn new(settings: Settings, stored: Arc<AdmissionObjects>, secret: &str) -> Self {
+    pub(crate) fn new(
+        settings: InjectionSettings,
+        stored: Arc<AdmissionObjects>,
+        secret: &str,
+    ) -> Self {
         let counts = Default::default();
         Self {
             settings,
             stored,
             paths: ProvenPaths::new(secret),
-            lanes: ReviewKind::ALL.map(Lane::new),
+            lanes: ReviewKind::ALL.map(ReviewLane::new),
             counts,
             spent_us: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -187,8 +191,8 @@ impl Webhook {
         self.spent_us.fetch_add(spent, Ordering::Relaxed);
         let counts = &self.counts[kind as usize];
         let count = match &answered {
-            Ok((Answer { denied: Some(_), .. }, _)) => &counts.denied,
-            Ok((Answer { patch: Some(_), .. }, _)) => &counts.changed,
+            Ok((ReviewAnswer { denied: Some(_), .. }, _)) => &counts.denied,
+            Ok((ReviewAnswer { patch: Some(_), .. }, _)) => &counts.changed,
             Ok(_) => &counts.allowed,
             Err(Failure::Busy) => &counts.busy,
             Err(_) => &counts.failed,
@@ -222,7 +226,7 @@ impl Webhook {
     }
 
     /// The whole body. A client that sends only a part of a large one keeps no small one waiting.
-    async fn read(&self, lane: &Lane, body: Incoming) -> Result<Bytes, Failure> {
+    async fn read(&self, lane: &ReviewLane, body: Incoming) -> Result<Bytes, Failure> {
         let declared = body.size_hint().exact();
         if declared.is_some_and(|length| length > MAX_BODY as u64) {
             return Err(Failure::TooLarge);
@@ -240,14 +244,18 @@ impl Webhook {
     }
 
     /// The answer, and as what it is sent.
-    async fn answer(&self, kind: ReviewKind, body: Incoming) -> Result<(Answer, String), Failure> {
+    async fn answer(
+        &self,
+        kind: ReviewKind,
+        body: Incoming,
+    ) -> Result<(ReviewAnswer, String), Failure> {
         let lane = &self.lanes[kind as usize];
         let body = self.read(lane, body).await?;
         if !matches!(kind, ReviewKind::Inject | ReviewKind::UnprovenInject) {
             return self.judged(kind, lane.turn().await?, body).await;
         }
         let turn = lane.turn().await?;
-        let review = Review::parse(&body)?;
+        let review = AdmissionReview::parse(&body)?;
         drop((body, turn));
         // Without a turn: a review of a namespace that does not exist keeps no other waiting.
         let enclosing = self.stored.enclosing(&review).await;
@@ -265,7 +273,7 @@ impl Webhook {
         kind: ReviewKind,
         turn: OwnedSemaphorePermit,
         body: Bytes,
-    ) -> Result<(Answer, String), Failure> {
+    ) -> Result<(ReviewAnswer, String), Failure> {
         let cancel = Cancel::default();
         let (stored, flag) = (Arc::clone(&self.stored), Arc::clone(&cancel.0));
         let judged = tokio::task::spawn_blocking(move || {
@@ -274,7 +282,7 @@ impl Webhook {
             if cancelled() {
                 return Err(Failure::Timeout);
             }
-            let review = Review::parse(&body)?;
+            let review = AdmissionReview::parse(&body)?;
             drop(body);
             let neighbours = (kind == ReviewKind::Validate && !is_unjudged(&review))
                 .then(|| stored.neighbours(&review));
@@ -296,7 +304,7 @@ impl ProvenPaths {
     }
 }
 
-impl Lane {
+impl ReviewLane {
     fn new(kind: ReviewKind) -> Self {
         // Reviews under way, reviews that wait, large bodies that are held.
         let (turns, queue, large) = match kind {
@@ -345,7 +353,7 @@ impl ReviewKind {
 /// Serves until the runtime ends.
 pub(crate) async fn serve(
     listener: TcpListener,
-    credentials: Arc<Credentials>,
+    credentials: Arc<ServerCredentials>,
     webhook: Arc<Webhook>,
 ) -> anyhow::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(credentials.open_config()?));

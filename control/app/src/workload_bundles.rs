@@ -25,13 +25,13 @@ pub(crate) async fn follow(
     federated: Vec<TrustDomain>,
 ) {
     let (known, mut is_known) = watch::channel(false);
-    let follower = Follower { address, authority, federated, known };
+    let follower = WorkloadBundlesFollower { address, authority, federated, known };
     tokio::spawn(follower.run());
     // The task ends with the runtime alone.
     let _ended = is_known.wait_for(|known| *known).await;
 }
 
-struct Follower {
+struct WorkloadBundlesFollower {
     address: WorkloadApiAddress,
     authority: Arc<Authority>,
     /// Other trust domains whose bundles it should have.
@@ -39,7 +39,7 @@ struct Follower {
     known: watch::Sender<bool>,
 }
 
-impl Follower {
+impl WorkloadBundlesFollower {
     async fn run(self) -> Infallible {
         let mut said = String::new();
         loop {

@@ -11,7 +11,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use leno_identity::{Authority, AuthorityState, OpenError, SignerPem, read_issuer};
 use leno_kube::api::{ObjectMeta, PostParams};
-use leno_kube::{Api, Client, Reflection, Report, Selection, is_status};
+use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection, is_status};
 use leno_program::Family;
 use leno_types::TrustDomain;
 use tokio::sync::watch;
@@ -277,15 +277,15 @@ impl AuthorityStore {
 }
 
 impl Reconciler for AuthorityReconciler {
-    type Observation = Report<Secret>;
+    type Observation = WatchReport<Secret>;
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
-        leno_kube::watch(self.secrets.clone(), Selection::named(SECRET)).boxed()
+        leno_kube::watch(self.secrets.clone(), WatchSelection::named(SECRET)).boxed()
     }
 
     fn observe(&mut self, report: Self::Observation) {
         match report {
-            Report::Event(event) => {
+            WatchReport::Event(event) => {
                 let namespace = &self.namespace;
                 let (mut version, mut edited) = (None, false);
                 self.found.take(event, |secret| {
@@ -307,8 +307,8 @@ impl Reconciler for AuthorityReconciler {
                     self.stored.send_replace(Some(Stored { version, state, edited }));
                 }
             }
-            Report::Resumed => {}
-            Report::Failed(error) => {
+            WatchReport::Resumed => {}
+            WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "the authority's Secret cannot be followed; trying again");
             }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_keys::key_objects;
-use leno_kube::{Api, Client, Event, Report, Selection, WatchError, is_refused, watch};
+use leno_kube::{Api, Client, Event, WatchError, WatchReport, WatchSelection, is_refused, watch};
 use leno_program::Family;
 use leno_resources::{AuthorizationPolicy, Kind, Object, ObjectKey, only_keys};
 use tokio::sync::mpsc;
@@ -74,13 +74,13 @@ struct Counts {
 
 struct SecretAnswer {
     secret: ObjectKey,
-    found: Found,
+    found: SecretEvent,
 }
 
 /// What a watch has found.
-enum Found {
+enum SecretEvent {
     /// The Secret, without anything but keys, or that there is none.
-    Change(Box<Change>),
+    Change(Box<ObjectChange>),
     /// The same as before.
     Same,
     /// It cannot be read; whether for want of a right.
@@ -104,17 +104,17 @@ impl KeySecrets {
     /// Follows the Secrets that the policies among these changes name, and no longer those that none names any more. The keys
     /// of those do not count from here on: what is returned belongs to the changes.
     #[must_use]
-    pub fn note(&mut self, changes: &[Change]) -> Vec<Change> {
+    pub fn note(&mut self, changes: &[ObjectChange]) -> Vec<ObjectChange> {
         let mut differs = false;
         for change in changes {
             let (key, secrets) = match change {
-                Change::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
+                ObjectChange::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
                     (object.key(), secrets(policy))
                 }
-                Change::Delete(key) if key.kind == Kind::AuthorizationPolicy => {
+                ObjectChange::Delete(key) if key.kind == Kind::AuthorizationPolicy => {
                     (key.clone(), BTreeSet::new())
                 }
-                Change::Upsert(_) | Change::Delete(_) => continue,
+                ObjectChange::Upsert(_) | ObjectChange::Delete(_) => continue,
             };
             let before = match secrets.is_empty() {
                 true => self.policies.remove(&key),
@@ -126,7 +126,7 @@ impl KeySecrets {
     }
 
     /// Waits until the API server has answered for each Secret, [`FIRST_ANSWER`] at most; those that are there.
-    pub async fn first(&mut self) -> Vec<Change> {
+    pub async fn first(&mut self) -> Vec<ObjectChange> {
         let latest = Instant::now() + FIRST_ANSWER;
         let mut changes = Vec::new();
         while self.followed.values().any(|one| one.state == SecretState::Unknown) {
@@ -140,7 +140,7 @@ impl KeySecrets {
     }
 
     /// Waits until a Secret is another one. Cancelling it loses nothing.
-    pub async fn changed(&mut self) -> Vec<Change> {
+    pub async fn changed(&mut self) -> Vec<ObjectChange> {
         loop {
             // One sender is here, so that there is always a next one.
             let Some(answer) = self.answers.1.recv().await else { continue };
@@ -150,37 +150,37 @@ impl KeySecrets {
         }
     }
 
-    fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<Change> {
+    fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<ObjectChange> {
         // One that no policy names any more may still be on its way.
         let one = self.followed.get_mut(&secret)?;
         let change = match found {
-            Found::Failure { is_refused } => {
+            SecretEvent::Failure { is_refused } => {
                 one.state = SecretState::Unread;
                 // Where the API server does not answer, the last keys count.
                 one.refused = is_refused.then(|| one.refused.unwrap_or_else(Instant::now));
                 let has_ended = one.refused.is_some_and(|since| since.elapsed() >= REFUSED);
-                has_ended.then_some(Change::Delete(secret))
+                has_ended.then_some(ObjectChange::Delete(secret))
             }
             found => {
                 (one.state, one.refused) = (SecretState::Followed, None);
                 match found {
-                    Found::Change(change) => Some(*change),
-                    Found::Same | Found::Failure { .. } => None,
+                    SecretEvent::Change(change) => Some(*change),
+                    SecretEvent::Same | SecretEvent::Failure { .. } => None,
                 }
             }
         };
         // Keys end once, however often that is found out.
         let was_held = one.is_held;
-        let change = change.filter(|change| was_held || matches!(change, Change::Upsert(_)));
+        let change = change.filter(|change| was_held || matches!(change, ObjectChange::Upsert(_)));
         if let Some(change) = &change {
-            one.is_held = matches!(change, Change::Upsert(_));
+            one.is_held = matches!(change, ObjectChange::Upsert(_));
         }
         self.count();
         change
     }
 
     /// Follows exactly the Secrets that policies name, as far as there are places. The ends of the keys of others.
-    fn follow(&mut self) -> Vec<Change> {
+    fn follow(&mut self) -> Vec<ObjectChange> {
         let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
         let wanted = with_places(&named);
         let left_out = named.len() - wanted.len();
@@ -194,7 +194,7 @@ impl KeySecrets {
         let gone = self.followed.extract_if(.., |secret, _| !wanted.contains(secret));
         let ended = gone.filter_map(|(secret, one)| {
             one.task.abort();
-            one.is_held.then_some(Change::Delete(secret))
+            one.is_held.then_some(ObjectChange::Delete(secret))
         });
         let ended = ended.collect();
         for secret in wanted {
@@ -253,29 +253,30 @@ fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
 /// Watches one Secret until the task is aborted.
 async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretAnswer>) {
     let secrets: Api<Secret> = Api::namespaced(client, &secret.namespace);
-    let selection = Selection { longest_wait: LONGEST_WAIT, ..Selection::named(&secret.name) };
+    let selection =
+        WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::named(&secret.name) };
     let mut reports = watch(secrets, selection).boxed();
     let mut said = String::new();
     // Whether the list under way has it.
     let mut is_listed = false;
     while let Some(report) = reports.next().await {
         let found = match report {
-            Report::Event(Event::Init) => {
+            WatchReport::Event(Event::Init) => {
                 is_listed = false;
                 continue;
             }
-            Report::Event(Event::InitApply(object) | Event::Apply(object)) => {
+            WatchReport::Event(Event::InitApply(object) | Event::Apply(object)) => {
                 is_listed = true;
-                Found::Change(Box::new(upsert(object)))
+                SecretEvent::Change(Box::new(upsert(object)))
             }
-            Report::Event(Event::InitDone) if is_listed => continue,
-            Report::Event(Event::InitDone | Event::Delete(_)) => {
-                Found::Change(Box::new(Change::Delete(secret.clone())))
+            WatchReport::Event(Event::InitDone) if is_listed => continue,
+            WatchReport::Event(Event::InitDone | Event::Delete(_)) => {
+                SecretEvent::Change(Box::new(ObjectChange::Delete(secret.clone())))
             }
-            Report::Resumed => Found::Same,
-            Report::Failed(error) => failure(&secret, &error, &mut said),
+            WatchReport::Resumed => SecretEvent::Same,
+            WatchReport::Failed(error) => failure(&secret, &error, &mut said),
         };
-        if !matches!(found, Found::Failure { .. }) {
+        if !matches!(found, SecretEvent::Failure { .. }) {
             said.clear();
         }
         let answer = SecretAnswer { secret: secret.clone(), found };
@@ -286,7 +287,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
 }
 
 /// Says once why a Secret cannot be read.
-fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> Found {
+fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> SecretEvent {
     let text = error.to_string();
     if text != *said {
         tracing::warn!(
@@ -296,12 +297,12 @@ fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> Found {
         );
         *said = text;
     }
-    Found::Failure { is_refused: is_refused(error) }
+    SecretEvent::Failure { is_refused: is_refused(error) }
 }
 
-fn upsert(mut secret: Secret) -> Change {
+fn upsert(mut secret: Secret) -> ObjectChange {
     only_keys(&mut secret);
-    Change::Upsert(Object::Secret(Box::new(secret)))
+    ObjectChange::Upsert(Object::Secret(Box::new(secret)))
 }
 
 /// The Secrets that a policy names.
@@ -313,7 +314,7 @@ fn secrets(policy: &AuthorizationPolicy) -> BTreeSet<ObjectKey> {
 mod tests {
     use super::*;
 
-    fn policy(namespace: &str, name: &str, secrets: &[String]) -> Change {
+    fn policy(namespace: &str, name: &str, secrets: &[String]) -> ObjectChange {
         let tokens =
             secrets.iter().map(|name| format!("{{issuer: i, audiences: [a], jwksSecret: {name}}}"));
         let tokens: Vec<String> = tokens.collect();
@@ -323,7 +324,7 @@ mod tests {
             tokens.join(", ")
         );
         let mut documents = leno_resources::parse("p.yaml", &text).unwrap();
-        Change::Upsert(documents.objects.remove(0).value)
+        ObjectChange::Upsert(documents.objects.remove(0).value)
     }
 
     fn names(count: usize) -> Vec<String> {
@@ -353,7 +354,7 @@ mod tests {
             };
             names(40).chunks(8).enumerate().map(of_policy).collect::<Vec<_>>()
         };
-        let crowds: Vec<Change> = (0..20).flat_map(of_crowd).collect();
+        let crowds: Vec<ObjectChange> = (0..20).flat_map(of_crowd).collect();
         assert_eq!(secrets.note(&crowds[..5]), []);
         assert_eq!((of(&secrets, "crowd-00"), left_out(&secrets)), (MAX_OF_NAMESPACE, 8));
         assert_eq!(secrets.note(&crowds), []);
@@ -361,8 +362,8 @@ mod tests {
         assert_eq!(secrets.note(&[policy("shop", "p", &names(3))]), []);
         assert_eq!((of(&secrets, "shop"), secrets.followed.len()), (3, MAX_SECRETS));
         let deleted = crowds.iter().map(|change| match change {
-            Change::Upsert(object) => Change::Delete(object.key()),
-            Change::Delete(_) => unreachable!(),
+            ObjectChange::Upsert(object) => ObjectChange::Delete(object.key()),
+            ObjectChange::Delete(_) => unreachable!(),
         });
         assert_eq!(secrets.note(&deleted.collect::<Vec<_>>()), [], "none of them was read");
         assert_eq!((secrets.followed.len(), left_out(&secrets)), (3, 0));
@@ -373,15 +374,17 @@ mod tests {
         let mut secrets = key_secrets();
         let secret = follow_one(&mut secrets);
         let mut answer = |found| secrets.take(SecretAnswer { secret: secret.clone(), found });
-        let failure = |is_refused| Found::Failure { is_refused };
-        assert!(answer(Found::Change(Box::new(Change::Delete(secret.clone())))).is_none());
+        let failure = |is_refused| SecretEvent::Failure { is_refused };
+        assert!(
+            answer(SecretEvent::Change(Box::new(ObjectChange::Delete(secret.clone())))).is_none()
+        );
         assert!(answer(read(&secret)).is_some());
         assert!(answer(failure(false)).is_none());
         tokio::time::advance(REFUSED * 2).await;
         assert!(answer(failure(false)).is_none(), "the API server is away");
         assert!(answer(failure(true)).is_none());
         tokio::time::advance(REFUSED / 2).await;
-        assert!(answer(Found::Same).is_none());
+        assert!(answer(SecretEvent::Same).is_none());
         assert!(answer(failure(true)).is_none());
         tokio::time::advance(REFUSED / 2).await;
         assert!(answer(failure(true)).is_none());
@@ -389,7 +392,7 @@ mod tests {
         assert!(answer(failure(false)).is_none(), "the API server is away again");
         assert!(answer(failure(true)).is_none());
         tokio::time::advance(REFUSED).await;
-        assert_eq!(answer(failure(true)), Some(Change::Delete(secret.clone())));
+        assert_eq!(answer(failure(true)), Some(ObjectChange::Delete(secret.clone())));
         assert!(answer(failure(true)).is_none(), "they end once");
         assert!(answer(read(&secret)).is_some());
     }
@@ -402,7 +405,7 @@ mod tests {
         assert!(secrets.take(SecretAnswer { secret: secret.clone(), found }).is_some());
         assert_eq!(secrets.note(&[policy("shop", "p", &names(2))]), [], "it is named as before");
         let other = ["other".to_owned()];
-        assert_eq!(secrets.note(&[policy("shop", "p", &other)]), [Change::Delete(secret)]);
+        assert_eq!(secrets.note(&[policy("shop", "p", &other)]), [ObjectChange::Delete(secret)]);
         assert_eq!(secrets.note(&[policy("shop", "p", &[])]), [], "that one was not read");
     }
 
@@ -414,10 +417,10 @@ mod tests {
         secret.clone()
     }
 
-    fn read(secret: &ObjectKey) -> Found {
+    fn read(secret: &ObjectKey) -> SecretEvent {
         let mut object = Secret::default();
         object.metadata.name = Some(secret.name.clone());
         object.metadata.namespace = Some(secret.namespace.clone());
-        Found::Change(Box::new(upsert(object)))
+        SecretEvent::Change(Box::new(upsert(object)))
     }
 }

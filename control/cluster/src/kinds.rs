@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leno_resources::KINDS_CONDITION;
 
-use crate::replica::Condition;
+use crate::replica::ReplicaPodCondition;
 
 /// How long a kind must have failed before the condition reports it: an API server that restarts fails for less.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ pub struct FailingKind {
 
 /// Whether all kinds are followed, as the condition [`KINDS_CONDITION`] of the replica's pod.
 #[must_use]
-pub fn kinds_followed(failing: &[FailingKind]) -> Condition {
+pub fn kinds_followed(failing: &[FailingKind]) -> ReplicaPodCondition {
     let lines = failing.iter().filter(|one| one.time >= SETTLE).map(
         |FailingKind { kind, reason, .. }| {
             format!("{kind} cannot be followed: {reason}; {}", remedy(reason))
@@ -32,7 +32,7 @@ pub fn kinds_followed(failing: &[FailingKind]) -> Condition {
     );
     let message = lines.collect::<Vec<_>>().join(". ");
     let reasons = ("AllFollowed", "KindsNotFollowed");
-    Condition::new(KINDS_CONDITION, reasons, &message)
+    ReplicaPodCondition::new(KINDS_CONDITION, reasons, &message)
 }
 
 /// What an operator does about it. The API server's answers have no codes beyond these words.

@@ -28,12 +28,12 @@
 //! All that is kept runs as a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
-//! [`XMeshReconciler`], [`RemovalReconciler`], [`KeptReconciler`], [`PodCertificateSigner`].
+//! [`XMeshReconciler`], [`RemovalReconciler`], [`FetchedReconciler`], [`PodCertificateSigner`].
 
 mod authority;
 mod certificates_api;
 mod counts;
-mod kept;
+mod fetched;
 mod key_secrets;
 mod kinds;
 mod pem;
@@ -54,15 +54,15 @@ mod xmesh;
 pub use authority::{
     AuthorityError, AuthorityReconciler, AuthorityStore, SECRET, StoreError, authority,
 };
-pub use kept::{BUNDLES, KEYS, KeptReconciler};
+pub use fetched::{BUNDLES, FetchedReconciler, KEYS};
 pub use key_secrets::KeySecrets;
 pub use kinds::{FailingKind, kinds_followed};
 pub use pod_certificates::PodCertificateSigner;
-pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
-pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
+pub use removal::{HeldRemoval, RemovalProgress, RemovalReconciler};
+pub use replica::{ReplicaPodCondition, ReplicaReport, ReplicaReporter, ReportSource};
 pub use replicas::{ReplicaTrust, Replicas, TRUST_ANNOTATION};
 pub use roots::{CONFIG_MAP, RootsReconciler};
-pub use statuses::{Bearing, StatusReconciler};
+pub use statuses::{AffectedStatuses, StatusReconciler};
 pub use tokens::{AUDIENCE, NODE_ACCOUNT, TokenReviewer};
 pub use trust_bundle::{TRUST_BUNDLE, TrustBundleReconciler};
 pub use unenforced::{

@@ -25,9 +25,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use leno_identity::{Authority, IssueError, Issued};
+use leno_identity::{Authority, IssueError, IssuedCertificate};
 use leno_kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
-use leno_kube::{Api, Client, Error, Event, Report, Selection, is_status};
+use leno_kube::{Api, Client, Error, Event, WatchReport, WatchSelection, is_status};
 use leno_program::Family;
 use leno_types::Identity;
 use serde_json::{Value, json};
@@ -242,7 +242,11 @@ impl PodCertificateSigner {
         Outcome::Failed
     }
 
-    async fn issue(&self, request: &PendingRequest, guarded: Timestamp) -> Result<Issued, Refusal> {
+    async fn issue(
+        &self,
+        request: &PendingRequest,
+        guarded: Timestamp,
+    ) -> Result<IssuedCertificate, Refusal> {
         let (spec, namespace) = (&request.spec, &request.key.namespace);
         spec.check()?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -386,23 +390,26 @@ impl Observed<'_> {
 }
 
 impl Reconciler for Observed<'_> {
-    type Observation = Report<DynamicObject>;
+    type Observation = WatchReport<DynamicObject>;
 
     /// A round takes as long as its requests: no kubelet waits a second for the next one.
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
-        let selection = Selection { fields: Self::selector(), page: PAGE, ..Selection::default() };
+        let selection =
+            WatchSelection { fields: Self::selector(), page: PAGE, ..WatchSelection::default() };
         leno_kube::watch(self.api.clone(), selection).boxed()
     }
 
     fn observe(&mut self, observation: Self::Observation) {
         match observation {
-            Report::Event(Event::Init) => self.queue.clear(),
-            Report::Event(Event::InitApply(object) | Event::Apply(object)) => self.take(object),
-            Report::Event(Event::Delete(object)) => self.queue.remove(&read(object).0),
-            Report::Event(Event::InitDone) | Report::Resumed => {}
-            Report::Failed(error) => {
+            WatchReport::Event(Event::Init) => self.queue.clear(),
+            WatchReport::Event(Event::InitApply(object) | Event::Apply(object)) => {
+                self.take(object)
+            }
+            WatchReport::Event(Event::Delete(object)) => self.queue.remove(&read(object).0),
+            WatchReport::Event(Event::InitDone) | WatchReport::Resumed => {}
+            WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "PodCertificateRequests cannot be followed; trying again");
             }
@@ -498,7 +505,7 @@ fn log(request: &PendingRequest, refusal: Option<Refusal>) {
 }
 
 /// The status with a certificate. Its chain goes up to the root, which is left out.
-fn issued_status(issued: &Issued, now: SystemTime) -> Value {
+fn issued_status(issued: &IssuedCertificate, now: SystemTime) -> Value {
     let chain: String = issued.chain_der.iter().map(|one| pem(one)).collect();
     let left = issued.not_after.duration_since(now).unwrap_or_default();
     // The API server wants ten minutes between it and both ends.
@@ -539,7 +546,7 @@ mod tests {
     fn a_kubelet_renews_between_the_bounds_of_the_api_server() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 50);
         let refresh = |before: Duration, after: Duration| {
-            let issued = Issued {
+            let issued = IssuedCertificate {
                 chain_der: vec![b"leaf".to_vec(), b"issuer".to_vec()],
                 not_before: now - before,
                 not_after: now + after,

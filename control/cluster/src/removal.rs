@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::api::{Patch, PatchParams};
 use leno_kube::{
-    Api, Client, Error, Reflection, Report, Resource, Selection, WatchError, is_status,
+    Api, Client, Error, Reflection, Resource, WatchError, WatchReport, WatchSelection, is_status,
 };
 use leno_resources::{REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, removal};
 use leno_types::Removal;
@@ -105,12 +105,12 @@ pub enum RemovalProgress {
     /// Nothing: a step holds, and the mesh was not installed since.
     Removed,
     /// A step.
-    Halfway(Halfway),
+    Halfway(HeldRemoval),
 }
 
 /// A mesh that was installed while a step of its removal holds: as it was seen, which is what may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Halfway {
+pub struct HeldRemoval {
     /// The step that holds.
     pub step: Removal,
     /// The one to go back to.
@@ -121,7 +121,7 @@ pub struct Halfway {
     version: Option<String>,
 }
 
-impl Halfway {
+impl HeldRemoval {
     /// Why going back has to wait, if it has. `held` is how long the step holds.
     fn waits(&self, held: Duration) -> Option<Outcome> {
         if !self.captures {
@@ -187,7 +187,7 @@ impl RemovalReconciler {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let captures = agents.get_opt(AGENT).await?.as_ref().is_some_and(are_ready);
         let version = metadata.resource_version;
-        Ok(RemovalProgress::Halfway(Halfway { step, to, captures, version }))
+        Ok(RemovalProgress::Halfway(HeldRemoval { step, to, captures, version }))
     }
 
     /// Goes back a step, unless the namespace was changed since it was read, as by a removal that begins
@@ -195,7 +195,7 @@ impl RemovalReconciler {
     ///
     /// # Errors
     /// When the API server does not answer, or does not let us write.
-    pub async fn write(&self, seen: &Halfway) -> Result<bool, Error> {
+    pub async fn write(&self, seen: &HeldRemoval) -> Result<bool, Error> {
         let said = match seen.to {
             Removal::None => json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null}),
             to => json!({REMOVAL_ANNOTATION: to.as_str()}),
@@ -227,9 +227,9 @@ struct Observed<'a> {
 
 /// A report of one of the watches.
 enum Observation {
-    Step(Report<Removal>),
+    Step(WatchReport<Removal>),
     /// Of an object on which it depends whether a step may be taken back.
-    Other(Report<()>),
+    Other(WatchReport<()>),
 }
 
 impl<'a> Observed<'a> {
@@ -281,7 +281,7 @@ impl Reconciler for Observed<'_> {
     fn watches(&self) -> BoxStream<'static, Observation> {
         let RemovalReconciler { client, namespace, .. } = self.own;
         let namespaces: Api<Namespace> = Api::all(client.clone());
-        let namespaces = leno_kube::watch(namespaces, Selection::named(namespace));
+        let namespaces = leno_kube::watch(namespaces, WatchSelection::named(namespace));
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let agents: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
         let others = stream::select(changes_of(webhooks, INJECTOR), changes_of(agents, AGENT));
@@ -293,7 +293,7 @@ impl Reconciler for Observed<'_> {
 
     fn observe(&mut self, observation: Observation) {
         let error = match observation {
-            Observation::Step(Report::Event(event)) => {
+            Observation::Step(WatchReport::Event(event)) => {
                 self.step.take(event, |step| ((), Some(step)));
                 if !self.holds() {
                     (self.since, self.last) = (None, None);
@@ -301,13 +301,15 @@ impl Reconciler for Observed<'_> {
                 self.changed = true;
                 return;
             }
-            Observation::Other(Report::Event(_)) => {
+            Observation::Other(WatchReport::Event(_)) => {
                 self.changed = true;
                 return;
             }
-            Observation::Step(Report::Resumed) | Observation::Other(Report::Resumed) => return,
-            Observation::Step(Report::Failed(error))
-            | Observation::Other(Report::Failed(error)) => error,
+            Observation::Step(WatchReport::Resumed) | Observation::Other(WatchReport::Resumed) => {
+                return;
+            }
+            Observation::Step(WatchReport::Failed(error))
+            | Observation::Other(WatchReport::Failed(error)) => error,
         };
         self.own.failed(&match &error {
             WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error) => {
@@ -357,11 +359,11 @@ impl Reconciler for Observed<'_> {
 }
 
 /// Watches one object, of which it is enough to know that it has changed.
-fn changes_of<K>(api: Api<K>, name: &str) -> BoxStream<'static, Report<()>>
+fn changes_of<K>(api: Api<K>, name: &str) -> BoxStream<'static, WatchReport<()>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    leno_kube::watch(api, Selection::named(name)).map(|report| report.map(drop)).boxed()
+    leno_kube::watch(api, WatchSelection::named(name)).map(|report| report.map(drop)).boxed()
 }
 
 /// What to write of an error, with what to do about it.
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn it_goes_back_by_steps_and_only_where_pods_are_captured() {
         let seen =
-            |step, captures| Halfway { step, to: back(step).unwrap(), captures, version: None };
+            |step, captures| HeldRemoval { step, to: back(step).unwrap(), captures, version: None };
         for step in [Removal::Released, Removal::Plaintext] {
             let seen = seen(step, true);
             assert_eq!((seen.to, seen.waits(Duration::ZERO)), (Removal::Permissive, None));

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use leno_kube::api::{Patch, PatchParams};
-use leno_kube::{Api, Client, Error, Reflection, Report, Selection};
+use leno_kube::{Api, Client, Error, Reflection, WatchReport, WatchSelection};
 use serde_json::{Value, json};
 use tokio::time::{interval, timeout};
 
@@ -31,7 +31,7 @@ pub(crate) const MAX_MESSAGE: usize = 4_096;
 
 /// What a condition should say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct ReplicaPodCondition {
     /// Its type.
     pub(crate) kind: &'static str,
     pub(crate) status: &'static str,
@@ -39,7 +39,7 @@ pub struct Condition {
     pub(crate) message: String,
 }
 
-impl Condition {
+impl ReplicaPodCondition {
     /// True if there is no message, and the first reason then; else false.
     pub(crate) fn new(
         kind: &'static str,
@@ -55,13 +55,13 @@ impl Condition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
     /// The conditions that are known.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<ReplicaPodCondition>,
     /// Annotations by name; the pod should not have those without a value.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 /// Returns what is known now.
-pub type Reports = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
+pub type ReportSource = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
 
 /// Keeps the conditions and the annotation of one pod. Outside of a cluster there is no such pod, and nothing to do.
 pub struct ReplicaReporter {
@@ -98,8 +98,8 @@ struct ReplicaCondition {
 }
 
 impl ReplicaCondition {
-    fn says(&self, condition: &Condition) -> bool {
-        let Condition { status, reason, message, .. } = condition;
+    fn says(&self, condition: &ReplicaPodCondition) -> bool {
+        let ReplicaPodCondition { status, reason, message, .. } = condition;
         (&*self.status, &*self.reason, &self.message) == (*status, *reason, message)
     }
 }
@@ -113,7 +113,7 @@ impl ReplicaReporter {
     }
 
     /// Watches the pod, and writes whenever it says something else than it should, until the process ends.
-    pub async fn run(&self, reports: Reports) {
+    pub async fn run(&self, reports: ReportSource) {
         let (wanted, pod) = (ReplicaReport::default(), Reflection::default());
         run(Observed { own: self, reports, wanted, pod }).await;
     }
@@ -168,7 +168,7 @@ impl ReplicaReporter {
 /// What is to be said, and what the pod says.
 struct Observed<'a> {
     own: &'a ReplicaReporter,
-    reports: Reports,
+    reports: ReportSource,
     wanted: ReplicaReport,
     /// What the pod says, if there is a pod.
     pod: Reflection<(), ReportedConditions>,
@@ -176,13 +176,13 @@ struct Observed<'a> {
 
 enum Observation {
     Wanted(ReplicaReport),
-    Reported(Report<ReportedConditions>),
+    Reported(WatchReport<ReportedConditions>),
 }
 
 impl Observed<'_> {
     fn due(&self) -> PodStatusPatch {
         let Some(said) = self.pod.values().get(&()) else { return PodStatusPatch::default() };
-        let due = |wanted: &Condition| {
+        let due = |wanted: &ReplicaPodCondition| {
             let found = said.conditions.get(wanted.kind);
             if found.is_some_and(|found| found.says(wanted)) {
                 return None;
@@ -228,7 +228,7 @@ impl Reconciler for Observed<'_> {
             Some(((), ticks))
         });
         let wanted = looks.map(move |()| Observation::Wanted(reports()));
-        let pod = leno_kube::watch(self.own.pods.clone(), Selection::named(&self.own.pod));
+        let pod = leno_kube::watch(self.own.pods.clone(), WatchSelection::named(&self.own.pod));
         let said = pod.map(|report| Observation::Reported(report.map(said_by)));
         stream::select(wanted, said).boxed()
     }
@@ -236,11 +236,13 @@ impl Reconciler for Observed<'_> {
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Wanted(wanted) => self.wanted = wanted,
-            Observation::Reported(Report::Event(event)) => {
+            Observation::Reported(WatchReport::Event(event)) => {
                 self.pod.take(event, |said| ((), Some(said)));
             }
-            Observation::Reported(Report::Resumed) => {}
-            Observation::Reported(Report::Failed(error)) => self.own.failed(&error.to_string()),
+            Observation::Reported(WatchReport::Resumed) => {}
+            Observation::Reported(WatchReport::Failed(error)) => {
+                self.own.failed(&error.to_string())
+            }
         }
     }
 

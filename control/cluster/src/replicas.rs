@@ -15,8 +15,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use leno_identity::Request;
-use leno_kube::{Api, Client, Reflection, Report, Selection};
+use leno_identity::OperatorRequest;
+use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ pub struct Replicas(Mutex<Table>);
 struct Table {
     /// By name; `None` until they were listed.
     pods: Option<BTreeMap<String, ReplicaPod>>,
-    request: Option<Request>,
+    request: Option<OperatorRequest>,
     /// When a replica came, went, or started again the last time.
     changed: Option<Instant>,
 }
@@ -66,8 +66,8 @@ struct ReplicaPod {
 type ObservedReplica = (String, Option<(bool, Option<ReplicaTrust>)>);
 
 enum Observation {
-    Pod(Report<ObservedReplica>),
-    Request(Report<Option<Request>>),
+    Pod(WatchReport<ObservedReplica>),
+    Request(WatchReport<Option<OperatorRequest>>),
 }
 
 impl Replicas {
@@ -75,40 +75,41 @@ impl Replicas {
     pub async fn run(self: Arc<Self>, client: Client, namespace: String) {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-        let pods = leno_kube::watch(pods, Selection::labelled(LABEL.0, LABEL.1));
-        let requests = leno_kube::watch(maps, Selection::named(Request::CONFIG_MAP));
+        let pods = leno_kube::watch(pods, WatchSelection::labelled(LABEL.0, LABEL.1));
+        let requests = leno_kube::watch(maps, WatchSelection::named(OperatorRequest::CONFIG_MAP));
         let pods = pods.map(|report| Observation::Pod(report.map(replica)));
         let requests =
             requests.map(|report| Observation::Request(report.map(|map| requested(&map))));
         let both = stream::select(pods, requests);
         let mut found = Reflection::<String, (bool, Option<ReplicaTrust>)>::default();
-        let mut request = Reflection::<(), Request>::default();
+        let mut request = Reflection::<(), OperatorRequest>::default();
         let mut both = std::pin::pin!(both);
         while let Some(observation) = both.next().await {
             match observation {
-                Observation::Pod(Report::Event(event)) => {
+                Observation::Pod(WatchReport::Event(event)) => {
                     found.take(event, |observed| observed);
                     if found.is_complete() {
                         self.table().take(found.values(), Instant::now());
                     }
                 }
-                Observation::Request(Report::Event(event)) => {
+                Observation::Request(WatchReport::Event(event)) => {
                     request.take(event, |request| ((), request));
                     self.table().request = request.values().get(&()).cloned();
                 }
-                Observation::Pod(Report::Failed(error))
-                | Observation::Request(Report::Failed(error)) => {
+                Observation::Pod(WatchReport::Failed(error))
+                | Observation::Request(WatchReport::Failed(error)) => {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(error, "the replicas cannot be followed; trying again");
                 }
-                Observation::Pod(Report::Resumed) | Observation::Request(Report::Resumed) => {}
+                Observation::Pod(WatchReport::Resumed)
+                | Observation::Request(WatchReport::Resumed) => {}
             }
         }
     }
 
     /// What an operator asks for, be it obeyed already or not.
     #[must_use]
-    pub fn request(&self) -> Option<Request> {
+    pub fn request(&self) -> Option<OperatorRequest> {
         self.table().request.clone()
     }
 
@@ -183,12 +184,12 @@ fn replica(pod: Pod) -> ObservedReplica {
     (pod.metadata.name.unwrap_or_default(), (!is_over).then_some((is_ready, trust)))
 }
 
-fn requested(map: &ConfigMap) -> Option<Request> {
-    let json = map.data.as_ref()?.get(Request::KEY)?;
+fn requested(map: &ConfigMap) -> Option<OperatorRequest> {
+    let json = map.data.as_ref()?.get(OperatorRequest::KEY)?;
     match serde_json::from_str(json) {
         Ok(request) => Some(request),
         Err(error) => {
-            tracing::warn!(%error, config_map = Request::CONFIG_MAP, "a request cannot be read");
+            tracing::warn!(%error, config_map = OperatorRequest::CONFIG_MAP, "a request cannot be read");
             None
         }
     }

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use leno_identity::Authority;
-use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
+use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection, apply, is_status};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -53,8 +53,8 @@ struct Observed<'a> {
 
 /// A report of one of the two watches.
 enum Observation {
-    Namespace(Report<Namespace>),
-    Map(Report<ConfigMap>),
+    Namespace(WatchReport<Namespace>),
+    Map(WatchReport<ConfigMap>),
     /// The authority has other roots.
     Roots,
 }
@@ -143,9 +143,9 @@ impl Reconciler for Observed<'_> {
     fn watches(&self) -> BoxStream<'static, Observation> {
         let namespaces: Api<Namespace> = Api::all(self.own.client.clone());
         let maps: Api<ConfigMap> = Api::all(self.own.client.clone());
-        let namespaces = leno_kube::watch(namespaces, Selection::default());
+        let namespaces = leno_kube::watch(namespaces, WatchSelection::default());
         // By name, which is also what the right to it is given by.
-        let maps = leno_kube::watch(maps, Selection::named(CONFIG_MAP));
+        let maps = leno_kube::watch(maps, WatchSelection::named(CONFIG_MAP));
         let objects =
             stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map));
         stream::select(objects, changes(&self.own.authority).map(|()| Observation::Roots)).boxed()
@@ -153,23 +153,23 @@ impl Reconciler for Observed<'_> {
 
     fn observe(&mut self, observation: Observation) {
         let failed = match observation {
-            Observation::Namespace(Report::Event(event)) => {
+            Observation::Namespace(WatchReport::Event(event)) => {
                 return self.namespaces.take(event, |one| {
                     let ending = one.metadata.deletion_timestamp.is_some();
                     (one.metadata.name.unwrap_or_default(), (!ending).then_some(()))
                 });
             }
-            Observation::Map(Report::Event(event)) => {
+            Observation::Map(WatchReport::Event(event)) => {
                 return self.maps.take(event, |one| {
                     let pem = one.data.as_ref().and_then(|data| data.get(KEY));
                     let hash = pem.map(|pem| self.own.hashes.hash_one(pem.as_str()));
                     (one.metadata.namespace.unwrap_or_default(), hash)
                 });
             }
-            Observation::Namespace(Report::Failed(error))
-            | Observation::Map(Report::Failed(error)) => error,
-            Observation::Namespace(Report::Resumed)
-            | Observation::Map(Report::Resumed)
+            Observation::Namespace(WatchReport::Failed(error))
+            | Observation::Map(WatchReport::Failed(error)) => error,
+            Observation::Namespace(WatchReport::Resumed)
+            | Observation::Map(WatchReport::Resumed)
             | Observation::Roots => return,
         };
         let error: &dyn std::error::Error = &failed;
@@ -233,8 +233,8 @@ mod tests {
                 observed.observe(observation);
                 observed.due()
             };
-            let map_event = |event| Observation::Map(Report::Event(event));
-            let namespace_event = |event| Observation::Namespace(Report::Event(event));
+            let map_event = |event| Observation::Map(WatchReport::Event(event));
+            let namespace_event = |event| Observation::Namespace(WatchReport::Event(event));
             take(namespace_event(Event::Init));
             take(namespace_event(Event::InitApply(namespace.clone())));
             take(namespace_event(Event::InitDone));

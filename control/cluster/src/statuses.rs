@@ -11,11 +11,11 @@ use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use leno_index::{Change, Index};
+use leno_index::{Index, ObjectChange};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use leno_kube::{Api, Client, Reflection, Report, Selection};
+use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection};
 use leno_resources::{Kind, Metadata, Object, ObjectKey};
-use leno_serve::State;
+use leno_serve::PlaneState;
 use leno_status::OlderProxies;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -47,7 +47,7 @@ pub struct StatusReconciler {
     /// The namespace of the control plane.
     namespace: String,
     /// The objects as last read, with the version that a status replaces.
-    objects: Mutex<BTreeMap<ObjectKey, Judged>>,
+    objects: Mutex<BTreeMap<ObjectKey, JudgedObject>>,
     changes: Arc<Changes>,
     counts: Counts,
 }
@@ -70,7 +70,7 @@ struct Counts {
 
 /// A route or a policy, and why it is not understood where it is not.
 #[derive(Clone)]
-struct Judged {
+struct JudgedObject {
     object: Object,
     misread: Option<String>,
     /// Whether the API server has refused the status: it will do so again, until the object is another.
@@ -80,14 +80,14 @@ struct Judged {
 /// What changes may have a bearing on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct Bearing {
+pub struct AffectedStatuses {
     /// The status of any object.
     all: bool,
     /// The status of those that depend on endpoints.
     endpoints: bool,
 }
 
-impl Bearing {
+impl AffectedStatuses {
     /// That of keys of tokens, which the control plane has fetched.
     pub const KEYS: Self = Self { all: true, endpoints: false };
 }
@@ -124,24 +124,25 @@ impl StatusReconciler {
 
     /// Takes note of changes. To be called before they are applied to the state, and followed by
     /// [`applied`](Self::applied) with what it returns.
-    pub fn note(&self, changes: &[Change]) -> Bearing {
-        let mut bearing = Bearing::default();
+    pub fn note(&self, changes: &[ObjectChange]) -> AffectedStatuses {
+        let mut bearing = AffectedStatuses::default();
         let mut objects = self.objects();
         for change in changes {
             let kind = match change {
-                Change::Upsert(object) => object.key().kind,
-                Change::Delete(key) => key.kind,
+                ObjectChange::Upsert(object) => object.key().kind,
+                ObjectChange::Delete(key) => key.kind,
             };
             let judged = is_judged(kind);
             let others = [Kind::Service, Kind::ReferenceGrant, Kind::ConfigMap, Kind::Secret];
             bearing.all |= judged || others.contains(&kind);
             bearing.endpoints |= matches!(kind, Kind::EndpointSlice | Kind::Workload);
             match change {
-                Change::Upsert(object) if judged => {
-                    let one = Judged { object: object.clone(), misread: None, refused: false };
+                ObjectChange::Upsert(object) if judged => {
+                    let one =
+                        JudgedObject { object: object.clone(), misread: None, refused: false };
                     objects.insert(object.key(), one);
                 }
-                Change::Delete(key) if judged => {
+                ObjectChange::Delete(key) if judged => {
                     objects.remove(key);
                 }
                 _ => {}
@@ -151,7 +152,7 @@ impl StatusReconciler {
     }
 
     /// Says that the changes that were noted are in the state now.
-    pub fn applied(&self, bearing: Bearing) {
+    pub fn applied(&self, bearing: AffectedStatuses) {
         if bearing.endpoints {
             self.changes.endpoints.store(true, Ordering::Relaxed);
         }
@@ -164,7 +165,7 @@ impl StatusReconciler {
     pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
         let mut objects = self.objects();
         for (object, reason) in misread {
-            let one = Judged { object, misread: Some(reason), refused: false };
+            let one = JudgedObject { object, misread: Some(reason), refused: false };
             objects.insert(one.object.key(), one);
         }
         drop(objects);
@@ -172,7 +173,7 @@ impl StatusReconciler {
     }
 
     /// Writes while `leads` says so, until its sender ends.
-    pub async fn run(&self, state: &State, leads: watch::Receiver<bool>) {
+    pub async fn run(&self, state: &PlaneState, leads: watch::Receiver<bool>) {
         // A new leader judges everything: its predecessor may have left anything undone.
         while_leading(leads, || Observed {
             own: self,
@@ -194,18 +195,18 @@ impl StatusReconciler {
 
     fn due(
         &self,
-        state: &State,
+        state: &PlaneState,
         which: JudgedKinds,
         older: &BTreeMap<String, OlderProxies>,
     ) -> Vec<DueStatus> {
         let now = Time(Timestamp::now());
         let objects = self.objects();
-        let wanted = |one: &&Judged| {
+        let wanted = |one: &&JudgedObject| {
             !one.refused && (which == JudgedKinds::All || one.object.key().kind.is_policy())
         };
-        let all: Vec<Judged> = objects.values().filter(wanted).cloned().collect();
+        let all: Vec<JudgedObject> = objects.values().filter(wanted).cloned().collect();
         drop(objects);
-        let judge = |index: &Index, some: &[Judged]| -> Vec<DueStatus> {
+        let judge = |index: &Index, some: &[JudgedObject]| -> Vec<DueStatus> {
             some.iter().filter_map(|one| due(index, one, older, &now)).collect()
         };
         all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
@@ -275,7 +276,7 @@ impl StatusReconciler {
         }
     }
 
-    fn objects(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Judged>> {
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, JudgedObject>> {
         // Whole entries only: what a panic left behind is still sound.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -284,7 +285,7 @@ impl StatusReconciler {
 /// What is to be judged while this replica leads.
 struct Observed<'a> {
     own: &'a StatusReconciler,
-    state: &'a State,
+    state: &'a PlaneState,
     which: Option<JudgedKinds>,
     /// What each replica says, by the name of its pod.
     replicas: Reflection<String, BTreeMap<String, OlderProxies>>,
@@ -297,7 +298,7 @@ enum Observation {
     /// These are to be judged.
     Changed(JudgedKinds),
     /// A replica's pod: its name, and what it says.
-    Replica(Report<(String, BTreeMap<String, OlderProxies>)>),
+    Replica(WatchReport<(String, BTreeMap<String, OlderProxies>)>),
 }
 
 impl Observed<'_> {
@@ -328,7 +329,7 @@ impl Reconciler for Observed<'_> {
         let changed = stream::select(all, self.own.changes.of_endpoints());
         let pods: Api<Pod> = Api::namespaced(self.own.client.clone(), &self.own.namespace);
         let (label, value) = REPLICAS;
-        let replicas = leno_kube::watch(pods, Selection::labelled(label, value));
+        let replicas = leno_kube::watch(pods, WatchSelection::labelled(label, value));
         let said = |pod: Pod| {
             let older = older_proxies(&pod);
             (pod.metadata.name.unwrap_or_default(), older)
@@ -340,7 +341,7 @@ impl Reconciler for Observed<'_> {
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Changed(which) => self.which = self.which.max(Some(which)),
-            Observation::Replica(Report::Event(event)) => {
+            Observation::Replica(WatchReport::Event(event)) => {
                 self.replicas.take(event, |(name, older)| (name, Some(older)));
                 if !self.replicas.is_complete() {
                     return;
@@ -351,8 +352,8 @@ impl Reconciler for Observed<'_> {
                     self.which = self.which.max(Some(JudgedKinds::Policies));
                 }
             }
-            Observation::Replica(Report::Resumed) => {}
-            Observation::Replica(Report::Failed(error)) => {
+            Observation::Replica(WatchReport::Resumed) => {}
+            Observation::Replica(WatchReport::Failed(error)) => {
                 tracing::warn!(%error, "the control plane's pods cannot be read; trying again");
                 self.older.get_or_insert_default();
             }
@@ -407,7 +408,7 @@ fn is_judged(kind: Kind) -> bool {
 /// The status that an object should have, where it has another.
 fn due(
     index: &Index,
-    Judged { object, misread, .. }: &Judged,
+    JudgedObject { object, misread, .. }: &JudgedObject,
     older: &BTreeMap<String, OlderProxies>,
     now: &Time,
 ) -> Option<DueStatus> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use leno_kube::api::PostParams;
 use leno_kube::{Api, Client};
-use leno_serve::{Answer, AuthenticationError, Authenticator, Proven, ServedPod};
+use leno_serve::{AnswerFuture, AuthenticationError, Authenticator, ProvenIdentity, ServedPod};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant as Deadline, timeout_at};
@@ -16,14 +16,14 @@ use tokio::time::{Instant as Deadline, timeout_at};
 mod cache;
 mod claims;
 mod keys;
-mod served;
+mod served_pods;
 
 use crate::counts;
-use cache::{Cache, Key, Reviewed};
+use cache::{ReviewCache, Reviewed, TokenDigest};
 use keys::{ClusterKeys, Signature};
-use served::{Bearer, ServedPods};
+use served_pods::{ServedPods, TokenBearer};
 
-pub use served::NODE_ACCOUNT;
+pub use served_pods::NODE_ACCOUNT;
 
 /// The default audience of proxies' tokens.
 pub const AUDIENCE: &str = "leno";
@@ -53,7 +53,7 @@ pub struct TokenReviewer {
     turns: Semaphore,
     turns_of_unknown: Semaphore,
     keys: ClusterKeys,
-    cache: Mutex<Cache>,
+    cache: Mutex<ReviewCache>,
     served: ServedPods,
     counts: Counts,
 }
@@ -70,7 +70,7 @@ struct Counts {
 
 /// Why the API server did not say.
 #[derive(Debug, thiserror::Error)]
-enum NoAnswer {
+enum ReviewFailure {
     #[error("the API server did not answer within {ANSWER:?}")]
     Late,
     #[error("the API server says neither yes nor no")]
@@ -110,13 +110,17 @@ impl TokenReviewer {
         self.served.render(text);
     }
 
-    async fn check(&self, token: &str, deadline: Deadline) -> Result<Bearer, AuthenticationError> {
+    async fn check(
+        &self,
+        token: &str,
+        deadline: Deadline,
+    ) -> Result<TokenBearer, AuthenticationError> {
         let begin = SystemTime::now();
         let ends = claims::check(token, &self.audience, begin).map_err(|error| {
             count(&self.counts.refused);
             AuthenticationError::Bad(error.to_string())
         })?;
-        let key = Key::of(token);
+        let key = TokenDigest::of(token);
         let known = self.cache().get(key, Instant::now());
         let reviewed = if let Some(known) = known {
             count(&self.counts.cached);
@@ -150,7 +154,7 @@ impl TokenReviewer {
         token: &str,
         turns: &Semaphore,
         deadline: Deadline,
-    ) -> Result<Reviewed, NoAnswer> {
+    ) -> Result<Reviewed, ReviewFailure> {
         let audience = self.audience.clone();
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -159,12 +163,12 @@ impl TokenReviewer {
             let _turn = turns.acquire().await;
             self.api.create(&PostParams::default(), &review).await
         };
-        let answer = timeout_at(deadline, asked).await.map_err(|_| NoAnswer::Late)??;
+        let answer = timeout_at(deadline, asked).await.map_err(|_| ReviewFailure::Late)??;
         let status = answer.status.unwrap_or_default();
         Ok(proven(status, &self.audience, &self.trust_domain))
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, ReviewCache> {
         // Whole entries only: what a panic left behind is still sound.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +178,7 @@ impl Authenticator for TokenReviewer {
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         Box::pin(async move { Ok(self.check(token, deadline()).await?.proven) })
     }
 
@@ -182,14 +186,17 @@ impl Authenticator for TokenReviewer {
         &'a self,
         token: &'a str,
         pod: &'a ServedPod,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         Box::pin(async move {
             let deadline = deadline();
             self.served.check(&self.check(token, deadline).await?, pod, deadline).await
         })
     }
 
-    fn identity_of<'a>(&'a self, _instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+    fn identity_of<'a>(
+        &'a self,
+        _instance: &'a InstanceName,
+    ) -> AnswerFuture<'a, Option<Identity>> {
         // A pod's service account is in the index.
         Box::pin(std::future::ready(None))
     }
@@ -234,8 +241,8 @@ fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain)
         .map_err(|error| format!("{name:?} cannot be an identity: {error}"))?;
     let extra = |name: &str| user.extra.as_ref()?.get(name)?.first().cloned();
     let instance = extra(POD_NAME).and_then(|pod| InstanceName::new(namespace, &pod).ok());
-    let proven = Proven { identity, instance };
-    Ok(Bearer { proven, uid: extra(POD_UID), node: extra(NODE_NAME) })
+    let proven = ProvenIdentity { identity, instance };
+    Ok(TokenBearer { proven, uid: extra(POD_UID), node: extra(NODE_NAME) })
 }
 
 #[cfg(test)]
@@ -250,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_reviewed_token_is_its_service_account_and_its_pod() {
-        let Bearer { proven, uid, node } = judged(
+        let TokenBearer { proven, uid, node } = judged(
             r#"{"authenticated":true,"audiences":["leno"],"user":{
                 "username":"system:serviceaccount:shop:web",
                 "extra":{"authentication.kubernetes.io/pod-name":["web-7d9"],
@@ -265,7 +272,7 @@ mod tests {
             r#"{"authenticated":true,"audiences":["leno"],
                 "user":{"username":"system:serviceaccount:shop:web"}}"#,
         );
-        let Bearer { proven, uid, node } = unbound.unwrap();
+        let TokenBearer { proven, uid, node } = unbound.unwrap();
         assert_eq!((proven.instance, uid, node), (None, None, None));
     }
 
@@ -317,8 +324,8 @@ mod tests {
         assert_eq!(begin.elapsed().as_secs(), ANSWER.as_secs());
         let end = begin + ANSWER;
         let identity = Identity::new(TrustDomain::default(), "leno-system", NODE_ACCOUNT).unwrap();
-        let proven = Proven { identity, instance: None };
-        let bearer = Bearer { proven, uid: None, node: Some("n1".to_owned()) };
+        let proven = ProvenIdentity { identity, instance: None };
+        let bearer = TokenBearer { proven, uid: None, node: Some("n1".to_owned()) };
         let late = reviewer.served.check(&bearer, &pod, end).await;
         assert!(matches!(late, Err(AuthenticationError::Unavailable(_))), "{late:?}");
         assert_eq!(begin.elapsed().as_secs(), ANSWER.as_secs(), "no time is left for the pod");

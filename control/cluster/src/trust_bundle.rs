@@ -9,7 +9,9 @@ use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use leno_identity::Authority;
 use leno_kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
-use leno_kube::{Api, Client, Error, Reflection, Report, Resource, Selection, apply, is_status};
+use leno_kube::{
+    Api, Client, Error, Reflection, Resource, WatchReport, WatchSelection, apply, is_status,
+};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -162,7 +164,7 @@ struct Observed<'a> {
 }
 
 enum Observation {
-    Object(Box<Report<DynamicObject>>),
+    Object(Box<WatchReport<DynamicObject>>),
     /// The authority has other roots.
     Roots,
 }
@@ -200,7 +202,7 @@ impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
     fn watches(&self) -> BoxStream<'static, Observation> {
-        let objects = leno_kube::watch(self.api.clone(), Selection::named(TRUST_BUNDLE));
+        let objects = leno_kube::watch(self.api.clone(), WatchSelection::named(TRUST_BUNDLE));
         let roots = changes(&self.own.authority).map(|()| Observation::Roots);
         let objects = objects.map(|report| Observation::Object(Box::new(report)));
         stream::select(objects, roots).boxed()
@@ -209,17 +211,17 @@ impl Reconciler for Observed<'_> {
     fn observe(&mut self, observation: Observation) {
         let Observation::Object(report) = observation else { return };
         match *report {
-            Report::Event(event) => {
+            WatchReport::Event(event) => {
                 self.found.take(event, |object| {
                     ((), object.data["spec"]["trustBundle"].as_str().map(str::to_owned))
                 });
                 self.publish_found();
             }
-            Report::Failed(error) => {
+            WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "the ClusterTrustBundle cannot be followed; trying again");
             }
-            Report::Resumed => {}
+            WatchReport::Resumed => {}
         }
     }
 

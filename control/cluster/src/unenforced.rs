@@ -14,7 +14,7 @@ use leno_status::OlderProxies;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::replica::Condition;
+use crate::replica::ReplicaPodCondition;
 
 /// The condition of the replica's pod; `leno check` reads it.
 pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
@@ -38,7 +38,7 @@ struct Entry {
 
 /// Whether all connected proxies enforce the policies that they were sent, as [`POLICIES_CONDITION`].
 #[must_use]
-pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> Condition {
+pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> ReplicaPodCondition {
     let mut lines: Vec<String> = unenforced.iter().take(NAMED).map(line).collect();
     if unenforced.len() > NAMED {
         lines.push(format!("{} more workloads", unenforced.len() - NAMED));
@@ -47,7 +47,7 @@ pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> Condition {
     if !message.is_empty() {
         message += ": restart these pods, so that they get the proxy of this release";
     }
-    Condition::new(POLICIES_CONDITION, ("AllEnforced", "OlderProxies"), &message)
+    ReplicaPodCondition::new(POLICIES_CONDITION, ("AllEnforced", "OlderProxies"), &message)
 }
 
 fn line(of: &UnenforcedPolicies) -> String {

@@ -25,7 +25,8 @@ use leno_kube::api::{
     ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
 use leno_kube::{
-    Api, Client, Event, Reflection, Report, Resource, Selection, WatchError, apply, is_status,
+    Api, Client, Event, Reflection, Resource, WatchError, WatchReport, WatchSelection, apply,
+    is_status,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,8 +37,8 @@ use tokio::time::{Instant, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-use objects::{Plan, Refusal, plan};
-use status::{State, status};
+use objects::{WaypointPlan, WaypointRefusal, plan};
+use status::{WaypointState, status};
 
 /// The class of Gateways that are waypoints.
 pub const WAYPOINT_CLASS: &str = "leno-waypoint";
@@ -101,7 +102,11 @@ impl WaypointReconciler {
     }
 
     /// Writes the objects of a Gateway.
-    async fn write(&self, (namespace, name): &Key, plan: &Plan) -> Result<Written, String> {
+    async fn write(
+        &self,
+        (namespace, name): &Key,
+        plan: &WaypointPlan,
+    ) -> Result<WrittenObjects, String> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
@@ -111,14 +116,18 @@ impl WaypointReconciler {
         // The selector of a Deployment cannot change, so that one of another client is not taken over.
         let deployment = put(&deployments, owner, ("Deployment", &plan.deployment), false).await?;
         self.written.fetch_add(1, Ordering::Relaxed);
-        Ok(Written {
+        Ok(WrittenObjects {
             generation: deployment.metadata.generation,
             service: service.metadata.resource_version,
             account: account.metadata.resource_version,
         })
     }
 
-    async fn write_in_time(&self, key: &Key, plan: &Plan) -> Result<Written, String> {
+    async fn write_in_time(
+        &self,
+        key: &Key,
+        plan: &WaypointPlan,
+    ) -> Result<WrittenObjects, String> {
         let written = timeout(ANSWERS, self.write(key, plan)).await;
         let written = written.unwrap_or_else(|_| Err("no answer of the API server".to_owned()));
         if let Err(failure) = &written {
@@ -211,7 +220,7 @@ type Key = (String, String);
 
 /// What was stored of a Gateway's objects.
 #[derive(Clone, Debug, PartialEq)]
-struct Written {
+struct WrittenObjects {
     /// Of the Deployment's spec.
     generation: Option<i64>,
     /// The versions of the Service and of the service account.
@@ -223,7 +232,7 @@ struct Written {
 struct Outcome {
     /// The hash of what was written.
     plan: u64,
-    written: Result<Written, String>,
+    written: Result<WrittenObjects, String>,
     at: Instant,
 }
 
@@ -232,7 +241,7 @@ struct Outcome {
 struct Waypoint {
     gateway: DynamicObject,
     /// The hash of the objects that it asks for, or why it becomes no waypoint.
-    plan: Result<u64, Refusal>,
+    plan: Result<u64, WaypointRefusal>,
 }
 
 impl Waypoint {
@@ -269,10 +278,10 @@ struct Observed<'a> {
 
 /// A report of one of the watches.
 enum Observation {
-    Gateway(Report<Box<DynamicObject>>),
-    Deployment(Report<(Key, DeploymentState)>),
-    Service(Report<(Key, ServiceState)>),
-    Account(Report<(Key, Option<String>)>),
+    Gateway(WatchReport<Box<DynamicObject>>),
+    Deployment(WatchReport<(Key, DeploymentState)>),
+    Service(WatchReport<(Key, ServiceState)>),
+    Account(WatchReport<(Key, Option<String>)>),
 }
 
 fn reduced_deployment(one: Deployment) -> (Key, DeploymentState) {
@@ -326,10 +335,10 @@ impl<'a> Observed<'a> {
     }
 
     /// The objects of a Gateway, as the watches have reported them.
-    fn there(&self, key: &Key) -> Written {
+    fn there(&self, key: &Key) -> WrittenObjects {
         let deployment = self.deployments.values().get(key);
         let service = self.services.values().get(key);
-        Written {
+        WrittenObjects {
             generation: deployment.and_then(|one| one.generation),
             service: service.and_then(|one| one.version.clone()),
             account: self.accounts.values().get(key).cloned().flatten(),
@@ -344,17 +353,17 @@ impl<'a> Observed<'a> {
         let now = Timestamp::now().to_string();
         let due = |(key, waypoint): (&Key, &Waypoint)| {
             let state = match (&waypoint.plan, self.outcomes.get(key)) {
-                (Err(refusal), _) => State::Refused(refusal.clone()),
-                (Ok(_), None) => State::Pending,
+                (Err(refusal), _) => WaypointState::Refused(refusal.clone()),
+                (Ok(_), None) => WaypointState::Pending,
                 (Ok(_), Some(Outcome { written: Err(failure), .. })) => {
-                    State::Failed(failure.clone())
+                    WaypointState::Failed(failure.clone())
                 }
                 (Ok(_), Some(_)) => {
                     let available =
                         self.deployments.values().get(key).map_or(0, |one| one.available);
                     let service = self.services.values().get(key);
                     let addresses = service.map(|one| one.addresses.clone()).unwrap_or_default();
-                    State::Running { available, addresses }
+                    WaypointState::Running { available, addresses }
                 }
             };
             Some((key.clone(), status(&waypoint.gateway, &state, &now)?))
@@ -394,8 +403,8 @@ impl Reconciler for Observed<'_> {
     fn watches(&self) -> BoxStream<'static, Observation> {
         let client = || self.own.client.clone();
         let gateways: Api<DynamicObject> = Api::all_with(client(), &resource());
-        let ours = || Selection::labelled(CLASS_LABEL, WAYPOINT_CLASS);
-        let gateways = leno_kube::watch(gateways, Selection::default());
+        let ours = || WatchSelection::labelled(CLASS_LABEL, WAYPOINT_CLASS);
+        let gateways = leno_kube::watch(gateways, WatchSelection::default());
         let gateways = gateways.map(|report| Observation::Gateway(report.map(Box::new)));
         let deployments = leno_kube::watch(Api::all(client()), ours());
         let deployments =
@@ -410,28 +419,28 @@ impl Reconciler for Observed<'_> {
 
     fn observe(&mut self, observation: Observation) {
         let error = match observation {
-            Observation::Gateway(Report::Event(event)) => return self.observe_gateway(event),
-            Observation::Deployment(Report::Event(event)) => {
+            Observation::Gateway(WatchReport::Event(event)) => return self.observe_gateway(event),
+            Observation::Deployment(WatchReport::Event(event)) => {
                 return self.deployments.take(event, |(key, state)| (key, Some(state)));
             }
-            Observation::Service(Report::Event(event)) => {
+            Observation::Service(WatchReport::Event(event)) => {
                 return self.services.take(event, |(key, state)| (key, Some(state)));
             }
-            Observation::Account(Report::Event(event)) => {
+            Observation::Account(WatchReport::Event(event)) => {
                 return self.accounts.take(event, |(key, version)| (key, Some(version)));
             }
             // The kind is not installed.
-            Observation::Gateway(Report::Failed(
+            Observation::Gateway(WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             )) if is_status(&error, 404) => return,
-            Observation::Gateway(Report::Failed(error))
-            | Observation::Deployment(Report::Failed(error))
-            | Observation::Service(Report::Failed(error))
-            | Observation::Account(Report::Failed(error)) => error,
-            Observation::Gateway(Report::Resumed)
-            | Observation::Deployment(Report::Resumed)
-            | Observation::Service(Report::Resumed)
-            | Observation::Account(Report::Resumed) => return,
+            Observation::Gateway(WatchReport::Failed(error))
+            | Observation::Deployment(WatchReport::Failed(error))
+            | Observation::Service(WatchReport::Failed(error))
+            | Observation::Account(WatchReport::Failed(error)) => error,
+            Observation::Gateway(WatchReport::Resumed)
+            | Observation::Deployment(WatchReport::Resumed)
+            | Observation::Service(WatchReport::Resumed)
+            | Observation::Account(WatchReport::Resumed) => return,
         };
         let error: &dyn std::error::Error = &error;
         tracing::warn!(error, "waypoints cannot be followed; trying again");

@@ -14,7 +14,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use leno_identity::Authority;
 use leno_kube::api::{Patch, PatchParams};
-use leno_kube::{Api, Client, Reflection, Report, Resource, Selection};
+use leno_kube::{Api, Client, Reflection, Resource, WatchReport, WatchSelection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ impl<'a> Observed<'a> {
 
 impl Reconciler for Observed<'_> {
     /// The webhook's name, and a report of its configuration; `None` if the authority has other roots.
-    type Observation = Option<(&'static str, Report<Value>)>;
+    type Observation = Option<(&'static str, WatchReport<Value>)>;
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
         let injector = follow::<MutatingWebhookConfiguration>(&self.own.client, INJECTOR);
@@ -146,9 +146,9 @@ impl Reconciler for Observed<'_> {
         let Some((name, report)) = observation else { return };
         let reflection = if name == INJECTOR { &mut self.injector } else { &mut self.validator };
         match report {
-            Report::Event(event) => reflection.take(event, |found| ((), Some(found))),
-            Report::Resumed => {}
-            Report::Failed(error) => {
+            WatchReport::Event(event) => reflection.take(event, |found| ((), Some(found))),
+            WatchReport::Resumed => {}
+            WatchReport::Failed(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(name, error, "the webhook cannot be followed; trying again");
             }
@@ -186,12 +186,12 @@ impl Reconciler for Observed<'_> {
 fn follow<K>(
     client: &Client,
     name: &'static str,
-) -> BoxStream<'static, (&'static str, Report<Value>)>
+) -> BoxStream<'static, (&'static str, WatchReport<Value>)>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let reports = leno_kube::watch(api, Selection::named(name));
+    let reports = leno_kube::watch(api, WatchSelection::named(name));
     reports.map(move |report| (name, report.map(|found| as_json(&found)))).boxed()
 }
 

@@ -11,7 +11,8 @@ use leno_kube::api::{
     ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
 use leno_kube::{
-    Api, Client, Error, Event, Reflection, Report, Resource, Selection, WatchError, is_status,
+    Api, Client, Error, Event, Reflection, Resource, WatchError, WatchReport, WatchSelection,
+    is_status,
 };
 use leno_status::CONTROLLER;
 use serde_json::{Value, json};
@@ -162,15 +163,15 @@ impl Observed<'_> {
 }
 
 impl Reconciler for Observed<'_> {
-    type Observation = Report<DynamicObject>;
+    type Observation = WatchReport<DynamicObject>;
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
-        leno_kube::watch(self.api(), Selection::default()).boxed()
+        leno_kube::watch(self.api(), WatchSelection::default()).boxed()
     }
 
     fn observe(&mut self, report: Self::Observation) {
         match report {
-            Report::Event(event) => {
+            WatchReport::Event(event) => {
                 if let Event::InitApply(mesh) | Event::Apply(mesh) = &event
                     && self.meshes.values().len() >= MOST
                     && !self.meshes.values().contains_key(&name(mesh))
@@ -179,13 +180,13 @@ impl Reconciler for Observed<'_> {
                 }
                 self.meshes.take(event, |mesh| (name(&mesh), Some(mesh)));
             }
-            Report::Resumed => {}
+            WatchReport::Resumed => {}
             // The kind is not installed.
-            Report::Failed(
+            WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             ) if is_status(&error, 404) => {}
             // No write: the API server answers 429 while it prepares to serve a kind, for example.
-            Report::Failed(error) => {
+            WatchReport::Failed(error) => {
                 tracing::warn!(%error, "XMesh cannot be followed; trying again")
             }
         }

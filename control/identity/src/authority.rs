@@ -22,13 +22,13 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use issue::{CertificateWithKey, IssueError, Issued};
+pub use issue::{CertificateWithKey, IssueError, IssuedCertificate};
 pub use issuer_files::read_issuer;
 pub use request::PodKey;
 pub use root::OpenError;
 pub use signer::SignerPem;
-pub use state::{AuthorityState, Phase, Revocation, RotationError};
-pub use store::{Request, Store, Verb};
+pub use state::{AuthorityState, IdentityRevocation, RotationError, RotationPhase};
+pub use store::{AuthorityDirectory, OperatorRequest, OperatorVerb};
 
 use root::Root;
 use signer::Signer;
@@ -66,12 +66,12 @@ const WEBHOOK: &[u8] = b"leno webhook secret v1";
 /// A certificate authority of one trust domain. What it signs with may change while it is used.
 pub struct Authority {
     trust_domain: TrustDomain,
-    current: watch::Sender<Arc<Trust>>,
+    current: watch::Sender<Arc<AuthorityTrust>>,
 }
 
 /// What an authority signs with and what verifiers trust, from one change to the next.
 #[derive(Clone)]
-pub struct Trust {
+pub struct AuthorityTrust {
     state: AuthorityState,
     signer: Arc<Signer>,
     roots_pem: String,
@@ -110,7 +110,7 @@ impl Authority {
         trust_domain: &TrustDomain,
     ) -> Result<Self, OpenError> {
         let now = SystemTime::now();
-        let state = Store::new(directory).open(issuer, trust_domain, now)?;
+        let state = AuthorityDirectory::new(directory).open(issuer, trust_domain, now)?;
         Self::from_state(directory, state, trust_domain)
     }
 
@@ -142,7 +142,7 @@ impl Authority {
         state: AuthorityState,
         trust_domain: &TrustDomain,
     ) -> Result<Self, OpenError> {
-        let trust = Trust::load(kept, state, trust_domain)?;
+        let trust = AuthorityTrust::load(kept, state, trust_domain)?;
         Ok(Self {
             trust_domain: trust_domain.clone(),
             current: watch::Sender::new(Arc::new(trust)),
@@ -154,11 +154,11 @@ impl Authority {
     /// # Errors
     /// As [`from_state`](Self::from_state). Then the authority is as before.
     pub fn apply(&self, kept: &Path, state: AuthorityState) -> Result<(), OpenError> {
-        let trust = Trust::load(kept, state, &self.trust_domain)?;
+        let trust = AuthorityTrust::load(kept, state, &self.trust_domain)?;
         self.current.send_modify(|current| {
             let others_der = current.others_der.clone();
             let federated_der = current.federated_der.clone();
-            *current = Arc::new(Trust { others_der, federated_der, ..trust });
+            *current = Arc::new(AuthorityTrust { others_der, federated_der, ..trust });
         });
         Ok(())
     }
@@ -175,7 +175,10 @@ impl Authority {
             result = TooManyRoots::check(&current.state, &roots_der);
             let is_other = result.is_ok() && current.others_der != roots_der;
             if is_other {
-                *current = Arc::new(Trust { others_der: roots_der, ..Trust::clone(current) });
+                *current = Arc::new(AuthorityTrust {
+                    others_der: roots_der,
+                    ..AuthorityTrust::clone(current)
+                });
             }
             is_other
         });
@@ -191,7 +194,7 @@ impl Authority {
         self.current.send_if_modified(|current| {
             let is_other = current.federated_der.get(domain) != Some(&roots_der);
             if is_other {
-                let mut next = Trust::clone(current);
+                let mut next = AuthorityTrust::clone(current);
                 next.federated_der.insert(domain.clone(), roots_der);
                 *current = Arc::new(next);
             }
@@ -207,13 +210,13 @@ impl Authority {
 
     /// What it signs with now.
     #[must_use]
-    pub fn trust(&self) -> Arc<Trust> {
+    pub fn trust(&self) -> Arc<AuthorityTrust> {
         Arc::clone(&self.current.borrow())
     }
 
     /// Reports each change.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<Arc<Trust>> {
+    pub fn changes(&self) -> watch::Receiver<Arc<AuthorityTrust>> {
         self.current.subscribe()
     }
 
@@ -227,7 +230,7 @@ impl Authority {
     }
 }
 
-impl Trust {
+impl AuthorityTrust {
     fn load(
         kept: &Path,
         state: AuthorityState,
@@ -352,7 +355,7 @@ impl fmt::Debug for Authority {
     }
 }
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for AuthorityTrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trust")
             .field("phase", &self.state.phase)

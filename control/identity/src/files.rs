@@ -44,7 +44,7 @@ pub enum FileError {
 
 /// Whether a new file must survive a power failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub(crate) enum Durability {
     /// It must: flush it to disk.
     Durable,
     /// It need not: it is created again after a restart.
@@ -104,7 +104,7 @@ pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, File
 }
 
 /// Writes a file with mode 0600, atomically: readers see the old content or the new, never a part.
-pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(), FileError> {
+pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Durability) -> Result<(), FileError> {
     write(path, bytes, (0o600, keep))
 }
 
@@ -113,10 +113,10 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(),
 /// # Errors
 /// [`FileError`]. Then the file is as before.
 pub fn write_public(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    write(path, bytes, (0o644, Keep::Volatile))
+    write(path, bytes, (0o644, Durability::Volatile))
 }
 
-fn write(path: &Path, bytes: &[u8], (mode, keep): (u32, Keep)) -> Result<(), FileError> {
+fn write(path: &Path, bytes: &[u8], (mode, keep): (u32, Durability)) -> Result<(), FileError> {
     let directory = path.parent().expect("files are written below a directory");
     let mut tag = [0; 8];
     aws_lc_rs::rand::fill(&mut tag).map_err(|_| no_randomness(path))?;
@@ -127,7 +127,7 @@ fn write(path: &Path, bytes: &[u8], (mode, keep): (u32, Keep)) -> Result<(), Fil
         let _ = fs::remove_file(&staged);
         return Err(failed("write", path)(error));
     }
-    if keep == Keep::Durable {
+    if keep == Durability::Durable {
         File::open(directory)
             .and_then(|directory| directory.sync_all())
             .map_err(failed("flush", directory))?;
@@ -157,12 +157,12 @@ pub(crate) fn no_randomness(path: &Path) -> FileError {
     failed("draw random bytes for", path)(io::Error::other("the system's generator failed"))
 }
 
-fn stage(path: &Path, bytes: &[u8], (mode, keep): (u32, Keep)) -> io::Result<()> {
+fn stage(path: &Path, bytes: &[u8], (mode, keep): (u32, Durability)) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     // The process's umask can only clear bits; this sets the exact mode.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
-    if keep == Keep::Durable {
+    if keep == Durability::Durable {
         file.sync_all()?;
     }
     Ok(())
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
 
         let file = directory.join("secret");
-        write_private(&file, b"x", Keep::Volatile).unwrap();
+        write_private(&file, b"x", Durability::Volatile).unwrap();
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert_eq!(read_secret(&file, 1).unwrap().unwrap(), b"x");
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let file = temporary.path().join("file");
         assert!(read_bounded(&file, 4).unwrap().is_none());
-        write_private(&file, b"12345", Keep::Durable).unwrap();
+        write_private(&file, b"12345", Durability::Durable).unwrap();
         assert!(matches!(read_bounded(&file, 4), Err(FileError::Shape { .. })));
         assert!(matches!(read_bounded(temporary.path(), 4096), Err(FileError::Shape { .. })));
         let link = temporary.path().join("link");

@@ -26,10 +26,10 @@ pub mod report;
 mod tokens;
 
 pub use authority::{
-    Authority, AuthorityState, CLOCK_SKEW, CertificateWithKey, DEFAULT_LIFETIME, IssueError,
-    Issued, MAX_LIFETIME, MAX_ROOTS, MIN_LIFETIME, MIN_POD_LIFETIME, OpenError, POD_CLOCK_SKEW,
-    Phase, PodKey, Request, Revocation, RotationError, SignerPem, Store, TooManyRoots, Trust, Verb,
-    read_issuer,
+    Authority, AuthorityDirectory, AuthorityState, AuthorityTrust, CLOCK_SKEW, CertificateWithKey,
+    DEFAULT_LIFETIME, IdentityRevocation, IssueError, IssuedCertificate, MAX_LIFETIME, MAX_ROOTS,
+    MIN_LIFETIME, MIN_POD_LIFETIME, OpenError, OperatorRequest, OperatorVerb, POD_CLOCK_SKEW,
+    PodKey, RotationError, RotationPhase, SignerPem, TooManyRoots, read_issuer,
 };
 pub use files::{FileError, write_public};
 pub use tokens::{BadToken, TokenError, TokenStore};

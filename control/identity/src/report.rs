@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::authority::Trust;
+use crate::authority::AuthorityTrust;
 use crate::files;
 
 /// The whole report.
@@ -138,7 +138,7 @@ impl CertificateReport {
     }
 }
 
-impl Trust {
+impl AuthorityTrust {
     /// The certificates from the one that signs to its root.
     #[must_use]
     pub fn chain(&self) -> Vec<CertificateReport> {

@@ -16,9 +16,9 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::files::{self, FileError, Keep};
-use listing::Listing;
-use record::Record;
+use crate::files::{self, Durability, FileError};
+use listing::TokenListing;
+use record::TokenRecord;
 
 pub use listing::BadToken;
 
@@ -33,7 +33,7 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct TokenStore {
     directory: PathBuf,
-    listing: Mutex<Listing>,
+    listing: Mutex<TokenListing>,
 }
 
 /// Why a token was not granted, revoked or accepted.
@@ -60,7 +60,7 @@ impl TokenStore {
     /// [`TokenError::File`] if it cannot be created or read, or other users may write into it.
     pub fn open(directory: &Path) -> Result<Self, TokenError> {
         files::private_directory(directory)?;
-        let listing = Listing::read(directory)?;
+        let listing = TokenListing::read(directory)?;
         listing.bad.iter().for_each(BadToken::warn);
         Ok(Self { directory: directory.to_owned(), listing: Mutex::new(listing) })
     }
@@ -85,8 +85,8 @@ impl TokenStore {
         let mut secret = [0; TOKEN_BYTES];
         aws_lc_rs::rand::fill(&mut secret).map_err(|_| files::no_randomness(&path))?;
         let token = files::hex(&secret);
-        let record = Record::new(&token, instance.clone(), identity.clone());
-        files::write_private(&path, &record.to_json(), Keep::Volatile)?;
+        let record = TokenRecord::new(&token, instance.clone(), identity.clone());
+        files::write_private(&path, &record.to_json(), Durability::Volatile)?;
         Ok(token)
     }
 
@@ -140,11 +140,11 @@ impl TokenStore {
     }
 
     /// The listing, read again if the directory has changed.
-    fn current(&self) -> Result<MutexGuard<'_, Listing>, FileError> {
+    fn current(&self) -> Result<MutexGuard<'_, TokenListing>, FileError> {
         // A listing is replaced as a whole, so that it is valid even after a panic.
         let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if !listing.is_current(&self.directory)? {
-            let next = Listing::read(&self.directory)?;
+            let next = TokenListing::read(&self.directory)?;
             next.warn_of_new(&listing);
             *listing = next;
         }

@@ -16,7 +16,7 @@ use leno_types::mesh::{
 use leno_types::{InstanceName, Protocol, ServiceName};
 
 use crate::facts::Facts;
-use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, Target};
+use crate::rows::{EndpointRow, InstanceRow, ServicePortRow, SlicePortRow, SliceRow, TargetPort};
 
 /// A service as most of its clients receive it, and one variant for each namespace that has routes
 /// of its own for the service.
@@ -134,8 +134,8 @@ fn target_number(
     instance: Option<&InstanceRow>,
 ) -> Option<u16> {
     served.number.or_else(|| match &port.target {
-        Target::Number(number) => Some(*number),
-        Target::Name(name) => {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => {
             let named = instance?.ports.iter().find(|candidate| candidate.name == *name);
             named.map(|named| named.number)
         }

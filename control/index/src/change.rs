@@ -8,7 +8,7 @@ use leno_types::{InstanceName, ServiceName};
 
 /// One change of one object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum ObjectChange {
     /// The object was created or modified.
     Upsert(Object),
     /// The object was deleted.
@@ -17,7 +17,7 @@ pub enum Change {
 
 /// Names whose value appeared, changed or disappeared. To find out which, look the name up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedNames {
     /// Services with a new value.
     pub services: BTreeSet<ServiceName>,
     /// Workloads with a new value.
@@ -29,7 +29,7 @@ pub struct Changed {
     pub addresses: BTreeSet<IpAddr>,
 }
 
-impl Changed {
+impl ChangedNames {
     /// Adds the names of a later change.
     pub(crate) fn extend(&mut self, later: Self) {
         let Self { services, workloads, policies, addresses } = later;

@@ -20,7 +20,7 @@ use leno_types::authorization::{DefaultAuthorization, PathReading};
 use leno_types::mesh::WireForm;
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
-use crate::index::{Settings, Writers};
+use crate::index::{MeshSettings, ObjectWriters};
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
@@ -33,13 +33,13 @@ use addresses::Addresses;
 use authorization::Authorizations;
 use exemptions::Exemptions;
 use external::Authorities;
-use policies::Attached;
+use policies::AttachedPolicies;
 use routes::RouteFacts;
 use waypoints::NamedWaypoints;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    settings: Settings,
+    settings: MeshSettings,
     removal: Removal,
     namespaces: BTreeMap<String, NamespaceRow>,
     services: BTreeMap<ServiceName, ServiceRow>,
@@ -55,10 +55,10 @@ pub(crate) struct Facts {
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
     routes: RouteFacts,
-    traffic: Attached<TrafficRow>,
-    rate_limits: Attached<RateLimitRow>,
+    traffic: AttachedPolicies<TrafficRow>,
+    rate_limits: AttachedPolicies<RateLimitRow>,
     authorizations: Authorizations,
-    backend_tls: Attached<BackendTlsRow>,
+    backend_tls: AttachedPolicies<BackendTlsRow>,
     authorities: Authorities,
     addresses: Addresses,
     exemptions: Exemptions,
@@ -106,7 +106,7 @@ pub(crate) struct AffectedNames {
 }
 
 impl Facts {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: MeshSettings) -> Self {
         Self {
             settings,
             removal: Removal::None,
@@ -118,10 +118,10 @@ impl Facts {
             instances: BTreeMap::new(),
             owned: BTreeMap::new(),
             routes: RouteFacts::default(),
-            traffic: Attached::default(),
-            rate_limits: Attached::default(),
+            traffic: AttachedPolicies::default(),
+            rate_limits: AttachedPolicies::default(),
             authorizations: Authorizations::default(),
-            backend_tls: Attached::default(),
+            backend_tls: AttachedPolicies::default(),
             authorities: Authorities::default(),
             addresses: Addresses::default(),
             exemptions: Exemptions::default(),
@@ -308,11 +308,11 @@ impl Facts {
         &self.routes
     }
 
-    pub(crate) fn traffic(&self) -> &Attached<TrafficRow> {
+    pub(crate) fn traffic(&self) -> &AttachedPolicies<TrafficRow> {
         &self.traffic
     }
 
-    pub(crate) fn rate_limits(&self) -> &Attached<RateLimitRow> {
+    pub(crate) fn rate_limits(&self) -> &AttachedPolicies<RateLimitRow> {
         &self.rate_limits
     }
 
@@ -338,7 +338,7 @@ impl Facts {
         self.owned.get(key).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn backend_tls(&self) -> &Attached<BackendTlsRow> {
+    pub(crate) fn backend_tls(&self) -> &AttachedPolicies<BackendTlsRow> {
         &self.backend_tls
     }
 
@@ -456,7 +456,7 @@ impl Facts {
     /// Whether an instance may not set less than its namespace says.
     fn has_floor(&self, name: &InstanceName, row: &InstanceRow, setting: ExemptSetting) -> bool {
         let exempt = || self.exemptions.exempt(&name.namespace, setting, &row.labels);
-        self.settings.writers == Writers::Tenants && !exempt()
+        self.settings.writers == ObjectWriters::Tenants && !exempt()
     }
 
     /// Whether an instance has a proxy, be it of its own or a node proxy.

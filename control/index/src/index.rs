@@ -11,13 +11,13 @@ use leno_types::traffic::RateLimit;
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
 use crate::build;
-use crate::change::{Change, Changed};
+use crate::change::{ChangedNames, ObjectChange};
 use crate::facts::{AffectedNames, Facts, RefusedEndpoints};
-use crate::tables::{Address, Rebuilt, Tables};
+use crate::tables::{AddressOwner, RebuiltValues, Tables};
 
 /// Settings of the whole mesh.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct MeshSettings {
     /// The trust domain of all identities.
     pub trust_domain: TrustDomain,
     /// The mode of workloads if neither they nor their namespace set one.
@@ -29,12 +29,12 @@ pub struct Settings {
     /// if removal is not supported.
     pub namespace: Option<String>,
     /// Who writes the objects.
-    pub writers: Writers,
+    pub writers: ObjectWriters,
 }
 
 /// Who writes the objects; decides which of their claims are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Writers {
+pub enum ObjectWriters {
     /// One operator writes all of them, so that claims are not checked.
     #[default]
     Operator,
@@ -58,27 +58,27 @@ pub struct Index {
 impl Index {
     /// An empty index.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: MeshSettings) -> Self {
         Self { facts: Facts::new(settings), tables: Tables::default(), is_preloaded: false }
     }
 
     /// Takes objects of a first list that is not complete yet. No query finds them before the next
     /// [`apply_all`](Self::apply_all), which builds all values at once. So no caller has to keep all objects of a
     /// cluster until the last of them is listed.
-    pub fn preload(&mut self, changes: Vec<Change>) {
+    pub fn preload(&mut self, changes: Vec<ObjectChange>) {
         // What the changes affect does not matter: all is built later.
         self.put_all(changes);
         self.is_preloaded = true;
     }
 
     /// Applies one change.
-    pub fn apply(&mut self, change: Change) -> Changed {
+    pub fn apply(&mut self, change: ObjectChange) -> ChangedNames {
         self.apply_all(vec![change])
     }
 
     /// Applies several changes as one; states in between are not reported. Of two changes of one
     /// object, the later one wins.
-    pub fn apply_all(&mut self, changes: Vec<Change>) -> Changed {
+    pub fn apply_all(&mut self, changes: Vec<ObjectChange>) -> ChangedNames {
         let touched = self.put_all(changes);
         if std::mem::take(&mut self.is_preloaded) {
             self.build_all()
@@ -87,12 +87,12 @@ impl Index {
         }
     }
 
-    fn put_all(&mut self, changes: Vec<Change>) -> AffectedNames {
+    fn put_all(&mut self, changes: Vec<ObjectChange>) -> AffectedNames {
         let mut touched = AffectedNames::default();
         for change in changes {
             match change {
-                Change::Upsert(object) => self.facts.put(&object, &mut touched),
-                Change::Delete(key) => self.facts.remove(&key, &mut touched),
+                ObjectChange::Upsert(object) => self.facts.put(&object, &mut touched),
+                ObjectChange::Delete(key) => self.facts.remove(&key, &mut touched),
             }
         }
         touched
@@ -101,7 +101,7 @@ impl Index {
     /// The service or workload at an IP address. If several claim it, a service wins over a
     /// workload, then the first by name.
     #[must_use]
-    pub fn address(&self, ip: IpAddr) -> Option<Address> {
+    pub fn address(&self, ip: IpAddr) -> Option<AddressOwner> {
         self.tables.address(ip.to_canonical())
     }
 
@@ -122,8 +122,8 @@ impl Index {
         let name = match subject {
             Subject::Service(name) => name.clone(),
             Subject::Address(ip) => match self.address(*ip) {
-                Some(Address::Service(service)) => service.name.clone(),
-                Some(Address::Workload(workload)) => return Resolution::Workload(workload),
+                Some(AddressOwner::Service(service)) => service.name.clone(),
+                Some(AddressOwner::Workload(workload)) => return Resolution::Workload(workload),
                 None => return Resolution::Unknown,
             },
         };
@@ -220,17 +220,17 @@ impl Index {
 
     /// The IP addresses that lead to `address`: its own, without those that another object holds.
     #[must_use]
-    pub fn aliases(&self, address: &Address) -> Vec<IpAddr> {
+    pub fn aliases(&self, address: &AddressOwner) -> Vec<IpAddr> {
         self.tables.aliases(address)
     }
 
     /// Builds the values of all objects, and removes those without an object.
-    fn build_all(&mut self) -> Changed {
+    fn build_all(&mut self) -> ChangedNames {
         let (mut services, mut instances) = self.facts.names();
         services.extend(self.tables.services.keys().cloned());
         instances.extend(self.tables.workloads.keys().cloned());
         let (mut services, mut instances) = (services.into_iter(), instances.into_iter());
-        let mut changed = Changed::default();
+        let mut changed = ChangedNames::default();
         while services.len() > 0 {
             changed.extend(self.build(services.by_ref().take(BUILT_AT_ONCE), []));
         }
@@ -240,7 +240,7 @@ impl Index {
         changed
     }
 
-    fn rebuild(&mut self, touched: AffectedNames) -> Changed {
+    fn rebuild(&mut self, touched: AffectedNames) -> ChangedNames {
         let AffectedNames { mut services, instances, mut served } = touched;
         for instance in &instances {
             services.extend(self.facts.services_naming(instance).cloned());
@@ -260,8 +260,8 @@ impl Index {
         &mut self,
         services: impl IntoIterator<Item = ServiceName>,
         instances: impl IntoIterator<Item = InstanceName>,
-    ) -> Changed {
-        let mut rebuilt = Rebuilt::default();
+    ) -> ChangedNames {
+        let mut rebuilt = RebuiltValues::default();
         for name in services {
             self.facts.note_refused(&name);
             let service = build::service(&self.facts, &name);

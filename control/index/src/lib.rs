@@ -1,9 +1,9 @@
 //! Objects in, snapshots out; no I/O.
 //!
-//! [`Index::apply`] takes one [`Change`] of an object (a Service, an EndpointSlice, a Namespace, a
+//! [`Index::apply`] takes one [`ObjectChange`] of an object (a Service, an EndpointSlice, a Namespace, a
 //! Workload) and updates the values of [`leno_types::mesh`] that the control plane sends to
 //! proxies: services with their ready endpoints, workloads, server policies, and the owner of each
-//! IP address. It returns [`Changed`], the names of exactly those values that are different now.
+//! IP address. It returns [`ChangedNames`], the names of exactly those values that are different now.
 //! Values are immutable, and a value that did not change stays the same `Arc`: a caller that
 //! derived something from it can compare pointers to see whether the result is still valid.
 //!
@@ -16,7 +16,7 @@
 //! Change -> facts (rows and references) -> build (only what is touched) -> tables -> Changed
 //! ```
 //!
-//! Read first: [`Index`], [`Change`], [`Address`].
+//! Read first: [`Index`], [`ObjectChange`], [`AddressOwner`].
 
 mod build;
 mod change;
@@ -28,8 +28,8 @@ mod sharing;
 mod small_map;
 mod tables;
 
-pub use change::{Change, Changed};
+pub use change::{ChangedNames, ObjectChange};
 pub use facts::{EndpointRefusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
-pub use index::{Index, Settings, Writers};
-pub use policies::{Proxies, TargetState};
-pub use tables::Address;
+pub use index::{Index, MeshSettings, ObjectWriters};
+pub use policies::{ProxyCoverage, TargetState};
+pub use tables::AddressOwner;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use leno_resources::{ObjectKey, PolicyTarget};
 use leno_types::mesh::{Resolution, Subject};
-use leno_types::traffic::{Source, Traffic};
+use leno_types::traffic::{PolicySource, Traffic};
 use leno_types::{InstanceName, ServiceName};
 
 use crate::build::policies::is_named;
@@ -27,7 +27,7 @@ pub enum TargetState {
 
 /// Which of a target's instances have a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proxies {
+pub enum ProxyCoverage {
     /// The target has no instance.
     NoInstance,
     /// None of them.
@@ -92,7 +92,7 @@ impl Index {
 
     /// Whether clients of any service are sent this traffic policy. One of a route goes where the route goes.
     #[must_use]
-    pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &Source) -> bool {
+    pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &PolicySource) -> bool {
         let services: Vec<ServiceName> = match row(target, namespace) {
             None => Vec::new(),
             Some(TargetRow::Service(name, _)) => vec![name],
@@ -117,7 +117,11 @@ impl Index {
 
     /// Which of the instances of a namespace with these labels have a proxy.
     #[must_use]
-    pub fn proxies_with(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Proxies {
+    pub fn proxies_with(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> ProxyCoverage {
         let of = |name| self.facts.instance(name).map(|row| (name, row));
         let rows = self.facts.instances_in(namespace).filter_map(of);
         let has = |row: &InstanceRow, (key, value): (&String, &String)| {
@@ -129,7 +133,7 @@ impl Index {
 
     /// Which instances of the mesh have a proxy.
     #[must_use]
-    pub fn proxies(&self) -> Proxies {
+    pub fn proxies(&self) -> ProxyCoverage {
         proxies(self.facts.all_instances().map(|(name, row)| self.facts.is_meshed(name, row)))
     }
 
@@ -150,7 +154,7 @@ impl Index {
 
     /// Which of the instances behind a target of a policy in `namespace` have a proxy.
     #[must_use]
-    pub fn proxies_at(&self, namespace: &str, target: &PolicyTarget) -> Proxies {
+    pub fn proxies_at(&self, namespace: &str, target: &PolicyTarget) -> ProxyCoverage {
         let has_proxy = |name: &InstanceName| {
             self.facts.instance(name).is_some_and(|row| self.facts.is_meshed(name, row))
         };
@@ -170,18 +174,18 @@ impl Index {
             Some(TargetRow::Object(key, _)) => {
                 proxies(self.facts.instances_of(&key).iter().map(has_proxy))
             }
-            None => Proxies::NoInstance,
+            None => ProxyCoverage::NoInstance,
         }
     }
 }
 
-fn proxies(have: impl Iterator<Item = bool>) -> Proxies {
-    let mut found = Proxies::NoInstance;
+fn proxies(have: impl Iterator<Item = bool>) -> ProxyCoverage {
+    let mut found = ProxyCoverage::NoInstance;
     for has in have {
         found = match (found, has) {
-            (Proxies::NoInstance | Proxies::All, true) => Proxies::All,
-            (Proxies::NoInstance | Proxies::None, false) => Proxies::None,
-            _ => return Proxies::Some,
+            (ProxyCoverage::NoInstance | ProxyCoverage::All, true) => ProxyCoverage::All,
+            (ProxyCoverage::NoInstance | ProxyCoverage::None, false) => ProxyCoverage::None,
+            _ => return ProxyCoverage::Some,
         };
     }
     found

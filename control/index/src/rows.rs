@@ -23,7 +23,7 @@ use leno_types::authorization::PathReading;
 use leno_types::mesh::{Distribution, Topology, WireForm};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
-use crate::sharing::Share;
+use crate::sharing::ShareParts;
 
 /// A service: its VIPs and ports.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,13 +44,13 @@ pub(crate) struct ServiceRow {
 pub(crate) struct ServicePortRow {
     pub(crate) number: u16,
     pub(crate) name: Arc<str>,
-    pub(crate) target: Target,
+    pub(crate) target: TargetPort,
     pub(crate) protocol: Option<Protocol>,
 }
 
 /// The port on the workload, for slices that do not set one.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Target {
+pub(crate) enum TargetPort {
     Number(u16),
     Name(String),
 }
@@ -108,7 +108,7 @@ pub(crate) struct InstanceRow {
     pub(crate) place: Topology,
     /// It is terminating.
     pub(crate) ending: bool,
-    pub(crate) origin: Origin,
+    pub(crate) origin: InstanceOrigin,
     /// The addresses of the node that a pod runs on.
     pub(crate) node: Box<[IpAddr]>,
     /// It uses its node's network, so that its addresses are the node's.
@@ -118,7 +118,7 @@ pub(crate) struct InstanceRow {
 /// The kind of object that an instance belongs to. The order of the variants is the order of
 /// precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
+pub(crate) enum InstanceOrigin {
     /// A pod. One that is not terminating goes first, because another pod may already have a
     /// terminating pod's address; then the oldest. `created` is in seconds of Unix time.
     Pod { ending: bool, created: i64 },
@@ -153,9 +153,9 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
             let protocol = carried(port.protocol.as_deref(), port.app_protocol.as_deref())?;
             let number = port_number(port.port)?;
             let target = match &port.target_port {
-                None => Target::Number(number),
-                Some(IntOrString::Int(target)) => Target::Number(port_number(*target)?),
-                Some(IntOrString::String(target)) => Target::Name(target.clone()),
+                None => TargetPort::Number(number),
+                Some(IntOrString::Int(target)) => TargetPort::Number(port_number(*target)?),
+                Some(IntOrString::String(target)) => TargetPort::Name(target.clone()),
             };
             let name = port.name.as_deref().unwrap_or_default().into();
             Some(ServicePortRow { number, name, target, protocol })
@@ -242,8 +242,8 @@ pub(crate) fn instances(
     let is_redirected = redirected == Some("enabled");
     let row = |instance: &leno_resources::InstanceStatus| {
         let origin = match &instance.pod {
-            Some(_) => Origin::Pod { ending: instance.ending, created },
-            None => Origin::Workload { created },
+            Some(_) => InstanceOrigin::Pod { ending: instance.ending, created },
+            None => InstanceOrigin::Workload { created },
         };
         let node = instance.pod.iter().flat_map(|pod| &pod.addresses).copied();
         let may_be_served =

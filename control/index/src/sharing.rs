@@ -13,13 +13,13 @@ use leno_types::mesh::{ServerPolicy, Topology};
 use crate::rows::{EndpointRow, InstanceRow};
 
 /// A value that can take equal parts from another one.
-pub(crate) trait Share {
+pub(crate) trait ShareParts {
     /// Replaces own parts by equal ones of `other`.
     fn share(&mut self, other: &Self);
 }
 
 /// Takes from the entries before and after `key` in a table the parts that are equal.
-pub(crate) fn share_with_neighbours<'a, V, S: Share + 'a>(
+pub(crate) fn share_with_neighbours<'a, V, S: ShareParts + 'a>(
     table: &'a BTreeMap<InstanceName, V>,
     (key, value): (&mut InstanceName, &mut S),
     of: impl Fn(&'a V) -> Option<&'a S>,
@@ -41,27 +41,27 @@ fn share_equal<T: Clone + PartialEq>(own: &mut T, other: &T) {
     }
 }
 
-impl<T: ?Sized + Eq> Share for Arc<T> {
+impl<T: ?Sized + Eq> ShareParts for Arc<T> {
     fn share(&mut self, other: &Self) {
         share_equal(self, other);
     }
 }
 
-impl Share for InstanceName {
+impl ShareParts for InstanceName {
     fn share(&mut self, other: &Self) {
         self.namespace.share(&other.namespace);
         self.name.share(&other.name);
     }
 }
 
-impl Share for Topology {
+impl ShareParts for Topology {
     fn share(&mut self, other: &Self) {
         self.zone.share(&other.zone);
         self.node.share(&other.node);
     }
 }
 
-impl Share for InstanceRow {
+impl ShareParts for InstanceRow {
     fn share(&mut self, other: &Self) {
         self.labels.share(&other.labels);
         self.place.share(&other.place);
@@ -70,7 +70,7 @@ impl Share for InstanceRow {
     }
 }
 
-impl Share for EndpointRow {
+impl ShareParts for EndpointRow {
     fn share(&mut self, other: &Self) {
         self.place.share(&other.place);
         if let (Some(own), Some(other)) = (&mut self.instance, &other.instance) {
@@ -79,7 +79,7 @@ impl Share for EndpointRow {
     }
 }
 
-impl Share for ServerPolicy {
+impl ShareParts for ServerPolicy {
     fn share(&mut self, other: &Self) {
         self.place.share(&other.place);
         share_equal(&mut self.limits, &other.limits);

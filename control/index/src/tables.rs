@@ -8,13 +8,13 @@ use leno_types::mesh::{ServerPolicy, Service, Workload};
 use leno_types::{InstanceName, ServiceName};
 
 use crate::build::BuiltService;
-use crate::change::Changed;
+use crate::change::ChangedNames;
 use crate::sharing::share_with_neighbours;
 use crate::small_map::{SmallMap, one};
 
 /// The service or workload at an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum AddressOwner {
     /// The address is a VIP of the service.
     Service(Arc<Service>),
     /// The address is the workload's own.
@@ -30,24 +30,24 @@ pub(crate) struct Tables {
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
     /// The first claim wins.
-    claims: BTreeMap<IpAddr, SmallMap<Claim, ()>>,
+    claims: BTreeMap<IpAddr, SmallMap<AddressClaim, ()>>,
 }
 
 /// Rebuilt values; `None` if no object of that name is left.
 #[derive(Default)]
-pub(crate) struct Rebuilt {
+pub(crate) struct RebuiltValues {
     pub(crate) services: BTreeMap<ServiceName, Option<BuiltService>>,
     pub(crate) instances: BTreeMap<InstanceName, Option<(Workload, ServerPolicy)>>,
 }
 
 /// A claim on an address. The order of the variants is the order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Claim {
+enum AddressClaim {
     Service(ServiceName),
     Workload(InstanceName),
 }
 
-impl Address {
+impl AddressOwner {
     /// Its IP addresses, including those that another object holds.
     #[must_use]
     pub fn ips(&self) -> &[IpAddr] {
@@ -57,20 +57,20 @@ impl Address {
         }
     }
 
-    fn claim(&self) -> Claim {
+    fn claim(&self) -> AddressClaim {
         match self {
-            Self::Service(service) => Claim::Service(service.name.clone()),
-            Self::Workload(workload) => Claim::Workload(workload.name.clone()),
+            Self::Service(service) => AddressClaim::Service(service.name.clone()),
+            Self::Workload(workload) => AddressClaim::Workload(workload.name.clone()),
         }
     }
 }
 
 impl Tables {
-    pub(crate) fn address(&self, ip: IpAddr) -> Option<Address> {
+    pub(crate) fn address(&self, ip: IpAddr) -> Option<AddressOwner> {
         self.claimed(self.claims.get(&ip)?.first()?.0)
     }
 
-    pub(crate) fn aliases(&self, address: &Address) -> Vec<IpAddr> {
+    pub(crate) fn aliases(&self, address: &AddressOwner) -> Vec<IpAddr> {
         let claim = address.claim();
         let holds = |ip: &&IpAddr| {
             let first = self.claims.get(ip).and_then(SmallMap::first);
@@ -80,9 +80,9 @@ impl Tables {
     }
 
     /// Stores the values that differ from the present ones, and reports which did.
-    pub(crate) fn replace(&mut self, rebuilt: Rebuilt) -> Changed {
-        let mut changed = Changed::default();
-        let mut moved: Vec<(Claim, Option<Address>)> = Vec::new();
+    pub(crate) fn replace(&mut self, rebuilt: RebuiltValues) -> ChangedNames {
+        let mut changed = ChangedNames::default();
+        let mut moved: Vec<(AddressClaim, Option<AddressOwner>)> = Vec::new();
         for (name, built) in rebuilt.services {
             let (service, consumers) = match built {
                 Some(BuiltService { service, consumers }) => (Some(service), consumers),
@@ -92,8 +92,8 @@ impl Tables {
                 changed.services.insert(name.clone());
             }
             if self.services.get(&name).map(Arc::as_ref) != service.as_ref() {
-                let address = service.map(|service| Address::Service(Arc::new(service)));
-                moved.push((Claim::Service(name.clone()), address));
+                let address = service.map(|service| AddressOwner::Service(Arc::new(service)));
+                moved.push((AddressClaim::Service(name.clone()), address));
                 changed.services.insert(name);
             }
         }
@@ -108,8 +108,8 @@ impl Tables {
                 changed.policies.insert(name.clone());
             }
             if self.workloads.get(&name).map(Arc::as_ref) != workload.as_ref() {
-                let address = workload.map(|workload| Address::Workload(Arc::new(workload)));
-                moved.push((Claim::Workload(name.clone()), address));
+                let address = workload.map(|workload| AddressOwner::Workload(Arc::new(workload)));
+                moved.push((AddressClaim::Workload(name.clone()), address));
                 changed.workloads.insert(name);
             }
         }
@@ -149,14 +149,17 @@ impl Tables {
     }
 
     /// The present answers at all addresses that the moves can affect.
-    fn answers(&self, moved: &[(Claim, Option<Address>)]) -> BTreeMap<IpAddr, Option<Address>> {
+    fn answers(
+        &self,
+        moved: &[(AddressClaim, Option<AddressOwner>)],
+    ) -> BTreeMap<IpAddr, Option<AddressOwner>> {
         let both = moved.iter().flat_map(|(claim, new)| [self.claimed(claim), new.clone()]);
         let ips = both.flatten().flat_map(|address| address.ips().to_vec());
         ips.map(|ip| (ip, self.address(ip))).collect()
     }
 
-    fn put(&mut self, claim: Claim, address: Option<Address>) {
-        for ip in self.claimed(&claim).iter().flat_map(Address::ips) {
+    fn put(&mut self, claim: AddressClaim, address: Option<AddressOwner>) {
+        for ip in self.claimed(&claim).iter().flat_map(AddressOwner::ips) {
             if let Some(claims) = self.claims.get_mut(ip) {
                 claims.remove(&claim);
                 if claims.is_empty() {
@@ -164,25 +167,29 @@ impl Tables {
                 }
             }
         }
-        for ip in address.iter().flat_map(Address::ips) {
+        for ip in address.iter().flat_map(AddressOwner::ips) {
             self.claims.entry(*ip).or_insert_with(one).insert(claim.clone(), ());
         }
         match (claim, address) {
-            (Claim::Service(name), Some(Address::Service(new))) => {
+            (AddressClaim::Service(name), Some(AddressOwner::Service(new))) => {
                 self.services.insert(name, new);
             }
-            (Claim::Workload(name), Some(Address::Workload(new))) => {
+            (AddressClaim::Workload(name), Some(AddressOwner::Workload(new))) => {
                 self.workloads.insert(name, new);
             }
-            (Claim::Service(name), _) => drop(self.services.remove(&name)),
-            (Claim::Workload(name), _) => drop(self.workloads.remove(&name)),
+            (AddressClaim::Service(name), _) => drop(self.services.remove(&name)),
+            (AddressClaim::Workload(name), _) => drop(self.workloads.remove(&name)),
         }
     }
 
-    fn claimed(&self, claim: &Claim) -> Option<Address> {
+    fn claimed(&self, claim: &AddressClaim) -> Option<AddressOwner> {
         match claim {
-            Claim::Service(name) => self.services.get(name).cloned().map(Address::Service),
-            Claim::Workload(name) => self.workloads.get(name).cloned().map(Address::Workload),
+            AddressClaim::Service(name) => {
+                self.services.get(name).cloned().map(AddressOwner::Service)
+            }
+            AddressClaim::Workload(name) => {
+                self.workloads.get(name).cloned().map(AddressOwner::Workload)
+            }
         }
     }
 }

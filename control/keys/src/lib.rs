@@ -27,4 +27,4 @@ mod store;
 pub use authorities::{AuthoritiesError, WebAuthorities};
 pub use bundle_endpoint::{BundleEndpoint, EndpointError, EndpointServer};
 pub use sets::{KeySets, key_objects};
-pub use store::{KeptDocuments, Store, WantedDocuments};
+pub use store::{DesiredDocuments, DocumentStore, SharedDocuments};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_program::Family;
 use leno_resources::{
     AuthorizationPolicy, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey,
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::authorities::WebAuthorities;
 use crate::fetch::{FetchError, Fetcher};
 use crate::origin::{Origin, OriginError};
-use crate::store::Store;
+use crate::store::DocumentStore;
 
 /// How long after a fetch the next one is: issuers publish keys long before they sign with them.
 const REFRESH: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ const MAX_URLS_OF_NAMESPACE: usize = 32;
 const RESULTS: usize = 16;
 
 /// What a fetch of a URL has found.
-type Fetched = (String, Result<String, FetchError>);
+type FetchedDocument = (String, Result<String, FetchError>);
 
 /// The sets of keys that authorization policies name by URL, by `ConfigMap` or by `Secret`.
 pub struct KeySets {
@@ -45,7 +45,7 @@ pub struct KeySets {
     fetcher: Fetcher,
     /// How long after a fetch the next one is.
     refresh: Duration,
-    store: Option<Store>,
+    store: Option<DocumentStore>,
     /// The policies that name one of these, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
     /// The sets in `ConfigMap`s and `Secret`s.
@@ -56,7 +56,7 @@ pub struct KeySets {
     /// How many permitted URLs are not fetched, for want of places.
     left_out: usize,
     counts: Arc<Counts>,
-    results: (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>),
+    results: (mpsc::Sender<FetchedDocument>, mpsc::Receiver<FetchedDocument>),
 }
 
 /// A URL that policies name.
@@ -95,7 +95,11 @@ impl KeySets {
     /// No sets yet. `namespace`: that of the control plane, whose annotation permits origins. `store`: where the last
     /// good sets are kept for the next start. `authorities`: those by which servers of https are authenticated.
     #[must_use]
-    pub fn new(namespace: &str, store: Option<Store>, authorities: Arc<WebAuthorities>) -> Self {
+    pub fn new(
+        namespace: &str,
+        store: Option<DocumentStore>,
+        authorities: Arc<WebAuthorities>,
+    ) -> Self {
         Self {
             namespace: namespace.to_owned(),
             fetcher: Fetcher::new(Vec::new(), authorities),
@@ -126,41 +130,43 @@ impl KeySets {
     /// Writes the keys into policies that name a URL, a `ConfigMap` or a `Secret`, and begins to fetch what is new. A set that
     /// has not been fetched yet has no keys. Where other origins are permitted now, or an object has other keys, the
     /// policies that this is for are added.
-    pub fn fill(&mut self, changes: &mut Vec<Change>) {
+    pub fn fill(&mut self, changes: &mut Vec<ObjectChange>) {
         let (mut permits_others, mut names_others) = (false, false);
         let mut replaced = BTreeSet::new();
         for change in &*changes {
             let (key, policy) = match change {
-                Change::Upsert(object @ Object::ConfigMap(map)) => {
+                ObjectChange::Upsert(object @ Object::ConfigMap(map)) => {
                     let text = map.data.as_ref().and_then(|data| data.get(KEY_SET_KEY));
                     replaced.extend(self.replace(object.key(), text.cloned()));
                     continue;
                 }
-                Change::Upsert(object @ Object::Secret(secret)) => {
+                ObjectChange::Upsert(object @ Object::Secret(secret)) => {
                     let bytes = secret.data.as_ref().and_then(|data| data.get(KEY_SET_KEY));
                     let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
                     replaced.extend(self.replace(object.key(), text));
                     continue;
                 }
-                Change::Delete(key) if matches!(key.kind, Kind::ConfigMap | Kind::Secret) => {
+                ObjectChange::Delete(key) if matches!(key.kind, Kind::ConfigMap | Kind::Secret) => {
                     replaced.extend(self.replace(key.clone(), None));
                     continue;
                 }
-                Change::Upsert(Object::Namespace(namespace)) => {
+                ObjectChange::Upsert(Object::Namespace(namespace)) => {
                     permits_others |= self.permit(namespace);
                     continue;
                 }
-                Change::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
+                ObjectChange::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
                     (object.key(), Some(&**policy).filter(|policy| names_keys(policy)))
                 }
-                Change::Delete(key) if key.kind == Kind::Namespace => {
+                ObjectChange::Delete(key) if key.kind == Kind::Namespace => {
                     if key.name == self.namespace {
                         permits_others |= self.fetcher.permit(Vec::new());
                     }
                     continue;
                 }
-                Change::Delete(key) if key.kind == Kind::AuthorizationPolicy => (key.clone(), None),
-                Change::Delete(_) | Change::Upsert(_) => continue,
+                ObjectChange::Delete(key) if key.kind == Kind::AuthorizationPolicy => {
+                    (key.clone(), None)
+                }
+                ObjectChange::Delete(_) | ObjectChange::Upsert(_) => continue,
             };
             names_others |= match policy {
                 Some(policy) => {
@@ -187,10 +193,11 @@ impl KeySets {
             permits_others || key_objects(policy).any(|key| replaced.contains(&key))
         };
         let others = self.policies.values().filter(is_other).cloned();
-        changes
-            .extend(others.map(|one| Change::Upsert(Object::AuthorizationPolicy(Box::new(one)))));
+        changes.extend(
+            others.map(|one| ObjectChange::Upsert(Object::AuthorizationPolicy(Box::new(one)))),
+        );
         for change in changes {
-            if let Change::Upsert(Object::AuthorizationPolicy(policy)) = change {
+            if let ObjectChange::Upsert(Object::AuthorizationPolicy(policy)) = change {
                 self.complete(policy);
             }
         }
@@ -257,7 +264,7 @@ impl KeySets {
     }
 
     /// Waits until a set is another one; the policies that name it, with the new keys. Cancelling it loses nothing.
-    pub async fn refreshed(&mut self) -> Vec<Change> {
+    pub async fn refreshed(&mut self) -> Vec<ObjectChange> {
         loop {
             // One sender is here, so that there is always a next one.
             let Some((url, result)) = self.results.1.recv().await else { continue };
@@ -298,12 +305,12 @@ impl KeySets {
     }
 
     /// The policies that name a URL, with its keys.
-    fn with(&self, url: &str) -> Vec<Change> {
+    fn with(&self, url: &str) -> Vec<ObjectChange> {
         let naming = self.policies.values().filter(|policy| urls(policy).any(|one| one == url));
         let change = |policy: &AuthorizationPolicy| {
             let mut policy = policy.clone();
             self.complete(&mut policy);
-            Change::Upsert(Object::AuthorizationPolicy(Box::new(policy)))
+            ObjectChange::Upsert(Object::AuthorizationPolicy(Box::new(policy)))
         };
         naming.map(change).collect()
     }
@@ -466,7 +473,7 @@ fn document(url: &str) -> String {
 }
 
 /// The set of a URL that was stored last, unless it holds no keys of tokens.
-fn stored(store: &Store, url: &str) -> Option<String> {
+fn stored(store: &DocumentStore, url: &str) -> Option<String> {
     let set = store.read(&document(url))?;
     match check_key_set(&set) {
         Ok(()) => Some(set),
@@ -488,7 +495,7 @@ fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {
 fn begin(
     (fetcher, refresh): (&Fetcher, Duration),
     (url, early): (&str, &Arc<Notify>),
-    results: &mpsc::Sender<Fetched>,
+    results: &mpsc::Sender<FetchedDocument>,
 ) -> AbortHandle {
     let of = (url.to_owned(), Arc::clone(early));
     tokio::spawn(fetch((fetcher.clone(), refresh), of, results.clone())).abort_handle()
@@ -498,7 +505,7 @@ fn begin(
 async fn fetch(
     (fetcher, refresh): (Fetcher, Duration),
     (url, early): (String, Arc<Notify>),
-    results: mpsc::Sender<Fetched>,
+    results: mpsc::Sender<FetchedDocument>,
 ) {
     let mut wait = RETRY;
     loop {

@@ -23,17 +23,17 @@ const MAX_UNWANTED: usize = 512;
 
 /// Documents by name, kept for the next start.
 #[derive(Clone, Debug)]
-pub struct Store(Medium);
+pub struct DocumentStore(StoreMedium);
 
 #[derive(Clone, Debug)]
-enum Medium {
+enum StoreMedium {
     /// A file for each. What is not named as this says is not of the store.
     Directory(PathBuf, fn(&str) -> bool),
     /// What all replicas share.
-    Shared(KeptDocuments),
+    Shared(SharedDocuments),
 }
 
-impl Store {
+impl DocumentStore {
     /// The documents in a directory, which is made if it is missing. Files of other names than documents have are left alone.
     ///
     /// # Errors
@@ -42,22 +42,22 @@ impl Store {
         use std::os::unix::fs::DirBuilderExt as _;
         match fs::DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(Self(Medium::Directory(directory.to_owned(), is_document))),
+            _ => Ok(Self(StoreMedium::Directory(directory.to_owned(), is_document))),
         }
     }
 
     /// The documents that the replicas of a control plane share.
     #[must_use]
-    pub fn shared(documents: KeptDocuments) -> Self {
-        Self(Medium::Shared(documents))
+    pub fn shared(documents: SharedDocuments) -> Self {
+        Self(StoreMedium::Shared(documents))
     }
 
     /// The document that was stored last, if it can be read. It stays until it is replaced or forgotten.
     #[must_use]
     pub fn read(&self, name: &str) -> Option<String> {
         let directory = match &self.0 {
-            Medium::Directory(directory, _) => directory,
-            Medium::Shared(documents) => return documents.read(name),
+            StoreMedium::Directory(directory, _) => directory,
+            StoreMedium::Shared(documents) => return documents.read(name),
         };
         match fs::read_to_string(directory.join(name)) {
             Ok(text) => Some(text),
@@ -72,8 +72,8 @@ impl Store {
     /// Stores a document in place of the last one.
     pub fn write(&self, name: &str, text: &str) {
         let directory = match &self.0 {
-            Medium::Directory(directory, _) => directory,
-            Medium::Shared(documents) => return documents.write(name, text),
+            StoreMedium::Directory(directory, _) => directory,
+            StoreMedium::Shared(documents) => return documents.write(name, text),
         };
         let file = directory.join(name);
         let draft = file.with_extension("new");
@@ -87,8 +87,8 @@ impl Store {
     /// stored as it is until it is written again.
     pub fn doubt(&self, name: &str) {
         match &self.0 {
-            Medium::Directory(..) => {}
-            Medium::Shared(documents) => documents.doubt(name),
+            StoreMedium::Directory(..) => {}
+            StoreMedium::Shared(documents) => documents.doubt(name),
         }
     }
 
@@ -96,8 +96,8 @@ impl Store {
     /// kept on if it is read or written meanwhile.
     pub fn forget(&self, name: &str) {
         let directory = match &self.0 {
-            Medium::Directory(directory, _) => directory,
-            Medium::Shared(documents) => return documents.forget(name),
+            StoreMedium::Directory(directory, _) => directory,
+            StoreMedium::Shared(documents) => return documents.forget(name),
         };
         if let Err(error) = fs::remove_file(directory.join(name))
             && error.kind() != io::ErrorKind::NotFound
@@ -109,10 +109,10 @@ impl Store {
     /// Removes all documents but these: what was fetched before the last start may not be fetched any more.
     pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
         let names = match &self.0 {
-            Medium::Directory(directory, is_document) => {
+            StoreMedium::Directory(directory, is_document) => {
                 names(directory).into_iter().filter(|name| is_document(name)).collect()
             }
-            Medium::Shared(documents) => documents.names(),
+            StoreMedium::Shared(documents) => documents.names(),
         };
         names.iter().filter(|name| !is_kept(name)).for_each(|name| self.forget(name));
     }
@@ -134,13 +134,13 @@ fn names(directory: &Path) -> Vec<String> {
 /// Documents that the replicas of a control plane share: what was stored when this one started, and what this one wants to
 /// be stored.
 #[derive(Clone, Debug)]
-pub struct KeptDocuments {
-    memory: Arc<Mutex<Memory>>,
-    wanted: Arc<watch::Sender<WantedDocuments>>,
+pub struct SharedDocuments {
+    memory: Arc<Mutex<StoreMemory>>,
+    wanted: Arc<watch::Sender<DesiredDocuments>>,
 }
 
 #[derive(Debug)]
-struct Memory {
+struct StoreMemory {
     /// Those that this replica does not assert, as it has read or fetched them last.
     stored: BTreeMap<String, String>,
     /// Those that nothing wants, and since when.
@@ -149,20 +149,20 @@ struct Memory {
 
 /// The documents that should be stored, by name. `None`: as it is stored, if it is, since the last fetch of this replica has
 /// not found it.
-pub type WantedDocuments = BTreeMap<String, Option<String>>;
+pub type DesiredDocuments = BTreeMap<String, Option<String>>;
 
-impl KeptDocuments {
+impl SharedDocuments {
     /// With what is stored.
     #[must_use]
     pub fn new(stored: BTreeMap<String, String>) -> Self {
         let wanted = stored.keys().map(|name| (name.clone(), None)).collect();
-        let memory = Memory { stored, unwanted: BTreeMap::new() };
+        let memory = StoreMemory { stored, unwanted: BTreeMap::new() };
         Self { memory: Arc::new(Mutex::new(memory)), wanted: Arc::new(watch::Sender::new(wanted)) }
     }
 
     /// What should be stored, and its changes.
     #[must_use]
-    pub fn wanted(&self) -> watch::Receiver<WantedDocuments> {
+    pub fn wanted(&self) -> watch::Receiver<DesiredDocuments> {
         self.wanted.subscribe()
     }
 
@@ -204,7 +204,7 @@ impl KeptDocuments {
         fetched.or_else(|| memory.stored.get(name).cloned())
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, StoreMemory> {
         // No panic can leave it half changed.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +223,7 @@ impl KeptDocuments {
         self.leave_as_stored(&mut self.memory(), name);
     }
 
-    fn leave_as_stored(&self, memory: &mut Memory, name: &str) {
+    fn leave_as_stored(&self, memory: &mut StoreMemory, name: &str) {
         let mut fetched = None;
         self.wanted.send_if_modified(|wanted| {
             fetched = wanted.get_mut(name).and_then(Option::take);
@@ -251,7 +251,7 @@ impl KeptDocuments {
     }
 
     /// Lets a wanted document stay for a while.
-    fn leave(&self, memory: &mut Memory, name: &str) {
+    fn leave(&self, memory: &mut StoreMemory, name: &str) {
         memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now);
         if memory.unwanted.len() > MAX_UNWANTED
             && let Some((oldest, _)) = memory.unwanted.iter().min_by_key(|(_, since)| **since)
@@ -262,7 +262,7 @@ impl KeptDocuments {
         }
     }
 
-    fn remove(&self, memory: &mut Memory, names: &[String]) {
+    fn remove(&self, memory: &mut StoreMemory, names: &[String]) {
         for name in names {
             memory.stored.remove(name);
             self.wanted.send_if_modified(|wanted| wanted.remove(name).is_some());
@@ -274,7 +274,7 @@ impl KeptDocuments {
 mod tests {
     use super::*;
 
-    fn check(store: &Store) {
+    fn check(store: &DocumentStore) {
         assert_eq!(store.read("b").as_deref(), Some("2"));
         assert_eq!(store.read("c"), None);
         store.write("c", "3");
@@ -288,7 +288,8 @@ mod tests {
     #[test]
     fn documents_are_kept_in_a_directory() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Store::open(&directory.path().join("kept"), |name| name.len() == 1).unwrap();
+        let open =
+            || DocumentStore::open(&directory.path().join("kept"), |name| name.len() == 1).unwrap();
         open().write("a", "1");
         open().write("b", "2");
         let of_operator = directory.path().join("kept/notes");
@@ -303,10 +304,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn replicas_want_to_be_stored_what_they_have_fetched_and_leave_the_rest() {
         let pairs = [("a", "1"), ("b", "2")].map(|(name, text)| (name.to_owned(), text.to_owned()));
-        let documents = KeptDocuments::new(pairs.into());
+        let documents = SharedDocuments::new(pairs.into());
         let mut wanted = documents.wanted();
-        let store = Store::shared(documents.clone());
-        let left = |names: &[&str]| -> WantedDocuments {
+        let store = DocumentStore::shared(documents.clone());
+        let left = |names: &[&str]| -> DesiredDocuments {
             names.iter().map(|name| ((*name).to_owned(), None)).collect()
         };
         assert_eq!(*wanted.borrow_and_update(), left(&["a", "b"]));
@@ -337,8 +338,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_nothing_wants_has_a_bound() {
-        let documents = KeptDocuments::new(BTreeMap::new());
-        let store = Store::shared(documents.clone());
+        let documents = SharedDocuments::new(BTreeMap::new());
+        let store = DocumentStore::shared(documents.clone());
         for nth in 0..=MAX_UNWANTED {
             store.write(&nth.to_string(), "1");
             store.forget(&nth.to_string());

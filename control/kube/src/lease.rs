@@ -13,7 +13,7 @@ use tokio::time::timeout;
 mod election;
 
 use crate::is_status;
-use election::{Election, LeaseAction, Record};
+use election::{Election, LeaseAction, LeaseRecord};
 
 /// How long a leader that says nothing more still counts as one, for the others. As long as
 /// Kubernetes' own components have it.
@@ -171,10 +171,10 @@ impl Elector {
     }
 }
 
-fn record(lease: &Lease) -> Record {
+fn record(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    Record {
+    LeaseRecord {
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
         holder: spec.holder_identity.unwrap_or_default(),
         term: seconds.map_or(TERM, Duration::from_secs),

@@ -30,6 +30,6 @@ pub use apply::{apply, is_status};
 pub use connect::{ConnectError, bearer, connect, connect_to, current_context};
 pub use lease::Elector;
 pub use reflection::Reflection;
-pub use rights::{Need, Right, unmet};
+pub use rights::{RequiredRight, Right, unmet};
 pub use version::{minor_of, minor_version};
-pub use watch::{Event, Report, Selection, WatchError, is_refused, watch};
+pub use watch::{Event, WatchError, WatchReport, WatchSelection, is_refused, watch};

@@ -16,7 +16,7 @@ pub type Right = (&'static str, &'static str, &'static str);
 
 /// An action that needs a right: on one object or any, in one namespace or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct RequiredRight {
     verb: &'static str,
     group: String,
     resource: String,
@@ -24,13 +24,13 @@ pub struct Need {
     name: Option<String>,
 }
 
-impl From<&Right> for Need {
+impl From<&Right> for RequiredRight {
     fn from((verb, group, resource): &Right) -> Self {
         Self::new(verb, group, resource)
     }
 }
 
-impl Need {
+impl RequiredRight {
     /// In all namespaces, on any object. The resource may have a subresource after a slash.
     #[must_use]
     pub fn new(verb: &'static str, group: &str, resource: &str) -> Self {
@@ -87,8 +87,8 @@ impl Need {
 ///
 /// # Errors
 /// The API server does not answer.
-pub async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
-    let asked = stream::iter(needs).map(async |need: Need| {
+pub async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
+    let asked = stream::iter(needs).map(async |need: RequiredRight| {
         let allowed = need.is_allowed(client).await?;
         Ok::<_, Error>((!allowed).then(|| need.said()))
     });
@@ -102,9 +102,10 @@ mod tests {
 
     #[test]
     fn what_is_not_allowed_is_named_as_precisely_as_it_is_needed() {
-        let any = Need::new("list", "", "pods");
+        let any = RequiredRight::new("list", "", "pods");
         assert_eq!(any.said(), "list pods");
-        let one = Need::new("delete", "apps", "deployments").inside(Some("mesh")).named("web");
+        let one =
+            RequiredRight::new("delete", "apps", "deployments").inside(Some("mesh")).named("web");
         assert_eq!(one.said(), "delete deployments.apps web in mesh");
     }
 }

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to watch, and how patiently.
 #[derive(Clone, Debug)]
-pub struct Selection {
+pub struct WatchSelection {
     /// A field selector; empty for all objects.
     pub fields: String,
     /// A label selector; empty for all objects.
@@ -50,7 +50,7 @@ pub struct Selection {
     pub longest_wait: Duration,
 }
 
-impl Default for Selection {
+impl Default for WatchSelection {
     /// All objects, for a client of which there are few: the watch goes on at most 8 s after the API server is back.
     fn default() -> Self {
         let (fields, labels) = (String::new(), String::new());
@@ -58,7 +58,7 @@ impl Default for Selection {
     }
 }
 
-impl Selection {
+impl WatchSelection {
     /// The object of this name, in each namespace of the watch.
     #[must_use]
     pub fn named(name: &str) -> Self {
@@ -102,7 +102,7 @@ impl Selection {
 
 /// What a watch yields.
 #[derive(Debug)]
-pub enum Report<K> {
+pub enum WatchReport<K> {
     /// A change, or a part of a list.
     Event(Event<K>),
     /// The list or the watch has failed, and is retried after a wait.
@@ -111,25 +111,25 @@ pub enum Report<K> {
     Resumed,
 }
 
-impl<K> Report<K> {
+impl<K> WatchReport<K> {
     /// The same report, of what `of` makes of the object.
-    pub fn map<V>(self, of: impl FnOnce(K) -> V) -> Report<V> {
+    pub fn map<V>(self, of: impl FnOnce(K) -> V) -> WatchReport<V> {
         match self {
-            Self::Event(event) => Report::Event(match event {
+            Self::Event(event) => WatchReport::Event(match event {
                 Event::Init => Event::Init,
                 Event::InitApply(object) => Event::InitApply(of(object)),
                 Event::InitDone => Event::InitDone,
                 Event::Apply(object) => Event::Apply(of(object)),
                 Event::Delete(object) => Event::Delete(of(object)),
             }),
-            Self::Failed(error) => Report::Failed(error),
-            Self::Resumed => Report::Resumed,
+            Self::Failed(error) => WatchReport::Failed(error),
+            Self::Resumed => WatchReport::Resumed,
         }
     }
 }
 
 /// Watches objects, without their managed fields. The stream never ends.
-pub fn watch<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = Report<K>> + Send
+pub fn watch<K>(api: Api<K>, selection: WatchSelection) -> impl Stream<Item = WatchReport<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -138,7 +138,7 @@ where
 
 struct Watch<K> {
     api: Api<K>,
-    selection: Selection,
+    selection: WatchSelection,
     events: BoxStream<'static, Result<Event<K>, WatchError>>,
     /// Whether the list under way is requested as a stream.
     streams: bool,
@@ -160,7 +160,7 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    fn new(api: Api<K>, selection: Selection) -> Self {
+    fn new(api: Api<K>, selection: WatchSelection) -> Self {
         let events = watcher::watcher(api.clone(), selection.config(true)).boxed();
         let waits = selection.waits();
         Self {
@@ -186,7 +186,7 @@ where
         self.listing = true;
     }
 
-    async fn next(&mut self) -> Report<K> {
+    async fn next(&mut self) -> WatchReport<K> {
         loop {
             if let Some(wait) = self.wait.take() {
                 sleep(wait).await;
@@ -196,7 +196,7 @@ where
             let next = if self.failing && !self.listing {
                 let Ok(next) = timeout(self.selection.settled(), next).await else {
                     self.recovered();
-                    return Report::Resumed;
+                    return WatchReport::Resumed;
                 };
                 next
             } else {
@@ -215,7 +215,7 @@ where
         }
     }
 
-    fn event(&mut self, mut event: Event<K>) -> Report<K> {
+    fn event(&mut self, mut event: Event<K>) -> WatchReport<K> {
         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &mut event
         {
             // No client of the mesh reads who wrote which field, and of a small object this is most of its memory.
@@ -227,7 +227,7 @@ where
             self.has_listed = true;
             self.recovered();
         }
-        Report::Event(event)
+        WatchReport::Event(event)
     }
 
     /// The list is complete, or the watch works.
@@ -238,7 +238,7 @@ where
     }
 
     /// `None` if there is nothing to report.
-    fn failed(&mut self, error: WatchError) -> Option<Report<K>> {
+    fn failed(&mut self, error: WatchError) -> Option<WatchReport<K>> {
         if is_expired(&error) {
             tracing::debug!(%error, "the version of the watch has expired; listing again");
             // All clients of a server that has restarted come to this at once: the wait spreads them.
@@ -264,7 +264,7 @@ where
         let postponed = retry_after(&error).filter(|_| is_patient);
         let postponed = postponed.map(|wait| jittered(wait.min(self.selection.longest_wait)));
         self.wait = postponed.or_else(|| self.waits.next());
-        Some(Report::Failed(error))
+        Some(WatchReport::Failed(error))
     }
 
     /// Notes what the server has answered; false once it has done nothing but fail for too long.

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::pods::PodInMesh;
-use crate::scrape::Named;
+use crate::scrape::NamedPod;
 
 /// How long an agent may take to answer, and all of them together.
 const BOUND: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 16;
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
 
 /// The pages of the agents in the control plane's namespace. Those that come too late in a round do not answer.
-pub(crate) async fn pages(pods: &[Named], namespace: &str) -> Vec<AgentPage> {
+pub(crate) async fn pages(pods: &[NamedPod], namespace: &str) -> Vec<AgentPage> {
     let is_agent =
         |pod: &PodInMesh| pod.is_agent && pod.namespace == namespace && pod.running && !pod.ending;
     let agents = pods.iter().filter(|(_, pod)| is_agent(pod));

@@ -32,24 +32,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leno_dashboard::hub::Hub;
-pub use leno_dashboard::sight::PORT;
+pub use leno_dashboard::visible_namespaces::PORT;
 use leno_kube::Client;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use metrics::Metrics;
-use objects::Edits;
+use objects::ObjectEdits;
 use pods::Pods;
 use readers::Readers;
 use scrape::Scraper;
-use serve::{Admin, Front};
+use serve::{Admin, ObserverFront};
 
 /// The name of the mesh where none is given.
 pub const MESH: &str = "cluster";
 
 /// What the observer is told.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ObserverSettings {
     /// The name of the mesh.
     pub mesh: String,
     /// The control plane's namespace, which is the observer's own.
@@ -78,7 +78,7 @@ pub enum Error {
 ///
 /// # Errors
 /// The file of the history, or an address, cannot be used.
-pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
+pub async fn observe(client: Client, settings: ObserverSettings) -> Result<(), Error> {
     let path = settings.history.clone();
     let hub = Hub::open(&settings.mesh, path.clone());
     let hub = Arc::new(hub.map_err(|error| Error::History(path, error))?);
@@ -87,8 +87,8 @@ pub async fn observe(client: Client, settings: Settings) -> Result<(), Error> {
     };
     let (metrics, pods) = (Arc::new(Metrics::default()), Arc::new(Pods::default()));
     let readers = Readers::new(client.clone(), &settings.namespace, metrics.clone());
-    let front = Front::new(hub.clone(), pods.clone(), readers);
-    let edits = Arc::new(Edits::default());
+    let front = ObserverFront::new(hub.clone(), pods.clone(), readers);
+    let edits = Arc::new(ObjectEdits::default());
     let admin = Admin {
         hub: hub.clone(),
         pods: pods.clone(),

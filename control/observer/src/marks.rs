@@ -1,30 +1,30 @@
 //! What changed in the cluster since the last look, as marks of the history.
 //!
 //! Every line begins with the object that it is about, `Deployment shop/cart` or `shop/cart-0`, and names no other: by it
-//! a reader of some namespaces sees the changes of those alone (`leno_dashboard::sight`).
+//! a reader of some namespaces sees the changes of those alone (`leno_dashboard::visible_namespaces`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use leno_dashboard::history::{Mark, MarkKind};
-use leno_dashboard::sight::namespace_in;
+use leno_dashboard::visible_namespaces::namespace_in;
 
-use crate::scrape::Named;
+use crate::scrape::NamedPod;
 
 /// Namespace, kind and name of what owns pods.
 type OwnerKey = (String, String, String);
 
 /// What was seen at the last look.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct ChangeDetector {
     /// The versions of the templates of pods; `None` before the first look.
     templates: Option<BTreeMap<OwnerKey, BTreeSet<String>>>,
     /// How often the applications of pods were started again, by namespace and pod.
     restarts: BTreeMap<(String, String), u32>,
 }
 
-impl Changes {
+impl ChangeDetector {
     /// What changed since the last look, beside these edits of objects.
-    pub(crate) fn look(&mut self, pods: &[Named], edits: Vec<String>, now_ms: u64) -> Vec<Mark> {
+    pub(crate) fn look(&mut self, pods: &[NamedPod], edits: Vec<String>, now_ms: u64) -> Vec<Mark> {
         let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
         let mut templates: BTreeMap<OwnerKey, BTreeSet<String>> = BTreeMap::new();
         let mut restarts = BTreeMap::new();
@@ -84,7 +84,7 @@ mod tests {
                 "ready": true, "restartCount": restarts,
                 "lastState": {"terminated": {"exitCode": 3}}}]})
         };
-        let named = |pods: Vec<ObservedPod>| -> Vec<Named> {
+        let named = |pods: Vec<ObservedPod>| -> Vec<NamedPod> {
             pods.into_iter().map(|pod| (pod.owner.name.as_str().into(), in_mesh(pod))).collect()
         };
         let versioned = |mut pod: ObservedPod, version: &str| {
@@ -92,7 +92,7 @@ mod tests {
             pod
         };
         let version = |name: &str, version: &str| versioned(pod(name, status(0)), version);
-        let mut changes = Changes::default();
+        let mut changes = ChangeDetector::default();
         let mut look = |pods: Vec<ObservedPod>| {
             let marks = changes.look(&named(pods), Vec::new(), 5_000);
             marks.into_iter().flat_map(|mark| mark.lines).collect::<Vec<_>>()
@@ -110,7 +110,7 @@ mod tests {
     fn changes_of_two_namespaces_are_two_marks() {
         let edits = ["HTTPRoute shop/a changed", "Service bank/b added", "Service shop/c removed"];
         let edits = edits.map(str::to_owned).into();
-        let marks = Changes::default().look(&[], edits, 5_000);
+        let marks = ChangeDetector::default().look(&[], edits, 5_000);
         let lines: Vec<_> = marks.iter().map(|mark| mark.lines.join(", ")).collect();
         assert_eq!(
             lines,

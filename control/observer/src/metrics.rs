@@ -32,7 +32,7 @@ pub(crate) struct Metrics {
 
 /// What others count.
 #[derive(Debug)]
-pub(crate) struct OfOthers {
+pub(crate) struct ForeignCounts {
     /// The size of the history in bytes, and what it has lost.
     pub(crate) history: (u64, u64),
     /// Pods that are not followed.
@@ -45,8 +45,8 @@ pub(crate) struct OfOthers {
 
 impl Metrics {
     /// Appends them.
-    pub(crate) fn render(&self, text: &mut String, of_others: &OfOthers) {
-        let OfOthers { history: (bytes, lost), pods, objects, left_out } = of_others;
+    pub(crate) fn render(&self, text: &mut String, of_others: &ForeignCounts) {
+        let ForeignCounts { history: (bytes, lost), pods, objects, left_out } = of_others;
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let help = "Observations of the mesh that the history has.";
         Family::counter(text, "leno_observer_observations_total", help)

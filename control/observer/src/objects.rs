@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use leno_dashboard::policies::{Labels, Matched, PolicyDocument, Selectable};
+use leno_dashboard::policies::{Labels, MatchedPolicies, PolicyDocument, SelectableObjects};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
+use leno_kube::{Api, Client, Event, Reflection, WatchReport, WatchSelection, watch};
 use leno_resources::Kind;
 
-use crate::scrape::Named;
+use crate::scrape::NamedPod;
 
 /// The kinds that are followed.
 const KINDS: [Kind; 9] = [
@@ -42,10 +42,10 @@ const MAX_LABELS: usize = 64;
 
 /// Changes of objects since the last observation, and what the policies among them select.
 #[derive(Debug, Default)]
-pub(crate) struct Edits {
+pub(crate) struct ObjectEdits {
     lines: Mutex<Vec<String>>,
     /// By kind.
-    known: [Mutex<Known>; KINDS.len()],
+    known: [Mutex<FollowedObjects>; KINDS.len()],
     /// Objects that were not followed because there are too many, each time that the API server reported them.
     beyond: AtomicU64,
     /// How often objects were reported.
@@ -53,24 +53,24 @@ pub(crate) struct Edits {
 }
 
 /// The objects of a kind, by namespace and name.
-type Known = Reflection<(String, String), FollowedObject>;
+type FollowedObjects = Reflection<(String, String), FollowedObject>;
 
 /// What is kept of an object.
 #[derive(Debug)]
 struct FollowedObject {
     digest: u64,
-    selects: Selects,
+    selects: ObjectSelector,
 }
 
 #[derive(Debug)]
-enum Selects {
+enum ObjectSelector {
     Policy(Arc<PolicyDocument>),
     /// The selector of a service.
     Service(Arc<Labels>),
     Nothing,
 }
 
-impl Edits {
+impl ObjectEdits {
     /// Follows all kinds until the future is dropped.
     pub(crate) async fn follow(self: Arc<Self>, client: Client) {
         let all = KINDS.iter().zip(&self.known);
@@ -94,18 +94,20 @@ impl Edits {
 
     /// The policies, with what they select of these pods; `system`: the control plane's namespace. It takes long where there are
     /// many, and what follows the objects does not wait for it.
-    pub(crate) fn policies(&self, pods: &[Named], system: &str) -> Matched {
+    pub(crate) fn policies(&self, pods: &[NamedPod], system: &str) -> MatchedPolicies {
         let (mut documents, mut services) = (Vec::new(), Vec::new());
         for known in &self.known {
             for (name, object) in lock(known).values() {
                 match &object.selects {
-                    Selects::Policy(document) => documents.push(document.clone()),
-                    Selects::Service(selector) => services.push((name.clone(), selector.clone())),
-                    Selects::Nothing => {}
+                    ObjectSelector::Policy(document) => documents.push(document.clone()),
+                    ObjectSelector::Service(selector) => {
+                        services.push((name.clone(), selector.clone()))
+                    }
+                    ObjectSelector::Nothing => {}
                 }
             }
         }
-        let mut of = Selectable { system: Some(system), ..Selectable::default() };
+        let mut of = SelectableObjects { system: Some(system), ..SelectableObjects::default() };
         let mut last = None;
         for (workload, pod) in pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending) {
             // Pods are by name, so that those of a workload follow each other.
@@ -115,23 +117,23 @@ impl Edits {
             }
         }
         of.services = services.iter().map(|(name, selector)| (name.clone(), &**selector)).collect();
-        Matched::of(documents.iter().map(|document| &**document), &of)
+        MatchedPolicies::of(documents.iter().map(|document| &**document), &of)
     }
 
-    async fn follow_kind(&self, client: &Client, kind: Kind, known: &Mutex<Known>) {
+    async fn follow_kind(&self, client: &Client, kind: Kind, known: &Mutex<FollowedObjects>) {
         let resource = loop {
             if let Some(served) = served(client, kind).await {
                 break served;
             }
             tokio::time::sleep(ABSENT).await;
         };
-        let selection = Selection { longest_wait: ABSENT, ..Selection::default() };
+        let selection = WatchSelection { longest_wait: ABSENT, ..WatchSelection::default() };
         let mut reports =
             pin!(watch(Api::<DynamicObject>::all_with(client.clone(), &resource), selection));
         while let Some(report) = reports.next().await {
             match report {
-                Report::Event(event) => self.event(kind, &mut lock(known), event),
-                Report::Failed(error) => {
+                WatchReport::Event(event) => self.event(kind, &mut lock(known), event),
+                WatchReport::Failed(error) => {
                     let error = leno_program::chain(&error);
                     tracing::debug!(
                         kind = kind.as_str(),
@@ -139,12 +141,12 @@ impl Edits {
                         "its changes cannot be followed; trying again"
                     );
                 }
-                Report::Resumed => {}
+                WatchReport::Resumed => {}
             }
         }
     }
 
-    fn event(&self, kind: Kind, known: &mut Known, event: Event<DynamicObject>) {
+    fn event(&self, kind: Kind, known: &mut FollowedObjects, event: Event<DynamicObject>) {
         self.version.fetch_add(1, Ordering::Relaxed);
         let key = |object: &DynamicObject| {
             let name = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -176,7 +178,7 @@ impl Edits {
         let before: Vec<_> = known.values().keys().filter(|_| is_list).cloned().collect();
         known.take(event, |object| {
             let (key, digest) = (key(&object), digest(&object));
-            let selects = Selects::of(kind, (&key.0, &key.1), &object.data["spec"]);
+            let selects = ObjectSelector::of(kind, (&key.0, &key.1), &object.data["spec"]);
             (key, Some(FollowedObject { digest, selects }))
         });
         if let Some((key, what)) = change {
@@ -198,7 +200,7 @@ impl Edits {
     }
 }
 
-impl Selects {
+impl ObjectSelector {
     fn of(kind: Kind, name: (&str, &str), spec: &serde_json::Value) -> Self {
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         match kind {
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn policies_are_matched_with_pods_and_services() {
         use crate::pods::tests::{in_mesh, pod};
-        let edits = Edits::default();
+        let edits = ObjectEdits::default();
         let add = |kind: Kind, namespace: &str, name: &str, spec: serde_json::Value| {
             let object = serde_json::from_value(
                 serde_json::json!({"apiVersion": "x/v1", "kind": kind.as_str(),
@@ -312,7 +314,7 @@ mod tests {
 
     #[test]
     fn changes_are_told_and_what_was_there_is_none() {
-        let edits = Edits::default();
+        let edits = ObjectEdits::default();
         let mut known = Reflection::default();
         let mut take = |events: Vec<Event<DynamicObject>>| {
             for event in events {

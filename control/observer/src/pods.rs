@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_dashboard::ProcessEnds;
 use leno_dashboard::hub::TICK;
 use leno_dashboard::policies::Labels;
-use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
+use leno_kube::{Api, Client, Event, Reflection, WatchReport, WatchSelection, watch};
 use leno_resources::{NamespaceMode, PodMode};
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
@@ -145,25 +145,25 @@ impl ObservedNamespace {
 impl Pods {
     /// Follows the pods and namespaces of a cluster until the future is dropped.
     pub(crate) async fn follow(self: std::sync::Arc<Self>, client: Client) {
-        let mut pods = pin!(watch(Api::<Pod>::all(client.clone()), Selection::default()));
-        let mut namespaces = pin!(watch(Api::<Namespace>::all(client), Selection::default()));
+        let mut pods = pin!(watch(Api::<Pod>::all(client.clone()), WatchSelection::default()));
+        let mut namespaces = pin!(watch(Api::<Namespace>::all(client), WatchSelection::default()));
         loop {
             tokio::select! {
                 Some(report) = pods.next() => match report.map(|pod| ObservedPod::of(&pod)) {
-                    Report::Event(event) => self.take(event),
-                    Report::Failed(error) => failed("pods", &error),
-                    Report::Resumed => {}
+                    WatchReport::Event(event) => self.take(event),
+                    WatchReport::Failed(error) => failed("pods", &error),
+                    WatchReport::Resumed => {}
                 },
                 Some(report) = namespaces.next() => match report {
-                    Report::Event(event) => {
+                    WatchReport::Event(event) => {
                         lock(&self.namespaces).take(event, |namespace: Namespace| {
                             let of = namespace.metadata;
                             let observed = ObservedNamespace::of(&of);
                             (of.name.unwrap_or_default(), Some(observed))
                         });
                     }
-                    Report::Failed(error) => failed("namespaces", &error),
-                    Report::Resumed => {}
+                    WatchReport::Failed(error) => failed("namespaces", &error),
+                    WatchReport::Resumed => {}
                 },
                 else => return,
             }

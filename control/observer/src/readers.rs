@@ -17,7 +17,7 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInf
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
-use leno_dashboard::sight::{AUDIENCE, Sight};
+use leno_dashboard::visible_namespaces::{AUDIENCE, VisibleNamespaces};
 use leno_kube::api::PostParams;
 use leno_kube::{Api, Client};
 use tokio::time::timeout;
@@ -69,7 +69,7 @@ struct Reader {
 
 /// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ReaderRefusal {
     /// There is no token.
     NoToken,
     /// The API server does not accept the token; the text is its reason.
@@ -97,14 +97,14 @@ impl Readers {
         &self,
         token: Option<&str>,
         namespaces: impl FnOnce() -> Option<BTreeMap<String, u64>>,
-    ) -> Result<Sight, Refusal> {
+    ) -> Result<VisibleNamespaces, ReaderRefusal> {
         let found = timeout(BOUND, self.find(token, namespaces)).await.unwrap_or_else(|_late| {
-            Err(Refusal::Unavailable(format!("no answer within {} s", BOUND.as_secs())))
+            Err(ReaderRefusal::Unavailable(format!("no answer within {} s", BOUND.as_secs())))
         });
         let count = match &found {
             Ok(_) => &self.metrics.answered,
-            Err(Refusal::NoToken | Refusal::Bad(_)) => &self.metrics.refused,
-            Err(Refusal::Unavailable(_)) => &self.metrics.unreviewed,
+            Err(ReaderRefusal::NoToken | ReaderRefusal::Bad(_)) => &self.metrics.refused,
+            Err(ReaderRefusal::Unavailable(_)) => &self.metrics.unreviewed,
         };
         count.fetch_add(1, Ordering::Relaxed);
         found
@@ -114,20 +114,20 @@ impl Readers {
         &self,
         token: Option<&str>,
         namespaces: impl FnOnce() -> Option<BTreeMap<String, u64>>,
-    ) -> Result<Sight, Refusal> {
-        let token = token.filter(|token| !token.is_empty()).ok_or(Refusal::NoToken)?;
+    ) -> Result<VisibleNamespaces, ReaderRefusal> {
+        let token = token.filter(|token| !token.is_empty()).ok_or(ReaderRefusal::NoToken)?;
         if token.len() > MAX_TOKEN {
-            return Err(Refusal::Bad("the token is too long".to_owned()));
+            return Err(ReaderRefusal::Bad("the token is too long".to_owned()));
         }
         let key = digest(token);
         let reader = match self.remembered(key) {
             Some(reader) => reader,
             None => {
                 if let Some(why) = rejection(&mut lock(&self.rejected), key) {
-                    return Err(Refusal::Bad(why));
+                    return Err(ReaderRefusal::Bad(why));
                 }
                 let user = self.review(token).await;
-                if let Err(Refusal::Bad(why)) = &user {
+                if let Err(ReaderRefusal::Bad(why)) = &user {
                     reject(&mut lock(&self.rejected), key, why);
                 }
                 let user = user?;
@@ -138,15 +138,15 @@ impl Readers {
         };
         // Who can have a token of the observer can see all that it sees.
         if reader.user.username.as_ref() == Some(&self.own) {
-            return Ok(Sight::All);
+            return Ok(VisibleNamespaces::All);
         }
         if self.may_see(key, &reader, [(ALL.to_owned(), 0)].into()).await?.contains_key(ALL) {
-            return Ok(Sight::All);
+            return Ok(VisibleNamespaces::All);
         }
         let namespaces = namespaces().ok_or_else(|| {
-            Refusal::Unavailable("the namespaces have not been listed yet".to_owned())
+            ReaderRefusal::Unavailable("the namespaces have not been listed yet".to_owned())
         })?;
-        Ok(Sight::Namespaces(self.may_see(key, &reader, namespaces).await?))
+        Ok(VisibleNamespaces::Namespaces(self.may_see(key, &reader, namespaces).await?))
     }
 
     /// Those of these namespaces that the reader may see.
@@ -155,7 +155,7 @@ impl Readers {
         key: Key,
         reader: &Reader,
         namespaces: BTreeMap<String, u64>,
-    ) -> Result<BTreeMap<String, u64>, Refusal> {
+    ) -> Result<BTreeMap<String, u64>, ReaderRefusal> {
         let asked = stream::iter(namespaces).map(async |(namespace, since_ms): (String, u64)| {
             let known = reader.rights.get(&namespace).filter(|(_, at)| at.elapsed() < HOLDS);
             let allowed = match known {
@@ -167,7 +167,7 @@ impl Readers {
                     allowed
                 }
             };
-            Ok::<_, Refusal>(allowed.then_some((namespace, since_ms)))
+            Ok::<_, ReaderRefusal>(allowed.then_some((namespace, since_ms)))
         });
         let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).try_collect().await?;
         Ok(answers.into_iter().flatten().collect())
@@ -180,7 +180,7 @@ impl Readers {
         }
     }
 
-    async fn review(&self, token: &str) -> Result<UserInfo, Refusal> {
+    async fn review(&self, token: &str) -> Result<UserInfo, ReaderRefusal> {
         // Tokens that were made for the observer alone have its audience; all others are of the API server.
         let own = audiences(token).iter().any(|audience| audience == AUDIENCE);
         let audiences = own.then(|| vec![AUDIENCE.to_owned()]);
@@ -191,17 +191,19 @@ impl Readers {
         if status.authenticated != Some(true) {
             let error = status.error.filter(|error| !error.is_empty());
             let why = error.unwrap_or_else(|| "it gives no reason".to_owned());
-            return Err(Refusal::Bad(format!("the API server does not accept the token: {why}")));
+            return Err(ReaderRefusal::Bad(format!(
+                "the API server does not accept the token: {why}"
+            )));
         }
         if own && !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
-            return Err(Refusal::Bad(
+            return Err(ReaderRefusal::Bad(
                 "the API server does not know the token's audience".to_owned(),
             ));
         }
         Ok(status.user.unwrap_or_default())
     }
 
-    async fn allows(&self, user: &UserInfo, namespace: &str) -> Result<bool, Refusal> {
+    async fn allows(&self, user: &UserInfo, namespace: &str) -> Result<bool, ReaderRefusal> {
         let attributes = ResourceAttributes {
             verb: Some("create".to_owned()),
             resource: Some("pods".to_owned()),
@@ -267,8 +269,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unavailable(error: &leno_kube::Error) -> Refusal {
-    Refusal::Unavailable(leno_program::chain(error))
+fn unavailable(error: &leno_kube::Error) -> ReaderRefusal {
+    ReaderRefusal::Unavailable(leno_program::chain(error))
 }
 
 fn digest(token: &str) -> Key {

@@ -10,19 +10,21 @@ use futures_util::{StreamExt as _, stream};
 use leno_dashboard::api::Sign;
 use leno_dashboard::hub::{Hub, TICK};
 use leno_dashboard::{Restarts, Signs, outliers};
-use leno_observe::admin::{self, Reply};
-use leno_observe::stat::{Answer, Growth, Instance, InstanceGrowth, ProxyCounters, Scrape};
+use leno_observe::admin::{self, AdminReply};
+use leno_observe::stat::{
+    InstanceGrowth, MeshGrowth, ProxyCounters, Scrape, ScrapeResult, StatInstance,
+};
 use leno_types::ports;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, timeout, timeout_at};
 
-use crate::Settings;
+use crate::ObserverSettings;
 use crate::agents;
-use crate::marks::Changes;
+use crate::marks::ChangeDetector;
 use crate::metrics::Metrics;
-use crate::objects::Edits;
+use crate::objects::ObjectEdits;
 use crate::pods::{PodInMesh, Pods};
 use crate::state;
 
@@ -51,7 +53,7 @@ pub(crate) struct Scraper {
     mesh: String,
     namespace: String,
     pods: Arc<Pods>,
-    edits: Arc<Edits>,
+    edits: Arc<ObjectEdits>,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
     before: Option<Scrape>,
@@ -59,7 +61,7 @@ pub(crate) struct Scraper {
     applications: Restarts,
     signs: Signs,
     compared: VecDeque<Vec<InstanceGrowth>>,
-    changes: Changes,
+    changes: ChangeDetector,
     /// Observations so far.
     round: u64,
     /// The version of the objects that policies were matched with.
@@ -71,12 +73,12 @@ pub(crate) struct Scraper {
 }
 
 /// A pod, and the name of its workload.
-pub(crate) type Named = (Arc<str>, PodInMesh);
+pub(crate) type NamedPod = (Arc<str>, PodInMesh);
 
 impl Scraper {
     pub(crate) fn new(
-        settings: &Settings,
-        (pods, edits): (Arc<Pods>, Arc<Edits>),
+        settings: &ObserverSettings,
+        (pods, edits): (Arc<Pods>, Arc<ObjectEdits>),
         hub: Arc<Hub>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -92,7 +94,7 @@ impl Scraper {
             applications: Restarts::default(),
             signs: Signs::default(),
             compared: VecDeque::new(),
-            changes: Changes::default(),
+            changes: ChangeDetector::default(),
             round: 0,
             edited: 0,
             matching: None,
@@ -115,7 +117,7 @@ impl Scraper {
 
     async fn observe(&mut self) {
         let begin = Instant::now();
-        let pods: Arc<[Named]> = named(self.pods.all()).into();
+        let pods: Arc<[NamedPod]> = named(self.pods.all()).into();
         let mut now = self.scrape(&pods).await;
         let growth = self.before.as_ref().map(|before| {
             now.remember(before);
@@ -127,7 +129,7 @@ impl Scraper {
         let now_ms = now_ms();
         let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
         self.proxies.look(meshed().map(|(workload, pod)| pod.proxy_ends(workload)), now_ms);
-        let ends = |(workload, pod): &Named| pod.application_ends(workload);
+        let ends = |(workload, pod): &NamedPod| pod.application_ends(workload);
         self.applications.look(meshed().map(ends), now_ms);
         if let Some(growth) = &growth {
             let signs = self.signs_of(growth, &pods);
@@ -164,7 +166,7 @@ impl Scraper {
     }
 
     /// What changes less often, or costs more.
-    async fn observe_rarely(&mut self, pods: &Arc<[Named]>) {
+    async fn observe_rarely(&mut self, pods: &Arc<[NamedPod]>) {
         let is_due = self.round.is_multiple_of(ROUNDS);
         // Two pages of an agent are needed before anything is shown.
         if is_due || self.round == 1 {
@@ -197,7 +199,7 @@ impl Scraper {
     }
 
     /// Matches policies with these pods on another thread.
-    fn match_policies(&mut self, pods: Arc<[Named]>) {
+    fn match_policies(&mut self, pods: Arc<[NamedPod]>) {
         let (edits, hub, metrics) = (self.edits.clone(), self.hub.clone(), self.metrics.clone());
         let namespace = self.namespace.clone();
         self.matching = Some(tokio::task::spawn_blocking(move || {
@@ -208,13 +210,13 @@ impl Scraper {
         }));
     }
 
-    async fn scrape(&self, pods: &[Named]) -> Scrape {
+    async fn scrape(&self, pods: &[NamedPod]) -> Scrape {
         let at = Instant::now();
         let mut places = MAX_PROXIES;
         let mut beyond = 0;
         let mut asked = Vec::new();
         for (workload, pod) in pods.iter().filter(|(_, pod)| pod.running && !pod.ending) {
-            let instance = Instance {
+            let instance = StatInstance {
                 namespace: pod.namespace.clone(),
                 workload: workload.to_string(),
                 name: pod.name.clone(),
@@ -231,9 +233,9 @@ impl Scraper {
             asked.push((instance, address.filter(|_| has_place)));
         }
         self.metrics.beyond.store(beyond, Ordering::Relaxed);
-        let round = &Round::new(pods.iter().map(|(_, pod)| &*pod.namespace));
+        let round = &ScrapeRound::new(pods.iter().map(|(_, pod)| &*pod.namespace));
         let answers = stream::iter(asked.into_iter().map(async |(instance, address)| {
-            let answer: Answer = match address {
+            let answer: ScrapeResult = match address {
                 Some(address) => {
                     Some(round.page(address, &instance).await.map(|(counters, left_out)| {
                         self.metrics.left_out.fetch_add(left_out, Ordering::Relaxed);
@@ -244,13 +246,14 @@ impl Scraper {
             };
             (instance, answer)
         }));
-        let answers: Vec<(Instance, Answer)> = answers.buffered(usize::MAX).collect().await;
+        let answers: Vec<(StatInstance, ScrapeResult)> =
+            answers.buffered(usize::MAX).collect().await;
         let of = answers.iter().filter(|(_, answer)| answer.is_some()).count();
         self.metrics.proxies.store(of as u64, Ordering::Relaxed);
         Scrape::new(&self.mesh, at, answers)
     }
 
-    fn signs_of(&mut self, growth: &Growth, pods: &[Named]) -> Vec<Sign> {
+    fn signs_of(&mut self, growth: &MeshGrowth, pods: &[NamedPod]) -> Vec<Sign> {
         self.compared.push_back(growth.instances.clone());
         if self.compared.len() > COMPARED {
             self.compared.pop_front();
@@ -258,36 +261,41 @@ impl Scraper {
         let mut signs = outliers(self.compared.iter());
         let expired: BTreeSet<(&str, &str)> =
             growth.expired.iter().map(|(namespace, name)| (&**namespace, &**name)).collect();
-        let of = |(_, pod): &&Named| expired.contains(&(&*pod.namespace, &*pod.name));
-        let sign = |(workload, pod): &Named| Sign::expired((&pod.namespace, workload), &pod.name);
+        let of = |(_, pod): &&NamedPod| expired.contains(&(&*pod.namespace, &*pod.name));
+        let sign =
+            |(workload, pod): &NamedPod| Sign::expired((&pod.namespace, workload), &pod.name);
         signs.extend(pods.iter().filter(of).map(sign));
         signs
     }
 }
 
 /// What the proxies of one observation share.
-struct Round {
-    connecting: Places,
-    queried: Places,
+struct ScrapeRound {
+    connecting: ScrapePermits,
+    queried: ScrapePermits,
     ends: tokio::time::Instant,
 }
 
-impl Round {
+impl ScrapeRound {
     fn new<'a>(namespaces: impl Iterator<Item = &'a str> + Clone) -> Self {
         Self {
-            connecting: Places::new(CONNECTING, namespaces.clone()),
-            queried: Places::new(QUERIED, namespaces),
+            connecting: ScrapePermits::new(CONNECTING, namespaces.clone()),
+            queried: ScrapePermits::new(QUERIED, namespaces),
             ends: tokio::time::Instant::now() + ROUND,
         }
     }
 
     /// The counters of the proxy at this address, and how many samples of its page were left out.
-    async fn page(&self, address: IpAddr, own: &Instance) -> Result<(ProxyCounters, u64), String> {
+    async fn page(
+        &self,
+        address: IpAddr,
+        own: &StatInstance,
+    ) -> Result<(ProxyCounters, u64), String> {
         let reply = self.query(SocketAddr::new(address, ports::ADMIN), own).await?;
         ProxyCounters::of_instance(&reply, own)
     }
 
-    async fn query(&self, address: SocketAddr, own: &Instance) -> Result<Reply, String> {
+    async fn query(&self, address: SocketAddr, own: &StatInstance) -> Result<AdminReply, String> {
         let queried = async {
             let stream = {
                 let _place = self.connecting.take(&own.namespace).await;
@@ -304,12 +312,12 @@ impl Round {
 }
 
 /// Places of which no namespace takes all.
-struct Places {
+struct ScrapePermits {
     all: Semaphore,
     of: BTreeMap<String, Semaphore>,
 }
 
-impl Places {
+impl ScrapePermits {
     fn new<'a>((all, each): (usize, usize), namespaces: impl Iterator<Item = &'a str>) -> Self {
         let of = namespaces.collect::<BTreeSet<_>>().into_iter();
         let of = of.map(|namespace| (namespace.to_owned(), Semaphore::new(each))).collect();
@@ -317,17 +325,17 @@ impl Places {
     }
 
     /// A place, which ends when it is dropped.
-    async fn take(&self, namespace: &str) -> Place<'_> {
+    async fn take(&self, namespace: &str) -> ScrapePermit<'_> {
         let own = match self.of.get(namespace) {
             Some(own) => own.acquire().await.ok(),
             None => None,
         };
-        Place { _own: own, _of_all: self.all.acquire().await.ok() }
+        ScrapePermit { _own: own, _of_all: self.all.acquire().await.ok() }
     }
 }
 
 /// The semaphores are not closed, so that it has both.
-struct Place<'a> {
+struct ScrapePermit<'a> {
     _own: Option<SemaphorePermit<'a>>,
     _of_all: Option<SemaphorePermit<'a>>,
 }
@@ -340,7 +348,7 @@ async fn in_time<T>(work: impl Future<Output = std::io::Result<T>>) -> Result<T,
 }
 
 /// Pods with the names of their workloads. `deploy/web` and `sts/web` of one namespace are two.
-fn named(pods: Vec<PodInMesh>) -> Vec<Named> {
+fn named(pods: Vec<PodInMesh>) -> Vec<NamedPod> {
     let mut kinds: BTreeMap<(&str, &str), BTreeMap<&str, Arc<str>>> = BTreeMap::new();
     for pod in &pods {
         let of = kinds.entry((&pod.namespace, &pod.owner.name)).or_default();
@@ -376,7 +384,7 @@ mod tests {
         let path = folder.path().join("history");
         let hub = Arc::new(Hub::open("cluster", path.clone()).unwrap());
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let settings = Settings {
+        let settings = ObserverSettings {
             mesh: "cluster".to_owned(),
             namespace: "leno-system".to_owned(),
             history: path,
@@ -384,7 +392,7 @@ mod tests {
             admin: None,
         };
         let mut scraper = Scraper::new(&settings, Default::default(), hub, Arc::default());
-        let pods: Arc<[Named]> = Arc::default();
+        let pods: Arc<[NamedPod]> = Arc::default();
         let counted = |scraper: &Scraper| {
             let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
             (of(&scraper.metrics.matchings_postponed), of(&scraper.metrics.matchings_failed))
@@ -407,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn pods_that_say_nothing_keep_no_other_namespace_from_being_observed() {
-        let instance = |namespace: &str| Instance {
+        let instance = |namespace: &str| StatInstance {
             namespace: namespace.to_owned(),
             workload: "web".to_owned(),
             name: "web-0".to_owned(),
@@ -415,7 +423,7 @@ mod tests {
             ready: true,
             proxy: None,
         };
-        let places = Places::new((4, 3), ["noisy", "shop"].into_iter());
+        let places = ScrapePermits::new((4, 3), ["noisy", "shop"].into_iter());
         let held = futures_util::future::join_all((0..3).map(|_| places.take("noisy"))).await;
         assert!(timeout(Duration::from_millis(1), places.take("noisy")).await.is_err());
         drop(places.take("shop").await);
@@ -424,7 +432,7 @@ mod tests {
 
         // All of one namespace that connect and say nothing are not waited for longer than a round.
         tokio::time::pause();
-        let round = Round::new(["noisy"].into_iter());
+        let round = ScrapeRound::new(["noisy"].into_iter());
         let _held =
             futures_util::future::join_all((0..QUERIED.1).map(|_| round.queried.take("noisy")))
                 .await;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request, StatusCode};
 use leno_dashboard::ReaderLimits;
-use leno_dashboard::front::{self, Answers};
+use leno_dashboard::front::{self, RequestHandler};
 use leno_dashboard::hub::Hub;
 use leno_dashboard::serve::{ROOT, answer, refuse};
-use leno_dashboard::sight::Sight;
-use leno_program::{Answer, Shares, answer_pages, refuse_method};
+use leno_dashboard::visible_namespaces::VisibleNamespaces;
+use leno_program::{AdminResponse, Shares, answer_pages, refuse_method};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::metrics::{Metrics, OfOthers};
-use crate::objects::Edits;
+use crate::metrics::{ForeignCounts, Metrics};
+use crate::objects::ObjectEdits;
 use crate::pods::Pods;
-use crate::readers::{Readers, Refusal};
+use crate::readers::{ReaderRefusal, Readers};
 
 /// Connections of readers at once. They all come from loopback, by port-forwards. One of HTTP/1 that sends nothing for 3 s
 /// ends, and so does one of HTTP/2 whose calls are all refused, after 5 s.
@@ -27,7 +27,7 @@ const MAX_HTTP2: usize = 32;
 const MAX_COMPUTED: usize = 4;
 
 /// The page and the interface.
-pub(crate) struct Front {
+pub(crate) struct ObserverFront {
     hub: Arc<Hub>,
     pods: Arc<Pods>,
     readers: Readers,
@@ -36,7 +36,7 @@ pub(crate) struct Front {
     pub(crate) limits: Arc<ReaderLimits>,
 }
 
-impl Front {
+impl ObserverFront {
     pub(crate) fn new(hub: Arc<Hub>, pods: Arc<Pods>, readers: Readers) -> Self {
         let computed = Arc::new(Semaphore::new(MAX_COMPUTED));
         // One more than there are: it is the oldest that ends where all are taken, not the newest.
@@ -50,7 +50,7 @@ impl Front {
         front::serve(listener, self).await;
     }
 
-    async fn page<B>(&self, request: &Request<B>) -> Answer {
+    async fn page<B>(&self, request: &Request<B>) -> AdminResponse {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;
         }
@@ -64,12 +64,12 @@ impl Front {
         let namespaces = || self.pods.namespaces(&self.hub.namespaces());
         match self.readers.sight(token, namespaces).await {
             Ok(sight) => self.compute(sight, request).await,
-            Err(Refusal::NoToken) => refuse(
+            Err(ReaderRefusal::NoToken) => refuse(
                 StatusCode::UNAUTHORIZED,
                 "the observer wants a token of the cluster: use leno dashboard, or add #token=TOKEN to the address",
             ),
-            Err(Refusal::Bad(why)) => refuse(StatusCode::UNAUTHORIZED, &why),
-            Err(Refusal::Unavailable(why)) => refuse(
+            Err(ReaderRefusal::Bad(why)) => refuse(StatusCode::UNAUTHORIZED, &why),
+            Err(ReaderRefusal::Unavailable(why)) => refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
                 &format!("the API server does not say what the reader may see: {why}"),
             ),
@@ -77,8 +77,8 @@ impl Front {
     }
 }
 
-impl Answers for Front {
-    async fn answer<B>(&self, request: &Request<B>) -> Answer {
+impl RequestHandler for ObserverFront {
+    async fn answer<B>(&self, request: &Request<B>) -> AdminResponse {
         front::with_headers(self.page(request).await)
     }
 
@@ -87,9 +87,9 @@ impl Answers for Front {
     }
 }
 
-impl Front {
+impl ObserverFront {
     /// The answer for a reader. It takes long for a large mesh, and nothing else waits for it.
-    async fn compute<B>(&self, sight: Sight, request: &Request<B>) -> Answer {
+    async fn compute<B>(&self, sight: VisibleNamespaces, request: &Request<B>) -> AdminResponse {
         let (hub, method, uri) =
             (self.hub.clone(), request.method().clone(), request.uri().clone());
         let computed = async {
@@ -110,7 +110,7 @@ impl Front {
 pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) pods: Arc<Pods>,
-    pub(crate) edits: Arc<Edits>,
+    pub(crate) edits: Arc<ObjectEdits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<ReaderLimits>,
 }
@@ -132,8 +132,8 @@ impl Admin {
 
     fn metrics(&self) -> String {
         let mut text = String::new();
-        let overview = self.hub.overview(&Sight::All);
-        let of_others = OfOthers {
+        let overview = self.hub.overview(&VisibleNamespaces::All);
+        let of_others = ForeignCounts {
             history: (overview.history_bytes, overview.lost),
             pods: self.pods.beyond(),
             objects: self.edits.beyond(),

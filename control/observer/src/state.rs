@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_dashboard::api::{ControlPlane, State, Unready};
-use leno_observe::stat::Growth;
+use leno_dashboard::api::{ControlPlane, MeshState, Unready};
+use leno_observe::stat::MeshGrowth;
 
-use crate::scrape::Named;
+use crate::scrape::NamedPod;
 
 /// How long a pod may take to become ready after it was made without that being a fault.
 const STARTS_MS: u64 = 60_000;
 
 /// What the pods show. `namespace`: the control plane's.
-pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
+pub(crate) fn state(pods: &[NamedPod], namespace: &str, now_ms: u64) -> MeshState {
     let meshed = || pods.iter().filter(|(_, pod)| pod.meshed && !pod.ending);
     let is_controller =
-        |(_, pod): &&Named| pod.is_controller && pod.namespace == namespace && !pod.ending;
+        |(_, pod): &&NamedPod| pod.is_controller && pod.namespace == namespace && !pod.ending;
     let control_plane = match pods.iter().filter(is_controller).any(|(_, pod)| pod.ready) {
         true => ControlPlane::Running,
         false if meshed().next().is_none() => ControlPlane::NotNeeded,
@@ -24,7 +24,7 @@ pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
     for (workload, pod) in meshed() {
         *instances.entry((&pod.namespace, workload)).or_default() += 1;
     }
-    let unready = |named: &Named| {
+    let unready = |named: &NamedPod| {
         let (workload, pod) = named;
         let reason = match pod.trouble.is_empty() {
             true => "not ready".to_owned(),
@@ -39,15 +39,15 @@ pub(crate) fn state(pods: &[Named], namespace: &str, now_ms: u64) -> State {
             starting: is_starting(named, now_ms),
         }
     };
-    State {
+    MeshState {
         control_plane,
         unready: meshed().filter(|(_, pod)| !pod.ready).map(unready).collect(),
-        ..State::default()
+        ..MeshState::default()
     }
 }
 
 /// The proxies that did not answer, of pods that should have one that answers.
-pub(crate) fn silent(growth: &Growth, pods: &[Named]) -> Vec<String> {
+pub(crate) fn silent(growth: &MeshGrowth, pods: &[NamedPod]) -> Vec<String> {
     let ready = pods.iter().filter(|(_, pod)| pod.ready && !pod.ending);
     let ready: BTreeSet<(&str, &str)> =
         ready.map(|(_, pod)| (&*pod.namespace, &*pod.name)).collect();
@@ -59,7 +59,7 @@ pub(crate) fn silent(growth: &Growth, pods: &[Named]) -> Vec<String> {
 }
 
 /// Whether a pod takes no traffic yet, for no other reason than that it was just made.
-fn is_starting((_, pod): &Named, now_ms: u64) -> bool {
+fn is_starting((_, pod): &NamedPod, now_ms: u64) -> bool {
     let made_ms = u64::try_from(pod.created_s).unwrap_or_default() * 1000;
     !pod.has_failed && made_ms.saturating_add(STARTS_MS) > now_ms
 }
@@ -72,7 +72,7 @@ mod tests {
     use crate::pods::ObservedPod;
     use crate::pods::tests::{in_mesh, pod};
 
-    fn named(pods: Vec<ObservedPod>) -> Vec<Named> {
+    fn named(pods: Vec<ObservedPod>) -> Vec<NamedPod> {
         pods.into_iter().map(|pod| (pod.owner.name.as_str().into(), in_mesh(pod))).collect()
     }
 
@@ -108,7 +108,8 @@ mod tests {
         let ready = |ready: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]});
         let pods = named(vec![pod("web-a", ready("True")), pod("web-b", ready("False"))]);
         let silent_lines = ["shop/web-a: timed out", "shop/web-b: timed out", "shop/web-c: gone"];
-        let growth = Growth { silent: silent_lines.map(str::to_owned).into(), ..Growth::default() };
+        let growth =
+            MeshGrowth { silent: silent_lines.map(str::to_owned).into(), ..MeshGrowth::default() };
         assert_eq!(silent(&growth, &pods), ["shop/web-a: timed out"]);
     }
 }

@@ -11,7 +11,7 @@ use leno_identity::{TokenError, TokenStore};
 use leno_types::{Identity, InstanceName};
 
 /// An answer that may take a while.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type AnswerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Verifies tokens. It is called for every certificate request, concurrently.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
@@ -22,7 +22,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>>;
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>>;
 
     /// The workload of a pod, whose node proxy shows a token of its own.
     ///
@@ -32,7 +32,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         &'a self,
         _token: &'a str,
         _pod: &'a ServedPod,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         let reason =
             "this control plane knows no pods: request a certificate with the instance's own token";
         Box::pin(std::future::ready(Err(AuthenticationError::Denied(reason.to_owned()))))
@@ -40,7 +40,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 
     /// Who an instance is, as far as that is known without a token of it; what the index says comes
     /// after this.
-    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>>;
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>>;
 
     /// How long an instance that is not known yet may take to become known to the index, once its
     /// proxy is there: where both hear of it from a third, the proxy may be first.
@@ -51,7 +51,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 
 /// What a token proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proven {
+pub struct ProvenIdentity {
     /// What the certificate may say.
     pub identity: Identity,
     /// The instance that the token was made for; `None` if it was made for any instance of an identity.
@@ -100,13 +100,15 @@ impl Authenticator for LocalTokens {
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         let (store, token) = (Arc::clone(&self.0), token.to_owned());
         Box::pin(async move {
             // It may read a directory, which blocks.
             let known = tokio::task::spawn_blocking(move || store.authenticate(&token)).await;
             match known {
-                Ok(Ok((instance, identity))) => Ok(Proven { identity, instance: Some(instance) }),
+                Ok(Ok((instance, identity))) => {
+                    Ok(ProvenIdentity { identity, instance: Some(instance) })
+                }
                 Ok(Err(error @ (TokenError::Malformed | TokenError::Unknown))) => {
                     Err(AuthenticationError::Bad(error.to_string()))
                 }
@@ -117,7 +119,7 @@ impl Authenticator for LocalTokens {
         })
     }
 
-    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>> {
         let (store, asked) = (Arc::clone(&self.0), instance.clone());
         Box::pin(async move {
             match tokio::task::spawn_blocking(move || store.identity_of(&asked)).await {

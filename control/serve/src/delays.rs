@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leno_program::Family;
 
-use crate::metrics::Number;
+use crate::metrics::AtomicNumber;
 
 /// Upper bounds in milliseconds, around the 100 ms within which 99 of 100 changes are to arrive.
 const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
@@ -13,9 +13,9 @@ const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
 #[derive(Debug, Default)]
 pub(crate) struct Delays {
     /// How many are at most as long as each bound, and longer than the one before.
-    counts: [Number; BOUNDS.len()],
-    all: Number,
-    micros: Number,
+    counts: [AtomicNumber; BOUNDS.len()],
+    all: AtomicNumber,
+    micros: AtomicNumber,
 }
 
 impl Delays {

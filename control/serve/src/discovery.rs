@@ -12,11 +12,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::metrics::GaugeGuard;
-use crate::peer::{Peer, PeerCertificate};
+use crate::peer::{ConnectionPeer, PeerCertificate};
 use crate::recognise::Recogniser;
-use crate::state::State;
+use crate::state::PlaneState;
 use crate::stream_slots::{StreamSlots, displaced};
-use crate::subscriber::{Batch, Subscriber};
+use crate::subscriber::{ResponseBatch, Subscriber};
 use crate::subscriptions::Mailbox;
 
 /// Responses that wait for the connection to take them; the next is made when this one is gone.
@@ -45,7 +45,7 @@ pub(crate) struct DiscoveryService {
 /// One stream. Its task ends with the client's requests, the connection, the client's certificate
 /// or the server, whichever is first.
 struct Stream {
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     subscriber: Subscriber,
     instance: InstanceName,
     requests: Streaming<DeltaDiscoveryRequest>,
@@ -53,7 +53,7 @@ struct Stream {
     nonce: u64,
     pacing: Pacing,
     /// When the proxy is asked to connect again, and then when the stream ends.
-    age: Age,
+    age: StreamAge,
 }
 
 /// The life of a stream:
@@ -62,7 +62,7 @@ struct Stream {
 ///   Young(until) ──► Asked(until): the proxy connects again ──► the stream ends
 /// ```
 #[derive(Clone, Copy)]
-enum Age {
+enum StreamAge {
     Young(Instant),
     Asked(Instant),
 }
@@ -88,7 +88,8 @@ impl discovery_server::Discovery for DiscoveryService {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let admitted = self.places.admit(request.extensions().get::<Peer>(), "discovery streams");
+        let admitted =
+            self.places.admit(request.extensions().get::<ConnectionPeer>(), "discovery streams");
         let (certificate, place) = admitted.inspect_err(|status| {
             self.recogniser.state.metrics.streams_refused.increment();
             tracing::warn!(reason = status.message(), "discovery refused");
@@ -97,7 +98,8 @@ impl discovery_server::Discovery for DiscoveryService {
         let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
         let (requests, places) = (request.into_inner(), self.places.clone());
         // The jitter keeps streams that began together from ending together.
-        let age = Age::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
+        let age =
+            StreamAge::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
         tokio::spawn(async move {
             let _counted = GaugeGuard::new(&recogniser.state.metrics, |metrics| &metrics.streams);
             let sender = responses.clone();
@@ -113,13 +115,13 @@ impl discovery_server::Discovery for DiscoveryService {
     }
 }
 
-type Talk = (Streaming<DeltaDiscoveryRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
+type StreamParts = (Streaming<DeltaDiscoveryRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
     (recogniser, places): (&Recogniser, &StreamSlots),
     certificate: PeerCertificate,
-    (mut requests, responses, stop): Talk,
-    age: Age,
+    (mut requests, responses, stop): StreamParts,
+    age: StreamAge,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
     let late = |_| Status::deadline_exceeded("the first request did not come in time");
@@ -200,11 +202,11 @@ impl Stream {
                     }
                 }
                 () = tokio::time::sleep_until(self.age.until()) => match self.age {
-                    Age::Young(_) => {
-                        self.age = Age::Asked(Instant::now() + RECONNECT_GRACE);
+                    StreamAge::Young(_) => {
+                        self.age = StreamAge::Asked(Instant::now() + RECONNECT_GRACE);
                         self.subscriber.reconnect();
                     }
-                    Age::Asked(_) => {
+                    StreamAge::Asked(_) => {
                         return Err(Status::unavailable("the stream has reached its age: connect again"));
                     }
                 },
@@ -230,7 +232,7 @@ impl Stream {
     }
 }
 
-impl Age {
+impl StreamAge {
     fn until(self) -> Instant {
         match self {
             Self::Young(until) | Self::Asked(until) => until,
@@ -258,9 +260,9 @@ async fn sleep_until(instant: Option<Instant>) {
     }
 }
 
-impl State {
-    fn response(&self, batch: Batch, nonce: u64) -> DeltaDiscoveryResponse {
-        let Batch { type_url, resources, removed } = batch;
+impl PlaneState {
+    fn response(&self, batch: ResponseBatch, nonce: u64) -> DeltaDiscoveryResponse {
+        let ResponseBatch { type_url, resources, removed } = batch;
         self.metrics.responses.increment();
         self.metrics.resources_sent.add(resources.len() as u64);
         self.metrics.removals_sent.add(removed.len() as u64);

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, Rule,
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, PermissionRule,
 };
 use leno_types::mesh::{ServerPolicy, Service, Workload};
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_wire::{encode, names, proto};
 
 use crate::metrics::Metrics;
@@ -48,7 +48,7 @@ type Shard = HashMap<Arc<str>, Arc<Mutex<Versions>>>;
 /// What a resource is made of. The index never changes a value, so a value that is the same `Arc`
 /// has the same encoding.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum ResourceValue {
     Service(Arc<Service>),
     Workload(Arc<Workload>),
     Policy(Arc<ServerPolicy>),
@@ -56,7 +56,7 @@ pub(crate) enum Value {
 
 /// A resource to send. Cloning shares the bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Encoded {
+pub(crate) struct EncodedResource {
     /// The same for the same content on every control plane: proxies show it to the next one.
     pub(crate) version: Arc<str>,
     /// The message `Resource`.
@@ -67,7 +67,7 @@ pub(crate) struct Encoded {
 #[derive(Debug)]
 enum Versions {
     Service(ServiceVersions),
-    Other(Option<(Value, Encoded)>),
+    Other(Option<(ResourceValue, EncodedResource)>),
 }
 
 impl Encodings {
@@ -79,20 +79,20 @@ impl Encodings {
     pub(crate) fn changed(
         &self,
         name: &Arc<str>,
-        value: &Value,
+        value: &ResourceValue,
         held: Option<&str>,
-    ) -> Option<Encoded> {
+    ) -> Option<EncodedResource> {
         let versions = self.versions(name, value);
         let mut versions = versions.lock().unwrap_or_else(PoisonError::into_inner);
         match (&mut *versions, value) {
-            (Versions::Service(versions), Value::Service(service)) => {
+            (Versions::Service(versions), ResourceValue::Service(service)) => {
                 versions.changed((name, service), held, &self.metrics)
             }
             (Versions::Other(Some((known, encoded))), value) if known.is(value) => {
                 (held != Some(&*encoded.version)).then(|| encoded.clone())
             }
             (versions, value) => {
-                let encoded = Encoded::new(name, value);
+                let encoded = EncodedResource::new(name, value);
                 self.metrics.encodings.increment();
                 *versions = Versions::Other(Some((value.clone(), encoded.clone())));
                 (held != Some(&*encoded.version)).then_some(encoded)
@@ -109,10 +109,12 @@ impl Encodings {
         }
     }
 
-    fn versions(&self, name: &Arc<str>, value: &Value) -> Arc<Mutex<Versions>> {
+    fn versions(&self, name: &Arc<str>, value: &ResourceValue) -> Arc<Mutex<Versions>> {
         let name = match value {
             // It has other endpoints than what clients receive. In one log of endpoints each would be a change of the other.
-            Value::Service(service) if service.waypoint.is_some() => &of_waypoint(name).into(),
+            ResourceValue::Service(service) if service.waypoint.is_some() => {
+                &of_waypoint(name).into()
+            }
             _ => name,
         };
         let mut shard = self.shard(name);
@@ -121,8 +123,8 @@ impl Encodings {
         }
         self.metrics.cached_resources.increment();
         let versions = match value {
-            Value::Service(_) => Versions::Service(ServiceVersions::default()),
-            Value::Workload(_) | Value::Policy(_) => Versions::Other(None),
+            ResourceValue::Service(_) => Versions::Service(ServiceVersions::default()),
+            ResourceValue::Workload(_) | ResourceValue::Policy(_) => Versions::Other(None),
         };
         Arc::clone(shard.entry(Arc::clone(name)).or_insert_with(|| Arc::new(Mutex::new(versions))))
     }
@@ -133,7 +135,7 @@ impl Encodings {
     }
 }
 
-impl Value {
+impl ResourceValue {
     /// The name of its resource.
     pub(crate) fn name(&self) -> String {
         match self {
@@ -154,12 +156,12 @@ impl Value {
     }
 }
 
-impl Encoded {
-    fn new(name: &str, value: &Value) -> Self {
+impl EncodedResource {
+    fn new(name: &str, value: &ResourceValue) -> Self {
         let (any, ips) = match value {
-            Value::Service(service) => (encode::service(service), service.vips.as_slice()),
-            Value::Workload(workload) => (encode::workload(workload), &*workload.addresses),
-            Value::Policy(policy) => (self::policy(policy), [].as_slice()),
+            ResourceValue::Service(service) => (encode::service(service), service.vips.as_slice()),
+            ResourceValue::Workload(workload) => (encode::workload(workload), &*workload.addresses),
+            ResourceValue::Policy(policy) => (self::policy(policy), [].as_slice()),
         };
         let version = version_of(&any.value).into();
         Self::of(name, version, any, ips)
@@ -201,10 +203,10 @@ fn policy(policy: &ServerPolicy) -> proto::Any {
 fn denying(policy: &ServerPolicy) -> ServerPolicy {
     let namespace = Arc::clone(&policy.workload.namespace);
     let deny = AuthorizationPolicy {
-        source: Source { created: 0, namespace, name: TOO_MANY_POLICIES.into() },
+        source: PolicySource { created: 0, namespace, name: TOO_MANY_POLICIES.into() },
         action: Action::Deny,
         ports: None,
-        rules: [Rule::default()].into(),
+        rules: [PermissionRule::default()].into(),
         tokens: [].into(),
         external: None,
     };

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use leno_identity::{Authority, IssueError, Issued};
+use leno_identity::{Authority, IssueError, IssuedCertificate};
 use leno_types::{Identity, InstanceName};
 use leno_wire::proto::identity_server;
 use leno_wire::proto::{self, IssueCertificateRequest, IssueCertificateResponse};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::authenticate::{AuthenticationError, Authenticator, Proven, ServedPod};
+use crate::authenticate::{AuthenticationError, Authenticator, ProvenIdentity, ServedPod};
 use crate::metrics::Metrics;
-use crate::peer::Peer;
+use crate::peer::ConnectionPeer;
 
 /// Signatures at once: more would only take turns on the processors. The others wait.
 const SIGNING_AT_ONCE: usize = 8;
@@ -57,14 +57,14 @@ impl identity_server::Identity for IdentityService {
         &self,
         request: Request<IssueCertificateRequest>,
     ) -> Result<Response<IssueCertificateResponse>, Status> {
-        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = request.extensions().get::<ConnectionPeer>().cloned();
         let peer = peer.ok_or_else(|| Status::internal("the connection is not known"))?;
         let address = peer.address;
         let message = request.into_inner();
         match self.issue(&message, &peer).await {
             Ok((proven, issued)) => {
                 self.metrics.certificates.increment();
-                let Proven { identity, instance } = proven;
+                let ProvenIdentity { identity, instance } = proven;
                 let instance = instance.map(tracing::field::display);
                 tracing::info!(instance, %identity, client = %address, "certificate issued");
                 Ok(Response::new(response(issued, self.issuer.authority.trust().bundle_der())))
@@ -83,8 +83,8 @@ impl IdentityService {
     async fn issue(
         &self,
         message: &IssueCertificateRequest,
-        peer: &Peer,
-    ) -> Result<(Proven, Issued), Refusal> {
+        peer: &ConnectionPeer,
+    ) -> Result<(ProvenIdentity, IssuedCertificate), Refusal> {
         let authenticator = &self.issuer.authenticator;
         let proven = match &message.pod {
             None => authenticator.authenticate(&message.token).await?,
@@ -133,7 +133,7 @@ fn served(pod: &proto::ServedPod) -> Result<ServedPod, Refusal> {
     Ok(ServedPod { instance, uid: pod.uid.clone() })
 }
 
-fn response(issued: Issued, roots: Vec<Vec<u8>>) -> IssueCertificateResponse {
+fn response(issued: IssuedCertificate, roots: Vec<Vec<u8>>) -> IssueCertificateResponse {
     let end = issued.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     IssueCertificateResponse {
         chain: issued.chain_der.into_iter().map(Into::into).collect(),

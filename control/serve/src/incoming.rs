@@ -17,8 +17,8 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::metrics::{GaugeGuard, Metrics};
-use crate::peer::{Peer, PeerCertificate};
-use crate::shares::{Share, Shares, UNPROVEN_TIME};
+use crate::peer::{ConnectionPeer, PeerCertificate};
+use crate::shares::{ConnectionShare, ConnectionShares, UNPROVEN_TIME};
 
 /// Longest handshake; an honest one takes milliseconds, so this is a client that stalls.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,10 +26,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDED_ON: usize = 64;
 
 /// One connection after its handshake. It ends with its share, or when its time is over.
-pub(crate) struct Connection<S = TlsStream<TcpStream>> {
+pub(crate) struct IncomingConnection<S = TlsStream<TcpStream>> {
     stream: S,
-    peer: Peer,
-    share: Share,
+    peer: ConnectionPeer,
+    share: ConnectionShare,
     /// When a connection without a certificate ends.
     end: Option<Pin<Box<Sleep>>>,
     counted: GaugeGuard,
@@ -40,10 +40,10 @@ pub(crate) fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     metrics: Arc<Metrics>,
-) -> mpsc::Receiver<io::Result<Connection>> {
+) -> mpsc::Receiver<io::Result<IncomingConnection>> {
     let (sender, receiver) = mpsc::channel(HANDED_ON);
     tokio::spawn(async move {
-        let shares = Shares::default();
+        let shares = ConnectionShares::default();
         loop {
             let (stream, address) = tokio::select! {
                 accepted = leno_program::accept("connection", || listener.accept()) => accepted,
@@ -63,7 +63,7 @@ pub(crate) fn accept(
                             metrics.connections_refused.increment();
                             return;
                         };
-                        let connection = Connection::new(stream, peer, share, counted);
+                        let connection = IncomingConnection::new(stream, peer, share, counted);
                         // Not taken: the server is ending.
                         drop(sender.send(Ok(connection)).await);
                     }
@@ -79,7 +79,11 @@ pub(crate) fn accept(
 }
 
 /// The share of a connection after its handshake.
-fn promote(shares: &Shares, share: Share, peer: &Peer) -> Option<Share> {
+fn promote(
+    shares: &ConnectionShares,
+    share: ConnectionShare,
+    peer: &ConnectionPeer,
+) -> Option<ConnectionShare> {
     match &peer.certificate {
         Some(certificate) => shares.proven(share, certificate.identity.clone()),
         None => Some(share),
@@ -90,8 +94,8 @@ async fn handshake(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     address: SocketAddr,
-    mut share: Share,
-) -> io::Result<(TlsStream<TcpStream>, Peer, Share)> {
+    mut share: ConnectionShare,
+) -> io::Result<(TlsStream<TcpStream>, ConnectionPeer, ConnectionShare)> {
     stream.set_nodelay(true)?;
     let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
     let stream = tokio::select! {
@@ -106,15 +110,15 @@ async fn handshake(
                 .ok_or_else(|| io::Error::other("the client's certificate is not an X509-SVID"))?,
         ),
     };
-    Ok((stream, Peer { address, certificate }, share))
+    Ok((stream, ConnectionPeer { address, certificate }, share))
 }
 
 fn lost() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "its place was given to another client")
 }
 
-impl<S> Connection<S> {
-    fn new(stream: S, peer: Peer, share: Share, counted: GaugeGuard) -> Self {
+impl<S> IncomingConnection<S> {
+    fn new(stream: S, peer: ConnectionPeer, share: ConnectionShare, counted: GaugeGuard) -> Self {
         let unproven = peer.certificate.is_none();
         let end = unproven.then(|| Box::pin(tokio::time::sleep(UNPROVEN_TIME)));
         Self { stream, peer, share, end, counted }
@@ -140,15 +144,15 @@ impl<S> Connection<S> {
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = Peer;
+impl Connected for IncomingConnection {
+    type ConnectInfo = ConnectionPeer;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> ConnectionPeer {
         self.peer.clone()
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for IncomingConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -161,7 +165,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for IncomingConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -202,14 +206,14 @@ mod tests {
 
     fn connection(
         certificate: Option<PeerCertificate>,
-    ) -> (Connection<DuplexStream>, DuplexStream) {
+    ) -> (IncomingConnection<DuplexStream>, DuplexStream) {
         let (client, stream) = duplex(64);
-        let peer = Peer { address: ([10, 0, 0, 1], 1).into(), certificate };
-        let shares = Shares::default();
+        let peer = ConnectionPeer { address: ([10, 0, 0, 1], 1).into(), certificate };
+        let shares = ConnectionShares::default();
         let share = shares.unproven(peer.address.ip()).unwrap();
         let share = promote(&shares, share, &peer).unwrap();
         let counted = GaugeGuard::new(&Arc::default(), |metrics| &metrics.connections);
-        (Connection::new(stream, peer, share, counted), client)
+        (IncomingConnection::new(stream, peer, share, counted), client)
     }
 
     /// Held places: a client that connects, and never proves who it is, has its place for a time only, be it

@@ -17,9 +17,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::discovery::ended;
 use crate::metrics::{GaugeGuard, Metrics};
-use crate::peer::{Peer, PeerCertificate};
+use crate::peer::{ConnectionPeer, PeerCertificate};
 use crate::recognise::Recogniser;
-use crate::state::State;
+use crate::state::PlaneState;
 use crate::stream_slots::{StreamSlots, displaced};
 
 /// Limits that are kept at once, far more than a mesh has. For one more, those that no proxy asks for are
@@ -61,7 +61,7 @@ struct Bucket {
 
 /// One stream of one proxy.
 struct Stream {
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     limits: Arc<Limits>,
     instance: InstanceName,
     /// Tells the proxies apart, together with the worker.
@@ -84,7 +84,7 @@ impl limits_server::Limits for LeaseService {
         &self,
         request: Request<Streaming<LeaseRequest>>,
     ) -> Result<Response<Self::LeaseStream>, Status> {
-        let admitted = self.places.admit(request.extensions().get::<Peer>(), "leases");
+        let admitted = self.places.admit(request.extensions().get::<ConnectionPeer>(), "leases");
         let (certificate, place) = admitted.inspect_err(|_| {
             self.recogniser.state.metrics.lease_streams_refused.increment();
         })?;
@@ -108,13 +108,13 @@ impl limits_server::Limits for LeaseService {
     }
 }
 
-type Conversation = (Streaming<LeaseRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
+type LeaseStreamParts = (Streaming<LeaseRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
     (recogniser, places): (&Recogniser, &StreamSlots),
     limits: Arc<Limits>,
     certificate: PeerCertificate,
-    (mut requests, responses, stop): Conversation,
+    (mut requests, responses, stop): LeaseStreamParts,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(FIRST_REQUEST, requests.message()).await;
     let late = |_| Status::deadline_exceeded("the first request did not come in time");
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn one_limit_more_than_are_kept_is_answered_like_one_that_is_not_known() {
         let limit = RateLimit {
-            source: leno_types::traffic::Source::default(),
+            source: leno_types::traffic::PolicySource::default(),
             port: None,
             key: LimitKey::Workload,
             requests: 1,

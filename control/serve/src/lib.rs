@@ -16,7 +16,7 @@
 //!
 //! It knows neither where objects come from nor what they mean (`leno-index`), nor how
 //! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]).
-//! Read first: [`State`], then [`Server`].
+//! Read first: [`PlaneState`], then [`PlaneServer`].
 
 mod authenticate;
 mod delays;
@@ -30,6 +30,7 @@ mod peer;
 mod recognise;
 mod requests;
 mod server;
+mod service_uses;
 mod shares;
 mod state;
 mod stream_slots;
@@ -39,16 +40,15 @@ mod tls;
 mod trust;
 mod unenforced;
 mod unknown_keys;
-mod uses;
 mod workload_api;
 
 pub use authenticate::{
-    Answer, AuthenticationError, Authenticator, LocalTokens, Proven, ServedPod,
+    AnswerFuture, AuthenticationError, Authenticator, LocalTokens, ProvenIdentity, ServedPod,
 };
-pub use server::{STREAM_AGE, ServeError, Server, Settings};
-pub use state::State;
+pub use server::{PlaneServer, STREAM_AGE, ServeError, ServerSettings};
+pub use state::PlaneState;
 pub use stream_slots::MAX_STREAMS;
-pub use tls::{Credentials, TlsError};
+pub use tls::{ServerCredentials, TlsError};
 pub use trust::{DEPARTED, ProxyTrust, TrustInUse};
 pub use unenforced::{UnenforcedPolicies, UnenforcingWorkloads};
 pub use workload_api::{CgroupAttestor, WorkloadApi};

@@ -9,9 +9,9 @@ use crate::delays::Delays;
 
 /// A number that any task may change. Counters only ever grow; gauges go both ways.
 #[derive(Debug, Default)]
-pub(crate) struct Number(AtomicU64);
+pub(crate) struct AtomicNumber(AtomicU64);
 
-impl Number {
+impl AtomicNumber {
     /// One more.
     pub(crate) fn increment(&self) {
         self.add(1);
@@ -41,11 +41,11 @@ impl Number {
 /// Holds a gauge one higher until it is dropped.
 pub(crate) struct GaugeGuard {
     metrics: Arc<Metrics>,
-    gauge: fn(&Metrics) -> &Number,
+    gauge: fn(&Metrics) -> &AtomicNumber,
 }
 
 impl GaugeGuard {
-    pub(crate) fn new(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &Number) -> Self {
+    pub(crate) fn new(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &AtomicNumber) -> Self {
         gauge(metrics).increment();
         Self { metrics: Arc::clone(metrics), gauge }
     }
@@ -65,38 +65,38 @@ impl Drop for GaugeGuard {
 /// The numbers of one control plane.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    pub(crate) connections: Number,
-    pub(crate) connections_refused: Number,
-    pub(crate) handshakes_failed: Number,
-    pub(crate) streams: Number,
-    pub(crate) streams_refused: Number,
-    pub(crate) requests: Number,
-    pub(crate) requests_refused: Number,
-    pub(crate) responses: Number,
-    pub(crate) wakeups: Number,
-    pub(crate) encodings: Number,
-    pub(crate) sent_bytes: Number,
-    pub(crate) resources_sent: Number,
-    pub(crate) resources_too_large: Number,
-    pub(crate) removals_sent: Number,
-    pub(crate) nacks: Number,
-    pub(crate) subscriptions: Number,
-    pub(crate) subscriptions_refused: Number,
-    pub(crate) prefetch_cut: Number,
-    pub(crate) certificates: Number,
-    pub(crate) certificates_refused: Number,
-    pub(crate) lease_streams: Number,
-    pub(crate) lease_streams_refused: Number,
-    pub(crate) lease_asks: Number,
-    pub(crate) leased_tokens: Number,
-    pub(crate) index_version: Number,
-    pub(crate) cached_resources: Number,
-    pub(crate) removal: Number,
-    pub(crate) authorization_not_enforced: Number,
-    pub(crate) unenforced_workloads: Number,
-    pub(crate) workload_api_connections: Number,
-    pub(crate) workload_api_refused: Number,
-    pub(crate) workload_api_svids: Number,
+    pub(crate) connections: AtomicNumber,
+    pub(crate) connections_refused: AtomicNumber,
+    pub(crate) handshakes_failed: AtomicNumber,
+    pub(crate) streams: AtomicNumber,
+    pub(crate) streams_refused: AtomicNumber,
+    pub(crate) requests: AtomicNumber,
+    pub(crate) requests_refused: AtomicNumber,
+    pub(crate) responses: AtomicNumber,
+    pub(crate) wakeups: AtomicNumber,
+    pub(crate) encodings: AtomicNumber,
+    pub(crate) sent_bytes: AtomicNumber,
+    pub(crate) resources_sent: AtomicNumber,
+    pub(crate) resources_too_large: AtomicNumber,
+    pub(crate) removals_sent: AtomicNumber,
+    pub(crate) nacks: AtomicNumber,
+    pub(crate) subscriptions: AtomicNumber,
+    pub(crate) subscriptions_refused: AtomicNumber,
+    pub(crate) prefetch_cut: AtomicNumber,
+    pub(crate) certificates: AtomicNumber,
+    pub(crate) certificates_refused: AtomicNumber,
+    pub(crate) lease_streams: AtomicNumber,
+    pub(crate) lease_streams_refused: AtomicNumber,
+    pub(crate) lease_asks: AtomicNumber,
+    pub(crate) leased_tokens: AtomicNumber,
+    pub(crate) index_version: AtomicNumber,
+    pub(crate) cached_resources: AtomicNumber,
+    pub(crate) removal: AtomicNumber,
+    pub(crate) authorization_not_enforced: AtomicNumber,
+    pub(crate) unenforced_workloads: AtomicNumber,
+    pub(crate) workload_api_connections: AtomicNumber,
+    pub(crate) workload_api_refused: AtomicNumber,
+    pub(crate) workload_api_svids: AtomicNumber,
     pub(crate) push_delays: Delays,
 }
 
@@ -117,7 +117,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 32] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicNumber); 32] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),

@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The client of one connection. Requests carry it as an extension.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct ConnectionPeer {
     pub(crate) address: SocketAddr,
     /// None before the client has its first certificate.
     pub(crate) certificate: Option<PeerCertificate>,

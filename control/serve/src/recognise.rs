@@ -9,18 +9,18 @@ use tonic::Status;
 
 use crate::authenticate::Authenticator;
 use crate::peer::PeerCertificate;
-use crate::state::State;
+use crate::state::PlaneState;
 
 /// Knows who each instance is: by what its token has proved, which outlives the control plane where
 /// tokens are kept here and is there for an unmeshed instance too, else by the index.
 #[derive(Clone, Debug)]
 pub(crate) struct Recogniser {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<PlaneState>,
     authenticator: Arc<dyn Authenticator>,
 }
 
 impl Recogniser {
-    pub(crate) fn new(authenticator: Arc<dyn Authenticator>, state: Arc<State>) -> Self {
+    pub(crate) fn new(authenticator: Arc<dyn Authenticator>, state: Arc<PlaneState>) -> Self {
         Self { state, authenticator }
     }
 

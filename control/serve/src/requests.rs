@@ -60,7 +60,7 @@ struct Message {
 
 /// Bytes of the budget, until this is dropped, or they are needed for a younger message.
 #[derive(Debug)]
-struct Lease {
+struct BudgetLease {
     budget: RequestBudget,
     number: u64,
     lost: oneshot::Receiver<()>,
@@ -72,26 +72,26 @@ pub(crate) struct BoundedRequests<B> {
     budget: RequestBudget,
     identity: Identity,
     metrics: Arc<Metrics>,
-    position: Position,
-    lease: Option<Lease>,
+    position: MessagePosition,
+    lease: Option<BudgetLease>,
     /// Runs from the first wait for a part of a message to its end.
     late: Option<Pin<Box<Sleep>>>,
 }
 
 /// Where in its messages a stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Position {
+enum MessagePosition {
     /// In a head, of which so many bytes have come in.
     Head([u8; HEAD], usize),
     /// In a message, of which so many bytes are missing.
     Content(usize),
 }
 
-const START: Position = Position::Head([0; HEAD], 0);
+const START: MessagePosition = MessagePosition::Head([0; HEAD], 0);
 
 impl RequestBudget {
     /// `None` for a message that is larger than what one identity may have.
-    fn take(&self, identity: &Identity, bytes: usize) -> Option<Lease> {
+    fn take(&self, identity: &Identity, bytes: usize) -> Option<BudgetLease> {
         if bytes > OF_IDENTITY {
             return None;
         }
@@ -102,7 +102,7 @@ impl RequestBudget {
         taken.next += 1;
         let (held, lost) = oneshot::channel();
         taken.messages.insert(number, Message { identity: identity.clone(), bytes, _held: held });
-        Some(Lease { budget: self.clone(), number, lost })
+        Some(BudgetLease { budget: self.clone(), number, lost })
     }
 
     fn taken(&self) -> MutexGuard<'_, OpenRequests> {
@@ -124,7 +124,7 @@ impl OpenRequests {
     }
 }
 
-impl Drop for Lease {
+impl Drop for BudgetLease {
     fn drop(&mut self) {
         self.budget.taken().messages.remove(&self.number);
     }
@@ -152,7 +152,7 @@ impl<B> BoundedRequests<B> {
     fn advance(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             match &mut self.position {
-                Position::Head(head, read) => {
+                MessagePosition::Head(head, read) => {
                     let (now, rest) = bytes.split_at(bytes.len().min(HEAD - *read));
                     head[*read..*read + now.len()].copy_from_slice(now);
                     *read += now.len();
@@ -162,7 +162,7 @@ impl<B> BoundedRequests<B> {
                         self.begin(u32::from_be_bytes(length) as usize)?;
                     }
                 }
-                Position::Content(left) => {
+                MessagePosition::Content(left) => {
                     let now = bytes.len().min(*left);
                     *left -= now;
                     bytes = &bytes[now..];
@@ -182,7 +182,7 @@ impl<B> BoundedRequests<B> {
                 return Err(self.refused("the request is too large"));
             }
         }
-        self.position = if length == 0 { START } else { Position::Content(length) };
+        self.position = if length == 0 { START } else { MessagePosition::Content(length) };
         Ok(())
     }
 

@@ -28,11 +28,11 @@ use crate::identity::{IdentityService, Issuer};
 use crate::incoming;
 use crate::leases::LeaseService;
 use crate::metrics::Metrics;
-use crate::peer::Peer;
+use crate::peer::ConnectionPeer;
 use crate::recognise::Recogniser;
 use crate::requests::{RequestBudget, bounded};
-use crate::state::State;
-use crate::tls::{Credentials, TlsError};
+use crate::state::PlaneState;
+use crate::tls::{ServerCredentials, TlsError};
 
 /// Calls at once on one connection: two streams and a renewal, with room for a retry.
 const MAX_CALLS: u32 = 4;
@@ -59,7 +59,7 @@ pub const STREAM_AGE: Duration = Duration::from_mins(30);
 
 /// What a server issues with, and for how long.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Signs workloads' certificates and the server's own.
     pub authority: Arc<Authority>,
     /// Says whose token it is.
@@ -82,32 +82,32 @@ pub enum ServeError {
     Ended(#[source] tonic::transport::Error),
 }
 
-/// A listening server. [`Server::run`] serves.
-pub struct Server {
+/// A listening server. [`PlaneServer::run`] serves.
+pub struct PlaneServer {
     listener: TcpListener,
     address: SocketAddr,
-    credentials: Arc<Credentials>,
+    credentials: Arc<ServerCredentials>,
     acceptor: TlsAcceptor,
-    settings: Settings,
+    settings: ServerSettings,
     stream_age: Duration,
-    state: Arc<State>,
+    state: Arc<PlaneState>,
 }
 
-impl Server {
-    /// Listens; clients that connect before [`Server::run`] wait.
+impl PlaneServer {
+    /// Listens; clients that connect before [`PlaneServer::run`] wait.
     ///
     /// # Errors
     /// [`ServeError`] where the address is taken or the authority signs no certificate.
     pub async fn bind(
         address: SocketAddr,
-        settings: Settings,
-        state: Arc<State>,
+        settings: ServerSettings,
+        state: Arc<PlaneState>,
     ) -> Result<Self, ServeError> {
         let listen = |error| ServeError::Listen(address, error);
         let listener = leno_program::listen(address).await.map_err(listen)?;
         let bound = listener.local_addr().map_err(listen)?;
         let authority = Arc::clone(&settings.authority);
-        let credentials = Arc::new(Credentials::new(authority, settings.lifetime)?);
+        let credentials = Arc::new(ServerCredentials::new(authority, settings.lifetime)?);
         let acceptor = TlsAcceptor::from(Arc::new(credentials.server_config()?));
         state.publish_trust(&settings.authority);
         let stream_age = STREAM_AGE;
@@ -186,7 +186,7 @@ impl Server {
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for PlaneServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
     }
@@ -216,7 +216,7 @@ impl Service<http::Request<Body>> for Services {
     fn call(&mut self, request: http::Request<Body>) -> Call {
         // Of a client without a certificate no service reads a stream.
         let certificate =
-            request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_ref());
+            request.extensions().get::<ConnectionPeer>().and_then(|peer| peer.certificate.as_ref());
         let request = match certificate.map(|certificate| certificate.identity.clone()) {
             Some(identity) => bounded(request, identity, (&self.budget, &self.metrics)),
             None => request,

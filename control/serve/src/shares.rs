@@ -18,7 +18,7 @@ pub(crate) const UNPROVEN_TIME: Duration = Duration::from_secs(30);
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionBounds {
     /// With a certificate: one or two of each proxy, for twice the proxies of a large mesh.
     pub(crate) proven: usize,
     /// With certificates of one identity: a service account may have thousands of pods.
@@ -31,7 +31,7 @@ pub(crate) struct Bounds {
     pub(crate) unproven_of_address: usize,
 }
 
-impl Default for Bounds {
+impl Default for ConnectionBounds {
     fn default() -> Self {
         Self {
             proven: 16_384,
@@ -45,7 +45,7 @@ impl Default for Bounds {
 
 /// The connections that are open.
 #[derive(Clone, Debug)]
-pub(crate) struct Shares {
+pub(crate) struct ConnectionShares {
     unproven: leno_program::Shares<IpAddr>,
     proven: leno_program::Shares<Identity>,
     /// Proven connections by address. The bound of `proven` holds for all of them, so here none is cut.
@@ -54,21 +54,21 @@ pub(crate) struct Shares {
 
 /// The right to one connection, until it is dropped or lost.
 #[derive(Debug)]
-pub(crate) enum Share {
+pub(crate) enum ConnectionShare {
     /// Of a connection that has shown no certificate.
     Unproven { address: IpAddr, share: leno_program::Share<IpAddr> },
     /// Of a connection that has shown one.
     Proven { share: leno_program::Share<Identity>, _of_address: leno_program::Share<IpAddr> },
 }
 
-impl Default for Shares {
+impl Default for ConnectionShares {
     fn default() -> Self {
-        Self::new(Bounds::default())
+        Self::new(ConnectionBounds::default())
     }
 }
 
-impl Shares {
-    fn new(bounds: Bounds) -> Self {
+impl ConnectionShares {
+    fn new(bounds: ConnectionBounds) -> Self {
         Self {
             unproven: leno_program::Shares::new(bounds.unproven, bounds.unproven_of_address),
             proven: leno_program::Shares::new(bounds.proven, bounds.of_identity),
@@ -77,22 +77,29 @@ impl Shares {
     }
 
     /// A share for a connection that was accepted. `None` if its address has as many as it may.
-    pub(crate) fn unproven(&self, address: IpAddr) -> Option<Share> {
+    pub(crate) fn unproven(&self, address: IpAddr) -> Option<ConnectionShare> {
         let address = address.to_canonical();
-        self.unproven.take(address).map(|share| Share::Unproven { address, share })
+        self.unproven.take(address).map(|share| ConnectionShare::Unproven { address, share })
     }
 
     /// The share of the same connection once it has shown a certificate. `None` if the identity or the address
     /// has as many as it may.
-    pub(crate) fn proven(&self, share: Share, identity: Identity) -> Option<Share> {
-        let Share::Unproven { address, share } = share else { return Some(share) };
+    pub(crate) fn proven(
+        &self,
+        share: ConnectionShare,
+        identity: Identity,
+    ) -> Option<ConnectionShare> {
+        let ConnectionShare::Unproven { address, share } = share else { return Some(share) };
         drop(share);
         let of_address = self.addresses.take(address)?;
-        Some(Share::Proven { share: self.proven.take(identity)?, _of_address: of_address })
+        Some(ConnectionShare::Proven {
+            share: self.proven.take(identity)?,
+            _of_address: of_address,
+        })
     }
 }
 
-impl Share {
+impl ConnectionShare {
     /// Ready once the share is lost to another client.
     pub(crate) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
@@ -108,8 +115,13 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds =
-        Bounds { proven: 4, of_identity: 3, of_address: 3, unproven: 4, unproven_of_address: 3 };
+    const BOUNDS: ConnectionBounds = ConnectionBounds {
+        proven: 4,
+        of_identity: 3,
+        of_address: 3,
+        unproven: 4,
+        unproven_of_address: 3,
+    };
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
@@ -119,14 +131,15 @@ mod tests {
         format!("spiffe://cluster.local/ns/shop/sa/{name}").parse().unwrap()
     }
 
-    fn is_lost(share: &mut Share) -> bool {
+    fn is_lost(share: &mut ConnectionShare) -> bool {
         share.poll_lost(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
     fn a_stranger_cannot_hold_the_places_of_others() {
-        let shares = Shares::new(BOUNDS);
-        let mut many: Vec<Share> = (0..3).map(|_| shares.unproven(address(1)).unwrap()).collect();
+        let shares = ConnectionShares::new(BOUNDS);
+        let mut many: Vec<ConnectionShare> =
+            (0..3).map(|_| shares.unproven(address(1)).unwrap()).collect();
         assert!(shares.unproven(address(1)).is_none(), "as many as one address may have");
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(shares.unproven(mapped).is_none(), "the same address");
@@ -143,11 +156,12 @@ mod tests {
 
     #[test]
     fn an_identity_cannot_hold_the_places_of_others() {
-        let shares = Shares::new(BOUNDS);
+        let shares = ConnectionShares::new(BOUNDS);
         let proven = |name: &str, last: u8| {
             shares.proven(shares.unproven(address(last)).unwrap(), identity(name))
         };
-        let mut many: Vec<Share> = (1..4).map(|last| proven("a", last).unwrap()).collect();
+        let mut many: Vec<ConnectionShare> =
+            (1..4).map(|last| proven("a", last).unwrap()).collect();
         assert!(proven("a", 4).is_none(), "as many as one identity may have");
         let _b = proven("b", 4).unwrap();
         let _c = proven("c", 5).unwrap();
@@ -155,7 +169,7 @@ mod tests {
         drop(many);
         assert_eq!(shares.unproven.held(), 0, "a share is proven or unproven");
         assert_eq!(shares.addresses.held(), 2);
-        let _more: Vec<Share> = (0..2).map(|_| proven("d", 4).unwrap()).collect();
+        let _more: Vec<ConnectionShare> = (0..2).map(|_| proven("d", 4).unwrap()).collect();
         assert!(proven("e", 4).is_none(), "as many as one address may have");
     }
 }

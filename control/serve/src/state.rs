@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use leno_index::{Change, Changed, Index};
+use leno_index::{ChangedNames, Index, ObjectChange};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{Identity, InstanceName, Removal};
 use leno_wire::names;
@@ -19,21 +19,21 @@ use tokio::time::Instant;
 
 use crate::encodings::Encodings;
 use crate::metrics::Metrics;
+use crate::service_uses::ServiceUses;
 use crate::subscriptions::Subscriptions;
 use crate::trust::{PublishedTrust, TrustTable};
 use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies, UnenforcingWorkloads};
 use crate::unknown_keys::UnknownKeys;
-use crate::uses::Uses;
 
 /// The state that a control plane serves from. One writer, any number of streams.
 #[derive(Debug)]
-pub struct State {
+pub struct PlaneState {
     /// Locked for look-ups alone: nothing is encoded or sent meanwhile.
     index: RwLock<Index>,
     version: watch::Sender<u64>,
     pub(crate) encodings: Encodings,
     pub(crate) subscriptions: Subscriptions,
-    pub(crate) uses: Uses,
+    pub(crate) uses: ServiceUses,
     pub(crate) unenforced: Arc<UnenforcedIndex>,
     /// The trust bundle that proxies are sent.
     pub(crate) trust: RwLock<Option<PublishedTrust>>,
@@ -42,7 +42,7 @@ pub struct State {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-impl State {
+impl PlaneState {
     /// Serves what `index` holds.
     #[must_use]
     pub fn new(index: Index) -> Arc<Self> {
@@ -52,7 +52,7 @@ impl State {
             version: watch::Sender::new(0),
             encodings: Encodings::new(Arc::clone(&metrics)),
             subscriptions: Subscriptions::default(),
-            uses: Uses::default(),
+            uses: ServiceUses::default(),
             unenforced: Arc::default(),
             trust: RwLock::default(),
             trusting: TrustTable::default(),
@@ -63,12 +63,12 @@ impl State {
 
     /// Takes objects of a first list that is not complete yet. No stream sees them before the next
     /// [`apply`](Self::apply).
-    pub fn preload(&self, changes: Vec<Change>) {
+    pub fn preload(&self, changes: Vec<ObjectChange>) {
         self.index.write().unwrap_or_else(PoisonError::into_inner).preload(changes);
     }
 
     /// Applies changes as one: no stream sees a part of them.
-    pub fn apply(&self, changes: Vec<Change>) {
+    pub fn apply(&self, changes: Vec<ObjectChange>) {
         let since = Instant::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let before = index.removal();
@@ -107,7 +107,7 @@ impl State {
     }
 
     /// Drops the encodings of changed values that no stream has asked for.
-    fn forget_unneeded(&self, index: &Index, changed: &Changed) {
+    fn forget_unneeded(&self, index: &Index, changed: &ChangedNames) {
         for name in &changed.services {
             let is_needed = index.service(name).is_some_and(|service| {
                 self.subscriptions.has(&Subject::Service(name.clone()))

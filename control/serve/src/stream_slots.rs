@@ -9,7 +9,7 @@ use leno_program::{Share, Shares};
 use leno_types::{Identity, InstanceName, MAX_FINISHING};
 use tonic::Status;
 
-use crate::peer::{Peer, PeerCertificate};
+use crate::peer::{ConnectionPeer, PeerCertificate};
 
 /// Most streams of one service at once, one of each proxy; half the connections, as a proxy may renew its certificate on
 /// another.
@@ -47,7 +47,7 @@ impl StreamSlots {
     /// The answer to the client, if it has shown no certificate or its identity holds all places.
     pub(crate) fn admit(
         &self,
-        peer: Option<&Peer>,
+        peer: Option<&ConnectionPeer>,
         service: &str,
     ) -> Result<(PeerCertificate, Share<Identity>), Status> {
         let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
@@ -85,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    fn peer(account: &str) -> Peer {
+    fn peer(account: &str) -> ConnectionPeer {
         let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().unwrap();
         let certificate = PeerCertificate { identity, not_after: SystemTime::now() };
-        Peer { address: ([10, 0, 0, 1], 1).into(), certificate: Some(certificate) }
+        ConnectionPeer { address: ([10, 0, 0, 1], 1).into(), certificate: Some(certificate) }
     }
 
     /// Held places: a tenant opens as many streams as it can.

@@ -22,18 +22,18 @@ use leno_wire::{
 
 use tokio::time::Instant;
 
-use crate::encodings::Value;
-use crate::state::State;
+use crate::encodings::ResourceValue;
+use crate::state::PlaneState;
 use crate::subscriptions::Mailbox;
 use crate::trust::TrustRecord;
 use crate::unenforced::UnenforcedRecord;
 
-use addresses::Addresses;
+use addresses::AddressSubscriptions;
 
 /// The subscriptions of one stream; they end when this is dropped.
 pub(crate) struct Subscriber {
     stream: StreamKey,
-    addresses: Addresses,
+    addresses: AddressSubscriptions,
     policy: Policy,
     trust: TrustSubscription,
     /// The proxy waits for the services that workloads like its own use.
@@ -48,7 +48,7 @@ pub(crate) struct Subscriber {
 
 /// Which stream it is, and where its answers come from.
 pub(crate) struct StreamKey {
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     instance: InstanceName,
     identity: Identity,
     mailbox: Arc<Mailbox>,
@@ -56,7 +56,7 @@ pub(crate) struct StreamKey {
 
 /// The content of one response.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct ResponseBatch {
     pub(crate) type_url: &'static str,
     /// Encoded resources, shared with other streams.
     pub(crate) resources: Vec<Bytes>,
@@ -65,7 +65,7 @@ pub(crate) struct Batch {
 
 /// The names of a request that were not subscribed for the bound [`MAX_SUBSCRIPTIONS`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Subscribed {
+pub(crate) struct RefusedNames {
     pub(crate) refused: u64,
 }
 
@@ -96,11 +96,11 @@ struct TrustSubscription {
 }
 
 impl Subscriber {
-    pub(crate) fn new(state: Arc<State>, instance: InstanceName, identity: Identity) -> Self {
+    pub(crate) fn new(state: Arc<PlaneState>, instance: InstanceName, identity: Identity) -> Self {
         let record = state.record_trust(&instance);
         Self {
             stream: StreamKey { state, instance, identity, mailbox: Arc::default() },
-            addresses: Addresses::default(),
+            addresses: AddressSubscriptions::default(),
             policy: Policy::default(),
             trust: TrustSubscription { asked: false, due: false, held: None, record },
             uses_due: false,
@@ -116,7 +116,7 @@ impl Subscriber {
     }
 
     /// Takes a request's names; a type that is not known has none.
-    pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> Subscribed {
+    pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> RefusedNames {
         let Self { stream, addresses, policy, .. } = self;
         if let Some(node) = &request.node {
             let is_known = |feature: &String| feature == AUTHORIZATION_FEATURE;
@@ -129,17 +129,17 @@ impl Subscriber {
                 let issuers = std::mem::take(&mut request.unknown_key_issuers);
                 stream.state.report_unknown_keys(&stream.instance, issuers);
                 policy.take(request, stream);
-                Subscribed::default()
+                RefusedNames::default()
             }
             TRUST_BUNDLE_TYPE => {
                 self.trust.take(request, stream);
-                Subscribed::default()
+                RefusedNames::default()
             }
             USED_SERVICES_TYPE => {
                 self.uses_due |= !request.resource_names_subscribe.is_empty();
-                Subscribed::default()
+                RefusedNames::default()
             }
-            _ => Subscribed::default(),
+            _ => RefusedNames::default(),
         };
         self.urgent |= self.addresses.is_due() || self.uses_due;
         self.forget_since();
@@ -188,11 +188,11 @@ impl Subscriber {
     }
 
     /// The next batch; `None` if the proxy has everything.
-    pub(crate) fn flush(&mut self) -> Option<Batch> {
+    pub(crate) fn flush(&mut self) -> Option<ResponseBatch> {
         self.collect();
         let Self { stream, addresses, policy, trust, uses_due, reconnect_due, urgent, .. } = self;
         if std::mem::take(reconnect_due) {
-            return Some(Batch { type_url: RECONNECT_TYPE, ..Batch::default() });
+            return Some(ResponseBatch { type_url: RECONNECT_TYPE, ..ResponseBatch::default() });
         }
         if let Some(batch) = trust.flush(stream) {
             return Some(batch);
@@ -243,7 +243,7 @@ impl TrustSubscription {
         }
     }
 
-    fn flush(&mut self, stream: &StreamKey) -> Option<Batch> {
+    fn flush(&mut self, stream: &StreamKey) -> Option<ResponseBatch> {
         if !std::mem::take(&mut self.due) {
             return None;
         }
@@ -253,13 +253,13 @@ impl TrustSubscription {
         }
         self.held = Some(published.version);
         let resources = vec![published.resource];
-        Some(Batch { type_url: TRUST_BUNDLE_TYPE, resources, removed: Vec::new() })
+        Some(ResponseBatch { type_url: TRUST_BUNDLE_TYPE, resources, removed: Vec::new() })
     }
 }
 
 impl StreamKey {
     /// The services that workloads of the same identity use.
-    fn uses(&self) -> Batch {
+    fn uses(&self) -> ResponseBatch {
         let services = self.state.uses.of(&self.identity);
         let resource = proto::Resource {
             name: self.instance.to_string(),
@@ -267,7 +267,7 @@ impl StreamKey {
             ..Default::default()
         };
         let resources = vec![encode::resource(&resource)];
-        Batch { type_url: USED_SERVICES_TYPE, resources, removed: Vec::new() }
+        ResponseBatch { type_url: USED_SERVICES_TYPE, resources, removed: Vec::new() }
     }
 }
 
@@ -299,8 +299,8 @@ impl Policy {
         }
     }
 
-    fn flush(&mut self, stream: &StreamKey) -> Option<Batch> {
-        let mut batch = Batch { type_url: SERVER_POLICY_TYPE, ..Batch::default() };
+    fn flush(&mut self, stream: &StreamKey) -> Option<ResponseBatch> {
+        let mut batch = ResponseBatch { type_url: SERVER_POLICY_TYPE, ..ResponseBatch::default() };
         batch.removed.extend(std::mem::take(&mut self.gone));
         if std::mem::take(&mut self.due) {
             let StreamKey { state, instance, .. } = stream;
@@ -319,7 +319,7 @@ impl Policy {
                 tracing::warn!(%instance, "its proxy is of an earlier release and does not enforce its \
                     authorization policies: restart it");
             }
-            match policy.map(Value::Policy) {
+            match policy.map(ResourceValue::Policy) {
                 Some(policy) => {
                     let name = policy.name().into();
                     let changed = state.encodings.changed(&name, &policy, self.held.as_deref());

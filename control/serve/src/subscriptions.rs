@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leno_index::Changed;
+use leno_index::ChangedNames;
 use leno_types::InstanceName;
 use leno_types::mesh::Subject;
 use tokio::sync::Notify;
@@ -29,10 +29,10 @@ const OF_EACH: usize = 128;
 
 /// All subscriptions. Locked for hash look-ups alone; nothing is encoded or sent meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Subscriptions(Mutex<Subscribed>);
+pub(crate) struct Subscriptions(Mutex<SubscriptionTable>);
 
 #[derive(Debug, Default)]
-struct Subscribed {
+struct SubscriptionTable {
     subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
     /// How many there are of each namespace's streams.
     by_namespace: HashMap<Arc<str>, usize>,
@@ -191,7 +191,7 @@ impl Subscriptions {
     /// Notifies the streams that asked of changes that were received at `since`; returns how many of
     /// them it woke. Each stream gets all of its changes at once: one that was woken by the first
     /// of them would send a part of an update, and the rest only with its next push.
-    pub(crate) fn publish(&self, changed: &Changed, since: Instant) -> u64 {
+    pub(crate) fn publish(&self, changed: &ChangedNames, since: Instant) -> u64 {
         let mut deliveries = Deliveries::default();
         let all = self.subscribed();
         let services = changed.services.iter().cloned().map(Subject::Service);
@@ -208,12 +208,12 @@ impl Subscriptions {
     }
 
     /// No change is left half done while the lock is held.
-    fn subscribed(&self) -> MutexGuard<'_, Subscribed> {
+    fn subscribed(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Subscribed {
+impl SubscriptionTable {
     /// Whether a namespace may have another one: it has less than are free.
     fn has_room(&self, namespace: &str) -> bool {
         let held = self.by_namespace.get(namespace).copied().unwrap_or_default();
@@ -263,8 +263,8 @@ mod tests {
 
     use super::*;
 
-    fn changed(service: &str) -> Changed {
-        Changed { services: [service.parse().unwrap()].into(), ..Changed::default() }
+    fn changed(service: &str) -> ChangedNames {
+        ChangedNames { services: [service.parse().unwrap()].into(), ..ChangedNames::default() }
     }
 
     fn subject(service: &str) -> Subject {
@@ -330,12 +330,12 @@ mod tests {
         const UPDATES: usize = 50;
         let names = (0..SERVICES).map(|number| format!("shop/s{number}"));
         let subjects: HashSet<Subject> = names.map(|name| subject(&name)).collect();
-        let update = Changed {
+        let update = ChangedNames {
             services: (0..SERVICES)
                 .map(|number| format!("shop/s{number}").parse().unwrap())
                 .collect(),
             policies: ["shop/web-0".parse().unwrap()].into(),
-            ..Changed::default()
+            ..ChangedNames::default()
         };
         let (subscriptions, mailbox) = (Subscriptions::default(), Arc::<Mailbox>::default());
         subscriptions.add(&mailbox, ("shop", 0), subjects.iter());

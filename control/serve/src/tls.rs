@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use leno_identity::{Authority, IssueError, Trust};
+use leno_identity::{Authority, AuthorityTrust, IssueError};
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
@@ -38,17 +38,17 @@ pub enum TlsError {
 }
 
 /// A certificate of the control plane's own, always one that holds.
-pub struct Credentials {
+pub struct ServerCredentials {
     authority: Arc<Authority>,
     /// The changes of the authority since the first certificate was made.
-    changes: watch::Receiver<Arc<Trust>>,
+    changes: watch::Receiver<Arc<AuthorityTrust>>,
     lifetime: Duration,
     /// The names of DNS that it is for; without any it is the control plane's identity.
     names: Vec<String>,
     current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
 }
 
-impl Credentials {
+impl ServerCredentials {
     /// The control plane's identity.
     ///
     /// # Errors
@@ -134,13 +134,13 @@ impl Credentials {
     }
 }
 
-impl ResolvesServerCert for Credentials {
+impl ResolvesServerCert for ServerCredentials {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0))
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for ServerCredentials {
     /// Leaves the key out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("lifetime", &self.lifetime).finish_non_exhaustive()

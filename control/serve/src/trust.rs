@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leno_identity::{Authority, Trust};
+use leno_identity::{Authority, AuthorityTrust};
 use leno_types::InstanceName;
 use leno_wire::trust::{TrustBundle, bundle_hash};
 use leno_wire::{Bytes, encode, proto};
 use tokio::time::Instant;
 
 use crate::encodings::version_of;
-use crate::state::State;
+use crate::state::PlaneState;
 
 /// How long a proxy counts whose stream has ended before it used what it should. A proxy that lost its stream is back
 /// within a third of this.
@@ -74,12 +74,12 @@ struct Records {
 /// The record of one stream, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct TrustRecord {
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     number: u64,
 }
 
 impl PublishedTrust {
-    fn new(domain: &str, trust: &Trust) -> Self {
+    fn new(domain: &str, trust: &AuthorityTrust) -> Self {
         let roots: Vec<Bytes> = trust.bundle_der().into_iter().map(Bytes::from).collect();
         let bundle = bundle_hash(&roots);
         let issuer = trust.issuer().to_owned();
@@ -101,7 +101,7 @@ impl PublishedTrust {
     }
 }
 
-impl State {
+impl PlaneState {
     /// Sends proxies the bundle of an authority whenever it changes. Never ends while the authority lives.
     pub(crate) async fn follow_trust(&self, authority: &Authority) {
         let mut changes = authority.changes();

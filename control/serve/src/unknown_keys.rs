@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use leno_types::InstanceName;
 use tokio::sync::Notify;
 
-use crate::state::State;
+use crate::state::PlaneState;
 
 /// Most issuers that wait. Proxies repeat what finds no place.
 const MAX_ISSUERS: usize = 256;
@@ -32,7 +32,7 @@ impl UnknownKeys {
     }
 }
 
-impl State {
+impl PlaneState {
     /// Takes a proxy's report. An issuer counts if a policy of that workload names it: a proxy has no keys fetched for
     /// policies of other workloads.
     pub(crate) fn report_unknown_keys(&self, instance: &InstanceName, issuers: Vec<String>) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leno_identity::{Authority, CertificateWithKey};
-use leno_spiffe::server::{self, Answers, MAX_CALLS, OUTSTANDING, Source, WINDOW};
+use leno_spiffe::server::{self, AnswerSource, AnswerStream, MAX_CALLS, OUTSTANDING, WINDOW};
 use leno_types::{Identity, InstanceName};
 use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApiServer;
 use leno_wire::spiffe::{X509BundlesResponse, X509svid, X509svidResponse};
@@ -30,11 +30,11 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Status};
 
-use crate::server::{ServeError, Settings};
-use crate::state::State;
+use crate::server::{ServeError, ServerSettings};
+use crate::state::PlaneState;
 
 pub use attest::CgroupAttestor;
-use connections::Caller;
+use connections::CallingInstance;
 
 /// When certificates are replaced, in hundredths of their life.
 const RENEW_AT: u32 = 70;
@@ -53,7 +53,7 @@ pub struct WorkloadApi {
 struct WorkloadIssuer {
     authority: Arc<Authority>,
     lifetime: Duration,
-    state: Arc<State>,
+    state: Arc<PlaneState>,
 }
 
 impl WorkloadApi {
@@ -64,7 +64,7 @@ impl WorkloadApi {
     pub fn bind(
         path: &Path,
         attestor: CgroupAttestor,
-        (settings, state): (&Settings, &Arc<State>),
+        (settings, state): (&ServerSettings, &Arc<PlaneState>),
     ) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -105,8 +105,8 @@ impl WorkloadApi {
     }
 }
 
-impl Source for WorkloadIssuer {
-    fn svids(&self, of: &Extensions) -> Result<Answers<X509svidResponse>, Status> {
+impl AnswerSource for WorkloadIssuer {
+    fn svids(&self, of: &Extensions) -> Result<AnswerStream<X509svidResponse>, Status> {
         let instance = caller(of)?;
         let (responses, answers) = mpsc::channel(OUTSTANDING);
         let issue = |issuer: Self, identity| async move { issuer.svid(identity).await };
@@ -114,7 +114,7 @@ impl Source for WorkloadIssuer {
         Ok(ReceiverStream::new(answers))
     }
 
-    fn bundles(&self, of: &Extensions) -> Result<Answers<X509BundlesResponse>, Status> {
+    fn bundles(&self, of: &Extensions) -> Result<AnswerStream<X509BundlesResponse>, Status> {
         let instance = caller(of)?;
         let (responses, answers) = mpsc::channel(OUTSTANDING);
         let bundles = |issuer: Self, _| async move { Ok((issuer.own_bundle(), None)) };
@@ -125,8 +125,9 @@ impl Source for WorkloadIssuer {
 
 /// The instance that a call is of.
 fn caller(of: &Extensions) -> Result<InstanceName, Status> {
-    let caller =
-        of.get::<Caller>().ok_or_else(|| Status::internal("the connection is not known"))?;
+    let caller = of
+        .get::<CallingInstance>()
+        .ok_or_else(|| Status::internal("the connection is not known"))?;
     caller.0.clone().ok_or_else(|| {
         Status::permission_denied(
             "no identity is issued: this process is of no workload of the mesh",

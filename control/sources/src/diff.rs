@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_resources::{Object, ObjectKey};
 
 /// The changes that turn `old` into `new`: first deletions, then new and modified objects, each
 /// ordered by key. No two objects of one state have the same key.
 #[must_use]
-pub fn diff(old: &[Object], new: &[Object]) -> Vec<Change> {
+pub fn diff(old: &[Object], new: &[Object]) -> Vec<ObjectChange> {
     let (old, new) = (by_key(old), by_key(new));
-    let gone = old.keys().filter(|key| !new.contains_key(key)).cloned().map(Change::Delete);
+    let gone = old.keys().filter(|key| !new.contains_key(key)).cloned().map(ObjectChange::Delete);
     let differs = |(key, object): &(&ObjectKey, &&Object)| old.get(key) != Some(object);
-    let put = new.iter().filter(differs).map(|(_, object)| Change::Upsert((*object).clone()));
+    let put = new.iter().filter(differs).map(|(_, object)| ObjectChange::Upsert((*object).clone()));
     gone.chain(put).collect()
 }
 
@@ -48,9 +48,9 @@ mod tests {
         assert_eq!(
             changes,
             [
-                Change::Delete(old[0].key()),
-                Change::Upsert(new[1].clone()),
-                Change::Upsert(new[0].clone()),
+                ObjectChange::Delete(old[0].key()),
+                ObjectChange::Upsert(new[1].clone()),
+                ObjectChange::Upsert(new[0].clone()),
             ]
         );
         assert_eq!(diff(&new, &new), []);
@@ -62,7 +62,7 @@ mod tests {
         let service = "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, \
                        spec: {ports: [{port: 80}]}}";
         let (old, new) = (objects(account), objects(service));
-        let expected = [Change::Delete(old[0].key()), Change::Upsert(new[0].clone())];
+        let expected = [ObjectChange::Delete(old[0].key()), ObjectChange::Upsert(new[0].clone())];
         assert_eq!(diff(&old, &new), expected);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_resources::{Documents, Ignored, Located, Object, Problem, load};
+use leno_resources::{Documents, IgnoredDocument, Located, Object, Problem, load};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout_at};
 
@@ -13,7 +13,7 @@ mod watch;
 
 pub use watch::OpenError;
 
-use crate::Update;
+use crate::SourceUpdate;
 use accepted::AcceptedState;
 use watch::Watch;
 
@@ -26,7 +26,7 @@ const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
 /// later update.
 pub const UPDATES: usize = 4;
 
-/// Watches files and directories; every edit becomes one [`Update`].
+/// Watches files and directories; every edit becomes one [`SourceUpdate`].
 ///
 /// To prevent a half-written file from being read, write it under another name and rename it into
 /// place. A file that stays half-written for longer than [`DEBOUNCE`] is read in that state.
@@ -37,7 +37,7 @@ pub struct FilesSource {
     /// Notified by the watch; holds at most one notification.
     changed: Arc<Notify>,
     accepted: AcceptedState,
-    ignored: Vec<Located<Ignored>>,
+    ignored: Vec<Located<IgnoredDocument>>,
 }
 
 /// Reads the objects of files and directories, and of standard input (`-`), once.
@@ -66,7 +66,7 @@ impl FilesSource {
 
     /// Reads all files, and again after every edit. The first update is always sent. Ends when the
     /// receiver is dropped.
-    pub async fn run(mut self, updates: mpsc::Sender<Update>) {
+    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         loop {
             let read = move || {
                 // A replaced directory is a new inode: watch it before reading it, to miss no
@@ -92,7 +92,7 @@ impl FilesSource {
         }
     }
 
-    fn read(&mut self) -> Option<Update> {
+    fn read(&mut self) -> Option<SourceUpdate> {
         let loaded = load(&self.paths).map(|Documents { objects, ignored, .. }| {
             if self.ignored != ignored {
                 warn(&ignored);
@@ -116,8 +116,8 @@ async fn settled(changed: &Notify) {
     }
 }
 
-fn warn(ignored: &[Located<Ignored>]) {
-    for Located { value: Ignored { api_version, kind }, file, place } in ignored {
+fn warn(ignored: &[Located<IgnoredDocument>]) {
+    for Located { value: IgnoredDocument { api_version, kind }, file, place } in ignored {
         tracing::warn!("{file}:{place}: {api_version} {kind} is none of Leno's: ignored");
     }
 }

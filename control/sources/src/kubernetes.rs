@@ -22,14 +22,14 @@ mod read;
 mod reduced;
 mod watch;
 
-use crate::Update;
-pub use followed::{Followed, UnfollowedKind};
+use crate::SourceUpdate;
+pub use followed::{UnfollowedKind, WatchStates};
 pub use pod::{PROXY_CONTAINER, has_proxy, is_meshed, is_ready, owner};
-pub use read::{ReadError, SourceObjects, Unread, read};
+pub use read::{ReadError, SourceObjects, UnreadObject, read};
 
 use collector::Collector;
-use reduced::Reduced;
-use watch::{Event, KindEvents};
+use reduced::ReducedObject;
+use watch::{KindEvent, KindEvents};
 
 /// Events between the watches and the collector; while the queue is full, further ones wait in the
 /// API server.
@@ -52,32 +52,32 @@ const WAITING: Duration = Duration::from_secs(10);
 /// cluster can have such a name.
 pub struct KubernetesSource {
     client: Client,
-    followed: Arc<Followed>,
+    followed: Arc<WatchStates>,
 }
 
 /// The watched kinds, one watch each. Other tables are in the order of this list.
-pub(crate) const WATCHED: [Watched; 16] = [
-    Watched::Core(Kind::Namespace),
-    Watched::Core(Kind::Service),
-    Watched::Core(Kind::EndpointSlice),
-    Watched::Pods,
-    Watched::Custom(Kind::HttpRoute),
-    Watched::Custom(Kind::GrpcRoute),
-    Watched::Custom(Kind::TlsRoute),
-    Watched::Custom(Kind::TcpRoute),
-    Watched::Custom(Kind::ReferenceGrant),
-    Watched::Custom(Kind::BackendTlsPolicy),
-    Watched::Core(Kind::ConfigMap),
-    Watched::Custom(Kind::TrafficPolicy),
-    Watched::Custom(Kind::RateLimitPolicy),
-    Watched::Custom(Kind::AuthorizationPolicy),
-    Watched::Custom(Kind::PodExemption),
-    Watched::Custom(Kind::Workload),
+pub(crate) const WATCHED: [WatchedKind; 16] = [
+    WatchedKind::Core(Kind::Namespace),
+    WatchedKind::Core(Kind::Service),
+    WatchedKind::Core(Kind::EndpointSlice),
+    WatchedKind::Pods,
+    WatchedKind::Custom(Kind::HttpRoute),
+    WatchedKind::Custom(Kind::GrpcRoute),
+    WatchedKind::Custom(Kind::TlsRoute),
+    WatchedKind::Custom(Kind::TcpRoute),
+    WatchedKind::Custom(Kind::ReferenceGrant),
+    WatchedKind::Custom(Kind::BackendTlsPolicy),
+    WatchedKind::Core(Kind::ConfigMap),
+    WatchedKind::Custom(Kind::TrafficPolicy),
+    WatchedKind::Custom(Kind::RateLimitPolicy),
+    WatchedKind::Custom(Kind::AuthorizationPolicy),
+    WatchedKind::Custom(Kind::PodExemption),
+    WatchedKind::Custom(Kind::Workload),
 ];
 
 /// A watched kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub(crate) enum WatchedKind {
     /// A kind that every cluster has.
     Core(Kind),
     /// Pods, which become workloads.
@@ -86,7 +86,7 @@ pub(crate) enum Watched {
     Custom(Kind),
 }
 
-impl Watched {
+impl WatchedKind {
     /// The kind's name in Kubernetes.
     fn as_str(self) -> &'static str {
         match self {
@@ -111,20 +111,20 @@ impl KubernetesSource {
 
     /// The state of the watches; also valid while the source runs.
     #[must_use]
-    pub fn followed(&self) -> Arc<Followed> {
+    pub fn followed(&self) -> Arc<WatchStates> {
         Arc::clone(&self.followed)
     }
 
     /// Sends all objects once all kinds were listed, those of which there are many early, and then
     /// every change. A list or watch that fails is retried without end, and the last good state
     /// stays valid meanwhile. Ends when the receiver is dropped.
-    pub async fn run(self, updates: mpsc::Sender<Update>) {
+    pub async fn run(self, updates: mpsc::Sender<SourceUpdate>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
             let events = sender.clone();
             let reporter = KindEvents { nth, events, followed: Arc::clone(&self.followed) };
             let client = self.client.clone();
-            tokio::spawn(async move { watched.each(client, &Scope::All, reporter).await });
+            tokio::spawn(async move { watched.each(client, &ObjectScope::All, reporter).await });
         }
         drop(sender);
         let mut collector = Collector::default();
@@ -134,7 +134,7 @@ impl KubernetesSource {
                 next_word += WAITING;
                 let missing = collector.missing();
                 if !missing.is_empty() {
-                    let missing: Vec<_> = missing.into_iter().map(Watched::as_str).collect();
+                    let missing: Vec<_> = missing.into_iter().map(WatchedKind::as_str).collect();
                     tracing::warn!(?missing, "the cluster's objects were not all read yet");
                 }
                 continue;
@@ -144,19 +144,19 @@ impl KubernetesSource {
             collector.take(nth, event);
             collect_until_quiet(&mut collector, &mut events, begin).await;
             let early = collector.early();
-            if !early.is_empty() && updates.send(Update::Early(early)).await.is_err() {
+            if !early.is_empty() && updates.send(SourceUpdate::Early(early)).await.is_err() {
                 return;
             }
             // A route may have changed before it became invalid: send the change first.
             if let Some(changes) = collector.changes() {
                 (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
-                if updates.send(Update::Changes(changes)).await.is_err() {
+                if updates.send(SourceUpdate::Changes(changes)).await.is_err() {
                     return;
                 }
                 self.followed.told(begin.elapsed());
             }
             let misread = collector.misread();
-            if !misread.is_empty() && updates.send(Update::Misread(misread)).await.is_err() {
+            if !misread.is_empty() && updates.send(SourceUpdate::Misread(misread)).await.is_err() {
                 return;
             }
         }
@@ -165,7 +165,7 @@ impl KubernetesSource {
 
 /// Selects objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum ObjectScope {
     /// Those of all namespaces.
     All,
     /// Those of one namespace.
@@ -182,18 +182,18 @@ pub(crate) trait KindOperation: Sized {
     fn run<K>(
         self,
         versions: Vec<Api<K>>,
-        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+        make: impl Fn(K) -> Result<Object, SkippedObject> + Send + Sync,
     ) -> impl Future<Output = Self::Output> + Send
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
 }
 
-impl Watched {
+impl WatchedKind {
     /// Runs an operation on all objects of this kind.
     async fn each<V: KindOperation>(
         self,
         client: Client,
-        scope: &Scope,
+        scope: &ObjectScope,
         operation: V,
     ) -> V::Output {
         match self {
@@ -203,19 +203,19 @@ impl Watched {
                 operation.run(vec![Api::<Namespace>::all(client)], make).await
             }
             Self::Core(Kind::Service) => {
-                let make = |Reduced(given)| Ok(Object::Service(Box::new(given)));
-                operation.run(vec![api::<Reduced<Service>>(client, scope)], make).await
+                let make = |ReducedObject(given)| Ok(Object::Service(Box::new(given)));
+                operation.run(vec![api::<ReducedObject<Service>>(client, scope)], make).await
             }
             Self::Core(Kind::EndpointSlice) => {
-                let make = |Reduced(given)| Ok(Object::EndpointSlice(Box::new(given)));
-                operation.run(vec![api::<Reduced<EndpointSlice>>(client, scope)], make).await
+                let make = |ReducedObject(given)| Ok(Object::EndpointSlice(Box::new(given)));
+                operation.run(vec![api::<ReducedObject<EndpointSlice>>(client, scope)], make).await
             }
             Self::Core(Kind::ConfigMap) => {
                 operation.run(vec![api::<ConfigMap>(client, scope)], config_map).await
             }
             Self::Pods => {
-                let make = |Reduced(pod)| pod::workload(&pod);
-                operation.run(vec![api::<Reduced<Pod>>(client, scope)], make).await
+                let make = |ReducedObject(pod)| pod::workload(&pod);
+                operation.run(vec![api::<ReducedObject<Pod>>(client, scope)], make).await
             }
             Self::Core(kind) | Self::Custom(kind) => {
                 let make = move |given| custom::object(kind, given);
@@ -226,32 +226,32 @@ impl Watched {
 }
 
 /// The API client for objects of a kind.
-fn api<K>(client: Client, scope: &Scope) -> Api<K>
+fn api<K>(client: Client, scope: &ObjectScope) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
     match scope {
-        Scope::All => Api::all(client),
-        Scope::Namespace(name) => Api::namespaced(client, name),
+        ObjectScope::All => Api::all(client),
+        ObjectScope::Namespace(name) => Api::namespaced(client, name),
     }
 }
 
 /// Keeps nothing of a `ConfigMap` but certificate authorities and keys of tokens; one without them counts as absent.
-fn config_map(mut object: ConfigMap) -> Result<Object, NoObject> {
+fn config_map(mut object: ConfigMap) -> Result<Object, SkippedObject> {
     only_used(&mut object);
     let object = Object::ConfigMap(Box::new(object));
     match &object {
         Object::ConfigMap(texts) if texts.data.as_ref().is_some_and(|texts| !texts.is_empty()) => {
             Ok(object)
         }
-        _ => Err(NoObject::Absent(object.key())),
+        _ => Err(SkippedObject::Absent(object.key())),
     }
 }
 
 /// Takes events until none arrives for a while.
 async fn collect_until_quiet(
     collector: &mut Collector,
-    events: &mut mpsc::Receiver<(usize, Event)>,
+    events: &mut mpsc::Receiver<(usize, KindEvent)>,
     begin: Instant,
 ) {
     let latest = begin + MAX_WAIT;
@@ -264,7 +264,7 @@ async fn collect_until_quiet(
 
 /// Why an object of the cluster makes no object of the mesh.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum NoObject {
+pub(crate) enum SkippedObject {
     /// The mesh does not use it, for example a pod that has ended.
     Absent(ObjectKey),
     /// It is invalid; its last good state stays in effect.

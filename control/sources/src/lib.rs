@@ -1,6 +1,6 @@
 //! Where the control plane's objects come from: files, or a Kubernetes API server.
 //!
-//! A source sends its receiver [`Update`]s over a bounded channel: the changes since the last good
+//! A source sends its receiver [`SourceUpdate`]s over a bounded channel: the changes since the last good
 //! state, or why the newest state was refused, in which case the last good state stays in effect.
 //! [`FilesSource`] watches YAML files and directories; [`read_once`] reads them once.
 //! [`KubernetesSource`] watches a cluster; [`read`] reads it once.
@@ -12,7 +12,7 @@
 //! watches of all kinds -> used fields -> collect until no event arrives --> Update -> index
 //! ```
 //!
-//! Read first: [`Update`], [`FilesSource`], [`KubernetesSource`].
+//! Read first: [`SourceUpdate`], [`FilesSource`], [`KubernetesSource`].
 
 mod diff;
 mod files;
@@ -21,32 +21,32 @@ mod kubernetes;
 pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{
-    Followed, KubernetesSource, PROXY_CONTAINER, ReadError, SourceObjects, UnfollowedKind, Unread,
-    has_proxy, is_meshed, is_ready, owner, read,
+    KubernetesSource, PROXY_CONTAINER, ReadError, SourceObjects, UnfollowedKind, UnreadObject,
+    WatchStates, has_proxy, is_meshed, is_ready, owner, read,
 };
 
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_resources::{Object, Problem};
 
 /// A message from a source.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Update {
+pub enum SourceUpdate {
     /// Objects of a first list that is not complete yet, before the first [`Changes`](Self::Changes). Nothing is
     /// served before those; until then the receiver keeps what it needs of the objects, so that a source need not
     /// keep all of a cluster's.
-    Early(Vec<Change>),
+    Early(Vec<ObjectChange>),
     /// What differs from the last good state, to be applied as one. Empty if the first state has no
     /// objects, and if a refused state was reverted to the good one.
-    Changes(Vec<Change>),
+    Changes(Vec<ObjectChange>),
     /// The newest state as a whole is refused; the last good one stays in effect.
     Refused(Vec<Problem>),
     /// Invalid routes and policies of a cluster, each judged separately; their last good states stay in effect.
-    Misread(Vec<Misread>),
+    Misread(Vec<MisreadObject>),
 }
 
 /// An invalid route or policy.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Misread {
+pub struct MisreadObject {
     /// The object, reduced to what it attaches to and its status.
     pub object: Object,
     /// Why it is invalid.

@@ -16,13 +16,13 @@ pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";
 /// What is wrong, in one word for programs and in a sentence for people. The words are the Gateway
 /// API's own (`RouteConditionReason`) wherever it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct ConditionProblem {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
 /// What is found of a condition: it holds, perhaps with something to add, or it does not.
-pub(crate) type ConditionResult = Result<String, Wrong>;
+pub(crate) type ConditionResult = Result<String, ConditionProblem>;
 
 /// A condition that begins to hold now, unless its predecessor said the same already.
 pub(crate) fn condition(
@@ -34,7 +34,7 @@ pub(crate) fn condition(
     let (status, reason, message) = match found {
         // A condition that holds has its own name as its reason.
         Ok(message) => ("True", kind, message),
-        Err(Wrong { reason, message }) => ("False", reason, message),
+        Err(ConditionProblem { reason, message }) => ("False", reason, message),
     };
     let since = before.filter(|before| before.status == status);
     Condition {

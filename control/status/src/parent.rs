@@ -5,7 +5,7 @@ use leno_resources::gateway::ParentRef;
 use leno_types::mesh::{Resolution, Service, ServicePort, Subject};
 use leno_types::routes::RouteKind;
 
-use crate::conditions::{UNSUPPORTED, Wrong};
+use crate::conditions::{ConditionProblem, UNSUPPORTED};
 use crate::route::Route;
 
 /// Nothing that is named is there.
@@ -14,7 +14,11 @@ const NO_PARENT: &str = "NoMatchingParent";
 const CONFLICTED: &str = "Conflicted";
 
 /// Whether the route holds for anything of the parent.
-pub(crate) fn accepted(index: &Index, route: &Route<'_>, parent: &ParentRef) -> Result<(), Wrong> {
+pub(crate) fn accepted(
+    index: &Index,
+    route: &Route<'_>,
+    parent: &ParentRef,
+) -> Result<(), ConditionProblem> {
     let namespace = parent.namespace.as_deref().unwrap_or(route.namespace);
     let name = format!("{namespace}/{}", parent.name);
     let service = route.parent(parent).and_then(|name| {
@@ -25,18 +29,18 @@ pub(crate) fn accepted(index: &Index, route: &Route<'_>, parent: &ParentRef) -> 
     });
     let Some(service) = service else {
         let message = format!("there is no Service {name} that requests can be sent to");
-        return Err(Wrong { reason: NO_PARENT, message });
+        return Err(ConditionProblem { reason: NO_PARENT, message });
     };
     let named: Vec<&ServicePort> =
         service.ports.iter().filter(|port| names(parent, port)).collect();
     if named.is_empty() {
         let message = format!("{name} has no such port: it has {}", ports(&service));
-        return Err(Wrong { reason: NO_PARENT, message });
+        return Err(ConditionProblem { reason: NO_PARENT, message });
     }
     if service.vips.is_empty() {
         let message =
             format!("{name} has no address of its own: its instances are called one by one");
-        return Err(Wrong { reason: UNSUPPORTED, message });
+        return Err(ConditionProblem { reason: UNSUPPORTED, message });
     }
     let displaced = |port: &&ServicePort| {
         service.routes.iter().any(|other| {
@@ -46,7 +50,7 @@ pub(crate) fn accepted(index: &Index, route: &Route<'_>, parent: &ParentRef) -> 
     };
     if route.kind == RouteKind::Http && named.iter().all(displaced) {
         let message = format!("a GRPCRoute holds what this route attaches to of {name}");
-        return Err(Wrong { reason: CONFLICTED, message });
+        return Err(ConditionProblem { reason: CONFLICTED, message });
     }
     Ok(())
 }

@@ -7,14 +7,16 @@
 use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use leno_index::{Index, Proxies, TargetState};
+use leno_index::{Index, ProxyCoverage, TargetState};
 use leno_resources::gateway::{BackendTlsPolicy, ParentRef, PolicyAncestorStatus, PolicyStatus};
 use leno_resources::{AuthorizationPolicy, Object, PolicyTarget};
 use leno_types::ServiceName;
-use leno_types::mesh::{External, Roots};
-use leno_types::traffic::{Source, Traffic};
+use leno_types::mesh::{ExternalEndpoints, Roots};
+use leno_types::traffic::{PolicySource, Traffic};
 
-use crate::conditions::{ACCEPTED, ConditionResult, PROGRAMMED, RESOLVED, Wrong, condition};
+use crate::conditions::{
+    ACCEPTED, ConditionProblem, ConditionResult, PROGRAMMED, RESOLVED, condition,
+};
 use crate::status::{CONTROLLER, MESSAGE};
 
 pub use older::OlderProxies;
@@ -238,7 +240,11 @@ fn found(
     }
 }
 
-fn exists(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Result<(), Wrong> {
+fn exists(
+    index: &Index,
+    policy: &Policy<'_>,
+    target: &PolicyTarget,
+) -> Result<(), ConditionProblem> {
     let PolicyTarget { kind, name, section_name, .. } = target;
     let whole = format!("{kind} {}/{name}", policy.namespace);
     let message = match index.target(policy.namespace, target) {
@@ -252,25 +258,26 @@ fn exists(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Result<(
             format!("{whole} has no {part} {}", section_name.as_deref().unwrap_or_default())
         }
     };
-    Err(Wrong { reason: NOT_FOUND, message })
+    Err(ConditionProblem { reason: NOT_FOUND, message })
 }
 
 /// Whether other traffic policies of the same target leave anything of this one. Of each part the older policy
 /// holds, then the first by name.
 fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
-    let is_own = |traffic: &Source| *traffic.name == *policy.name;
+    let is_own = |traffic: &PolicySource| *traffic.name == *policy.name;
     let Some(own) = all.iter().position(|traffic| is_own(&traffic.source)) else {
         return Ok(String::new());
     };
     let own_parts = parts(all[own]);
-    let mut lost: Vec<(&str, &Source)> = Vec::new();
+    let mut lost: Vec<(&str, &PolicySource)> = Vec::new();
     for part in &own_parts {
         if let Some(holder) = all[..own].iter().find(|one| parts(one).contains(part)) {
             lost.push((part, &holder.source));
         }
     }
-    let said = |(part, by): &(&str, &Source)| format!("{part}: TrafficPolicy {} holds", by.name);
+    let said =
+        |(part, by): &(&str, &PolicySource)| format!("{part}: TrafficPolicy {} holds", by.name);
     let message = lost.iter().map(said).collect::<Vec<_>>().join("; ");
     if !lost.is_empty() && lost.len() == own_parts.len() {
         let message = format!("older policies of the same target hold in all parts: {message}");
@@ -314,12 +321,12 @@ fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionR
 /// Whether a proxy limits the requests of a target.
 fn limited(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     match index.proxies_at(policy.namespace, target) {
-        Proxies::All => Ok(String::new()),
-        Proxies::Some => {
+        ProxyCoverage::All => Ok(String::new()),
+        ProxyCoverage::Some => {
             Ok("some instances have no proxy: what they take is not limited".to_owned())
         }
-        Proxies::None => wrong(NO_PROXY, "no instance has a proxy: nothing is limited"),
-        Proxies::NoInstance => wrong(NO_PROXY, "there is no ready instance"),
+        ProxyCoverage::None => wrong(NO_PROXY, "no instance has a proxy: nothing is limited"),
+        ProxyCoverage::NoInstance => wrong(NO_PROXY, "there is no ready instance"),
     }
 }
 
@@ -342,8 +349,9 @@ fn tls(
     let name = ServiceName::new(policy.namespace, &target.name).ok();
     let service = name.and_then(|name| index.service(&name));
     let source = format!("BackendTLSPolicy {}/{}", policy.namespace, policy.name);
-    let is_own =
-        |external: &&External| external.tls.as_ref().is_some_and(|tls| *tls.source == *source);
+    let is_own = |external: &&ExternalEndpoints| {
+        external.tls.as_ref().is_some_and(|tls| *tls.source == *source)
+    };
     let ports = service.iter().flat_map(|service| &service.ports);
     let mut own =
         ports.filter(|port| port.external.as_deref().is_some_and(|one| is_own(&one))).peekable();
@@ -387,5 +395,5 @@ fn not_accepted() -> ConditionResult {
 }
 
 fn wrong(reason: &'static str, message: impl Into<String>) -> ConditionResult {
-    Err(Wrong { reason, message: message.into() })
+    Err(ConditionProblem { reason, message: message.into() })
 }

@@ -5,7 +5,7 @@ use leno_resources::gateway::{BackendObject, ParentRef};
 use leno_types::ServiceName;
 use leno_types::routes::InvalidTarget;
 
-use crate::conditions::Wrong;
+use crate::conditions::ConditionProblem;
 use crate::route::Route;
 
 /// References named in one message; who has so many broken ones begins with these.
@@ -13,7 +13,11 @@ const NAMED: usize = 8;
 
 /// Whether all references lead to a port of a service, as seen from one parent. The word for programs
 /// is that of the first that does not.
-pub(crate) fn resolved(index: &Index, route: &Route<'_>, parent: &ParentRef) -> Result<(), Wrong> {
+pub(crate) fn resolved(
+    index: &Index,
+    route: &Route<'_>,
+    parent: &ParentRef,
+) -> Result<(), ConditionProblem> {
     // No service has an empty name: then a reference is near in the route's own namespace alone.
     let parent = route
         .parent(parent)
@@ -31,7 +35,7 @@ pub(crate) fn resolved(index: &Index, route: &Route<'_>, parent: &ParentRef) -> 
         InvalidTarget::NotFound | InvalidTarget::NoSuchPort => "BackendNotFound",
     };
     let message = wrong.into_iter().map(|(_, said)| said).collect::<Vec<_>>().join("; ");
-    Err(Wrong { reason, message })
+    Err(ConditionProblem { reason, message })
 }
 
 fn reference(

@@ -5,7 +5,9 @@ use leno_index::Index;
 use leno_resources::Object;
 use leno_resources::gateway::{ParentRef, RouteParentStatus, RouteStatus};
 
-use crate::conditions::{ACCEPTED, ConditionResult, RESOLVED, UNSUPPORTED, Wrong, condition};
+use crate::conditions::{
+    ACCEPTED, ConditionProblem, ConditionResult, RESOLVED, UNSUPPORTED, condition,
+};
 use crate::parent::accepted;
 use crate::references::resolved;
 use crate::route::Route;
@@ -28,7 +30,10 @@ pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus>
     let route = Route::new(object)?;
     merged(&route, |parent, before| {
         let message = format!("not understood: {reason}; what the route said before holds");
-        let wrong = Wrong { reason: UNSUPPORTED, message: message.chars().take(MESSAGE).collect() };
+        let wrong = ConditionProblem {
+            reason: UNSUPPORTED,
+            message: message.chars().take(MESSAGE).collect(),
+        };
         judged(&route, parent, vec![(ACCEPTED, Err(wrong))], (before, now))
     })
 }

@@ -16,7 +16,7 @@
 //!
 //! Times are milliseconds since 1970, spans milliseconds. A name is `namespace/name`.
 
-use leno_observe::stat::Latency;
+use leno_observe::stat::LatencyQuantiles;
 use serde::{Deserialize, Serialize};
 
 use crate::fair::keep_fairly;
@@ -41,12 +41,12 @@ pub struct Overview {
     pub lost: u64,
     /// The state of the mesh at the last observation.
     #[serde(flatten)]
-    pub state: State,
+    pub state: MeshState,
 }
 
 /// What is known of the mesh beside the counts of its proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct MeshState {
     /// Whether the control plane runs.
     pub control_plane: ControlPlane,
     /// Instances whose proxy has lost the control plane.
@@ -70,10 +70,10 @@ pub struct State {
     pub refused_edit: Option<String>,
 }
 
-/// Most entries of a list of the [`State`]. A mesh in which more instances take no traffic is broken as a whole.
+/// Most entries of a list of the [`MeshState`]. A mesh in which more instances take no traffic is broken as a whole.
 pub(crate) const MAX_STATE: usize = 4_096;
 
-impl State {
+impl MeshState {
     /// Drops what is beyond the bound of each list, of the namespace that has the most, and returns how many entries that was.
     pub(crate) fn bound(&mut self) -> usize {
         let mut dropped = 0;
@@ -298,7 +298,7 @@ pub struct Signals {
     /// Requests by the class of their status, 1xx first.
     pub statuses: [u64; 5],
     /// Time from a request's head to the end of its response.
-    pub latency_ms: Latency,
+    pub latency_ms: LatencyQuantiles,
     /// Opaque connections opened.
     pub tcp_opened: u64,
     /// Opaque connections open at the end.
@@ -332,7 +332,7 @@ pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
     /// What is broken.
-    pub about: About,
+    pub about: ProblemSubject,
     /// In one sentence.
     pub title: String,
     /// What shows it, a line each.
@@ -362,7 +362,7 @@ pub enum Severity {
 /// What a [`Problem`] is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum About {
+pub enum ProblemSubject {
     /// The control plane.
     ControlPlane,
     /// The documents.

@@ -17,9 +17,9 @@ pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str) {
 
 /// Reads what was appended. Everything is `None` where the bytes are not of that form.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -70,14 +70,14 @@ mod tests {
             put(&mut bytes, number);
         }
         put_text(&mut bytes, "shop");
-        let mut reader = Reader::new(&bytes);
+        let mut reader = ByteReader::new(&bytes);
         for number in [0, 127, 128, 16_384, u64::MAX] {
             assert_eq!(reader.number(), Some(number));
         }
         assert_eq!(reader.text(), Some("shop"));
         assert!(reader.is_empty());
         assert_eq!(reader.number(), None);
-        assert_eq!(Reader::new(&[0xff; 11]).number(), None, "longer than 64 bits");
-        assert_eq!(Reader::new(&[5, b'a']).text(), None);
+        assert_eq!(ByteReader::new(&[0xff; 11]).number(), None, "longer than 64 bits");
+        assert_eq!(ByteReader::new(&[5, b'a']).text(), None);
     }
 }

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use flate2::Crc;
 
-use crate::bytes::{Reader, put};
+use crate::bytes::{ByteReader, put};
 use crate::frame::Frame;
 use crate::history::{History, MAX_BYTES, Mark};
-use crate::series::Fresh;
+use crate::series::NewName;
 
 const MAGIC: &[u8] = b"leno history 1\n";
 const SUBJECT: u8 = b's';
@@ -34,13 +34,13 @@ const MIN_SLACK: u64 = 1024 * 1024;
 
 /// Where a history is kept.
 #[derive(Debug)]
-pub struct Store {
+pub struct HistoryStore {
     path: PathBuf,
     file: Option<File>,
     length: u64,
 }
 
-impl Store {
+impl HistoryStore {
     /// The store at `path`, and the history that is in it; an empty one where there is none, or where the
     /// file is none of this version.
     ///
@@ -119,11 +119,11 @@ impl Store {
     }
 }
 
-fn names(bytes: &mut Vec<u8>, names: impl IntoIterator<Item = Fresh>) {
+fn names(bytes: &mut Vec<u8>, names: impl IntoIterator<Item = NewName>) {
     for name in names {
         match name {
-            Fresh::Subject(payload) => put_record(bytes, SUBJECT, &payload),
-            Fresh::Cause(payload) => put_record(bytes, CAUSE, &payload),
+            NewName::Subject(payload) => put_record(bytes, SUBJECT, &payload),
+            NewName::Cause(payload) => put_record(bytes, CAUSE, &payload),
         }
     }
 }
@@ -164,7 +164,7 @@ fn sum(bytes: &[u8]) -> u32 {
 /// Takes the first record in, and returns what is after it; `None` where it is not whole.
 fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (kind, rest) = bytes.split_first()?;
-    let mut reader = Reader::new(rest);
+    let mut reader = ByteReader::new(rest);
     let length = reader.small()?;
     let (payload, after) = reader.rest().split_at_checked(length)?;
     let (expected, after) = after.split_first_chunk()?;
@@ -176,11 +176,11 @@ fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
         SUBJECT => history.names_mut().read_subject(payload)?,
         CAUSE => history.names_mut().read_cause(payload)?,
         FRAME => {
-            let mut reader = Reader::new(payload);
+            let mut reader = ByteReader::new(payload);
             let (end_ms, millis) = (reader.number()?, reader.number()?);
             history.restore(Frame::packed(end_ms, millis, reader.rest())?);
         }
-        LEFT_OUT => history.restore_left_out(Reader::new(payload).number()?),
+        LEFT_OUT => history.restore_left_out(ByteReader::new(payload).number()?),
         MARK => history.mark(serde_json::from_slice(payload).ok()?),
         // Of a newer version.
         _ => {}
@@ -195,7 +195,7 @@ mod tests {
     use crate::testing::{edge, growth};
 
     fn reopened(path: &Path, now_ms: u64) -> History {
-        Store::open(path.to_owned(), now_ms).unwrap().1
+        HistoryStore::open(path.to_owned(), now_ms).unwrap().1
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         const EDGES: usize = crate::series::MAX_SERIES + 5;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history");
-        let (mut store, mut history) = Store::open(path.clone(), 0).unwrap();
+        let (mut store, mut history) = HistoryStore::open(path.clone(), 0).unwrap();
         let all = (0..EDGES).map(|nth| edge("web", &format!("cart-{nth}"), 1.0));
         history.push(5_000, &growth(5.0, all.collect()));
         history.push(10_000, &growth(5.0, Vec::new()));
@@ -218,7 +218,7 @@ mod tests {
     fn a_history_survives_its_file_whole_and_cut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history");
-        let (mut store, mut history) = Store::open(path.clone(), 0).unwrap();
+        let (mut store, mut history) = HistoryStore::open(path.clone(), 0).unwrap();
         for tick in 1..=10 {
             history.push(tick * 5_000, &growth(5.0, vec![edge("web", "cart", tick as f64)]));
             if tick == 4 {

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
-use crate::bytes::{Reader, put};
+use crate::bytes::{ByteReader, put};
 use crate::tally::Tally;
 
 /// Largest frame once unpacked: 20,480 series of 800 bytes. A larger one is not from here.
@@ -73,7 +73,7 @@ impl Frame {
     pub(crate) fn each(&self, mut visit: impl FnMut(u32, Tally)) -> Option<()> {
         let mut bytes = Vec::new();
         DeflateDecoder::new(&*self.packed).take(MAX_UNPACKED).read_to_end(&mut bytes).ok()?;
-        let mut reader = Reader::new(&bytes);
+        let mut reader = ByteReader::new(&bytes);
         let mut series: u32 = 0;
         while !reader.is_empty() {
             series = series.checked_add(reader.number()?.try_into().ok()?)?;

@@ -15,9 +15,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
+use leno_observe::admin::{ANSWER_BOUND, AdminReply, ask};
 use leno_program::content::{JSON, PROMETHEUS, TEXT};
-use leno_program::{Answer, Share, refuse_method, respond};
+use leno_program::{AdminResponse, Share, refuse_method, respond};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::grpc;
@@ -48,16 +48,16 @@ const HEADERS: [(&str, &str); 6] = [
 
 /// A dashboard.
 #[derive(Clone)]
-pub struct Front {
+pub struct DashboardFront {
     observer: Observer,
     token: Option<String>,
     /// Whether all but documents is shown on this machine without the token.
     is_open: bool,
     limits: Rc<ReaderLimits>,
     /// Polls a tap, by the query of the request.
-    taps: Option<Ask>,
+    taps: Option<ObserverQuery>,
     /// Answers [`OWN`], by the path with its query.
-    own: Option<Ask>,
+    own: Option<ObserverQuery>,
 }
 
 /// What the program answers itself, with the rights of its user: health checks, what certificates are signed with, and documents.
@@ -74,10 +74,10 @@ const TAP: &str = "/api/v1/tap";
 pub(crate) const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
 
 /// The answer of an observer, or why there is none.
-pub type Asked = Pin<Box<dyn Future<Output = Result<Reply, String>>>>;
+pub type ObserverReply = Pin<Box<dyn Future<Output = Result<AdminReply, String>>>>;
 
 /// Asks an observer for a path with its query.
-pub type Ask = Rc<dyn Fn(String) -> Asked>;
+pub type ObserverQuery = Rc<dyn Fn(String) -> ObserverReply>;
 
 /// Where the history is.
 #[derive(Clone)]
@@ -85,10 +85,10 @@ enum Observer {
     /// Behind the socket of a mesh of this machine.
     Socket(PathBuf),
     /// In a cluster, with the rights of the user of this program.
-    Far(Ask),
+    Far(ObserverQuery),
 }
 
-impl Front {
+impl DashboardFront {
     /// The dashboard of the observer whose socket is at `observer`, for browsers that come to `listen`:
     /// those of other machines have to show a token.
     ///
@@ -106,7 +106,7 @@ impl Front {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn far(ask: Ask) -> Result<Self, NoRandomness> {
+    pub fn far(ask: ObserverQuery) -> Result<Self, NoRandomness> {
         let (token, observer) = (Some(random()?), Observer::Far(ask));
         Ok(Self { observer, token, is_open: false, limits: limits(), taps: None, own: None })
     }
@@ -115,7 +115,7 @@ impl Front {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn with_taps(self, taps: Ask) -> Result<Self, NoRandomness> {
+    pub fn with_taps(self, taps: ObserverQuery) -> Result<Self, NoRandomness> {
         let token = Some(self.token.map_or_else(random, Ok)?);
         Ok(Self { taps: Some(taps), token, is_open: false, ..self })
     }
@@ -125,7 +125,7 @@ impl Front {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn with_own(self, own: Ask) -> Result<Self, NoRandomness> {
+    pub fn with_own(self, own: ObserverQuery) -> Result<Self, NoRandomness> {
         let token = Some(self.token.map_or_else(random, Ok)?);
         Ok(Self { own: Some(own), token, ..self })
     }
@@ -144,7 +144,7 @@ impl Front {
         serve(listener, self).await;
     }
 
-    fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
+    fn refusal<B>(&self, request: &Request<B>) -> Option<AdminResponse> {
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return Some(refused);
         }
@@ -170,7 +170,7 @@ impl Front {
         })
     }
 
-    async fn page<B>(&self, request: &Request<B>) -> Answer {
+    async fn page<B>(&self, request: &Request<B>) -> AdminResponse {
         let path = request.uri().path();
         if path == METRICS {
             let mut text = String::new();
@@ -190,7 +190,7 @@ impl Front {
         file(path)
     }
 
-    async fn tap<B>(&self, request: &Request<B>) -> Answer {
+    async fn tap<B>(&self, request: &Request<B>) -> AdminResponse {
         let Some(taps) = &self.taps else {
             return refuse(
                 StatusCode::NOT_FOUND,
@@ -203,7 +203,7 @@ impl Front {
         answer_of(taps(request.uri().query().unwrap_or_default().to_owned()).await, "cannot tap")
     }
 
-    async fn relay(&self, target: &str) -> Answer {
+    async fn relay(&self, target: &str) -> AdminResponse {
         let asked = async {
             match &self.observer {
                 Observer::Far(ask) => ask(target.to_owned()).await,
@@ -221,16 +221,16 @@ impl Front {
 }
 
 /// Answers the requests of a connection, of either version of HTTP.
-pub trait Answers {
+pub trait RequestHandler {
     /// The answer to one request: its path, its headers and no body.
-    fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = Answer>;
+    fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = AdminResponse>;
 
     /// How many connections there may be.
     fn limits(&self) -> &ReaderLimits;
 }
 
-impl Answers for Front {
-    async fn answer<B>(&self, request: &Request<B>) -> Answer {
+impl RequestHandler for DashboardFront {
+    async fn answer<B>(&self, request: &Request<B>) -> AdminResponse {
         with_headers(match self.refusal(request) {
             Some(refused) => refused,
             None => self.page(request).await,
@@ -243,7 +243,7 @@ impl Answers for Front {
 }
 
 /// Serves browsers and clients of gRPC until the future is dropped; all connections share one task.
-pub async fn serve(listener: TcpListener, answers: &impl Answers) {
+pub async fn serve(listener: TcpListener, answers: &impl RequestHandler) {
     let shares = &answers.limits().connections;
     let mut connections = FuturesUnordered::new();
     loop {
@@ -260,7 +260,7 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
 async fn serve_connection(
     stream: TcpStream,
     (client, mut share): (SocketAddr, Share<IpAddr>),
-    answers: &impl Answers,
+    answers: &impl RequestHandler,
 ) {
     let is_http2 = tokio::select! {
         is_http2 = grpc::is_http2(&stream) => is_http2,
@@ -277,9 +277,9 @@ async fn serve_connection(
 }
 
 /// The reply, or why there is none.
-fn answer_of(reply: Result<Reply, String>, what: &str) -> Answer {
+fn answer_of(reply: Result<AdminReply, String>, what: &str) -> AdminResponse {
     match reply {
-        Ok(Reply { status, body }) => {
+        Ok(AdminReply { status, body }) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
             respond(status, JSON, body)
         }
@@ -287,7 +287,7 @@ fn answer_of(reply: Result<Reply, String>, what: &str) -> Answer {
     }
 }
 
-impl std::fmt::Debug for Front {
+impl std::fmt::Debug for DashboardFront {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").finish_non_exhaustive()
     }
@@ -300,7 +300,7 @@ fn limits() -> Rc<ReaderLimits> {
 
 /// A file of the page.
 #[must_use]
-pub fn file(path: &str) -> Answer {
+pub fn file(path: &str) -> AdminResponse {
     match PAGE.iter().find(|(known, ..)| *known == path) {
         Some((_, kind, bytes)) => respond(StatusCode::OK, kind, *bytes),
         None => respond(StatusCode::NOT_FOUND, TEXT, "there is no such page\n"),
@@ -309,7 +309,7 @@ pub fn file(path: &str) -> Answer {
 
 /// The answer with what a browser may do with it.
 #[must_use]
-pub fn with_headers(mut answer: Answer) -> Answer {
+pub fn with_headers(mut answer: AdminResponse) -> AdminResponse {
     for (name, value) in HEADERS {
         let name = HeaderName::from_static(name);
         answer.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -348,7 +348,7 @@ mod tests {
 
     use super::*;
 
-    async fn get(front: Front, target: &str, headers: &str) -> String {
+    async fn get(front: DashboardFront, target: &str, headers: &str) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked = async {
@@ -365,10 +365,10 @@ mod tests {
         }
     }
 
-    fn front(listen: &str) -> (tempfile::TempDir, Front) {
+    fn front(listen: &str) -> (tempfile::TempDir, DashboardFront) {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("observer.sock");
-        let front = Front::new(socket.clone(), listen.parse().unwrap()).unwrap();
+        let front = DashboardFront::new(socket.clone(), listen.parse().unwrap()).unwrap();
         let listener = UnixListener::bind(socket).unwrap();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -454,17 +454,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_is_shown_to_who_has_the_token_also_on_loopback() {
-        let ask: Ask = Rc::new(|target| {
+        let ask: ObserverQuery = Rc::new(|target| {
             Box::pin(async move {
                 match target.as_str() {
                     "/api/v1/overview" => {
-                        Ok(Reply { status: 200, body: "{\"mesh\":\"c\"}".to_owned() })
+                        Ok(AdminReply { status: 200, body: "{\"mesh\":\"c\"}".to_owned() })
                     }
                     other => Err(format!("no way to {other}")),
                 }
             })
         });
-        let front = Front::far(ask).unwrap();
+        let front = DashboardFront::far(ask).unwrap();
         let token = front.token.clone().unwrap();
         let shown = front.address("127.0.0.1:7788".parse().unwrap());
         assert_eq!(shown, format!("http://127.0.0.1:7788/#token={token}"));
@@ -481,15 +481,15 @@ mod tests {
     #[tokio::test]
     async fn taps_want_the_token_and_the_header_of_the_page() {
         let (_directory, front) = front("127.0.0.1");
-        let ask = |front: &Front, headers: String| {
+        let ask = |front: &DashboardFront, headers: String| {
             let front = front.clone();
             async move {
                 get(front, "GET /api/v1/tap?id=1", &format!("Host: localhost\r\n{headers}")).await
             }
         };
         assert!(ask(&front, String::new()).await.starts_with("HTTP/1.1 404 "));
-        let taps: Ask =
-            Rc::new(|query| Box::pin(async move { Ok(Reply { status: 200, body: query }) }));
+        let taps: ObserverQuery =
+            Rc::new(|query| Box::pin(async move { Ok(AdminReply { status: 200, body: query }) }));
         let front = front.with_taps(taps).unwrap();
         assert!(ask(&front, "leno-page: 1\r\n".to_owned()).await.starts_with("HTTP/1.1 401 "));
         let token = format!("Authorization: Bearer {}\r\n", front.token.clone().unwrap());
@@ -500,15 +500,17 @@ mod tests {
     #[tokio::test]
     async fn what_the_program_looks_at_itself_is_not_asked_of_the_observer() {
         let (_directory, front) = front("127.0.0.1");
-        let own: Ask = Rc::new(|path| {
+        let own: ObserverQuery = Rc::new(|path| {
             Box::pin(async move {
                 match path.as_str() {
-                    "/api/v1/checks" => Ok(Reply { status: 200, body: "[\"checked\"]".to_owned() }),
+                    "/api/v1/checks" => {
+                        Ok(AdminReply { status: 200, body: "[\"checked\"]".to_owned() })
+                    }
                     _ => Err("forbidden".to_owned()),
                 }
             })
         });
-        let get = async |front: &Front, path: &str| {
+        let get = async |front: &DashboardFront, path: &str| {
             get(front.clone(), &format!("GET {path}"), "Host: localhost\r\n").await
         };
         assert!(get(&front, "/api/v1/checks").await.ends_with("{}"), "the observer answers");
@@ -522,8 +524,8 @@ mod tests {
     #[tokio::test]
     async fn documents_are_for_who_has_the_token_on_loopback_too() {
         let (_directory, front) = front("127.0.0.1");
-        let own: Ask =
-            Rc::new(|path| Box::pin(async move { Ok(Reply { status: 200, body: path }) }));
+        let own: ObserverQuery =
+            Rc::new(|path| Box::pin(async move { Ok(AdminReply { status: 200, body: path }) }));
         let front = front.with_own(own).unwrap();
         let token = front.token.clone().unwrap();
         let shown = front.address("127.0.0.1:7788".parse().unwrap());

@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use leno_program::Answer;
+use leno_program::AdminResponse;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -30,10 +30,10 @@ mod methods;
 mod reflection;
 mod status;
 
-pub use connection::{PlaceCounts, Places, serve};
-use connection::{Shared, unless_reset};
+pub use connection::{ConnectionSlotCounts, ConnectionSlots, serve};
+use connection::{GrpcConnectionState, unless_reset};
 pub(crate) use methods::number_of;
-use methods::{Form, Method as Rpc};
+use methods::{Method as Rpc, MethodForm};
 use status::{Code, Status};
 
 /// The messages.
@@ -77,18 +77,18 @@ pub async fn is_http2(stream: &TcpStream) -> bool {
 }
 
 /// A caller, and how it is answered.
-struct Caller<'a, 'p, A, K: Clone + Eq + Hash> {
+struct GrpcCaller<'a, 'p, A, K: Clone + Eq + Hash> {
     headers: HeaderMap,
-    shared: &'a Shared<'p, A, K>,
+    shared: &'a GrpcConnectionState<'p, A, K>,
 }
 
 async fn call<A, F, K>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    shared: &Shared<'_, A, K>,
+    shared: &GrpcConnectionState<'_, A, K>,
 ) where
     A: Fn(Request<()>) -> F,
-    F: Future<Output = Answer>,
+    F: Future<Output = AdminResponse>,
     K: Clone + Eq + Hash,
 {
     let (head, body) = request.into_parts();
@@ -106,7 +106,7 @@ async fn call<A, F, K>(
     };
     let headers = [(HOST, host), (AUTHORIZATION, token), (PAGE_HEADER, page)];
     let headers = headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    let caller = Caller { headers, shared };
+    let caller = GrpcCaller { headers, shared };
     if !is_grpc {
         let path = head.uri.path_and_query().map_or("/", |whole| whole.as_str());
         return caller.plain(&head.method, path, &mut respond).await;
@@ -123,10 +123,10 @@ async fn call<A, F, K>(
     }
 }
 
-impl<A, F, K> Caller<'_, '_, A, K>
+impl<A, F, K> GrpcCaller<'_, '_, A, K>
 where
     A: Fn(Request<()>) -> F,
-    F: Future<Output = Answer>,
+    F: Future<Output = AdminResponse>,
     K: Clone + Eq + Hash,
 {
     /// The JSON of a path of the interface.
@@ -138,7 +138,7 @@ where
         if status == StatusCode::OK { Ok(body) } else { Err(Status::of_answer(status, &body)) }
     }
 
-    async fn ask(&self, method: &Method, target: &str) -> Result<Answer, Status> {
+    async fn ask(&self, method: &Method, target: &str) -> Result<AdminResponse, Status> {
         let mut request = Request::builder()
             .method(method)
             .uri(target)
@@ -176,17 +176,19 @@ where
         let message = timeout(REQUEST_WAIT, messages.next()).await.map_err(late)??;
         let query = (rpc.query)(message.as_deref().unwrap_or_default())?;
         let (target, every) = match rpc.form {
-            Form::Once => (rpc.target(&query), None),
-            Form::Watch => (rpc.target(&query), Some(TICK)),
-            Form::Tap => (rpc.target(&format!("id={}&{query}", methods::tap_name())), Some(POLL)),
+            MethodForm::Once => (rpc.target(&query), None),
+            MethodForm::Watch => (rpc.target(&query), Some(TICK)),
+            MethodForm::Tap => {
+                (rpc.target(&format!("id={}&{query}", methods::tap_name())), Some(POLL))
+            }
         };
         let _watch = match rpc.form {
-            Form::Watch => Some(self.shared.places.watch()?),
-            Form::Once | Form::Tap => None,
+            MethodForm::Watch => Some(self.shared.places.watch()?),
+            MethodForm::Once | MethodForm::Tap => None,
         };
         let answered = self.answers(rpc, (&target, every), respond).await;
         // One that was refused has no tap.
-        if rpc.form == Form::Tap && answered.is_ok() {
+        if rpc.form == MethodForm::Tap && answered.is_ok() {
             let _closed = self.get(&format!("{target}&close=true")).await;
         }
         answered
@@ -206,7 +208,7 @@ where
         let mut head = Response::new(());
         head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
         let Ok(mut stream) = respond.send_response(head, false) else { return Ok(()) };
-        let wait = if rpc.form == Form::Tap { TAP_READ_WAIT } else { READ_WAIT };
+        let wait = if rpc.form == MethodForm::Tap { TAP_READ_WAIT } else { READ_WAIT };
         let status = loop {
             if write(&mut stream, framed, false, wait).await.is_err() {
                 return Ok(());

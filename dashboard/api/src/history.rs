@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leno_observe::stat::Growth;
+use leno_observe::stat::MeshGrowth;
 use serde::{Deserialize, Serialize};
 
 use crate::fair::surplus;
 use crate::frame::Frame;
-use crate::series::{Series, Subject};
-use crate::sight::namespace_in;
+use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Instances, Tally};
+use crate::visible_namespaces::namespace_in;
 
 /// How long frames stay as fine as they were made.
 const FINE_MS: u64 = 60 * 60 * 1000;
@@ -78,7 +78,7 @@ pub(crate) struct Window {
 /// The last day of a mesh.
 #[derive(Debug, Default)]
 pub struct History {
-    series: Series,
+    series: SeriesNumbers,
     coarse: VecDeque<Frame>,
     fine: VecDeque<Frame>,
     marks: VecDeque<Mark>,
@@ -87,12 +87,12 @@ pub struct History {
     lost: u64,
     /// Whether a frame was dropped since names were forgotten: only then are there any to forget.
     has_dropped: bool,
-    changes: Changes,
+    changes: UnsavedChanges,
 }
 
 /// What a file does not have yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct UnsavedChanges {
     /// Frames at the end.
     pub(crate) frames: usize,
     /// Marks at the end.
@@ -103,7 +103,7 @@ pub(crate) struct Changes {
 
 impl History {
     /// Takes in what was counted until `now_ms`.
-    pub fn push(&mut self, now_ms: u64, growth: &Growth) {
+    pub fn push(&mut self, now_ms: u64, growth: &MeshGrowth) {
         // A clock that was set back must not make two frames of one moment.
         let end_ms = self.end_ms().map_or(now_ms, |end| now_ms.max(end + 1));
         let (mut tallies, mut left_out) = (BTreeMap::<u32, Tally>::new(), 0);
@@ -115,17 +115,17 @@ impl History {
             let mut tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
             let (all, ready, meshed) = (one.instances, one.ready, one.meshed);
             tally.instances = Some(Instances { all, ready, meshed });
-            take(self.series.number(Subject::Workload(one.name.clone())), tally);
+            take(self.series.number(SeriesKey::Workload(one.name.clone())), tally);
         }
         for one in &growth.edges {
             let tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
             let (client, server) = (one.client.clone(), one.server.clone());
-            let subject = Subject::Edge { client, server, encrypted: one.encrypted };
+            let subject = SeriesKey::Edge { client, server, encrypted: one.encrypted };
             take(self.series.number(subject), tally);
         }
         for one in &growth.routes {
             let tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
-            take(self.series.number(Subject::Route(one.name.clone())), tally);
+            take(self.series.number(SeriesKey::Route(one.name.clone())), tally);
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let millis = (growth.seconds * 1000.0) as u64;
@@ -202,7 +202,7 @@ impl History {
         self.between(from_ms, to_ms).count()
     }
 
-    pub(crate) fn names(&self) -> &Series {
+    pub(crate) fn names(&self) -> &SeriesNumbers {
         &self.series
     }
 
@@ -213,8 +213,8 @@ impl History {
 
     /// What a reader who may see all of it sees.
     #[cfg(test)]
-    pub(crate) fn view(&self) -> crate::view::View<'_> {
-        crate::view::View::new(self, &crate::sight::Sight::All)
+    pub(crate) fn view(&self) -> crate::view::HistoryView<'_> {
+        crate::view::HistoryView::new(self, &crate::visible_namespaces::VisibleNamespaces::All)
     }
 
     #[cfg(test)]
@@ -283,14 +283,14 @@ impl History {
     }
 
     /// What a file does not have since the last call, and new names.
-    pub(crate) fn take_changes(&mut self) -> (Changes, Vec<crate::series::Fresh>) {
+    pub(crate) fn take_changes(&mut self) -> (UnsavedChanges, Vec<crate::series::NewName>) {
         (std::mem::take(&mut self.changes), self.series.take_fresh())
     }
 
     /// The last frames and marks.
     pub(crate) fn last(
         &self,
-        changes: Changes,
+        changes: UnsavedChanges,
     ) -> (impl Iterator<Item = &Frame>, impl Iterator<Item = &Mark>) {
         let frames = self.fine.len().saturating_sub(changes.frames);
         let marks = self.marks.len().saturating_sub(changes.marks);
@@ -315,7 +315,7 @@ impl History {
         }
     }
 
-    pub(crate) fn names_mut(&mut self) -> &mut Series {
+    pub(crate) fn names_mut(&mut self) -> &mut SeriesNumbers {
         &mut self.series
     }
 
@@ -324,7 +324,7 @@ impl History {
         let now_ms = self.end_ms().unwrap_or(0).max(now_ms);
         self.age(now_ms);
         self.has_dropped = true;
-        self.changes = Changes { all: true, ..Changes::default() };
+        self.changes = UnsavedChanges { all: true, ..UnsavedChanges::default() };
         let _ = self.series.take_fresh();
     }
 }

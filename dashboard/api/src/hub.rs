@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use leno_observe::stat::{Growth, Name, ProxyReport};
+use leno_observe::stat::{MeshGrowth, NamespacedName, ProxyReport};
 
-use crate::api::{Budget, Changes, ControlPlane, Overview, Points, Routes, State, Topology};
-use crate::file::Store;
+use crate::api::{Budget, Changes, ControlPlane, MeshState, Overview, Points, Routes, Topology};
+use crate::file::HistoryStore;
 use crate::history::{History, Mark, MarkKind};
 use crate::inventory::{AgentPage, Flows, Inventory, Policies, Proxies};
-use crate::policies::Matched;
+use crate::policies::MatchedPolicies;
 use crate::problems::problems;
 use crate::query::{self, SeriesSubject};
-use crate::series::Subject;
-use crate::sight::Sight;
-use crate::view::View;
+use crate::series::SeriesKey;
+use crate::view::HistoryView;
+use crate::visible_namespaces::VisibleNamespaces;
 
 /// The time between two observations.
 pub const TICK: Duration = Duration::from_secs(5);
@@ -32,18 +32,18 @@ const WENT_AWAY: &str = "the control plane went away";
 #[derive(Debug)]
 pub struct Hub {
     mesh: String,
-    known: Mutex<Inner>,
+    known: Mutex<HubState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HubState {
     history: History,
-    store: Store,
-    state: State,
+    store: HistoryStore,
+    state: MeshState,
     /// Entries of its lists that are beyond the bound.
     state_left_out: usize,
     /// The identities that workloads prove now.
-    identities: BTreeMap<Name, String>,
+    identities: BTreeMap<NamespacedName, String>,
     /// What there is now.
     inventory: Inventory,
 }
@@ -54,11 +54,17 @@ impl Hub {
     /// # Errors
     /// When the file is there and cannot be read.
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
-        let (store, history) = Store::open(path, now_ms())?;
-        let (state, identities) = (State::default(), BTreeMap::new());
+        let (store, history) = HistoryStore::open(path, now_ms())?;
+        let (state, identities) = (MeshState::default(), BTreeMap::new());
         let inventory = Inventory::default();
-        let known =
-            Mutex::new(Inner { history, store, state, state_left_out: 0, identities, inventory });
+        let known = Mutex::new(HubState {
+            history,
+            store,
+            state,
+            state_left_out: 0,
+            identities,
+            inventory,
+        });
         Ok(Self { mesh: mesh.to_owned(), known })
     }
 
@@ -69,15 +75,15 @@ impl Hub {
     /// When the file cannot be written. The observation is taken in, and the next one is written with it.
     pub fn take(
         &self,
-        growth: Option<&Growth>,
-        mut state: State,
+        growth: Option<&MeshGrowth>,
+        mut state: MeshState,
         marks: Vec<Mark>,
     ) -> io::Result<()> {
         let now_ms = now_ms();
         let left_out = state.bound();
         let mut known = self.lock();
         known.state_left_out = left_out;
-        let Inner { history, store, state: before, identities, .. } = &mut *known;
+        let HubState { history, store, state: before, identities, .. } = &mut *known;
         for mark in marks {
             history.mark(mark);
         }
@@ -100,7 +106,7 @@ impl Hub {
     }
 
     /// Takes in the policies that there are, or why they are not known.
-    pub fn take_policies(&self, policies: Result<Matched, String>) {
+    pub fn take_policies(&self, policies: Result<MatchedPolicies, String>) {
         self.lock().inventory.take_policies(policies);
     }
 
@@ -125,11 +131,11 @@ impl Hub {
         let mut all = BTreeSet::new();
         for subject in known.history.names().subjects().flatten() {
             match subject {
-                Subject::Workload(name) => drop(all.insert(name.0.clone())),
-                Subject::Edge { client, server, .. } => {
+                SeriesKey::Workload(name) => drop(all.insert(name.0.clone())),
+                SeriesKey::Edge { client, server, .. } => {
                     all.extend([client.0.clone(), server.0.clone()]);
                 }
-                Subject::Route(name) => drop(all.insert(name.service.0.clone())),
+                SeriesKey::Route(name) => drop(all.insert(name.service.0.clone())),
             }
         }
         all.extend(known.state.unready.iter().map(|one| one.namespace.clone()));
@@ -142,10 +148,10 @@ impl Hub {
 
     /// The mesh now.
     #[must_use]
-    pub fn overview(&self, sight: &Sight) -> Overview {
+    pub fn overview(&self, sight: &VisibleNamespaces) -> Overview {
         let known = self.lock();
         // They tell of the traffic of all namespaces.
-        let all = matches!(sight, Sight::All);
+        let all = matches!(sight, VisibleNamespaces::All);
         Overview {
             mesh: self.mesh.clone(),
             now_ms: now_ms(),
@@ -160,9 +166,14 @@ impl Hub {
 
     /// Workloads and edges in the window before `at_ms`, or before now.
     #[must_use]
-    pub fn topology(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Topology {
+    pub fn topology(
+        &self,
+        sight: &VisibleNamespaces,
+        at_ms: Option<u64>,
+        window_ms: Option<u64>,
+    ) -> Topology {
         let known = self.lock();
-        let view = View::new(&known.history, sight);
+        let view = HistoryView::new(&known.history, sight);
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = view.window(from_ms, to_ms);
         let state = at_ms.is_none().then(|| sight.state(&known.state));
@@ -174,9 +185,14 @@ impl Hub {
 
     /// The rules of routes that requests followed in the window before `at_ms`, or before now.
     #[must_use]
-    pub fn routes(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Routes {
+    pub fn routes(
+        &self,
+        sight: &VisibleNamespaces,
+        at_ms: Option<u64>,
+        window_ms: Option<u64>,
+    ) -> Routes {
         let known = self.lock();
-        let view = View::new(&known.history, sight);
+        let view = HistoryView::new(&known.history, sight);
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = view.window(from_ms, to_ms);
         let routes = query::routes(view.names(), &window);
@@ -188,13 +204,13 @@ impl Hub {
     #[must_use]
     pub fn series(
         &self,
-        sight: &Sight,
+        sight: &VisibleNamespaces,
         wanted: &SeriesSubject,
-        span: Span,
+        span: TimeSpan,
         step_ms: Option<u64>,
     ) -> Option<Points> {
         let known = self.lock();
-        let view = View::new(&known.history, sight);
+        let view = HistoryView::new(&known.history, sight);
         query::series(&view, wanted, span.bounds(), (step_ms, tick_ms()))
     }
 
@@ -202,13 +218,13 @@ impl Hub {
     #[must_use]
     pub fn budget(
         &self,
-        sight: &Sight,
-        servers: &[Name],
+        sight: &VisibleNamespaces,
+        servers: &[NamespacedName],
         window_ms: u64,
         bound_ms: Option<u64>,
     ) -> Budget {
         let known = self.lock();
-        let view = View::new(&known.history, sight);
+        let view = HistoryView::new(&known.history, sight);
         let to_ms = now_ms();
         let window = view.window(to_ms.saturating_sub(window_ms), to_ms);
         query::budget(view.names(), &window, servers, bound_ms)
@@ -216,7 +232,7 @@ impl Hub {
 
     /// What changed.
     #[must_use]
-    pub fn changes(&self, sight: &Sight, span: Span) -> Changes {
+    pub fn changes(&self, sight: &VisibleNamespaces, span: TimeSpan) -> Changes {
         let (from_ms, to_ms) = span.bounds();
         let known = self.lock();
         let marks = known.history.marks(from_ms, to_ms);
@@ -225,16 +241,21 @@ impl Hub {
 
     /// The proxies.
     #[must_use]
-    pub fn proxies(&self, sight: &Sight) -> Proxies {
+    pub fn proxies(&self, sight: &VisibleNamespaces) -> Proxies {
         let lists = self.lock().inventory.lists();
         lists.proxies(sight)
     }
 
     /// The policies, with the clients that were denied in the window before `at_ms`, or before now.
     #[must_use]
-    pub fn policies(&self, sight: &Sight, at_ms: Option<u64>, window_ms: Option<u64>) -> Policies {
+    pub fn policies(
+        &self,
+        sight: &VisibleNamespaces,
+        at_ms: Option<u64>,
+        window_ms: Option<u64>,
+    ) -> Policies {
         let known = self.lock();
-        let view = View::new(&known.history, sight);
+        let view = HistoryView::new(&known.history, sight);
         let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = view.window(from_ms, to_ms);
         let edges = query::topology(&view, (&self.mesh, &known.identities), &window).edges;
@@ -246,25 +267,25 @@ impl Hub {
 
     /// The connections that the kernel accounts for.
     #[must_use]
-    pub fn flows(&self, sight: &Sight) -> Flows {
+    pub fn flows(&self, sight: &VisibleNamespaces) -> Flows {
         self.lock().inventory.flows(sight)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A span of time that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct TimeSpan {
     /// Its begin.
     pub from_ms: Option<u64>,
     /// Its end; now where none is asked for.
     pub to_ms: Option<u64>,
 }
 
-impl Span {
+impl TimeSpan {
     fn bounds(self) -> (u64, u64) {
         let to_ms = self.to_ms.unwrap_or_else(now_ms);
         (self.from_ms.unwrap_or(to_ms.saturating_sub(SPAN_MS)).min(to_ms), to_ms)
@@ -312,10 +333,11 @@ mod tests {
         let path = directory.path().join("history");
         let hub = Hub::open("default", path.clone()).unwrap();
         let take = |hub: &Hub, control_plane| {
-            hub.take(None, State { control_plane, ..State::default() }, Vec::new()).unwrap();
+            hub.take(None, MeshState { control_plane, ..MeshState::default() }, Vec::new())
+                .unwrap();
         };
         let said = |hub: &Hub| {
-            let changes = hub.changes(&Sight::All, Span::default()).changes;
+            let changes = hub.changes(&VisibleNamespaces::All, TimeSpan::default()).changes;
             changes.into_iter().flat_map(|mark| mark.lines).collect::<Vec<_>>()
         };
         take(&hub, ControlPlane::Away);

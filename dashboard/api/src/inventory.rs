@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use leno_observe::flows::{FlowCounts, FlowEnds, FlowSums};
-use leno_observe::stat::{Name, ProxyReport};
+use leno_observe::stat::{NamespacedName, ProxyReport};
 use serde::{Deserialize, Serialize};
 
 use crate::fair::keep_fairly_of;
-pub(crate) use crate::inventory::lists::Lists;
+pub(crate) use crate::inventory::lists::InventoryLists;
 use crate::inventory::lists::{PolicyList, ProxyList};
-use crate::policies::{Matched, PolicyDocument, Selectable, Selection};
-use crate::sight::{HIDDEN, Sight};
+use crate::policies::{MatchedPolicies, PolicyDocument, PolicySelection, SelectableObjects};
 use crate::tally::float;
+use crate::visible_namespaces::{HIDDEN, VisibleNamespaces};
 
 /// Most proxies that are shown: as many as an observer of a cluster asks.
 const MAX_PROXIES: usize = 5_000;
@@ -76,13 +76,13 @@ pub struct Policy {
     pub rules: usize,
     /// What it selects.
     #[serde(flatten)]
-    pub selection: Selection,
+    pub selection: PolicySelection,
     /// How often proxies that run have decided by it, by decision. Of an AuthorizationPolicy; of one that allows also how often
     /// neither it nor another one has (`not-allowed`).
     pub decisions: BTreeMap<String, u64>,
     /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. Where several select a
     /// workload, `decisions` tells which of them.
-    pub denied: Vec<Denied>,
+    pub denied: Vec<DeniedClient>,
     /// Clients and servers beyond those in `denied`.
     #[serde(default)]
     pub denied_left_out: usize,
@@ -91,7 +91,11 @@ pub struct Policy {
 impl Policy {
     /// The policy of a document, with what it selects of what there is. What it has done is added when it is asked for.
     /// It names at most this many workloads.
-    pub(crate) fn new(document: &PolicyDocument, of: &Selectable<'_>, places: usize) -> Self {
+    pub(crate) fn new(
+        document: &PolicyDocument,
+        of: &SelectableObjects<'_>,
+        places: usize,
+    ) -> Self {
         Self {
             kind: document.kind.clone(),
             namespace: document.namespace.clone(),
@@ -112,7 +116,7 @@ impl Policy {
 
 /// A client that was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Denied {
+pub struct DeniedClient {
     /// The client's namespace, empty for clients without a proxy.
     pub client_namespace: String,
     /// The client.
@@ -137,7 +141,7 @@ pub struct Flows {
     /// By their ends, those with the most bytes first.
     pub flows: Vec<Flow>,
     /// Packets that the kernel dropped.
-    pub drops: Vec<Drops>,
+    pub drops: Vec<DroppedPackets>,
     /// Rows beyond the bounds.
     pub left_out: u64,
     /// Agents of nodes that did not answer, with the reason; none for who may not see all namespaces.
@@ -185,7 +189,7 @@ pub struct Flow {
 
 /// Packets of a workload that the kernel dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drops {
+pub struct DroppedPackets {
     /// The namespace of the workload.
     pub namespace: String,
     /// The workload.
@@ -199,7 +203,7 @@ pub struct Drops {
 /// What there is now.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    lists: Lists,
+    lists: InventoryLists,
     /// The pages of each agent, the oldest first.
     flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
     silent: Vec<String>,
@@ -219,10 +223,10 @@ impl Inventory {
         self.lists.proxies = Arc::new(ProxyList { at_ms, all: proxies, left_out });
     }
 
-    pub(crate) fn take_policies(&mut self, policies: Result<Matched, String>) {
-        let (Matched { policies, left_out }, unavailable) = match policies {
+    pub(crate) fn take_policies(&mut self, policies: Result<MatchedPolicies, String>) {
+        let (MatchedPolicies { policies, left_out }, unavailable) = match policies {
             Ok(policies) => (policies, None),
-            Err(why) => (Matched::default(), Some(why)),
+            Err(why) => (MatchedPolicies::default(), Some(why)),
         };
         self.lists.policies = Arc::new(PolicyList { all: policies, left_out, unavailable });
     }
@@ -269,13 +273,13 @@ impl Inventory {
     }
 
     /// The proxies and policies, to answer from without what holds the inventory.
-    pub(crate) fn lists(&self) -> Lists {
+    pub(crate) fn lists(&self) -> InventoryLists {
         self.lists.clone()
     }
 
-    pub(crate) fn flows(&self, sight: &Sight) -> Flows {
+    pub(crate) fn flows(&self, sight: &VisibleNamespaces) -> Flows {
         let mut sums: BTreeMap<FlowEnds, FlowSums> = BTreeMap::new();
-        let mut drops: BTreeMap<(Name, String), f64> = BTreeMap::new();
+        let mut drops: BTreeMap<(NamespacedName, String), f64> = BTreeMap::new();
         let mut span_ms = 0;
         for pages in self.flows.values() {
             let (Some((from_ms, first)), Some((to_ms, last))) = (pages.front(), pages.back())
@@ -311,7 +315,7 @@ impl Inventory {
         flows.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
         let beyond = flows.len().saturating_sub(MAX_ROWS) as u64;
         flows.truncate(MAX_ROWS);
-        let row = |((own, reason), count): ((Name, String), f64)| Drops {
+        let row = |((own, reason), count): ((NamespacedName, String), f64)| DroppedPackets {
             namespace: own.0,
             workload: own.1,
             reason,
@@ -390,7 +394,7 @@ fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
 }
 
 /// Ends as the reader sees them. The workload's own namespace was checked.
-fn seen_ends(sight: &Sight, mut ends: FlowEnds, from_ms: u64) -> FlowEnds {
+fn seen_ends(sight: &VisibleNamespaces, mut ends: FlowEnds, from_ms: u64) -> FlowEnds {
     if !ends.peer.0.is_empty() && !sight.has_at(&ends.peer.0, from_ms) {
         ends.peer = (String::new(), HIDDEN.to_owned());
     }

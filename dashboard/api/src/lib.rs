@@ -33,14 +33,14 @@ pub mod query;
 mod restarts;
 pub mod series;
 pub mod serve;
-pub mod sight;
 mod signs;
 pub mod tally;
 #[cfg(test)]
 mod testing;
 mod view;
+pub mod visible_namespaces;
 
-pub use file::Store;
+pub use file::HistoryStore;
 pub use limits::ReaderLimits;
 pub use outliers::outliers;
 pub use restarts::{ProcessEnds, Restarts};

@@ -4,22 +4,22 @@ use std::net::IpAddr;
 
 use leno_program::{Family, ShareCounts, Shares};
 
-use crate::grpc::{PlaceCounts, Places};
+use crate::grpc::{ConnectionSlotCounts, ConnectionSlots};
 
 /// The limits of one listener.
 #[derive(Debug)]
 pub struct ReaderLimits {
-    /// Connections by the address of their client. One over HTTP/2 gives its place back once it has one of [`Places`].
+    /// Connections by the address of their client. One over HTTP/2 gives its place back once it has one of [`ConnectionSlots`].
     pub(crate) connections: Shares<IpAddr>,
     /// What calls of gRPC share.
-    pub(crate) places: Places,
+    pub(crate) places: ConnectionSlots,
 }
 
 impl ReaderLimits {
     /// These connections at once, and beside them `most_http2` over HTTP/2 whose callers may read something.
     #[must_use]
     pub fn new(connections: Shares<IpAddr>, most_http2: usize) -> Self {
-        Self { connections, places: Places::new(most_http2) }
+        Self { connections, places: ConnectionSlots::new(most_http2) }
     }
 
     /// Appends what is open, and what was refused since the program began, as metrics whose names begin with `prefix`.
@@ -41,7 +41,7 @@ fn render_connections(text: &mut String, prefix: &str, counts: ShareCounts) {
     family.sample(&[("reason", "newer")], counts.lost);
 }
 
-fn render_places(text: &mut String, prefix: &str, counts: PlaceCounts) {
+fn render_places(text: &mut String, prefix: &str, counts: ConnectionSlotCounts) {
     let name = format!("{prefix}_http2_connections");
     let help = "Open connections of readers over HTTP/2, by whether a call was answered with what was asked for.";
     let mut family = Family::gauge(text, &name, help);

@@ -2,7 +2,7 @@
 //!
 //! An objective of 99.9 % lets one request in a thousand fail: that is its budget. The burn rate is how many times
 //! faster than that requests fail. It is judged over two windows at once: the long one shows that it matters,
-//! the short one that it still goes on. [`Rule`]s have the windows.
+//! the short one that it still goes on. [`BurnRule`]s have the windows.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ const SHORT: u64 = 12;
 
 /// How many requests were to be good, and how many were not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Spent {
+pub struct SpentBudget {
     /// All requests that count.
     pub requests: u64,
     /// Those that were not good.
@@ -27,7 +27,7 @@ pub struct Spent {
 
 /// When a budget is spent too fast.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Rule {
+pub struct BurnRule {
     /// Its name: `fast` or `slow`.
     pub name: &'static str,
     /// The window in which it matters.
@@ -43,7 +43,7 @@ pub struct Rule {
 pub struct Burn {
     /// The rule.
     #[serde(flatten)]
-    pub rule: Rule,
+    pub rule: BurnRule,
     /// The burn rate in the long window; `None` without requests.
     pub long: Option<f64>,
     /// The burn rate in the short window.
@@ -69,16 +69,16 @@ pub enum ObjectiveState {
 /// The rules of an objective over a window: a tenth of the budget in 1/48 of the time, and a quarter in 1/8. For 24 h these
 /// are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
 #[must_use]
-pub fn rules(window_ms: u64) -> [Rule; 2] {
+pub fn rules(window_ms: u64) -> [BurnRule; 2] {
     let rule = |name, part: u64, share: f64, least: f64| {
         let long_ms = (window_ms / part).max(MIN_LONG_MS);
         let limit = (share * float(window_ms) / float(long_ms)).max(least);
-        Rule { name, long_ms, short_ms: (long_ms / SHORT).max(MIN_SHORT_MS), limit }
+        BurnRule { name, long_ms, short_ms: (long_ms / SHORT).max(MIN_SHORT_MS), limit }
     };
     [rule("fast", 48, 0.1, 3.0), rule("slow", 8, 0.25, 1.5)]
 }
 
-impl Spent {
+impl SpentBudget {
     /// How many times faster than the budget allows; `None` without requests. `percent` is the objective.
     #[must_use]
     pub fn burn_rate(self, percent: f64) -> Option<f64> {
@@ -93,11 +93,12 @@ impl Spent {
     }
 }
 
-impl Rule {
+impl BurnRule {
     /// Applies it.
     #[must_use]
-    pub fn judge(self, percent: f64, long: Spent, short: Spent) -> Burn {
-        let above = |spent: Spent| spent.burn_rate(percent).is_some_and(|rate| rate >= self.limit);
+    pub fn judge(self, percent: f64, long: SpentBudget, short: SpentBudget) -> Burn {
+        let above =
+            |spent: SpentBudget| spent.burn_rate(percent).is_some_and(|rate| rate >= self.limit);
         Burn {
             rule: self,
             long: long.burn_rate(percent),
@@ -109,7 +110,7 @@ impl Rule {
 
 /// How an objective is, by what was spent in its whole window and by its rules.
 #[must_use]
-pub fn standing(percent: f64, whole: Spent, burns: &[Burn]) -> ObjectiveState {
+pub fn standing(percent: f64, whole: SpentBudget, burns: &[Burn]) -> ObjectiveState {
     match whole.left(percent) {
         None => ObjectiveState::Idle,
         Some(left) if left <= 0.0 && whole.bad >= MIN_BAD => ObjectiveState::Exhausted,
@@ -124,8 +125,8 @@ mod tests {
 
     const DAY_MS: u64 = 24 * 3_600_000;
 
-    fn spent(requests: u64, bad: u64) -> Spent {
-        Spent { requests, bad }
+    fn spent(requests: u64, bad: u64) -> SpentBudget {
+        SpentBudget { requests, bad }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{Counts, InstanceGrowth};
+use leno_observe::stat::{InstanceGrowth, PairCounts};
 
 use crate::api::{Sign, SignKind};
 
@@ -19,7 +19,7 @@ const LONGER_S: f64 = 0.05;
 /// Finds them in what was counted at several times.
 #[must_use]
 pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<Sign> {
-    let mut workloads: BTreeMap<(&str, &str), BTreeMap<&str, Counts>> = BTreeMap::new();
+    let mut workloads: BTreeMap<(&str, &str), BTreeMap<&str, PairCounts>> = BTreeMap::new();
     for one in seen.flatten() {
         let workload = workloads.entry((&one.name.0, &one.workload)).or_default();
         workload.entry(&one.name.1).or_default().add(&one.counts);
@@ -27,7 +27,7 @@ pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<
     let mut found = Vec::new();
     for (workload, instances) in workloads {
         for (name, own) in &instances {
-            let mut others = Counts::default();
+            let mut others = PairCounts::default();
             for (_, counts) in instances.iter().filter(|(other, _)| other != &name) {
                 others.add(counts);
             }
@@ -41,12 +41,12 @@ pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<
 }
 
 /// How an instance is unlike the others.
-fn unlike(own: &Counts, others: &Counts) -> Option<String> {
+fn unlike(own: &PairCounts, others: &PairCounts) -> Option<String> {
     let (requests, of_others) = (own.requests(), others.requests());
     if requests < MIN_REQUESTS || of_others < MIN_REQUESTS {
         return None;
     }
-    let failed = |counts: &Counts| counts.failures() + counts.given_up;
+    let failed = |counts: &PairCounts| counts.failures() + counts.given_up;
     let share = failed(own) / requests;
     if failed(own) >= MIN_FAILURES
         && share >= MIN_SHARE
@@ -74,7 +74,7 @@ mod tests {
 
     fn instance(name: &str, failed: f64, seconds: f64) -> InstanceGrowth {
         let mut counts =
-            Counts { classes: [0.0, 20.0 - failed, 0.0, 0.0, failed], ..Counts::default() };
+            PairCounts { classes: [0.0, 20.0 - failed, 0.0, 0.0, failed], ..PairCounts::default() };
         counts.durations.add(seconds, 20.0);
         counts.durations.add(f64::INFINITY, 20.0);
         let name = ("shop".to_owned(), name.to_owned());

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -57,22 +57,22 @@ struct Target {
 
 /// The workloads and services that policies select.
 #[derive(Clone, Debug, Default)]
-pub struct Selectable<'a> {
+pub struct SelectableObjects<'a> {
     /// The namespace of the control plane, whose policies alone may be for the whole mesh; `None` where those of each may be.
     pub system: Option<&'a str>,
     /// Workloads by namespace, with the labels of their instances; a workload may be there several times.
     pub workloads: BTreeMap<String, Vec<(String, &'a Labels)>>,
     /// The selectors of services; an empty one selects the workload of the service's name.
-    pub services: BTreeMap<Name, &'a Labels>,
+    pub services: BTreeMap<NamespacedName, &'a Labels>,
 }
 
 /// What a policy selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Selection {
+pub struct PolicySelection {
     /// In words: `workloads with app=web`, `Service cart port http`.
     pub selects: Vec<String>,
     /// The workloads, by namespace and name; none for routes, which select requests.
-    pub workloads: Vec<Name>,
+    pub workloads: Vec<NamespacedName>,
     /// Workloads beyond those that are named; 0 of a policy of the whole mesh for who may not see all namespaces.
     pub left_out: usize,
     /// Whether it is for the whole mesh, so that what is left out may be of any namespace.
@@ -80,9 +80,9 @@ pub struct Selection {
     pub(crate) is_of_mesh: bool,
 }
 
-impl<'a> Selectable<'a> {
+impl<'a> SelectableObjects<'a> {
     /// Adds instances of a workload that have the same labels.
-    pub fn add(&mut self, (namespace, name): Name, labels: &'a Labels) {
+    pub fn add(&mut self, (namespace, name): NamespacedName, labels: &'a Labels) {
         self.workloads.entry(namespace).or_default().push((name, labels));
     }
 }
@@ -124,7 +124,7 @@ impl PolicyDocument {
     }
 
     /// What it selects of what there is; it names at most this many workloads.
-    pub(crate) fn selection(&self, of: &Selectable<'_>, places: usize) -> Selection {
+    pub(crate) fn selection(&self, of: &SelectableObjects<'_>, places: usize) -> PolicySelection {
         let mut selects = Vec::new();
         let mut workloads: BTreeSet<(&str, &str)> = BTreeSet::new();
         let with = |wanted: &Labels, labels: &Labels| {
@@ -175,26 +175,26 @@ impl PolicyDocument {
         let named = workloads.into_iter().take(places);
         let workloads =
             named.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect();
-        Selection { selects: worded(selects), workloads, left_out, is_of_mesh }
+        PolicySelection { selects: worded(selects), workloads, left_out, is_of_mesh }
     }
 }
 
 /// The policies that are shown, with what they select.
 #[derive(Clone, Debug, Default)]
-pub struct Matched {
+pub struct MatchedPolicies {
     /// By kind, namespace and name.
     pub policies: Vec<Policy>,
     /// Policies beyond the bound, by namespace.
     pub(crate) left_out: BTreeMap<String, usize>,
 }
 
-impl Matched {
+impl MatchedPolicies {
     /// Matches policies with what there is. The places of policies and of the workloads that they name are bounded, and
     /// are shared by namespaces and by the policies of each: none of them pushes out others.
     #[must_use]
     pub fn of<'a>(
         documents: impl Iterator<Item = &'a PolicyDocument>,
-        of: &Selectable<'_>,
+        of: &SelectableObjects<'_>,
     ) -> Self {
         Self::at_most((MAX_POLICIES, MAX_NAMED_OF_ALL), documents, of)
     }
@@ -202,7 +202,7 @@ impl Matched {
     fn at_most<'a>(
         (most, most_named): (usize, usize),
         documents: impl Iterator<Item = &'a PolicyDocument>,
-        of: &Selectable<'_>,
+        of: &SelectableObjects<'_>,
     ) -> Self {
         let mut all: Vec<&PolicyDocument> = documents.collect();
         all.sort_by(|a, b| a.key().cmp(&b.key()));
@@ -278,7 +278,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn name(namespace: &str, name: &str) -> Name {
+    fn name(namespace: &str, name: &str) -> NamespacedName {
         (namespace.to_owned(), name.to_owned())
     }
 
@@ -286,10 +286,10 @@ mod tests {
     fn a_policy_selects_by_labels_and_by_each_kind_of_target() {
         let (web, cart, none) =
             (labels(&[("app", "web")]), labels(&[("app", "cart")]), Labels::new());
-        let mut of = Selectable {
+        let mut of = SelectableObjects {
             system: Some("leno-system"),
             services: [(name("shop", "front"), &web), (name("shop", "cart"), &none)].into(),
-            ..Selectable::default()
+            ..SelectableObjects::default()
         };
         of.add(name("shop", "web"), &web);
         of.add(name("shop", "web"), &web);
@@ -347,7 +347,7 @@ mod tests {
         let policy = PolicyDocument::new("AuthorizationPolicy", ("shop", "p"), &spec);
         assert_eq!((policy.rules, &*policy.action, policy.targets.len()), (2, "Deny", MAX_TARGETS));
         assert_eq!(policy.targets[0].kind.len(), MAX_TEXT);
-        let (none, mut of) = (Labels::new(), Selectable::default());
+        let (none, mut of) = (Labels::new(), SelectableObjects::default());
         (0..MAX_NAMED + 7).for_each(|nth| of.add(name("shop", &nth.to_string()), &none));
         let all = PolicyDocument::new("x", ("shop", "p"), &json!({"selector": {}}));
         let selection = all.selection(&of, MAX_NAMED);
@@ -366,15 +366,15 @@ mod tests {
     #[test]
     fn policies_and_the_workloads_that_they_name_are_bounded_together_and_fairly() {
         let none = Labels::new();
-        let mut of = Selectable::default();
+        let mut of = SelectableObjects::default();
         for namespace in ["a", "b", "c"] {
             (0..300).for_each(|nth| of.add(name(namespace, &nth.to_string()), &none));
         }
         let documents = [full("a", MAX_POLICIES), full("b", 2), full("c", 20)].concat();
-        let all = Matched::of(documents.iter(), &of);
+        let all = MatchedPolicies::of(documents.iter(), &of);
         assert_eq!(all.policies.len(), MAX_POLICIES);
         assert_eq!(all.left_out, [("a".to_owned(), 22)].into());
-        let named = |all: &Matched, namespace: &str| -> usize {
+        let named = |all: &MatchedPolicies, namespace: &str| -> usize {
             let own = all.policies.iter().filter(|one| one.namespace == namespace);
             own.map(|one| one.selection.workloads.len()).sum()
         };
@@ -384,7 +384,8 @@ mod tests {
             assert_eq!(one.selection.workloads.len() + one.selection.left_out, 300);
         }
         // There are fewer places than policies: each namespace has its share.
-        let few = Matched::at_most((MAX_POLICIES, 30), documents[MAX_POLICIES..].iter(), &of);
+        let few =
+            MatchedPolicies::at_most((MAX_POLICIES, 30), documents[MAX_POLICIES..].iter(), &of);
         assert_eq!((named(&few, "b"), named(&few, "c")), (15, 15));
     }
 
@@ -395,7 +396,7 @@ mod tests {
         let target = json!({"kind": "Workload", "name": "é".repeat(900)});
         let spec = json!({"selector": {"matchLabels": long}, "targetRefs": vec![target; 16]});
         let policy = PolicyDocument::new("AuthorizationPolicy", ("shop", "p"), &spec);
-        let words = policy.selection(&Selectable::default(), MAX_NAMED).selects;
+        let words = policy.selection(&SelectableObjects::default(), MAX_NAMED).selects;
         assert_eq!(words.len(), 17);
         assert!(words.concat().len() <= MAX_WORDS + 17 * '…'.len_utf8());
     }

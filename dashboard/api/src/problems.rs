@@ -28,24 +28,24 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
-use crate::api::{About, ControlPlane, Problem, Severity, State, Topology, Unready};
+use crate::api::{ControlPlane, MeshState, Problem, ProblemSubject, Severity, Topology, Unready};
 use crate::history::{Mark, MarkKind, Window};
 use crate::hub::TICK;
-use crate::view::View;
+use crate::view::HistoryView;
 
 mod chain;
+mod comparison;
 mod culprit;
 mod edges;
 mod evidence;
+mod fault_begin;
 mod restarted;
 mod signs;
-mod since;
-mod usual;
 
 use culprit::logs;
-use edges::{Broken, Fault};
+use edges::{BrokenEdge, EdgeFault};
 
 /// Most lines of evidence.
 const MAX_EVIDENCE: usize = 6;
@@ -57,10 +57,10 @@ const MAX_CHANGES: usize = 3;
 
 /// What is broken in the window that ends at `to_ms`. `state` is `None` of the past.
 pub(crate) fn problems(
-    view: &View<'_>,
+    view: &HistoryView<'_>,
     topology: &Topology,
     window: &Window,
-    state: Option<&State>,
+    state: Option<&MeshState>,
 ) -> Vec<Problem> {
     let span = (topology.from_ms, topology.to_ms);
     let mut all = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn problems(
     workloads(topology, state, &mut all);
 
     let mut broken = edges::broken(view, window, state);
-    since::find(view, window.end_ms, &mut broken);
+    fault_begin::find(view, window.end_ms, &mut broken);
     chain::rank(&mut broken);
     culprit::name(&mut broken, state, span);
     signs::find(state, span, &broken, &mut all);
@@ -106,9 +106,9 @@ struct Order {
 }
 
 /// Whether a workload that takes no traffic calls what fails, which is told as evidence.
-fn follows(problem: &mut Problem, broken: &[Broken]) -> bool {
-    let About::Workload { namespace, name } = &problem.about else { return false };
-    let calls = |one: &&Broken| {
+fn follows(problem: &mut Problem, broken: &[BrokenEdge]) -> bool {
+    let ProblemSubject::Workload { namespace, name } = &problem.about else { return false };
+    let calls = |one: &&BrokenEdge| {
         one.fault.is_failure() && (&one.client.0, &one.client.1) == (namespace, name)
     };
     let Some(called) = broken.iter().filter(calls).min_by_key(|one| one.rank) else { return false };
@@ -119,17 +119,17 @@ fn follows(problem: &mut Problem, broken: &[Broken]) -> bool {
 }
 
 /// The order of what problems are about.
-fn kind(about: &About) -> u8 {
+fn kind(about: &ProblemSubject) -> u8 {
     match about {
-        About::ControlPlane => 0,
-        About::Documents => 1,
-        About::Workload { .. } => 2,
-        About::Edge { .. } => 3,
-        About::Proxies => 4,
+        ProblemSubject::ControlPlane => 0,
+        ProblemSubject::Documents => 1,
+        ProblemSubject::Workload { .. } => 2,
+        ProblemSubject::Edge { .. } => 3,
+        ProblemSubject::Proxies => 4,
     }
 }
 
-fn of_edge(view: &View<'_>, broken: Broken) -> Problem {
+fn of_edge(view: &HistoryView<'_>, broken: BrokenEdge) -> Problem {
     let changes = broken.since_ms.map_or_else(Vec::new, |since| changes(view, since));
     let is_new =
         broken.worked && changes.iter().flat_map(|mark| &mark.lines).any(|line| is_policy(line));
@@ -140,16 +140,23 @@ fn of_edge(view: &View<'_>, broken: Broken) -> Problem {
     let path = format!("from {} to {}", text(&client), text(&server));
     Problem {
         severity: match broken.fault {
-            Fault::Denied | Fault::Limited if is_new => Severity::Bad,
-            Fault::Denied | Fault::Limited | Fault::Slow(_) if broken.is_blamed => Severity::Bad,
-            Fault::Denied | Fault::Limited | Fault::Slow(_) | Fault::Retried | Fault::Ejected => {
-                Severity::Warning
+            EdgeFault::Denied | EdgeFault::Limited if is_new => Severity::Bad,
+            EdgeFault::Denied | EdgeFault::Limited | EdgeFault::Slow(_) if broken.is_blamed => {
+                Severity::Bad
             }
-            Fault::Failing | Fault::GivenUp | Fault::Refused | Fault::Unanswered => Severity::Bad,
+            EdgeFault::Denied
+            | EdgeFault::Limited
+            | EdgeFault::Slow(_)
+            | EdgeFault::Retried
+            | EdgeFault::Ejected => Severity::Warning,
+            EdgeFault::Failing
+            | EdgeFault::GivenUp
+            | EdgeFault::Refused
+            | EdgeFault::Unanswered => Severity::Bad,
         },
         title: broken.title.replace("{}", &path),
         evidence,
-        about: About::Edge {
+        about: ProblemSubject::Edge {
             client_namespace: client.0,
             client: client.1,
             server_namespace: server.0,
@@ -167,7 +174,7 @@ fn of_edge(view: &View<'_>, broken: Broken) -> Problem {
 
 /// The object of the edits before a problem that concerns the edge the most: one of the server's name, then one of
 /// the client's, then one that routes or judges requests.
-fn changed(changes: &[Mark], broken: &Broken) -> Option<String> {
+fn changed(changes: &[Mark], broken: &BrokenEdge) -> Option<String> {
     let edits = changes.iter().filter(|mark| mark.kind == MarkKind::Documents);
     let lines: Vec<&str> = edits.flat_map(|mark| &mark.lines).map(String::as_str).collect();
     let object = |line: &str| {
@@ -189,11 +196,11 @@ fn is_policy(line: &str) -> bool {
     kind == "Namespace" || kind.ends_with("Policy") || kind.ends_with("Route")
 }
 
-fn control_plane(state: &State, all: &mut Vec<Problem>) {
+fn control_plane(state: &MeshState, all: &mut Vec<Problem>) {
     let problem = |severity, about, title: &str, evidence| {
         let (culprit, more) = match about {
-            About::ControlPlane => ("the control plane", "leno logs controller"),
-            About::Documents => ("the last edit", "leno analyze"),
+            ProblemSubject::ControlPlane => ("the control plane", "leno logs controller"),
+            ProblemSubject::Documents => ("the last edit", "leno analyze"),
             _ => ("the proxies themselves", "leno check"),
         };
         Problem {
@@ -211,14 +218,14 @@ fn control_plane(state: &State, all: &mut Vec<Problem>) {
     if state.control_plane == ControlPlane::Away {
         all.push(problem(
             Severity::Bad,
-            About::ControlPlane,
+            ProblemSubject::ControlPlane,
             "the control plane is away: proxies serve on what they were told last",
             proxies(&state.detached),
         ));
     } else if !state.detached.is_empty() {
         all.push(problem(
             Severity::Bad,
-            About::ControlPlane,
+            ProblemSubject::ControlPlane,
             "proxies have lost the control plane: they serve on what they were told last",
             proxies(&state.detached),
         ));
@@ -226,7 +233,7 @@ fn control_plane(state: &State, all: &mut Vec<Problem>) {
     if let Some(reason) = &state.refused_edit {
         all.push(problem(
             Severity::Warning,
-            About::Documents,
+            ProblemSubject::Documents,
             "the last edit of the documents was refused: the state before it holds",
             reason.lines().take(MAX_EVIDENCE).map(str::to_owned).collect(),
         ));
@@ -234,19 +241,19 @@ fn control_plane(state: &State, all: &mut Vec<Problem>) {
     if !state.silent.is_empty() {
         all.push(problem(
             Severity::Warning,
-            About::Proxies,
+            ProblemSubject::Proxies,
             "proxies do not answer: what they count is missing here",
             proxies(&state.silent),
         ));
     }
 }
 
-fn workloads(topology: &Topology, state: Option<&State>, all: &mut Vec<Problem>) {
-    let mut problem = |severity, (namespace, name): Name, title: String, evidence| {
+fn workloads(topology: &Topology, state: Option<&MeshState>, all: &mut Vec<Problem>) {
+    let mut problem = |severity, (namespace, name): NamespacedName, title: String, evidence| {
         let name = (namespace, name);
         let culprit = format!("the application of {}, which takes no traffic", text(&name));
         let more = logs(&name);
-        let about = About::Workload { namespace: name.0, name: name.1 };
+        let about = ProblemSubject::Workload { namespace: name.0, name: name.1 };
         let (since_ms, changes) = (None, Vec::new());
         all.push(Problem { severity, about, title, evidence, since_ms, changes, culprit, more });
     };
@@ -274,12 +281,12 @@ fn workloads(topology: &Topology, state: Option<&State>, all: &mut Vec<Problem>)
     }
 }
 
-fn take_traffic(ready: u32, instances: u32, name: &Name) -> String {
+fn take_traffic(ready: u32, instances: u32, name: &NamespacedName) -> String {
     format!("{ready} of {instances} instances of {} take traffic", text(name))
 }
 
-fn by_workload(all: &[Unready]) -> BTreeMap<Name, Vec<&Unready>> {
-    let mut found: BTreeMap<Name, Vec<&Unready>> = BTreeMap::new();
+fn by_workload(all: &[Unready]) -> BTreeMap<NamespacedName, Vec<&Unready>> {
+    let mut found: BTreeMap<NamespacedName, Vec<&Unready>> = BTreeMap::new();
     for one in all {
         found.entry((one.namespace.clone(), one.workload.clone())).or_default().push(one);
     }
@@ -292,7 +299,7 @@ fn reasons(instances: &[&Unready]) -> Vec<String> {
 }
 
 /// The changes around the begin of a problem. Its first frame may have begun before the change.
-fn changes(view: &View<'_>, since: u64) -> Vec<Mark> {
+fn changes(view: &HistoryView<'_>, since: u64) -> Vec<Mark> {
     let around = view.marks(since.saturating_sub(BEFORE_MS), since + TICK.as_millis() as u64);
     let mut all: Vec<Mark> = around.cloned().collect();
     all.reverse();
@@ -301,7 +308,7 @@ fn changes(view: &View<'_>, since: u64) -> Vec<Mark> {
 }
 
 /// `shop/web`, or what is no workload of the mesh.
-fn text((namespace, name): &Name) -> String {
+fn text((namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") }
 }
 

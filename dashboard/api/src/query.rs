@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{DENIED, Latency, Name, RouteName};
+use leno_observe::stat::{DENIED, LatencyQuantiles, NamespacedName, RouteName};
 
 use crate::api::{Budget, Cause, Edge, Mtls, Point, Points, Route, Signals, Topology, Workload};
 use crate::history::Window;
-use crate::series::{Series, Subject};
+use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Tally, float};
-use crate::view::View;
+use crate::view::HistoryView;
 
 /// Most points of an answer: a day in steps of a minute.
 const MAX_POINTS: u64 = 1_440;
@@ -19,20 +19,20 @@ const USUAL_POINTS: u64 = 240;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SeriesSubject {
     /// A workload as a server.
-    Workload(Name),
+    Workload(NamespacedName),
     /// A client and a server, with mTLS or without.
-    Edge(Name, Name),
+    Edge(NamespacedName, NamespacedName),
 }
 
 /// An edge with mTLS and without it.
 #[derive(Debug, Default)]
-pub(crate) struct Both {
+pub(crate) struct EdgeTally {
     pub(crate) sum: Tally,
     encrypted: bool,
     plain: bool,
 }
 
-impl Both {
+impl EdgeTally {
     fn mtls(&self) -> Mtls {
         match (self.encrypted, self.plain) {
             (true, false) => Mtls::All,
@@ -43,10 +43,13 @@ impl Both {
 }
 
 /// The edges of a window by client and server.
-pub(crate) fn edges(names: &Series, window: &Window) -> BTreeMap<(Name, Name), Both> {
-    let mut edges: BTreeMap<(Name, Name), Both> = BTreeMap::new();
+pub(crate) fn edges(
+    names: &SeriesNumbers,
+    window: &Window,
+) -> BTreeMap<(NamespacedName, NamespacedName), EdgeTally> {
+    let mut edges: BTreeMap<(NamespacedName, NamespacedName), EdgeTally> = BTreeMap::new();
     for (series, tally) in &window.tallies {
-        let Some(Subject::Edge { client, server, encrypted }) = names.subject(*series) else {
+        let Some(SeriesKey::Edge { client, server, encrypted }) = names.subject(*series) else {
             continue;
         };
         let both = edges.entry((client.clone(), server.clone())).or_default();
@@ -61,13 +64,13 @@ pub(crate) fn edges(names: &Series, window: &Window) -> BTreeMap<(Name, Name), B
 
 /// Workloads and edges of a window, without problems. `identities`: those that workloads prove now.
 pub(crate) fn topology(
-    view: &View<'_>,
-    (mesh, identities): (&str, &BTreeMap<Name, String>),
+    view: &HistoryView<'_>,
+    (mesh, identities): (&str, &BTreeMap<NamespacedName, String>),
     window: &Window,
 ) -> Topology {
     let names = view.names();
     let workload = |(series, tally): (&u32, &Tally)| {
-        let Some(Subject::Workload((namespace, name))) = names.subject(*series) else {
+        let Some(SeriesKey::Workload((namespace, name))) = names.subject(*series) else {
             return None;
         };
         let instances = tally.instances.unwrap_or_default();
@@ -82,10 +85,10 @@ pub(crate) fn topology(
     };
     let mut workloads: Vec<Workload> = window.tallies.iter().filter_map(workload).collect();
     workloads.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let proven = |name: &Name, both: &Both| {
+    let proven = |name: &NamespacedName, both: &EdgeTally| {
         identities.get(name).filter(|_| both.mtls() == Mtls::All).cloned()
     };
-    let edge = |((client, server), both): ((Name, Name), Both)| Edge {
+    let edge = |((client, server), both): ((NamespacedName, NamespacedName), EdgeTally)| Edge {
         client_identity: proven(&client, &both),
         server_identity: proven(&server, &both),
         client_namespace: client.0,
@@ -108,9 +111,9 @@ pub(crate) fn topology(
 }
 
 /// The rules of routes that requests followed in a window.
-pub(crate) fn routes(names: &Series, window: &Window) -> Vec<Route> {
+pub(crate) fn routes(names: &SeriesNumbers, window: &Window) -> Vec<Route> {
     let of = |(series, tally): (&u32, &Tally)| match names.subject(*series) {
-        Some(Subject::Route(name)) if tally.requests() > 0 => Some((name.clone(), tally.clone())),
+        Some(SeriesKey::Route(name)) if tally.requests() > 0 => Some((name.clone(), tally.clone())),
         _ => None,
     };
     let routes: BTreeMap<RouteName, Tally> = window.tallies.iter().filter_map(of).collect();
@@ -126,7 +129,7 @@ pub(crate) fn routes(names: &Series, window: &Window) -> Vec<Route> {
 
 /// One workload or edge over time, in steps; `None` where the history does not know it.
 pub(crate) fn series(
-    view: &View<'_>,
+    view: &HistoryView<'_>,
     wanted: &SeriesSubject,
     (from_ms, to_ms): (u64, u64),
     (step_ms, tick_ms): (Option<u64>, u64),
@@ -166,9 +169,9 @@ pub(crate) fn series(
 /// The requests to some servers, as their clients' proxies count them: what the mesh itself failed is among
 /// them.
 pub(crate) fn budget(
-    names: &Series,
+    names: &SeriesNumbers,
     window: &Window,
-    servers: &[Name],
+    servers: &[NamespacedName],
     bound_ms: Option<u64>,
 ) -> Budget {
     let mut sum = Tally::default();
@@ -189,11 +192,11 @@ pub(crate) fn budget(
     }
 }
 
-fn subjects(wanted: &SeriesSubject) -> Vec<Subject> {
+fn subjects(wanted: &SeriesSubject) -> Vec<SeriesKey> {
     match wanted {
-        SeriesSubject::Workload(name) => vec![Subject::Workload(name.clone())],
+        SeriesSubject::Workload(name) => vec![SeriesKey::Workload(name.clone())],
         SeriesSubject::Edge(client, server) => [true, false]
-            .map(|encrypted| Subject::Edge {
+            .map(|encrypted| SeriesKey::Edge {
                 client: client.clone(),
                 server: server.clone(),
                 encrypted,
@@ -203,7 +206,7 @@ fn subjects(wanted: &SeriesSubject) -> Vec<Subject> {
 }
 
 /// Rates of a tally over the time in which it was counted.
-pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
+pub(crate) fn signals(names: &SeriesNumbers, tally: &Tally, seconds: f64) -> Signals {
     let requests = tally.requests();
     let rate = |count: u64| if seconds > 0.0 { float(count) / seconds } else { 0.0 };
     let named = |(cause, count): &(u32, u64)| Cause {
@@ -223,7 +226,7 @@ pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
         denied,
         requests_per_s: rate(requests),
         statuses: tally.classes,
-        latency_ms: Latency {
+        latency_ms: LatencyQuantiles {
             p50: tally.durations.quantile_ms(0.50),
             p95: tally.durations.quantile_ms(0.95),
             p99: tally.durations.quantile_ms(0.99),
@@ -329,7 +332,8 @@ mod tests {
         failed.counts.durations.add(f64::INFINITY, 5.0);
         history.push(5_000, &growth(5.0, vec![given_up, denied, failed, edge("web", "db", 9.0)]));
         let window = history.window(0, 5_000);
-        let of = |servers: &[Name], bound| budget(history.names(), &window, servers, bound);
+        let of =
+            |servers: &[NamespacedName], bound| budget(history.names(), &window, servers, bound);
         let cart = of(&[server("cart")], None);
         assert_eq!((cart.requests, cart.failed, cart.slow), (100, 10, 0));
         assert_eq!((cart.observed_s, cart.in_time_ms), (5.0, None));

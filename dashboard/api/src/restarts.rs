@@ -26,13 +26,13 @@ pub struct ProcessEnds {
 }
 
 /// How often, and how the last time.
-type Ends = (u32, Option<String>);
+type EndCount = (u32, Option<String>);
 
 /// The ends of processes of one kind, from look to look.
 #[derive(Debug, Default)]
 pub struct Restarts {
     /// By namespace and instance; `None` before the first look.
-    counts: Option<HashMap<(String, String), Ends>>,
+    counts: Option<HashMap<(String, String), EndCount>>,
     all: VecDeque<Restart>,
 }
 

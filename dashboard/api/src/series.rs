@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use leno_observe::stat::{Name, RouteName};
+use leno_observe::stat::{NamespacedName, RouteName};
 
-use crate::bytes::{Reader, put, put_text};
+use crate::bytes::{ByteReader, put, put_text};
 
 /// Most workloads, edges and rules of routes that are told apart; the counts of more are lost, and counted as lost.
 /// A mesh of 1,000 workloads, 10,000 edges, each with and without mTLS for half of them, and 4,000 rules of routes fits.
@@ -17,15 +17,15 @@ const OTHER_CAUSE: &str = "other";
 
 /// What a series is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Subject {
+pub enum SeriesKey {
     /// A workload as a server, by namespace and name.
-    Workload(Name),
+    Workload(NamespacedName),
     /// A client and a server.
     Edge {
         /// Namespace and name of the client.
-        client: Name,
+        client: NamespacedName,
         /// Namespace and name of the server.
-        server: Name,
+        server: NamespacedName,
         /// Whether the connections between their proxies are mTLS.
         encrypted: bool,
     },
@@ -35,25 +35,25 @@ pub enum Subject {
 
 /// Numbers for subjects and causes. A number that no frame uses any more is given again.
 #[derive(Debug, Default)]
-pub(crate) struct Series {
-    subjects: Vec<Option<Arc<Subject>>>,
-    numbers: HashMap<Arc<Subject>, u32>,
+pub(crate) struct SeriesNumbers {
+    subjects: Vec<Option<Arc<SeriesKey>>>,
+    numbers: HashMap<Arc<SeriesKey>, u32>,
     free: Vec<u32>,
     causes: Vec<String>,
     /// Records of names that no file has yet.
-    fresh: Vec<Fresh>,
+    fresh: Vec<NewName>,
 }
 
 /// A name that has a number since a moment ago.
 #[derive(Clone, Debug)]
-pub(crate) enum Fresh {
+pub(crate) enum NewName {
     Subject(Vec<u8>),
     Cause(Vec<u8>),
 }
 
-impl Series {
+impl SeriesNumbers {
     /// The number of a subject; `None` where there are too many.
-    pub(crate) fn number(&mut self, subject: Subject) -> Option<u32> {
+    pub(crate) fn number(&mut self, subject: SeriesKey) -> Option<u32> {
         if let Some(number) = self.numbers.get(&subject) {
             return Some(*number);
         }
@@ -65,32 +65,32 @@ impl Series {
             }
             None => return None,
         };
-        self.fresh.push(Fresh::Subject(record(number, &subject)));
+        self.fresh.push(NewName::Subject(record(number, &subject)));
         self.assign(number, subject);
         Some(number)
     }
 
     /// The names that are new since the last call.
-    pub(crate) fn take_fresh(&mut self) -> Vec<Fresh> {
+    pub(crate) fn take_fresh(&mut self) -> Vec<NewName> {
         std::mem::take(&mut self.fresh)
     }
 
-    fn assign(&mut self, number: u32, subject: Subject) {
+    fn assign(&mut self, number: u32, subject: SeriesKey) {
         let subject = Arc::new(subject);
         self.numbers.insert(subject.clone(), number);
         self.subjects[number as usize] = Some(subject);
     }
 
-    pub(crate) fn find(&self, subject: &Subject) -> Option<u32> {
+    pub(crate) fn find(&self, subject: &SeriesKey) -> Option<u32> {
         self.numbers.get(subject).copied()
     }
 
-    pub(crate) fn subject(&self, number: u32) -> Option<&Subject> {
+    pub(crate) fn subject(&self, number: u32) -> Option<&SeriesKey> {
         self.subjects.get(number as usize)?.as_deref()
     }
 
     /// All subjects by number; `None` for numbers that are free.
-    pub(crate) fn subjects(&self) -> impl Iterator<Item = Option<&Subject>> {
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = Option<&SeriesKey>> {
         self.subjects.iter().map(Option::as_deref)
     }
 
@@ -103,7 +103,7 @@ impl Series {
         let name = if self.causes.len() < MAX_CAUSES { name } else { OTHER_CAUSE };
         let known = self.causes.iter().position(|known| known == name);
         let number = known.unwrap_or_else(|| {
-            self.fresh.push(Fresh::Cause(name.as_bytes().to_vec()));
+            self.fresh.push(NewName::Cause(name.as_bytes().to_vec()));
             self.causes.push(name.to_owned());
             self.causes.len() - 1
         });
@@ -133,40 +133,40 @@ impl Series {
 
     /// What the names occupy, about: texts, and three words for each entry of a table.
     pub(crate) fn size(&self) -> usize {
-        let name = |name: &Name| name.0.capacity() + name.1.capacity();
-        let texts = |subject: &Arc<Subject>| match &**subject {
-            Subject::Workload(own) => name(own),
-            Subject::Edge { client, server, .. } => name(client) + name(server),
-            Subject::Route(RouteName { service, route, rule }) => {
+        let name = |name: &NamespacedName| name.0.capacity() + name.1.capacity();
+        let texts = |subject: &Arc<SeriesKey>| match &**subject {
+            SeriesKey::Workload(own) => name(own),
+            SeriesKey::Edge { client, server, .. } => name(client) + name(server),
+            SeriesKey::Route(RouteName { service, route, rule }) => {
                 name(service) + route.capacity() + rule.capacity()
             }
         };
         let all: usize = self.subjects.iter().flatten().map(texts).sum();
-        all + self.numbers.len() * (size_of::<Subject>() + 6 * size_of::<usize>())
+        all + self.numbers.len() * (size_of::<SeriesKey>() + 6 * size_of::<usize>())
     }
 
     /// Every subject and cause, as [`read_subject`](Self::read_subject) and
     /// [`read_cause`](Self::read_cause) read them.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Fresh> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = NewName> {
         let subjects = (0_u32..).zip(&self.subjects);
         let subjects = subjects.filter_map(|(number, subject)| Some((number, subject.as_ref()?)));
-        let subjects = subjects.map(|(number, subject)| Fresh::Subject(record(number, subject)));
-        let causes = self.causes.iter().map(|cause| Fresh::Cause(cause.clone().into_bytes()));
+        let subjects = subjects.map(|(number, subject)| NewName::Subject(record(number, subject)));
+        let causes = self.causes.iter().map(|cause| NewName::Cause(cause.clone().into_bytes()));
         subjects.chain(causes)
     }
 
     pub(crate) fn read_subject(&mut self, bytes: &[u8]) -> Option<()> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let number = reader.small()?;
-        let name = |reader: &mut Reader<'_>| Some((text(reader)?, text(reader)?));
+        let name = |reader: &mut ByteReader<'_>| Some((text(reader)?, text(reader)?));
         let subject = match reader.number()? {
-            0 => Subject::Workload(name(&mut reader)?),
-            form @ 1..=2 => Subject::Edge {
+            0 => SeriesKey::Workload(name(&mut reader)?),
+            form @ 1..=2 => SeriesKey::Edge {
                 client: name(&mut reader)?,
                 server: name(&mut reader)?,
                 encrypted: form == 2,
             },
-            3 => Subject::Route(RouteName {
+            3 => SeriesKey::Route(RouteName {
                 service: name(&mut reader)?,
                 route: text(&mut reader)?,
                 rule: text(&mut reader)?,
@@ -195,20 +195,20 @@ impl Series {
     }
 }
 
-fn record(number: u32, subject: &Subject) -> Vec<u8> {
+fn record(number: u32, subject: &SeriesKey) -> Vec<u8> {
     let mut bytes = Vec::new();
     put(&mut bytes, u64::from(number));
     match subject {
-        Subject::Workload(name) => {
+        SeriesKey::Workload(name) => {
             put(&mut bytes, 0);
             put_name(&mut bytes, name);
         }
-        Subject::Edge { client, server, encrypted } => {
+        SeriesKey::Edge { client, server, encrypted } => {
             put(&mut bytes, 1 + u64::from(*encrypted));
             put_name(&mut bytes, client);
             put_name(&mut bytes, server);
         }
-        Subject::Route(RouteName { service, route, rule }) => {
+        SeriesKey::Route(RouteName { service, route, rule }) => {
             put(&mut bytes, 3);
             put_name(&mut bytes, service);
             put_text(&mut bytes, route);
@@ -218,11 +218,11 @@ fn record(number: u32, subject: &Subject) -> Vec<u8> {
     bytes
 }
 
-fn text(reader: &mut Reader<'_>) -> Option<String> {
+fn text(reader: &mut ByteReader<'_>) -> Option<String> {
     reader.text().map(str::to_owned)
 }
 
-fn put_name(bytes: &mut Vec<u8>, (namespace, name): &Name) {
+fn put_name(bytes: &mut Vec<u8>, (namespace, name): &NamespacedName) {
     put_text(bytes, namespace);
     put_text(bytes, name);
 }

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use hyper::{Method, StatusCode};
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 use leno_program::content::JSON;
-use leno_program::{Answer, refuse_method, respond};
+use leno_program::{AdminResponse, refuse_method, respond};
 use serde::Serialize;
 
-use crate::hub::{Hub, Span};
+use crate::hub::{Hub, TimeSpan};
 use crate::query::SeriesSubject;
-use crate::sight::Sight;
+use crate::visible_namespaces::VisibleNamespaces;
 
 /// Where the interface is.
 pub const ROOT: &str = "/api/v1/";
@@ -19,11 +19,11 @@ pub const ROOT: &str = "/api/v1/";
 /// Answers one request of a reader.
 #[must_use]
 pub fn answer(
-    (hub, sight): (&Hub, &Sight),
+    (hub, sight): (&Hub, &VisibleNamespaces),
     method: &Method,
     path: &str,
     query: Option<&str>,
-) -> Answer {
+) -> AdminResponse {
     if let Some(refused) = refuse_method(method, &Method::GET) {
         return refused;
     }
@@ -68,24 +68,30 @@ pub fn answer(
 type Rejection = (StatusCode, String);
 
 fn topology(
-    (hub, sight): (&Hub, &Sight),
+    (hub, sight): (&Hub, &VisibleNamespaces),
     asked: &QueryParameters<'_>,
-) -> Result<Answer, Rejection> {
+) -> Result<AdminResponse, Rejection> {
     Ok(json(&hub.topology(sight, asked.number("at")?, asked.number("window")?)))
 }
 
-fn routes((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+fn routes(
+    (hub, sight): (&Hub, &VisibleNamespaces),
+    asked: &QueryParameters<'_>,
+) -> Result<AdminResponse, Rejection> {
     Ok(json(&hub.routes(sight, asked.number("at")?, asked.number("window")?)))
 }
 
 fn policies(
-    (hub, sight): (&Hub, &Sight),
+    (hub, sight): (&Hub, &VisibleNamespaces),
     asked: &QueryParameters<'_>,
-) -> Result<Answer, Rejection> {
+) -> Result<AdminResponse, Rejection> {
     Ok(json(&hub.policies(sight, asked.number("at")?, asked.number("window")?)))
 }
 
-fn series((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+fn series(
+    (hub, sight): (&Hub, &VisibleNamespaces),
+    asked: &QueryParameters<'_>,
+) -> Result<AdminResponse, Rejection> {
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
         (Some(workload), None, None) => SeriesSubject::Workload(workload),
         (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
@@ -97,16 +103,19 @@ fn series((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<A
     }
 }
 
-fn budget((hub, sight): (&Hub, &Sight), asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+fn budget(
+    (hub, sight): (&Hub, &VisibleNamespaces),
+    asked: &QueryParameters<'_>,
+) -> Result<AdminResponse, Rejection> {
     let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
-    let servers: Option<Vec<Name>> = servers.split(',').map(name_of).collect();
+    let servers: Option<Vec<NamespacedName>> = servers.split(',').map(name_of).collect();
     let servers =
         servers.ok_or_else(|| bad("servers is not namespace/name, with commas between"))?;
     let window = asked.number("window")?.ok_or_else(|| bad("say a window"))?;
     Ok(json(&hub.budget(sight, &servers, window, asked.number("bound")?)))
 }
 
-fn name_of(text: &str) -> Option<Name> {
+fn name_of(text: &str) -> Option<NamespacedName> {
     let (namespace, name) = text.split_once('/')?;
     Some((namespace.to_owned(), name.to_owned()))
 }
@@ -132,12 +141,12 @@ impl<'a> QueryParameters<'a> {
         self.0.get(name).map(|text| text.parse().map_err(wrong)).transpose()
     }
 
-    fn span(&self) -> Result<Span, Rejection> {
-        Ok(Span { from_ms: self.number("from")?, to_ms: self.number("to")? })
+    fn span(&self) -> Result<TimeSpan, Rejection> {
+        Ok(TimeSpan { from_ms: self.number("from")?, to_ms: self.number("to")? })
     }
 
     /// `namespace/name`; the namespace is empty for what is outside of the mesh.
-    fn name(&self, parameter: &str) -> Result<Option<Name>, Rejection> {
+    fn name(&self, parameter: &str) -> Result<Option<NamespacedName>, Rejection> {
         let Some(text) = self.0.get(parameter) else { return Ok(None) };
         let wrong = || bad(&format!("{parameter} is not namespace/name"));
         name_of(text).ok_or_else(wrong).map(Some)
@@ -148,13 +157,13 @@ fn bad(why: &str) -> Rejection {
     (StatusCode::BAD_REQUEST, why.to_owned())
 }
 
-fn json(value: &impl Serialize) -> Answer {
+fn json(value: &impl Serialize) -> AdminResponse {
     respond(StatusCode::OK, JSON, serde_json::to_vec(value).expect("answers have only text keys"))
 }
 
 /// An error of the interface: an object with one field, `error`.
 #[must_use]
-pub fn refuse(status: StatusCode, why: &str) -> Answer {
+pub fn refuse(status: StatusCode, why: &str) -> AdminResponse {
     let body = serde_json::json!({ "error": why });
     respond(status, JSON, body.to_string())
 }
@@ -162,17 +171,17 @@ pub fn refuse(status: StatusCode, why: &str) -> Answer {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::api::{ControlPlane, Restart, State};
+    use crate::api::{ControlPlane, MeshState, Restart};
     use crate::history::{Mark, MarkKind};
-    use crate::sight::HIDDEN;
     use crate::testing::{edge, growth, route, workload};
+    use crate::visible_namespaces::HIDDEN;
     use http_body_util::BodyExt as _;
     use leno_observe::stat::EdgeGrowth;
 
     fn hub() -> (tempfile::TempDir, Hub) {
         let directory = tempfile::tempdir().unwrap();
         let hub = Hub::open("default", directory.path().join("history")).unwrap();
-        let state = |control_plane| State { control_plane, ..State::default() };
+        let state = |control_plane| MeshState { control_plane, ..MeshState::default() };
         let mark = Mark {
             at_ms: 1_000,
             kind: MarkKind::Documents,
@@ -187,7 +196,7 @@ pub(crate) mod tests {
 
     async fn get(hub: &Hub, target: &str) -> (u16, serde_json::Value) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let answer = answer((hub, &Sight::All), &Method::GET, path, Some(query));
+        let answer = answer((hub, &VisibleNamespaces::All), &Method::GET, path, Some(query));
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
@@ -256,12 +265,12 @@ pub(crate) mod tests {
             times: 3,
             ended: "exited with 3".to_owned(),
         };
-        let state = State {
+        let state = MeshState {
             silent: vec!["bank/vault-0: timed out".to_owned()],
             detached: vec!["bank/vault-0".to_owned()],
             restarted: vec![ended.clone()],
             ended: vec![ended],
-            ..State::default()
+            ..MeshState::default()
         };
         let mark = |line: &str| Mark {
             at_ms: 1_000,
@@ -276,9 +285,9 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_reader_sees_nothing_of_other_namespaces_on_any_page() {
         let (_directory, hub) = two_namespaces();
-        let shop = Sight::Namespaces([("shop".to_owned(), 0)].into());
-        let none = Sight::Namespaces(std::collections::BTreeMap::new());
-        let get = async |sight: &Sight, target: &str| {
+        let shop = VisibleNamespaces::Namespaces([("shop".to_owned(), 0)].into());
+        let none = VisibleNamespaces::Namespaces(std::collections::BTreeMap::new());
+        let get = async |sight: &VisibleNamespaces, target: &str| {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let answer = answer((&hub, sight), &Method::GET, path, Some(query));
             let status = answer.status().as_u16();
@@ -297,7 +306,7 @@ pub(crate) mod tests {
             ("/api/v1/policies?window=60000", true),
             ("/api/v1/flows", true),
         ] {
-            let (_, all) = get(&Sight::All, target).await;
+            let (_, all) = get(&VisibleNamespaces::All, target).await;
             let (_, own) = get(&shop, target).await;
             let (_, nothing) = get(&none, target).await;
             for (text, hidden) in
@@ -315,14 +324,14 @@ pub(crate) mod tests {
             ["topology?window=60000&", "proxies?", "policies?", "flows?", "changes?from=0&"]
         {
             let part = |of: &str| format!("/api/v1/{target}namespaces={of}");
-            let (status, text) = get(&Sight::All, &part("shop")).await;
+            let (status, text) = get(&VisibleNamespaces::All, &part("shop")).await;
             let hidden = ["ledger", "vault", "bank"].iter().any(|name| text.contains(name));
             assert!(status == 200 && text.contains("shop") && !hidden, "{target}: {text}");
             let (_, text) = get(&shop, &part("shop,bank")).await;
             assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
         }
         // A namespace that was made after all this, by another owner.
-        let again = Sight::Namespaces([("shop".to_owned(), u64::MAX)].into());
+        let again = VisibleNamespaces::Namespaces([("shop".to_owned(), u64::MAX)].into());
         let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {
             let (_, text) = get(&again, &target).await;
@@ -362,7 +371,7 @@ pub(crate) mod tests {
             assert_eq!(got, status, "{target}: {body}");
             assert!(body["error"].as_str().unwrap().contains(why), "{target}: {body}");
         }
-        let post = answer((&hub, &Sight::All), &Method::POST, "/api/v1/overview", None);
+        let post = answer((&hub, &VisibleNamespaces::All), &Method::POST, "/api/v1/overview", None);
         assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 }

@@ -1,10 +1,10 @@
 //! The counts of one workload or edge over some time, and their form in a frame.
 
-use leno_observe::metrics::Histogram;
-use leno_observe::stat::Counts;
+use leno_observe::metrics::CumulativeHistogram;
+use leno_observe::stat::PairCounts;
 use leno_telemetry::BUCKET_BOUNDS_S;
 
-use crate::bytes::{Reader, put};
+use crate::bytes::{ByteReader, put};
 
 /// The buckets of durations, as proxies have them; the last is above every bound.
 const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
@@ -80,7 +80,7 @@ mod field {
 }
 
 impl Durations {
-    fn of(histogram: &Histogram) -> Self {
+    fn of(histogram: &CumulativeHistogram) -> Self {
         let mut counts = [0; BUCKETS];
         let mut below = 0;
         for (bound, cumulated) in histogram.cumulated() {
@@ -96,7 +96,7 @@ impl Durations {
     /// The duration in milliseconds below which the share `q` lies; `None` without requests.
     #[must_use]
     pub fn quantile_ms(&self, q: f64) -> Option<f64> {
-        let mut histogram = Histogram::default();
+        let mut histogram = CumulativeHistogram::default();
         let mut cumulated = 0;
         for (bound, count) in BUCKET_BOUNDS_S.iter().chain([&f64::INFINITY]).zip(&self.0) {
             cumulated += count;
@@ -130,7 +130,7 @@ impl Durations {
         self.0[first..end].iter().for_each(|count| put(bytes, *count));
     }
 
-    fn read(bytes: &mut Reader<'_>) -> Option<Self> {
+    fn read(bytes: &mut ByteReader<'_>) -> Option<Self> {
         let (first, length) = (bytes.small()?, bytes.small()?);
         let mut durations = Self::default();
         for own in durations.0.get_mut(first..first.checked_add(length)?)? {
@@ -143,7 +143,7 @@ impl Durations {
 impl Tally {
     /// What proxies have counted; `cause` numbers the causes.
     #[must_use]
-    pub fn of(counts: &Counts, mut cause: impl FnMut(&str) -> u32) -> Self {
+    pub fn of(counts: &PairCounts, mut cause: impl FnMut(&str) -> u32) -> Self {
         let causes = counts.causes.iter().map(|(name, count)| (cause(name), whole(*count)));
         Self {
             classes: counts.classes.map(whole),
@@ -262,9 +262,9 @@ impl Tally {
     }
 
     /// Reads what [`put`](Self::put) has written; `None` for anything else.
-    pub(crate) fn read(bytes: &mut Reader<'_>) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut ByteReader<'_>) -> Option<Self> {
         let fields = bytes.number()?;
-        let count = |field: u64, bytes: &mut Reader<'_>| match fields & field {
+        let count = |field: u64, bytes: &mut ByteReader<'_>| match fields & field {
             0 => Some(0),
             _ => bytes.number(),
         };
@@ -364,11 +364,11 @@ mod tests {
         for tally in [full(), Tally::default()] {
             let mut bytes = Vec::new();
             tally.put(&mut bytes);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             assert_eq!(Tally::read(&mut reader), Some(tally));
             assert!(reader.is_empty());
             for cut in 0..bytes.len() {
-                assert_eq!(Tally::read(&mut Reader::new(&bytes[..cut])), None, "{cut}");
+                assert_eq!(Tally::read(&mut ByteReader::new(&bytes[..cut])), None, "{cut}");
             }
         }
     }
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_proxies_buckets() {
-        let mut histogram = Histogram::default();
+        let mut histogram = CumulativeHistogram::default();
         for (bound, count) in [(0.001, 50.0), (0.002, 100.0), (f64::INFINITY, 100.0)] {
             histogram.add(bound, count);
         }

@@ -1,14 +1,17 @@
 //! What the tests of several modules need.
 
-use leno_observe::stat::{Counts, EdgeGrowth, Growth, RouteGrowth, RouteName, WorkloadGrowth};
+use leno_observe::stat::{
+    EdgeGrowth, MeshGrowth, PairCounts, RouteGrowth, RouteName, WorkloadGrowth,
+};
 
-pub(crate) fn growth(seconds: f64, edges: Vec<EdgeGrowth>) -> Growth {
-    Growth { seconds, edges, ..Growth::default() }
+pub(crate) fn growth(seconds: f64, edges: Vec<EdgeGrowth>) -> MeshGrowth {
+    MeshGrowth { seconds, edges, ..MeshGrowth::default() }
 }
 
 /// An edge in the namespace `shop` with this many good requests.
 pub(crate) fn edge(client: &str, server: &str, requests: f64) -> EdgeGrowth {
-    let mut counts = Counts { classes: [0.0, requests, 0.0, 0.0, 0.0], ..Counts::default() };
+    let mut counts =
+        PairCounts { classes: [0.0, requests, 0.0, 0.0, 0.0], ..PairCounts::default() };
     counts.durations.add(0.005, requests);
     counts.durations.add(f64::INFINITY, requests);
     EdgeGrowth {
@@ -26,7 +29,7 @@ pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGr
         instances,
         ready,
         meshed: true,
-        counts: Counts::default(),
+        counts: PairCounts::default(),
     }
 }
 

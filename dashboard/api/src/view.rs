@@ -9,27 +9,27 @@ use std::collections::BTreeMap;
 
 use crate::frame::Frame;
 use crate::history::{History, Mark, Window};
-use crate::series::Series;
-use crate::sight::Sight;
+use crate::series::SeriesNumbers;
 use crate::tally::{Tally, float};
+use crate::visible_namespaces::VisibleNamespaces;
 
 /// What a reader sees of a history.
-pub(crate) struct View<'a> {
+pub(crate) struct HistoryView<'a> {
     history: &'a History,
-    masked: Option<Masked>,
+    masked: Option<MaskedNames>,
 }
 
 /// Names and changes without those that a reader may not see.
-struct Masked {
-    names: Series,
+struct MaskedNames {
+    names: SeriesNumbers,
     /// What each series is among `names`; `None` for what is not seen.
-    seen: Vec<Option<Seen>>,
+    seen: Vec<Option<VisibleSeries>>,
     marks: Vec<Mark>,
 }
 
 /// A series that a reader sees.
 #[derive(Clone, Copy)]
-struct Seen {
+struct VisibleSeries {
     /// Its number in the view.
     number: u32,
     /// Frames that begin before are not seen.
@@ -40,19 +40,19 @@ struct Seen {
 #[derive(Clone, Copy)]
 pub(crate) struct ViewFrame<'a> {
     frame: &'a Frame,
-    seen: Option<&'a [Option<Seen>]>,
+    seen: Option<&'a [Option<VisibleSeries>]>,
 }
 
-impl<'a> View<'a> {
-    pub(crate) fn new(history: &'a History, sight: &Sight) -> Self {
+impl<'a> HistoryView<'a> {
+    pub(crate) fn new(history: &'a History, sight: &VisibleNamespaces) -> Self {
         let masked = match sight {
-            Sight::All => None,
-            Sight::Namespaces(_) => Some(Masked::new(history, sight)),
+            VisibleNamespaces::All => None,
+            VisibleNamespaces::Namespaces(_) => Some(MaskedNames::new(history, sight)),
         };
         Self { history, masked }
     }
 
-    pub(crate) fn names(&self) -> &Series {
+    pub(crate) fn names(&self) -> &SeriesNumbers {
         self.masked.as_ref().map_or(self.history.names(), |masked| &masked.names)
     }
 
@@ -92,14 +92,14 @@ impl<'a> View<'a> {
     }
 }
 
-impl Masked {
-    fn new(history: &History, sight: &Sight) -> Self {
+impl MaskedNames {
+    fn new(history: &History, sight: &VisibleNamespaces) -> Self {
         let all = history.names();
         let mut names = all.with_causes();
         let seen = all.subjects().map(|subject| {
             let subject = subject?;
             let number = names.number(sight.of(subject)?)?;
-            Some(Seen { number, since_ms: sight.since_ms(subject) })
+            Some(VisibleSeries { number, since_ms: sight.since_ms(subject) })
         });
         let seen = seen.collect();
         let marks = history.marks(0, u64::MAX).filter_map(|mark| sight.mark(mark)).collect();

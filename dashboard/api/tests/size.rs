@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leno_dashboard::history::{History, MAX_BYTES};
 use leno_dashboard::series::MAX_SERIES;
-use leno_observe::stat::{Counts, EdgeGrowth, Growth, RouteGrowth, RouteName, WorkloadGrowth};
+use leno_observe::stat::{
+    EdgeGrowth, MeshGrowth, PairCounts, RouteGrowth, RouteName, WorkloadGrowth,
+};
 
 /// What a history may take.
 const BOUND: usize = 64 * 1024 * 1024;
@@ -60,8 +62,8 @@ impl Random {
 }
 
 /// Around 20 requests with some spread, one of a hundred of which fails, over five buckets of duration.
-fn counts(random: &mut Random, seconds: u64) -> Counts {
-    let mut counts = Counts::default();
+fn counts(random: &mut Random, seconds: u64) -> PairCounts {
+    let mut counts = PairCounts::default();
     let scale = (seconds / 5).max(1);
     let mut cumulated = 0.0;
     for (bound, share) in [(0.001, 3), (0.0015, 8), (0.002, 6), (0.003, 3), (0.005, 2)] {
@@ -77,7 +79,7 @@ fn counts(random: &mut Random, seconds: u64) -> Counts {
     counts
 }
 
-fn growth(random: &mut Random, seconds: u64, edges: u64) -> Growth {
+fn growth(random: &mut Random, seconds: u64, edges: u64) -> MeshGrowth {
     let name = |nth: u64| (format!("namespace-{}", nth % 20), format!("workload-{nth}"));
     let workload = |nth| WorkloadGrowth {
         name: name(nth),
@@ -103,7 +105,7 @@ fn growth(random: &mut Random, seconds: u64, edges: u64) -> Growth {
         counts: counts(random, seconds),
     };
     let routes = (0..ROUTES).map(route).collect();
-    Growth { seconds: seconds as f64, workloads, edges, routes, ..Growth::default() }
+    MeshGrowth { seconds: seconds as f64, workloads, edges, routes, ..MeshGrowth::default() }
 }
 
 #[test]
@@ -111,8 +113,9 @@ fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
     let _measured = MEASURED.lock().unwrap();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     // Frames are packed one by one, so that the same traffic again takes as much as other traffic.
-    let fine: Vec<Growth> = (0..6).map(|_| growth(&mut random, FINE_MS / 1000, EDGES)).collect();
-    let coarse: Vec<Growth> =
+    let fine: Vec<MeshGrowth> =
+        (0..6).map(|_| growth(&mut random, FINE_MS / 1000, EDGES)).collect();
+    let coarse: Vec<MeshGrowth> =
         (0..2).map(|_| growth(&mut random, COARSE_MS / 1000, EDGES)).collect();
     let before = LIVE.load(Ordering::Relaxed);
     let mut history = History::default();

@@ -21,7 +21,7 @@ const LINES: usize = 40;
 
 /// A running `leno up`; dropping it kills the process. What the mesh has made is then left for `leno cleanup`.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedMesh {
     up: Mutex<Child>,
     /// What it prints, on both outputs.
     log: File,
@@ -30,7 +30,7 @@ pub struct Launched {
     ending: Mutex<Option<Instant>>,
 }
 
-impl Launched {
+impl LaunchedMesh {
     /// Starts the command, with `documents` on its standard input.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Launched {
     }
 }
 
-impl Drop for Launched {
+impl Drop for LaunchedMesh {
     fn drop(&mut self) {
         self.kill();
     }
@@ -155,10 +155,10 @@ mod tests {
 
     /// A program in place of `leno up`. A shell cannot trap a signal that its parent ignores, as that of a job in the
     /// background does.
-    fn launched(script: &str, documents: &str) -> Launched {
+    fn launched(script: &str, documents: &str) -> LaunchedMesh {
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "sh", "-c", script]);
-        Launched::start(&mut command, documents).unwrap()
+        LaunchedMesh::start(&mut command, documents).unwrap()
     }
 
     fn error(polled: impl Fn() -> io::Result<bool>) -> String {

@@ -1,6 +1,6 @@
 //! Which field of a service each part of its Workload is made from.
 
-use leno_resources::{Origin, Position};
+use leno_resources::{DocumentOrigin, Position};
 
 use super::{Name, Service, place};
 
@@ -27,16 +27,19 @@ const PARTS: [(&str, &[&str]); 18] = [
 ];
 
 /// The origins of the parts of a service's Workload. `project` is the position of the project's name in the file.
-pub(super) fn of(name: &Name, service: &Service, project: Option<Position>) -> Vec<Origin> {
+pub(super) fn of(name: &Name, service: &Service, project: Option<Position>) -> Vec<DocumentOrigin> {
     let whole = format!("services.{}", name.text);
     let parts = PARTS.into_iter().map(|(part, fields)| {
         let written = fields.iter().find_map(|field| Some((*field, place(service.get(*field)?))));
         // A field that is not written is shown at the service, which is where it would be added.
         let (field, place) = written.unwrap_or((fields[0], name.place));
-        Origin { part, field: format!("{whole}.{field}"), place }
+        DocumentOrigin { part, field: format!("{whole}.{field}"), place }
     });
-    let namespace =
-        project.map(|place| Origin { part: "metadata.namespace", field: "name".to_owned(), place });
-    let all = Origin { part: "", field: whole.clone(), place: name.place };
+    let namespace = project.map(|place| DocumentOrigin {
+        part: "metadata.namespace",
+        field: "name".to_owned(),
+        place,
+    });
+    let all = DocumentOrigin { part: "", field: whole.clone(), place: name.place };
     parts.chain(namespace).chain([all]).collect()
 }

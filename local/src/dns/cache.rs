@@ -16,7 +16,7 @@ const MAX_HOLD: Duration = Duration::from_secs(300);
 
 /// Answers by the question they are to, less its number.
 #[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<HashMap<Vec<u8>, CachedAnswer>>);
+pub(super) struct AnswerCache(Mutex<HashMap<Vec<u8>, CachedAnswer>>);
 
 #[derive(Debug)]
 struct CachedAnswer {
@@ -25,7 +25,7 @@ struct CachedAnswer {
     hold: Duration,
 }
 
-impl Cache {
+impl AnswerCache {
     /// The answer to a question, with its number and what is left of its time.
     pub(super) fn get(&self, question: &[u8], now: Instant) -> Option<Vec<u8>> {
         let (id, rest) = split(question)?;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_kept_for_its_time_and_grows_old_meanwhile() {
-        let (cache, now) = (Cache::default(), Instant::now());
+        let (cache, now) = (AnswerCache::default(), Instant::now());
         let asked = question(7, "a.example.");
         cache.put(&asked, &answer("a.example.", ResponseCode::NoError, Some(10)), now);
         let got = cache.get(&question(9, "a.example."), now + Duration::from_secs(4)).unwrap();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn failures_are_not_kept_and_no_name_is_as_long_as_its_zone_says() {
-        let (cache, now) = (Cache::default(), Instant::now());
+        let (cache, now) = (AnswerCache::default(), Instant::now());
         let asked = question(7, "a.example.");
         for code in [ResponseCode::ServFail, ResponseCode::NXDomain] {
             cache.put(&asked, &answer("a.example.", code, None), now);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded() {
-        let (cache, now) = (Cache::default(), Instant::now());
+        let (cache, now) = (AnswerCache::default(), Instant::now());
         for number in 0..3 * MAX_ANSWERS {
             let host = format!("n{number}.example.");
             let said = answer(&host, ResponseCode::NoError, Some(60));

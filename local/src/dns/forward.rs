@@ -10,7 +10,7 @@ use leno_program::Shares;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::cache::Cache;
+use super::cache::AnswerCache;
 
 /// How long one resolver may take. Clients give up after five seconds, by then the next has been
 /// asked as well.
@@ -29,7 +29,7 @@ pub struct Upstreams {
     servers: Vec<SocketAddr>,
     /// An answer is late where a resolver is away, so that a question keeps its place.
     questions: Shares<IpAddr>,
-    cache: Cache,
+    cache: AnswerCache,
     /// What is outside can be reached over IPv6, as far as is known.
     ipv6: bool,
 }
@@ -48,7 +48,7 @@ impl Upstreams {
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
         let questions = Shares::keeping(MAX_QUESTIONS, MAX_QUESTIONS_OF_CLIENT);
-        Self { servers, questions, cache: Cache::default(), ipv6: true }
+        Self { servers, questions, cache: AnswerCache::default(), ipv6: true }
     }
 
     /// For a mesh whose way out is of IPv4 alone: names outside have no other addresses, or half of what is

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::failed::{FailedLookups, NO_ANSWER, NO_SUCH_NAME};
 use super::forward::Upstreams;
-use super::zone::{Answer, Zone};
+use super::zone::{Zone, ZoneAnswer};
 
 /// Longest answer over UDP that is offered, in bytes: what fits every path (DNS flag day 2020).
 const MAX_UDP_PAYLOAD: u16 = 1232;
@@ -285,7 +285,7 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
     let is_proxy = edns.is_some_and(|edns| edns.option(PROXY_OPTION.into()).is_some());
     let unreachable = query.query_type() == RecordType::AAAA && !shared.upstreams.has_ipv6();
     match zone.answer(query.name(), query.query_type(), (client, is_proxy)) {
-        Answer::Alias(target) => {
+        ZoneAnswer::Alias(target) => {
             let alias = Zone::alias(query.name().clone(), target.clone());
             match (query.query_type(), reply(ResponseCode::ServFail, Vec::new())) {
                 _ if unreachable => now(reply(ResponseCode::NoError, vec![alias])),
@@ -296,8 +296,8 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
                 (_, None) => Reply::Never,
             }
         }
-        Answer::Records(records) => now(reply(ResponseCode::NoError, records)),
-        Answer::NoName => {
+        ZoneAnswer::Records(records) => now(reply(ResponseCode::NoError, records)),
+        ZoneAnswer::NoName => {
             // Resolvers ask for both families: one of them is counted.
             if query.query_type() == RecordType::A
                 && !is_proxy
@@ -307,8 +307,8 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
             }
             now(reply(ResponseCode::NXDomain, Vec::new()))
         }
-        Answer::Elsewhere if unreachable => now(reply(ResponseCode::NoError, Vec::new())),
-        Answer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
+        ZoneAnswer::Elsewhere if unreachable => now(reply(ResponseCode::NoError, Vec::new())),
+        ZoneAnswer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
             Some(failure) => Reply::Elsewhere(failure),
             None => Reply::Never,
         },
@@ -356,7 +356,7 @@ fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
 mod tests {
     use super::super::zone::{EndpointNames, ServiceNames};
     use super::*;
-    use crate::ranges::Ranges;
+    use crate::ranges::MeshRanges;
 
     /// Endpoints of the test's service: so many that they do not fit a datagram.
     const ENDPOINTS: u16 = 200;
@@ -364,7 +364,7 @@ mod tests {
     fn zone() -> Zone {
         let endpoint = |number| EndpointNames {
             host: format!("web-{number}"),
-            addresses: Ranges::default().workloads(true).addresses(number + 2).iter().collect(),
+            addresses: MeshRanges::default().workloads(true).addresses(number + 2).iter().collect(),
             ports: Vec::new(),
         };
         let names = ServiceNames {

@@ -7,7 +7,7 @@ use hickory_proto::rr::rdata::{CNAME, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::DOMAIN;
-use crate::ranges::Ranges;
+use crate::ranges::MeshRanges;
 
 /// How long an answer may be kept, in seconds: endpoints come and go.
 const TTL_SECONDS: u32 = 5;
@@ -26,7 +26,7 @@ pub struct Zone {
     outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>>,
     reverse: BTreeMap<IpAddr, String>,
     /// Addresses that no other server knows the names of.
-    ranges: Ranges,
+    ranges: MeshRanges,
 }
 
 /// What the name of a service stands for.
@@ -66,7 +66,7 @@ pub struct PortName {
 
 /// What a zone says to a question.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum ZoneAnswer {
     /// The records asked for; none when the name exists and has no such record.
     Records(Vec<Record>),
     /// The name is another one for this name outside of the mesh.
@@ -111,7 +111,7 @@ impl Zone {
             meshed: meshed.into_iter().collect(),
             outside,
             reverse,
-            ranges: Ranges::default(),
+            ranges: MeshRanges::default(),
         }
     }
 
@@ -126,16 +126,16 @@ impl Zone {
 
     /// The same, of a mesh that has these addresses.
     #[must_use]
-    pub fn within(self, ranges: Ranges) -> Self {
+    pub fn within(self, ranges: MeshRanges) -> Self {
         Self { ranges, ..self }
     }
 
     /// Answers the question for `name` and `kind`, asked from the address `client`: by an application or,
     /// where it says so, by its proxy. Aliases of names in the mesh are followed.
     #[must_use]
-    pub fn answer(&self, name: &Name, kind: RecordType, client: (IpAddr, bool)) -> Answer {
+    pub fn answer(&self, name: &Name, kind: RecordType, client: (IpAddr, bool)) -> ZoneAnswer {
         let mut target = match self.direct(name, kind, client) {
-            Answer::Alias(target) if kind != RecordType::CNAME => target,
+            ZoneAnswer::Alias(target) if kind != RecordType::CNAME => target,
             other => return other,
         };
         for _ in 0..MAX_ALIASES {
@@ -144,21 +144,26 @@ impl Zone {
                 break;
             }
             let found = match self.direct(&target, kind, client) {
-                Answer::Alias(next) => {
+                ZoneAnswer::Alias(next) => {
                     target = next;
                     continue;
                 }
-                Answer::Records(found) => found,
-                Answer::NoName | Answer::Elsewhere => Vec::new(),
+                ZoneAnswer::Records(found) => found,
+                ZoneAnswer::NoName | ZoneAnswer::Elsewhere => Vec::new(),
             };
             let alias = Self::alias(name.clone(), target);
-            return Answer::Records([alias].into_iter().chain(found).collect());
+            return ZoneAnswer::Records([alias].into_iter().chain(found).collect());
         }
-        Answer::Alias(target)
+        ZoneAnswer::Alias(target)
     }
 
     /// The same, but for aliases.
-    fn direct(&self, name: &Name, kind: RecordType, (client, is_proxy): (IpAddr, bool)) -> Answer {
+    fn direct(
+        &self,
+        name: &Name,
+        kind: RecordType,
+        (client, is_proxy): (IpAddr, bool),
+    ) -> ZoneAnswer {
         let text = name.to_ascii().to_ascii_lowercase();
         let text = text.trim_end_matches('.');
         if text.ends_with(".in-addr.arpa") || text.ends_with(".ip6.arpa") {
@@ -169,7 +174,7 @@ impl Zone {
                 Some(vips) if matches!(kind, RecordType::A | RecordType::AAAA) => {
                     records(name, addresses(vips.iter().copied(), kind))
                 }
-                _ => Answer::Elsewhere,
+                _ => ZoneAnswer::Elsewhere,
             };
         };
         let mut labels: Vec<&str> = inside.split('.').filter(|label| !label.is_empty()).collect();
@@ -182,10 +187,10 @@ impl Zone {
                 let names = self.services.get(&key);
                 let vips = self.meshed.contains_key(&client);
                 if let Some(alias) = names.filter(|_| rest.is_empty()).and_then(|n| n.alias(vips)) {
-                    return Answer::Alias(alias);
+                    return ZoneAnswer::Alias(alias);
                 }
                 names.and_then(|names| {
-                    let front = Front {
+                    let front = ServiceView {
                         names,
                         vips,
                         domain: format!("{service}.{namespace}.svc.{DOMAIN}."),
@@ -195,7 +200,7 @@ impl Zone {
             }
             _ => None,
         };
-        data.map_or(Answer::NoName, |data| records(name, data))
+        data.map_or(ZoneAnswer::NoName, |data| records(name, data))
     }
 
     /// The record that says that a name is another one for `target`.
@@ -224,23 +229,23 @@ impl Zone {
         Some(Record::from_rdata(zone, TTL_SECONDS, RData::SOA(authority)))
     }
 
-    fn reverse(&self, name: &Name, kind: RecordType) -> Answer {
+    fn reverse(&self, name: &Name, kind: RecordType) -> ZoneAnswer {
         let Ok(network) = name.parse_arpa_name() else {
-            return Answer::Elsewhere;
+            return ZoneAnswer::Elsewhere;
         };
         let address = network.addr();
         let host = network.prefix_len() == network.max_prefix_len();
         let ours = [self.ranges.workloads(true), self.ranges.services(true)];
         if !host || !ours.iter().any(|subnet| subnet.number(address).is_some()) {
-            return Answer::Elsewhere;
+            return ZoneAnswer::Elsewhere;
         }
         let Some(target) = self.reverse.get(&address) else {
-            return Answer::NoName;
+            return ZoneAnswer::NoName;
         };
         let target = Name::from_ascii(target).ok().filter(|_| kind == RecordType::PTR);
         let record =
             |target| Record::from_rdata(name.clone(), TTL_SECONDS, RData::PTR(PTR(target)));
-        Answer::Records(target.map(record).into_iter().collect())
+        ZoneAnswer::Records(target.map(record).into_iter().collect())
     }
 }
 
@@ -255,13 +260,13 @@ impl ServiceNames {
 }
 
 /// A service as one client sees it.
-struct Front<'a> {
+struct ServiceView<'a> {
     names: &'a ServiceNames,
     vips: bool,
     domain: String,
 }
 
-impl Front<'_> {
+impl ServiceView<'_> {
     /// What stands at the labels below the service's name, nearest first. None: no such name.
     fn data(&self, rest: &[&str], kind: RecordType) -> Option<Vec<RData>> {
         match rest {
@@ -327,9 +332,9 @@ impl Front<'_> {
     }
 }
 
-fn records(name: &Name, data: Vec<RData>) -> Answer {
+fn records(name: &Name, data: Vec<RData>) -> ZoneAnswer {
     let record = |data| Record::from_rdata(name.clone(), TTL_SECONDS, data);
-    Answer::Records(data.into_iter().map(record).collect())
+    ZoneAnswer::Records(data.into_iter().map(record).collect())
 }
 
 /// The part of a name before the domain, none when it is not below it.
@@ -360,11 +365,11 @@ mod tests {
         let port = |port| PortName { name: "http".into(), protocol: "tcp".into(), port };
         let endpoint = |host: &str, number: u16| EndpointNames {
             host: host.into(),
-            addresses: Ranges::default().workloads(true).addresses(number).iter().collect(),
+            addresses: MeshRanges::default().workloads(true).addresses(number).iter().collect(),
             ports: vec![port(8080)],
         };
         let web = ServiceNames {
-            vips: Ranges::default().services(true).addresses(1).iter().collect(),
+            vips: MeshRanges::default().services(true).addresses(1).iter().collect(),
             ports: vec![port(80)],
             endpoints: vec![endpoint("web-0", 2), endpoint("web-1", 3)],
             outside: Vec::new(),
@@ -376,7 +381,7 @@ mod tests {
             outside: Vec::new(),
         };
         let outside = |number| ServiceNames {
-            vips: Ranges::default().services(true).addresses(number).iter().collect(),
+            vips: MeshRanges::default().services(true).addresses(number).iter().collect(),
             outside: vec!["api.example.com".into()],
             ..ServiceNames::default()
         };
@@ -410,13 +415,13 @@ mod tests {
     fn ask_as(name: &str, kind: RecordType, (client, is_proxy): (&str, bool)) -> String {
         let name = Name::from_ascii(name).unwrap();
         match zone().answer(&name, kind, (client.parse().unwrap(), is_proxy)) {
-            Answer::Alias(target) => format!("alias of {target}"),
-            Answer::Records(records) => {
+            ZoneAnswer::Alias(target) => format!("alias of {target}"),
+            ZoneAnswer::Records(records) => {
                 let data: Vec<String> = records.iter().map(|r| r.data.to_string()).collect();
                 data.join(" ")
             }
-            Answer::NoName => "no name".into(),
-            Answer::Elsewhere => "elsewhere".into(),
+            ZoneAnswer::NoName => "no name".into(),
+            ZoneAnswer::Elsewhere => "elsewhere".into(),
         }
     }
 

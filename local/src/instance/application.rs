@@ -7,21 +7,21 @@ use std::process::ExitStatus;
 use std::rc::Rc;
 use std::time::Instant;
 
-use leno_resources::Restart;
-use leno_supervise::{Backoff, Rules, Stop, after, describe, keep_running};
+use leno_resources::RestartPolicy;
+use leno_supervise::{Backoff, RestartRules, StopStage, after, describe, keep_running};
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, watch};
 
-use super::{Change, InstanceResources, Life};
+use super::{InstanceChange, InstanceResources, InstanceTask};
 use crate::credentials;
 use crate::error::{Error, Result};
 use crate::isolation::Isolation;
-use crate::output::Origin;
-use crate::process::{Event, Task};
+use crate::output::LineOrigin;
+use crate::process::{Event, ProcessCommand};
 
 /// What is known of the application's process while it runs.
 #[derive(Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct ApplicationState {
     /// The process that is to be ended because it does not live.
     pub(super) condemned: watch::Sender<Option<i32>>,
     /// Why.
@@ -30,7 +30,7 @@ pub(super) struct Watched {
     killed: Cell<u64>,
 }
 
-impl Life {
+impl InstanceTask {
     /// Waits for what it depends on, runs the init commands and then the application, until it is
     /// stopped.
     pub(super) async fn application(&self, place: &InstanceResources) {
@@ -71,25 +71,30 @@ impl Life {
             };
             let Some(missing) = missing else { return true };
             if reported.as_ref() != Some(&missing) {
-                self.report(Change::Starting(missing.clone())).await;
+                self.report(InstanceChange::Starting(missing.clone())).await;
                 reported = Some(missing);
             }
             tokio::select! {
                 changed = stages.changed() => if changed.is_err() { return false },
-                _ = stop.wait_for(|now| *now >= Stop::Applications) => return false,
+                _ = stop.wait_for(|now| *now >= StopStage::Applications) => return false,
             }
         }
     }
 
     /// Runs an init command until it succeeds; false when the instance is stopped before.
-    async fn initialise(&self, place: &InstanceResources, origin: &Origin, number: usize) -> bool {
+    async fn initialise(
+        &self,
+        place: &InstanceResources,
+        origin: &LineOrigin,
+        number: usize,
+    ) -> bool {
         let launch = &self.instance.launch;
         let command = &launch.init[number];
         let restart = match launch.restart {
-            Restart::Never => Restart::Never,
-            Restart::Always | Restart::OnFailure => Restart::OnFailure,
+            RestartPolicy::Never => RestartPolicy::Never,
+            RestartPolicy::Always | RestartPolicy::OnFailure => RestartPolicy::OnFailure,
         };
-        let rules = Rules { restart, ..self.rules(watch::channel(None).1) };
+        let rules = RestartRules { restart, ..self.rules(watch::channel(None).1) };
         let (events, mut happened) = mpsc::unbounded_channel();
         let process = self.supervise((place, origin), command, rules, events);
         let what = format!("init command {} of {}", number + 1, launch.init.len());
@@ -108,32 +113,33 @@ impl Life {
         }
     }
 
-    async fn init_event(&self, event: Event, what: &str, command: &str, origin: &Origin) {
+    async fn init_event(&self, event: Event, what: &str, command: &str, origin: &LineOrigin) {
         let label = &self.instance.label;
         let last_line = || origin.last_line();
         match event {
             Event::Started(_) => {
-                self.report(Change::Starting(format!("runs {what}: {command}"))).await
+                self.report(InstanceChange::Starting(format!("runs {what}: {command}"))).await
             }
             Event::Ended(status, wait) => {
                 let how = format!("{what} {}", describe(status));
                 self.say(&format!("{label}: {how}; running it again {}", after(wait)));
-                self.report(Change::Ended { how, last_line: last_line(), wait }).await;
+                self.report(InstanceChange::Ended { how, last_line: last_line(), wait }).await;
             }
             Event::Over(status) if status.success() => {}
             Event::Over(status) => {
                 let how = format!("{what} {}", describe(status));
                 self.say(&format!("{label}: {how}; it is not run again"));
-                self.report(Change::Over { how, last_line: last_line(), completed: false }).await;
+                self.report(InstanceChange::Over { how, last_line: last_line(), completed: false })
+                    .await;
             }
             Event::Failed(error, wait) => self.cannot_start(&error, last_line(), wait).await,
-            Event::Stopping => self.report(Change::Stopping).await,
+            Event::Stopping => self.report(InstanceChange::Stopping).await,
             Event::Stopped => {}
         }
     }
 
-    async fn keep_application(&self, place: &InstanceResources, origin: &Origin) {
-        let watched = Watched::default();
+    async fn keep_application(&self, place: &InstanceResources, origin: &LineOrigin) {
+        let watched = ApplicationState::default();
         let command = &self.instance.launch.command;
         let rules = self.rules(watched.condemned.subscribe());
         let (events, mut happened) = mpsc::unbounded_channel();
@@ -166,20 +172,20 @@ impl Life {
     /// Keeps a process running as `rules` say and sends what happens to it. The channel ends with it.
     async fn supervise(
         &self,
-        (place, origin): (&InstanceResources, &Origin),
+        (place, origin): (&InstanceResources, &LineOrigin),
         command: &[String],
-        rules: Rules,
+        rules: RestartRules,
         events: mpsc::UnboundedSender<Event>,
     ) -> Option<ExitStatus> {
         let start = || self.task(place, command)?.start(&self.mesh.output, origin);
-        let until = (self.stop.clone(), Stop::Applications);
+        let until = (self.stop.clone(), StopStage::Applications);
         // The receiver is polled beside this and ends after it.
         keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 
-    pub(super) fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> Rules {
+    pub(super) fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> RestartRules {
         let launch = &self.instance.launch;
-        Rules {
+        RestartRules {
             backoff: Backoff::patient(Instant::now()),
             restart: launch.restart,
             signal: launch.stop_signal,
@@ -193,17 +199,17 @@ impl Life {
         &self,
         event: Event,
         place: &InstanceResources,
-        origin: &Origin,
-        watched: &Watched,
+        origin: &LineOrigin,
+        watched: &ApplicationState,
     ) {
         let label = &self.instance.label;
         match event {
-            Event::Started(pid) => self.report(Change::Started(pid)).await,
+            Event::Started(pid) => self.report(InstanceChange::Started(pid)).await,
             Event::Ended(status, wait) => {
                 let how = how_it_ended(status, place, watched);
                 let last_line = origin.last_line();
                 self.say(&format!("{label} {how}; starting it again {}", after(wait)));
-                self.report(Change::Ended { how, last_line, wait }).await;
+                self.report(InstanceChange::Ended { how, last_line, wait }).await;
             }
             Event::Over(status) => {
                 let how = how_it_ended(status, place, watched);
@@ -212,12 +218,12 @@ impl Life {
                     true => self.say(&format!("{label} has completed")),
                     false => self.say(&format!("{label} {how}; it is not started again")),
                 }
-                self.report(Change::Over { how, last_line, completed }).await;
+                self.report(InstanceChange::Over { how, last_line, completed }).await;
             }
             Event::Failed(error, wait) => {
                 self.cannot_start(&error, origin.last_line(), wait).await;
             }
-            Event::Stopping => self.report(Change::Stopping).await,
+            Event::Stopping => self.report(InstanceChange::Stopping).await,
             Event::Stopped => {}
         }
     }
@@ -225,11 +231,15 @@ impl Life {
     async fn cannot_start(&self, error: &Error, last_line: String, wait: std::time::Duration) {
         self.complain(error);
         self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
-        self.report(Change::Ended { how: error.chain(), last_line, wait }).await;
+        self.report(InstanceChange::Ended { how: error.chain(), last_line, wait }).await;
     }
 
     /// A command that runs as the application does.
-    pub(super) fn task(&self, place: &InstanceResources, command: &[String]) -> Result<Task> {
+    pub(super) fn task(
+        &self,
+        place: &InstanceResources,
+        command: &[String],
+    ) -> Result<ProcessCommand> {
         let instance = &self.instance;
         let launch = &instance.launch;
         let credentials = credentials::of(&launch.account)
@@ -244,7 +254,7 @@ impl Life {
         .within_groups(&place.limited.groups)?
         .with_root(launch.root.as_deref())?
         .with_volumes(&launch.volumes)?;
-        Ok(Task {
+        Ok(ProcessCommand {
             command: command.iter().map(OsString::from).collect(),
             environment: environment
                 .into_iter()
@@ -262,7 +272,7 @@ impl Life {
     async fn stopped(&self) {
         let mut stop = self.stop.clone();
         // A sender that is gone is the end of the mesh.
-        let _ = stop.wait_for(|now| *now >= Stop::Applications).await;
+        let _ = stop.wait_for(|now| *now >= StopStage::Applications).await;
     }
 }
 
@@ -275,7 +285,7 @@ fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
 pub(super) fn how_it_ended(
     status: ExitStatus,
     place: &InstanceResources,
-    watched: &Watched,
+    watched: &ApplicationState,
 ) -> String {
     if let Some(reason) = watched.reason.take() {
         // What it has started may hold its ports.

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::application::Watched;
-use super::{Change, InstanceResources, Life};
-use crate::forward::Target;
+use super::application::ApplicationState;
+use super::{InstanceChange, InstanceResources, InstanceTask};
+use crate::forward::ForwardTarget;
 use crate::listening::{self, OneFamily};
-use crate::plan::Probe;
+use crate::plan::InstanceProbe;
 use crate::probe::Prober;
 
 /// How long an application without a readiness probe may take until it listens on the ports it
@@ -22,9 +22,14 @@ const FAMILIES_POLL: Duration = Duration::from_secs(1);
 /// How long an application may take to become ready before a line says why it is not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Life {
+impl InstanceTask {
     /// Reports whether the process takes traffic, and condemns it when it does not live.
-    pub(super) async fn follow(&self, place: &InstanceResources, pid: i32, watched: &Watched) {
+    pub(super) async fn follow(
+        &self,
+        place: &InstanceResources,
+        pid: i32,
+        watched: &ApplicationState,
+    ) {
         let known = RefCell::default();
         tokio::join!(
             self.readiness(place, pid, &known),
@@ -47,7 +52,7 @@ impl Life {
     async fn report_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         let now = listening::one_family(pid, &self.instance.listening);
         if known.replace(Some(now.clone())).as_ref() != Some(&now) {
-            self.report(Change::Families(now)).await;
+            self.report(InstanceChange::Families(now)).await;
         }
     }
 
@@ -56,7 +61,7 @@ impl Life {
         if !self.instance.launch.meshed {
             self.report_families(pid, known).await;
         }
-        self.report(Change::Running).await;
+        self.report(InstanceChange::Running).await;
     }
 
     async fn readiness(
@@ -98,7 +103,10 @@ impl Life {
                     }
                     if !ready {
                         let times = times_in_a_row(failures);
-                        self.report(Change::NotReady(format!("not ready: {reason}{times}"))).await;
+                        self.report(InstanceChange::NotReady(format!(
+                            "not ready: {reason}{times}"
+                        )))
+                        .await;
                     }
                     if !was_ready && !complained && begun.elapsed() >= PATIENCE {
                         complained = true;
@@ -111,7 +119,7 @@ impl Life {
         }
     }
 
-    async fn liveness(&self, place: &InstanceResources, pid: i32, watched: &Watched) {
+    async fn liveness(&self, place: &InstanceResources, pid: i32, watched: &ApplicationState) {
         let Some(probe) = &self.instance.launch.liveness else { return };
         tokio::time::sleep(probe.delay).await;
         let mut failures = 0;
@@ -126,7 +134,7 @@ impl Life {
                             "{} is not alive: {reason}; ending it",
                             self.instance.label
                         ));
-                        self.report(Change::NotReady(format!("not alive: {reason}"))).await;
+                        self.report(InstanceChange::NotReady(format!("not alive: {reason}"))).await;
                         watched.reason.replace(Some(reason));
                         watched.condemned.send_replace(Some(pid));
                         return;
@@ -137,8 +145,13 @@ impl Life {
         }
     }
 
-    async fn ask(&self, place: &InstanceResources, pid: i32, probe: &Probe) -> Result<(), String> {
-        let target = Target {
+    async fn ask(
+        &self,
+        place: &InstanceResources,
+        pid: i32,
+        probe: &InstanceProbe,
+    ) -> Result<(), String> {
+        let target = ForwardTarget {
             instance: self.instance.name.to_string(),
             netns: place.netns.name().to_owned(),
             addresses: self.instance.addresses.iter().collect(),

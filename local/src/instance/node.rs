@@ -15,25 +15,25 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, Serve};
+use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, ServeOrder};
 use leno_supervise::{
-    Backoff, Happened, Promotion, PromotionRules, Rules, Running, Share, Stop, after, describe,
-    keep_running,
+    Backoff, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules, RunningProcess,
+    StopStage, after, describe, keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::proxies::Turn;
+use super::proxies::ProxyTurn;
 use super::{
-    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, Life, Mesh, ProxySettings,
-    proxy_label,
+    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, MeshContext,
+    ProxySettings, proxy_label,
 };
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
-use crate::node::Group;
-use crate::plan::Instance;
+use crate::node::NodeProxyGroup;
+use crate::plan::PlannedInstance;
 use crate::process::Event;
 use crate::program::Program;
 use crate::proxy::broker_task;
@@ -44,16 +44,16 @@ const LOST: &str = "its process served it no more";
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// What happened to the membership of this number.
-type MembershipEvent = (u64, Happened);
+type MembershipEvent = (u64, MemberEvent);
 
 /// Of which group the instance is a member, and by which broker.
 struct Membership<'l> {
-    life: &'l Life,
+    life: &'l InstanceTask,
     place: &'l InstanceResources,
-    turn: &'l Turn,
+    turn: &'l ProxyTurn,
     events: mpsc::UnboundedSender<MembershipEvent>,
     /// The group whose process serves it; `None` once the instance has left it.
-    group: RefCell<Option<Rc<Group>>>,
+    group: RefCell<Option<Rc<NodeProxyGroup>>>,
     /// The membership that counts.
     current: Cell<u64>,
     /// The last membership whose connections are accepted; 0 without one.
@@ -70,9 +70,14 @@ struct Membership<'l> {
     rules_changed: Notify,
 }
 
-impl Life {
+impl InstanceTask {
     /// Keeps the instance a member of the group that it is to be in, for the turn of node mode.
-    pub(super) async fn node_proxy(&self, place: &InstanceResources, group: Rc<Group>, turn: Turn) {
+    pub(super) async fn node_proxy(
+        &self,
+        place: &InstanceResources,
+        group: Rc<NodeProxyGroup>,
+        turn: ProxyTurn,
+    ) {
         self.proxy_runs(&turn, group.process()).await;
         let Self { mesh, instance, .. } = self;
         let name = format!("{} broker", instance.name);
@@ -92,7 +97,7 @@ impl Life {
             promoted: watch::Sender::new(false),
             rules_changed: Notify::new(),
         };
-        let start = || -> Result<Running> {
+        let start = || -> Result<RunningProcess> {
             let what = || "cannot make a socket for orders".to_owned();
             let (near, far) = Channel::pair().attempt(what)?;
             let program = Program::prepare(&mesh.layout, "leno-broker")?;
@@ -108,7 +113,7 @@ impl Life {
         let report = |event: Event| match event {
             Event::Ended(status, wait) => {
                 // The receiver ends with the instance.
-                let _ending = events.send((membership.current.get(), Happened::Lost));
+                let _ending = events.send((membership.current.get(), MemberEvent::Lost));
                 let (label, how) = (&instance.label, describe(status));
                 let when = after(wait);
                 self.say(&format!("the broker of {label} {how}; starting it again {when}"));
@@ -116,23 +121,23 @@ impl Life {
             Event::Failed(error, _) => self.complain(&error),
             Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
         };
-        let (stop_broker, stopped) = watch::channel(Stop::No);
-        let rules = Rules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
+        let (stop_broker, stopped) = watch::channel(StopStage::No);
+        let rules = RestartRules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
         let retired = Rc::clone(&rules.retired);
-        let broker = keep_running(start, rules, (stopped, Stop::All), report);
+        let broker = keep_running(start, rules, (stopped, StopStage::All), report);
         // Connections out of the namespace need the broker, until what is under way has ended.
         let leaving = async {
             if membership.follow().await {
                 // The next one would listen.
                 retired.set(true);
                 if !membership.pass_on().await {
-                    stop_broker.send_replace(Stop::Now);
+                    stop_broker.send_replace(StopStage::Now);
                     return;
                 }
             } else {
                 membership.end().await;
             }
-            stop_broker.send_replace((*self.stop.borrow()).max(Stop::All));
+            stop_broker.send_replace((*self.stop.borrow()).max(StopStage::All));
         };
         tokio::select! {
             _ = async { tokio::join!(broker, leaving) } => {}
@@ -175,9 +180,9 @@ impl Life {
             let Some((number, event)) = event else { return };
             membership.learn(number, event);
             match event {
-                Happened::Serving | Happened::Stalled | Happened::Used(_) => {}
-                Happened::Joined => drop(joined.insert(number)),
-                Happened::Lost => drop(joined.remove(&number)),
+                MemberEvent::Serving | MemberEvent::Stalled | MemberEvent::Used(_) => {}
+                MemberEvent::Joined => drop(joined.insert(number)),
+                MemberEvent::Lost => drop(joined.remove(&number)),
             }
             let current = membership.current.get();
             joined.retain(|joined| *joined >= current);
@@ -185,14 +190,14 @@ impl Life {
                 continue;
             }
             match event {
-                Happened::Serving => {
+                MemberEvent::Serving => {
                     turn.succeeds.set(false);
                     membership.promotion.borrow_mut().has_joined(Instant::now());
                 }
-                Happened::Used(used) => membership.has_used(used),
-                Happened::Stalled => membership.has_stalled(),
-                Happened::Joined => joins += 1,
-                Happened::Lost => {
+                MemberEvent::Used(used) => membership.has_used(used),
+                MemberEvent::Stalled => membership.has_stalled(),
+                MemberEvent::Joined => joins += 1,
+                MemberEvent::Lost => {
                     self.proxy_serves(turn, false, (joins, Some(LOST.to_owned()))).await;
                 }
             }
@@ -223,7 +228,7 @@ impl Membership<'_> {
             // The process accepts until then.
             Some(broker) => tokio::select! {
                 closed = close(broker) => closed,
-                _ = stop.wait_for(|stop| *stop >= Stop::Now) => Ok(()),
+                _ = stop.wait_for(|stop| *stop >= StopStage::Now) => Ok(()),
             },
             None => Ok(()),
         };
@@ -251,7 +256,7 @@ impl Membership<'_> {
             Some(group) => tokio::select! {
                 left = group.leave(&self.life.instance.name, (self.current.get(), false)) => left,
                 () = tokio::time::sleep(DRAIN_BOUND) => None,
-                _ = now.wait_for(|stop| *stop >= Stop::Now) => None,
+                _ = now.wait_for(|stop| *stop >= StopStage::Now) => None,
             },
             None => None,
         };
@@ -260,8 +265,8 @@ impl Membership<'_> {
     }
 
     /// Joins a group by this broker; returns the number of the membership.
-    fn join(&self, group: &Rc<Group>, broker: &Channel, succeeds: bool) -> Result<u64> {
-        let Life { mesh, instance, .. } = self.life;
+    fn join(&self, group: &Rc<NodeProxyGroup>, broker: &Channel, succeeds: bool) -> Result<u64> {
+        let InstanceTask { mesh, instance, .. } = self.life;
         let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
         let number = self.place.next_number();
         let tokens = &self.place.tokens;
@@ -302,7 +307,7 @@ impl Membership<'_> {
             let upgrade = match self.is_upgrade((name.as_deref(), revision)) {
                 true => tokio::select! {
                     turn = self.life.mesh.upgrades.turn() => Some(turn),
-                    _ = stop.wait_for(|stop| *stop >= Stop::All) => return false,
+                    _ = stop.wait_for(|stop| *stop >= StopStage::All) => return false,
                     _ = leaves.wait_for(|leaves| *leaves) => return true,
                     _ = wanted.changed() => continue,
                     _ = promoted.changed() => continue,
@@ -315,7 +320,7 @@ impl Membership<'_> {
                     self.life.complain(&error);
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN) => continue,
-                        _ = stop.wait_for(|stop| *stop >= Stop::All) => return false,
+                        _ = stop.wait_for(|stop| *stop >= StopStage::All) => return false,
                         _ = leaves.wait_for(|leaves| *leaves) => return true,
                     }
                 }
@@ -332,7 +337,7 @@ impl Membership<'_> {
             let ends = tokio::select! {
                 biased;
                 // A sender that is gone is the end of the mesh.
-                _ = stop.wait_for(|stop| *stop >= Stop::All) => Some(false),
+                _ = stop.wait_for(|stop| *stop >= StopStage::All) => Some(false),
                 _ = leaves.wait_for(|leaves| *leaves) => Some(true),
                 // Another broker: what it was told by the one before is of no use, that it is served included.
                 _ = broker.changed() => None,
@@ -379,7 +384,8 @@ impl Membership<'_> {
     /// Whether the instance is to go to the next process of the group that it is in.
     fn is_upgrade(&self, (name, revision): (Option<&str>, u64)) -> bool {
         let current = self.group.borrow();
-        let is_of = |group: &Rc<Group>| Some(group.share()) == name && group.revision() < revision;
+        let is_of =
+            |group: &Rc<NodeProxyGroup>| Some(group.share()) == name && group.revision() < revision;
         current.as_ref().is_some_and(is_of)
     }
 
@@ -388,7 +394,7 @@ impl Membership<'_> {
     async fn enter(
         &self,
         (name, revision): (Option<&str>, u64),
-    ) -> Result<Option<(Rc<Group>, u64)>, Error> {
+    ) -> Result<Option<(Rc<NodeProxyGroup>, u64)>, Error> {
         let current = self.group.borrow().clone();
         let broker = self.broker.borrow().clone();
         let (Some(name), Some(current), Some(broker)) = (name, current, broker) else {
@@ -397,7 +403,7 @@ impl Membership<'_> {
         if current.share() == name && current.revision() >= revision {
             return Ok(None);
         }
-        let group = Group::enter(&self.life.mesh, name, &self.life.instance.name)?;
+        let group = NodeProxyGroup::enter(&self.life.mesh, name, &self.life.instance.name)?;
         match self.join(&group, &broker, true) {
             Ok(number) => Ok(Some((group, number))),
             Err(error) => {
@@ -409,7 +415,7 @@ impl Membership<'_> {
     }
 
     /// What has happened to a membership. Events of an earlier one hide no later one that serves.
-    fn learn(&self, number: u64, event: Happened) {
+    fn learn(&self, number: u64, event: MemberEvent) {
         self.serving.send_if_modified(|serving| {
             let next = next_serving(*serving, number, event);
             std::mem::replace(serving, next) != next
@@ -417,14 +423,14 @@ impl Membership<'_> {
     }
 
     /// The instance is served by another group: the one before finishes what it has.
-    async fn change(&self, group: Rc<Group>, number: u64) {
+    async fn change(&self, group: Rc<NodeProxyGroup>, number: u64) {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
         let mut process = group.process();
         process.promoted = *self.promoted.borrow();
         let number_before = self.current.replace(number);
         // What it did before it was the current one counts from here.
-        let _ending = self.events.send((number, Happened::Serving));
+        let _ending = self.events.send((number, MemberEvent::Serving));
         if let Some(before) = self.group.replace(Some(group)) {
             self.leave(before, number_before, HANDOVER_BOUND);
         }
@@ -446,7 +452,7 @@ impl Membership<'_> {
     /// The group that a busy instance has for itself.
     fn own_group(&self) -> String {
         let instance = &self.life.instance;
-        Share::Workload.group(&instance.name, &instance.launch.service_account)
+        ProcessSharing::Workload.group(&instance.name, &instance.launch.service_account)
     }
 
     /// What its proxy has used of the CPU. An instance that has its process for itself is not promoted, however busy.
@@ -502,8 +508,8 @@ impl Membership<'_> {
     }
 
     /// Has a group finish what it has for the instance, which another one serves, within a bound.
-    fn leave(&self, group: Rc<Group>, number: u64, bound: Duration) {
-        let Life { mesh, instance, .. } = self.life;
+    fn leave(&self, group: Rc<NodeProxyGroup>, number: u64, bound: Duration) {
+        let InstanceTask { mesh, instance, .. } = self.life;
         let (mesh, instance, tokens) =
             (mesh.clone(), instance.clone(), Rc::clone(&self.place.tokens));
         let (name, mut stop) = (instance.name.clone(), self.life.stop.clone());
@@ -513,10 +519,10 @@ impl Membership<'_> {
             // The end of the instance is that of what is under way for it, within the bound of the current group.
             let instance_ends = async {
                 // A sender that is gone is the end of the mesh.
-                drop(stop.wait_for(|stop| *stop >= Stop::All).await);
+                drop(stop.wait_for(|stop| *stop >= StopStage::All).await);
                 tokio::select! {
                     () = tokio::time::sleep(DRAIN_BOUND) => {}
-                    _ = stop.wait_for(|stop| *stop >= Stop::Now) => {}
+                    _ = stop.wait_for(|stop| *stop >= StopStage::Now) => {}
                 }
             };
             tokio::select! {
@@ -533,7 +539,7 @@ impl Membership<'_> {
             group.forget(&name, number);
             tokens.borrow_mut().remove(&number);
             // What that process has read is void.
-            if stop < Stop::All
+            if stop < StopStage::All
                 && let Err(error) = grant(&mesh, &instance, &tokens)
             {
                 mesh.output.say(&format!("{}: {}", instance.label, error.chain()));
@@ -563,8 +569,8 @@ impl Membership<'_> {
 
 /// Gives the processes that have an instance a token, the same for all.
 pub(super) fn grant(
-    mesh: &Mesh,
-    instance: &Instance,
+    mesh: &MeshContext,
+    instance: &PlannedInstance,
     tokens: &RefCell<BTreeMap<u64, PathBuf>>,
 ) -> Result<()> {
     // A process may have two memberships of it.
@@ -580,7 +586,7 @@ pub(super) fn grant(
 async fn close(broker: &Channel) -> io::Result<()> {
     let broker = AsyncChannel::new(broker.try_clone()?)?;
     let closes = async {
-        broker.send_within(CLOSE_BOUND, &Serve { closes: true }, &[]).await?;
+        broker.send_within(CLOSE_BOUND, &ServeOrder { closes: true }, &[]).await?;
         broker.receive::<ListenersClosed>().await.map(|_| ())
     };
     match timeout(CLOSE_BOUND, closes).await.unwrap_or_else(|late| Err(late.into())) {
@@ -594,11 +600,13 @@ async fn close(broker: &Channel) -> io::Result<()> {
 }
 
 /// The last membership that serves, after an event of one.
-fn next_serving(serving: u64, number: u64, event: Happened) -> u64 {
+fn next_serving(serving: u64, number: u64, event: MemberEvent) -> u64 {
     match event {
-        Happened::Serving => serving.max(number),
-        Happened::Lost if serving == number => 0,
-        Happened::Lost | Happened::Joined | Happened::Stalled | Happened::Used(_) => serving,
+        MemberEvent::Serving => serving.max(number),
+        MemberEvent::Lost if serving == number => 0,
+        MemberEvent::Lost | MemberEvent::Joined | MemberEvent::Stalled | MemberEvent::Used(_) => {
+            serving
+        }
     }
 }
 
@@ -608,8 +616,8 @@ mod tests {
 
     #[test]
     fn a_membership_that_serves_is_not_hidden_by_an_earlier_one_and_serves_until_it_is_lost() {
-        use Happened::{Joined, Lost, Serving};
-        let after = |events: &[(u64, Happened)]| {
+        use MemberEvent::{Joined, Lost, Serving};
+        let after = |events: &[(u64, MemberEvent)]| {
             events.iter().fold(0, |serving, (number, event)| next_serving(serving, *number, *event))
         };
         // The process of the group before starts again meanwhile.

@@ -16,20 +16,20 @@ use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leno_capture::{Backend, Captured};
-use leno_supervise::Stop;
+use leno_supervise::StopStage;
 use tokio::sync::watch;
 
 use super::waits::Awaited;
-use super::{Change, InstanceResources, Life, joined};
+use super::{InstanceChange, InstanceResources, InstanceTask, joined};
 use crate::error::{Error, Result};
-use crate::node::Group;
+use crate::node::NodeProxyGroup;
 use crate::status::ProxyProcess;
 
 /// Between two attempts to begin with the other mode.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The turn of a proxy at an instance, as that proxy has it.
-pub(super) struct Turn {
+pub(super) struct ProxyTurn {
     ready: watch::Sender<bool>,
     /// It is to leave the instance to another one.
     pub(super) leaves: watch::Receiver<bool>,
@@ -57,7 +57,7 @@ struct TurnState {
     ended: RefCell<Option<String>>,
 }
 
-impl Turn {
+impl ProxyTurn {
     fn new(is_node: bool, succeeds: bool) -> (TurnHandle, Self) {
         let (ready, is_ready) = watch::channel(false);
         let (leave, leaves) = watch::channel(false);
@@ -74,9 +74,9 @@ impl Turn {
 
 impl TurnState {
     /// Whether its proxy serves, for the status of the instance.
-    fn change(&self, ready: bool) -> Change {
+    fn change(&self, ready: bool) -> InstanceChange {
         let restarts = self.restarts_before.get().saturating_add(self.restarts.get());
-        Change::Proxy { ready, restarts, ended: self.ended.borrow().clone() }
+        InstanceChange::Proxy { ready, restarts, ended: self.ended.borrow().clone() }
     }
 
     /// It counts in place of the one before.
@@ -91,13 +91,13 @@ impl TurnState {
     }
 }
 
-impl Life {
+impl InstanceTask {
     /// Has the instance served by what its documents say, until it ends; `ready` follows whether it is.
     pub(super) async fn proxies(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
         let mut wanted = self.proxy.clone();
         let first = place.shared.take();
         let mut turns = FuturesUnordered::new();
-        let (mut current, turn) = Turn::new(first.is_some(), false);
+        let (mut current, turn) = ProxyTurn::new(first.is_some(), false);
         turns.push(self.turn(place, first, turn));
         let mut next: Option<TurnHandle> = None;
         // Why the other mode has not begun, as far as that was said.
@@ -109,25 +109,25 @@ impl Life {
             }
             if is_node == current.is_node {
                 said = None;
-                self.waits_for(Awaited::Mode, None).await;
+                self.waits_for(Awaited::ProxyMode, None).await;
             }
             let mut waits = false;
-            let ends = *self.stop.borrow() >= Stop::All;
+            let ends = *self.stop.borrow() >= StopStage::All;
             if next.is_none() && is_node != current.is_node && !ends {
                 match self.prepare(place, is_node).await {
                     Ok(group) => {
-                        let (held, turn) = Turn::new(is_node, true);
+                        let (held, turn) = ProxyTurn::new(is_node, true);
                         turns.push(self.turn(place, group, turn));
                         (next, said) = (Some(held), None);
                         let proxy = if is_node { "node proxy" } else { "own proxy" };
                         let why = format!("its {proxy} does not serve it yet");
-                        self.waits_for(Awaited::Mode, Some(why)).await;
+                        self.waits_for(Awaited::ProxyMode, Some(why)).await;
                     }
                     Err(error) => {
                         let why = error.chain();
                         if said.as_ref() != Some(&why) {
                             self.complain(&error);
-                            self.waits_for(Awaited::Mode, Some(why.clone())).await;
+                            self.waits_for(Awaited::ProxyMode, Some(why.clone())).await;
                         }
                         (said, waits) = (Some(why), true);
                     }
@@ -159,8 +159,8 @@ impl Life {
     fn turn<'l>(
         &'l self,
         place: &'l InstanceResources,
-        group: Option<Rc<Group>>,
-        turn: Turn,
+        group: Option<Rc<NodeProxyGroup>>,
+        turn: ProxyTurn,
     ) -> LocalBoxFuture<'l, ()> {
         Box::pin(async move {
             match group {
@@ -182,14 +182,18 @@ impl Life {
         });
         let process = next.state.process.borrow().clone();
         if let Some(process) = process {
-            self.report(Change::ProxyRuns(process)).await;
+            self.report(InstanceChange::ProxyRuns(process)).await;
         }
         // The one before may have ended, and this one may have since it served.
         self.report(next.state.change(is_ready)).await;
     }
 
     /// What the other mode needs; the group that it is to be in, in node mode.
-    async fn prepare(&self, place: &InstanceResources, is_node: bool) -> Result<Option<Rc<Group>>> {
+    async fn prepare(
+        &self,
+        place: &InstanceResources,
+        is_node: bool,
+    ) -> Result<Option<Rc<NodeProxyGroup>>> {
         let Some(name) = self.proxy.borrow().group.clone().filter(|_| is_node) else {
             return Ok(None);
         };
@@ -215,13 +219,13 @@ impl Life {
             }
             place.proxy_by_user.set(true);
         }
-        Group::enter(&self.mesh, &name, &self.instance.name).map(Some)
+        NodeProxyGroup::enter(&self.mesh, &name, &self.instance.name).map(Some)
     }
 
     /// Takes in whether a proxy serves, how often it was started, and how it ended the last time.
     pub(super) async fn proxy_serves(
         &self,
-        turn: &Turn,
+        turn: &ProxyTurn,
         serves: bool,
         (starts, ended): (u32, Option<String>),
     ) {
@@ -237,17 +241,17 @@ impl Life {
     }
 
     /// Takes in why the next process of a proxy does not serve yet; `None`: it does, or there is none.
-    pub(super) async fn proxy_waits(&self, turn: &Turn, why: Option<String>) {
+    pub(super) async fn proxy_waits(&self, turn: &ProxyTurn, why: Option<String>) {
         if turn.state.counts.get() {
             self.waits_for(Awaited::Process, why).await;
         }
     }
 
     /// Takes in where a proxy runs.
-    pub(super) async fn proxy_runs(&self, turn: &Turn, process: ProxyProcess) {
+    pub(super) async fn proxy_runs(&self, turn: &ProxyTurn, process: ProxyProcess) {
         turn.state.process.replace(Some(process.clone()));
         if turn.state.counts.get() {
-            self.report(Change::ProxyRuns(process)).await;
+            self.report(InstanceChange::ProxyRuns(process)).await;
         }
     }
 }
@@ -266,18 +270,18 @@ async fn until_ready(next: Option<&mut TurnHandle>) {
 mod tests {
     use super::*;
 
-    fn reported(change: Change) -> (bool, u32, Option<String>) {
-        let Change::Proxy { ready, restarts, ended } = change else { panic!("{change:?}") };
+    fn reported(change: InstanceChange) -> (bool, u32, Option<String>) {
+        let InstanceChange::Proxy { ready, restarts, ended } = change else { panic!("{change:?}") };
         (ready, restarts, ended)
     }
 
     /// The proxy before had ended, and its instance was taken for one without a proxy although the next one served.
     #[test]
     fn a_turn_that_takes_over_reports_itself_and_what_became_of_those_before() {
-        let (before, _turn) = Turn::new(false, false);
+        let (before, _turn) = ProxyTurn::new(false, false);
         before.state.restarts.set(2);
         before.state.ended.replace(Some("was ended by SIGKILL".to_owned()));
-        let (next, _turn) = Turn::new(true, true);
+        let (next, _turn) = ProxyTurn::new(true, true);
         assert!(before.state.counts.get() && !next.state.counts.get());
         next.state.restarts.set(1);
         next.state.succeed(&before.state);

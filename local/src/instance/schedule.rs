@@ -13,15 +13,15 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use k8s_openapi::jiff::{Timestamp, Zoned};
-use leno_resources::{ConcurrencyPolicy, Restart};
-use leno_supervise::{Rules, Stop, after, keep_running};
+use leno_resources::{ConcurrencyPolicy, RestartPolicy};
+use leno_supervise::{RestartRules, StopStage, after, keep_running};
 use tokio::sync::watch;
 
-use super::application::{Watched, how_it_ended};
-use super::{Change, InstanceResources, Life};
+use super::application::{ApplicationState, how_it_ended};
+use super::{InstanceChange, InstanceResources, InstanceTask};
 use crate::plan::Timetable;
 use crate::process::Event;
-use crate::status::{Run, Schedule};
+use crate::status::{Schedule, ScheduledRun};
 
 /// Longest wait before the clock is read again: it may be set, and it goes on while the machine sleeps.
 const CLOCK: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const CLOCK: Duration = Duration::from_secs(10);
 const MAX_RUNS: usize = 10;
 
 /// The times of a schedule, each of which counts once.
-struct Clock<'a> {
+struct ScheduleClock<'a> {
     timetable: &'a Timetable,
     /// Times up to this one are over.
     over: Timestamp,
@@ -50,7 +50,7 @@ enum ScheduledAction {
     LeftOut(Timestamp, String),
 }
 
-impl Clock<'_> {
+impl ScheduleClock<'_> {
     fn zoned(&self, time: Timestamp) -> Zoned {
         time.to_zoned(self.timetable.zone.clone())
     }
@@ -94,13 +94,13 @@ impl Clock<'_> {
 
 /// The runs that are under way.
 #[derive(Default)]
-struct Runs<'a> {
+struct ScheduledRuns<'a> {
     running: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + 'a>>>,
-    ends: Vec<watch::Sender<Stop>>,
+    ends: Vec<watch::Sender<StopStage>>,
 }
 
-impl<'a> Runs<'a> {
-    fn begin(&mut self, end: watch::Sender<Stop>, run: impl Future<Output = ()> + 'a) {
+impl<'a> ScheduledRuns<'a> {
+    fn begin(&mut self, end: watch::Sender<StopStage>, run: impl Future<Output = ()> + 'a) {
         self.ends.retain(|end| !end.is_closed());
         self.ends.push(end);
         self.running.push(Box::pin(run));
@@ -114,8 +114,8 @@ impl<'a> Runs<'a> {
     }
 
     /// Ends all of them, each within its grace, or at once when `stop` says so.
-    async fn end(&mut self, mut stop: watch::Receiver<Stop>) {
-        let mut level = Stop::Applications;
+    async fn end(&mut self, mut stop: watch::Receiver<StopStage>) {
+        let mut level = StopStage::Applications;
         while !self.running.is_empty() {
             for end in &self.ends {
                 end.send_modify(|now| *now = (*now).max(level));
@@ -124,24 +124,24 @@ impl<'a> Runs<'a> {
                 () = self.one_ended() => {}
                 // A sender that is gone is the end of the mesh.
                 further = stop.wait_for(|now| *now > level) => {
-                    level = further.map_or(Stop::Now, |further| *further);
+                    level = further.map_or(StopStage::Now, |further| *further);
                 }
             }
         }
     }
 }
 
-impl Life {
+impl InstanceTask {
     /// Starts a run at each of its times, until the instance is stopped and the runs have ended.
     pub(super) async fn keep_schedule(&self, place: &InstanceResources, timetable: &Timetable) {
         let label = &self.instance.label;
-        let mut clock = Clock { timetable, over: Timestamp::now() };
-        let watched = Watched::default();
+        let mut clock = ScheduleClock { timetable, over: Timestamp::now() };
+        let watched = ApplicationState::default();
         let suspended = timetable.cron.suspend;
         let state = RefCell::new(Schedule { suspended, ..Schedule::default() });
         let mut stop = self.stop.clone();
-        let mut runs = Runs::default();
-        while *stop.borrow() < Stop::Applications {
+        let mut runs = ScheduledRuns::default();
+        while *stop.borrow() < StopStage::Applications {
             match clock.due(Timestamp::now(), runs.running.len()) {
                 ScheduledAction::Nothing | ScheduledAction::Waits => {}
                 due @ (ScheduledAction::Begins(time) | ScheduledAction::Replaces(time)) => {
@@ -151,7 +151,7 @@ impl Life {
                         self.say(&format!("{label}: the run of {time} replaces the one before it"));
                         runs.end(self.stop.clone()).await;
                     }
-                    let end = watch::channel(Stop::No).0;
+                    let end = watch::channel(StopStage::No).0;
                     runs.begin(end.clone(), self.one_run(place, (&watched, &state), end));
                 }
                 ScheduledAction::LeftOut(time, why) => {
@@ -168,10 +168,10 @@ impl Life {
             tokio::select! {
                 () = tokio::time::sleep(until(next)) => {}
                 () = runs.one_ended() => {}
-                _ = stop.wait_for(|now| *now >= Stop::Applications) => {}
+                _ = stop.wait_for(|now| *now >= StopStage::Applications) => {}
             }
         }
-        self.report(Change::Stopping).await;
+        self.report(InstanceChange::Stopping).await;
         runs.end(stop).await;
     }
 
@@ -179,8 +179,8 @@ impl Life {
     async fn one_run(
         &self,
         place: &InstanceResources,
-        (watched, state): (&Watched, &RefCell<Schedule>),
-        end: watch::Sender<Stop>,
+        (watched, state): (&ApplicationState, &RefCell<Schedule>),
+        end: watch::Sender<StopStage>,
     ) {
         let (instance, label) = (&self.instance, &self.instance.label);
         // Of its own, so that its last line is not that of another run.
@@ -190,39 +190,40 @@ impl Life {
         state.borrow_mut().begins(started_unix_ms);
         self.report_schedule(state).await;
         let rules = self.rules(watch::channel(None).1);
-        let again = rules.restart == Restart::OnFailure;
-        let restart = if again { Restart::OnFailure } else { Restart::Never };
+        let again = rules.restart == RestartPolicy::OnFailure;
+        let restart = if again { RestartPolicy::OnFailure } else { RestartPolicy::Never };
         let mut how = None;
         let start =
             || self.task(place, &instance.launch.command)?.start(&self.mesh.output, &origin);
-        let until = (end.subscribe(), Stop::Applications);
-        let ended = keep_running(start, Rules { restart, ..rules }, until, |event| match event {
-            Event::Ended(status, wait) => {
-                let ended = how_it_ended(status, place, watched);
-                self.say(&format!("{label}: a run {ended}; running it again {}", after(wait)));
-            }
-            Event::Over(status) => how = Some(how_it_ended(status, place, watched)),
-            Event::Failed(error, wait) if again => {
-                self.complain(&error);
-                self.say(&format!("{label}: trying again {}", after(wait)));
-            }
-            // A run that cannot be started has failed.
-            Event::Failed(error, _) => {
-                how = Some(error.chain());
-                end.send_replace(Stop::Applications);
-            }
-            Event::Started(_) | Event::Stopping | Event::Stopped => {}
-        });
+        let until = (end.subscribe(), StopStage::Applications);
+        let ended =
+            keep_running(start, RestartRules { restart, ..rules }, until, |event| match event {
+                Event::Ended(status, wait) => {
+                    let ended = how_it_ended(status, place, watched);
+                    self.say(&format!("{label}: a run {ended}; running it again {}", after(wait)));
+                }
+                Event::Over(status) => how = Some(how_it_ended(status, place, watched)),
+                Event::Failed(error, wait) if again => {
+                    self.complain(&error);
+                    self.say(&format!("{label}: trying again {}", after(wait)));
+                }
+                // A run that cannot be started has failed.
+                Event::Failed(error, _) => {
+                    how = Some(error.chain());
+                    end.send_replace(StopStage::Applications);
+                }
+                Event::Started(_) | Event::Stopping | Event::Stopped => {}
+            });
         let succeeded = ended.await.is_some_and(|status| status.success());
         // Without it, it was replaced, or ended with the instance.
-        let run = how.map(|how| Run {
+        let run = how.map(|how| ScheduledRun {
             started_unix_ms,
             ended_unix_ms: Timestamp::now().as_millisecond(),
             succeeded,
             last_line: if succeeded { String::new() } else { origin.last_line() },
             how,
         });
-        if let Some(Run { succeeded: false, how, .. }) = &run {
+        if let Some(ScheduledRun { succeeded: false, how, .. }) = &run {
             self.say(&format!("{label}: a run failed: {how}"));
         }
         state.borrow_mut().ended(run);
@@ -231,7 +232,7 @@ impl Life {
 
     async fn report_schedule(&self, state: &RefCell<Schedule>) {
         let now = state.borrow().clone();
-        self.report(Change::Scheduled(Box::new(now))).await;
+        self.report(InstanceChange::Scheduled(Box::new(now))).await;
     }
 }
 
@@ -263,7 +264,7 @@ mod tests {
     }
 
     fn due(timetable: &Timetable, over: &str, now: &str, running: usize) -> ScheduledAction {
-        Clock { timetable, over: at(over) }.due(at(now), running)
+        ScheduleClock { timetable, over: at(over) }.due(at(now), running)
     }
 
     #[test]
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(due(&every, "00:05:00", "03:07:00", 0), ScheduledAction::Begins(at("03:05:00")));
         // Its clock was set back.
         assert_eq!(due(&every, "03:05:00", "01:07:00", 0), ScheduledAction::Nothing);
-        let clock = Clock { timetable: &every, over: at("03:05:00") };
+        let clock = ScheduleClock { timetable: &every, over: at("03:05:00") };
         assert_eq!(clock.next(at("01:07:00")), Some(at("03:10:00")));
     }
 
@@ -308,6 +309,9 @@ mod tests {
         let mut still = timetable(ConcurrencyPolicy::Allow, None);
         still.cron.suspend = true;
         assert_eq!(due(&still, "00:01:00", "00:05:00", 0), ScheduledAction::Nothing);
-        assert_eq!(Clock { timetable: &still, over: at("00:01:00") }.next(at("00:01:00")), None);
+        assert_eq!(
+            ScheduleClock { timetable: &still, over: at("00:01:00") }.next(at("00:01:00")),
+            None
+        );
     }
 }

@@ -18,16 +18,20 @@ use std::time::Instant;
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use leno_handover::{AsyncChannel, Channel, MemberReport, MemberState, Order};
-use leno_supervise::{Backoff, Rules, Running, Stop, after, describe, keep_running};
+use leno_handover::{AsyncChannel, Channel, MemberReport, MemberState, ProxyOrder};
+use leno_supervise::{
+    Backoff, RestartRules, RunningProcess, StopStage, after, describe, keep_running,
+};
 use leno_types::MAX_FINISHING;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::node::grant;
-use super::proxies::Turn;
+use super::proxies::ProxyTurn;
 use super::upgrades::UpgradeTurn;
-use super::{CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, Life, proxy_label};
+use super::{
+    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, proxy_label,
+};
 use crate::error::{Attempt, Result};
 use crate::isolation::Isolation;
 use crate::process::Event;
@@ -36,9 +40,9 @@ use crate::record;
 use crate::status::ProxyProcess;
 
 /// What happened to the process of this number.
-type ProcessEvent = (u64, Happening);
+type ProcessEvent = (u64, SidecarEvent);
 
-enum Happening {
+enum SidecarEvent {
     /// To the process as such.
     Life(Event),
     /// It accepts connections, as the process at the other end of this channel reports.
@@ -46,7 +50,7 @@ enum Happening {
 }
 
 /// One of the processes.
-struct Process {
+struct SidecarProcess {
     number: u64,
     /// Of the processes of proxies, when it was first started.
     revision: u64,
@@ -57,14 +61,14 @@ struct Process {
     /// Takes its orders, while it runs.
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
     /// How far it has come.
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<SidecarStage>,
     /// The turn in which it is to serve, beside few others of the mesh.
     upgrade: RefCell<Option<UpgradeTurn>>,
 }
 
 /// How far a process has come in its part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum SidecarStage {
     /// It serves the instance, or is to.
     #[default]
     Serves,
@@ -76,7 +80,7 @@ enum Stage {
 
 /// The processes of an instance's proxy.
 struct Sidecar<'l> {
-    life: &'l Life,
+    life: &'l InstanceTask,
     place: &'l InstanceResources,
     events: mpsc::UnboundedSender<ProcessEvent>,
 }
@@ -89,18 +93,19 @@ struct ProcessState {
     alive: bool,
 }
 
-impl Life {
+impl InstanceTask {
     /// Keeps the proxy running for its turn.
-    pub(super) async fn sidecar(&self, place: &InstanceResources, turn: Turn) {
+    pub(super) async fn sidecar(&self, place: &InstanceResources, turn: ProxyTurn) {
         let (events, mut happened) = mpsc::unbounded_channel();
         let sidecar = Sidecar { life: self, place, events };
         let (mut wanted, mut leaves) = (self.proxy.clone(), turn.leaves.clone());
         let mut running = FuturesUnordered::new();
-        let succeeds = turn.succeeds.get();
-        let mut current = Process::new(place.next_number(), wanted.borrow().revision, succeeds);
+        let revision = wanted.borrow().revision;
+        let mut current = SidecarProcess::new(place.next_number(), revision, turn.succeeds.get());
         running.push(sidecar.keep(&current));
         self.proxy_runs(&turn, self.sidecar_process(place, current.revision)).await;
-        let (mut next, mut known, mut has_left) = (None::<Process>, ProcessState::default(), false);
+        let (mut next, mut known, mut has_left) =
+            (None::<SidecarProcess>, ProcessState::default(), false);
         loop {
             let revision = wanted.borrow_and_update().revision;
             // It may never serve, as of a program that has been replaced since.
@@ -118,7 +123,7 @@ impl Life {
                 // A sender that is gone is the end of the mesh.
                 Ok(()) = wanted.changed() => continue,
                 upgrade = self.mesh.upgrades.turn(), if is_due => {
-                    let process = Process::new(place.next_number(), revision, true).within(upgrade);
+                    let process = SidecarProcess::new(place.next_number(), revision, true).within(upgrade);
                     running.push(sidecar.keep(&process));
                     next = Some(process);
                     let why = "its next process does not serve yet".to_owned();
@@ -127,7 +132,7 @@ impl Life {
                 }
                 _ = leaves.wait_for(|leaves| *leaves), if !has_left => {
                     has_left = true;
-                    [Some(&current), next.as_ref()].into_iter().flatten().for_each(Process::retire);
+                    [Some(&current), next.as_ref()].into_iter().flatten().for_each(SidecarProcess::retire);
                     continue;
                 }
                 () = self.until_ready(place), if asks => {
@@ -137,35 +142,40 @@ impl Life {
             };
             let is_next = next.as_ref().is_some_and(|next| next.number == number);
             match event {
-                Happening::Life(event) if number == current.number && !has_left => {
+                SidecarEvent::Life(event) if number == current.number && !has_left => {
                     self.take_in(event, &mut known, &turn).await;
                 }
-                Happening::Life(event) => {
+                SidecarEvent::Life(event) => {
                     self.tell_of(&event);
                     if let Some(why) = why_not(&event).filter(|_| is_next) {
                         self.proxy_waits(&turn, Some(why)).await;
                     }
                 }
                 // Until then another one has answered here.
-                Happening::Serves(of) if number == current.number && current.is_run_by(&of) => {
+                SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.succeeds.set(false);
                 }
-                Happening::Serves(of) if is_next && !has_left => {
+                SidecarEvent::Serves(of) if is_next && !has_left => {
                     let Some(process) = next.take_if(|next| next.is_run_by(&of)) else { continue };
                     process.succeeds.set(false);
                     process.upgrade.take();
                     std::mem::replace(&mut current, process).retire();
                     known.alive = true;
-                    let label = &self.instance.label;
-                    self.say(&format!("the next process of the proxy of {label} serves now"));
                     let process = self.sidecar_process(place, current.revision);
-                    self.proxy_runs(&turn, process).await;
-                    self.proxy_waits(&turn, None).await;
+                    self.next_serves(&turn, process).await;
                 }
                 // It was reported by one that has ended since, or is to leave.
-                Happening::Serves(_) => {}
+                SidecarEvent::Serves(_) => {}
             }
         }
+    }
+
+    /// Tells that the next process serves.
+    async fn next_serves(&self, turn: &ProxyTurn, process: ProxyProcess) {
+        let label = &self.instance.label;
+        self.say(&format!("the next process of the proxy of {label} serves now"));
+        self.proxy_runs(turn, process).await;
+        self.proxy_waits(turn, None).await;
     }
 
     /// The process of a proxy of its own, for its status.
@@ -175,7 +185,7 @@ impl Life {
     }
 
     /// Takes in what happened to the process that serves.
-    async fn take_in(&self, event: Event, known: &mut ProcessState, turn: &Turn) {
+    async fn take_in(&self, event: Event, known: &mut ProcessState, turn: &ProxyTurn) {
         known.alive = matches!(event, Event::Started(_));
         match &event {
             Event::Started(_) => known.starts += 1,
@@ -226,7 +236,7 @@ fn why_not(event: &Event) -> Option<String> {
     }
 }
 
-impl Process {
+impl SidecarProcess {
     fn new(number: u64, revision: u64, succeeds: bool) -> Self {
         let (succeeds, retired, orders) =
             (Rc::new(Cell::new(succeeds)), Rc::default(), Rc::default());
@@ -253,22 +263,24 @@ impl Process {
         let orders = self.orders.borrow();
         if let Some(orders) = &*orders {
             // It ends by itself, or because it does not obey.
-            let _gone = orders.send(&Order::Leave { number: 0, succeeded: true }, &[]);
+            let _gone = orders.send(&ProxyOrder::Leave { number: 0, succeeded: true }, &[]);
         }
         self.upgrade.take();
-        self.stage.send_replace(Stage::Leaves);
+        self.stage.send_replace(SidecarStage::Leaves);
     }
 }
 
 impl<'l> Sidecar<'l> {
     /// Keeps a process running until another one has taken over from it and it has ended, or the instance ends.
-    fn keep(&'l self, process: &Process) -> LocalBoxFuture<'l, ()> {
+    fn keep(&'l self, process: &SidecarProcess) -> LocalBoxFuture<'l, ()> {
         let number = process.number;
         let (succeeds, orders) = (Rc::clone(&process.succeeds), Rc::clone(&process.orders));
         let stage = process.stage.clone();
         let backoff = Backoff::eager(Instant::now());
-        let rules =
-            Rules { retired: Rc::clone(&process.retired), ..Rules::always(backoff, DRAIN_BOUND) };
+        let rules = RestartRules {
+            retired: Rc::clone(&process.retired),
+            ..RestartRules::always(backoff, DRAIN_BOUND)
+        };
         Box::pin(async move {
             let start = || {
                 let (running, near) = self.start(number, succeeds.get())?;
@@ -281,10 +293,10 @@ impl<'l> Sidecar<'l> {
                     orders.borrow_mut().take();
                 }
                 // The receiver is polled beside this.
-                drop(self.events.send((number, Happening::Life(event))));
+                drop(self.events.send((number, SidecarEvent::Life(event))));
             };
             tokio::select! {
-                _ = keep_running(start, rules, (self.life.stop.clone(), Stop::All), report) => {}
+                _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {}
                 // It is killed with the future.
                 () = self.overdue(number, &orders, stage.subscribe()) => {}
             }
@@ -299,11 +311,11 @@ impl<'l> Sidecar<'l> {
         &self,
         number: u64,
         orders: &RefCell<Option<Rc<AsyncChannel>>>,
-        mut stage: watch::Receiver<Stage>,
+        mut stage: watch::Receiver<SidecarStage>,
     ) {
         // The sender lives as long as the process.
-        drop(stage.wait_for(|stage| *stage >= Stage::Leaves).await);
-        let closes = async { drop(stage.wait_for(|stage| *stage >= Stage::Closed).await) };
+        drop(stage.wait_for(|stage| *stage >= SidecarStage::Leaves).await);
+        let closes = async { drop(stage.wait_for(|stage| *stage >= SidecarStage::Closed).await) };
         let why = match timeout(CLOSE_BOUND, closes).await {
             Err(_elapsed) => "does not close its listeners".to_owned(),
             Ok(()) => tokio::select! {
@@ -321,8 +333,8 @@ impl<'l> Sidecar<'l> {
         }
     }
 
-    fn start(&self, number: u64, succeeds: bool) -> Result<(Running, Rc<AsyncChannel>)> {
-        let Life { mesh, instance, .. } = self.life;
+    fn start(&self, number: u64, succeeds: bool) -> Result<(RunningProcess, Rc<AsyncChannel>)> {
+        let InstanceTask { mesh, instance, .. } = self.life;
         let label = proxy_label(instance);
         let name = format!("{} proxy", instance.name);
         let origin = mesh.output.origin(&label, &name, &instance.workload);
@@ -344,7 +356,7 @@ impl<'l> Sidecar<'l> {
     }
 
     /// Follows what a process reports, until that ends.
-    fn hear(&self, number: u64, reports: Rc<AsyncChannel>, stage: watch::Sender<Stage>) {
+    fn hear(&self, number: u64, reports: Rc<AsyncChannel>, stage: watch::Sender<SidecarStage>) {
         let events = self.events.clone();
         let (output, label) = (self.life.mesh.output.clone(), self.life.instance.label.clone());
         tokio::task::spawn_local(async move {
@@ -352,11 +364,11 @@ impl<'l> Sidecar<'l> {
                 match reports.receive::<MemberReport>().await {
                     Ok(Some((MemberReport { state: MemberState::Serving, .. }, _))) => {
                         // The receiver ends with the instance.
-                        let serves = Happening::Serves(Rc::clone(&reports));
+                        let serves = SidecarEvent::Serves(Rc::clone(&reports));
                         let _ending = events.send((number, serves));
                     }
                     Ok(Some((MemberReport { state: MemberState::Closed, .. }, _))) => {
-                        stage.send_replace(Stage::Closed);
+                        stage.send_replace(SidecarStage::Closed);
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => return,
@@ -373,7 +385,7 @@ impl<'l> Sidecar<'l> {
 
     /// The folder in which a process finds its token.
     fn folder(&self, number: u64) -> Result<PathBuf> {
-        let Life { mesh, instance, .. } = self.life;
+        let InstanceTask { mesh, instance, .. } = self.life;
         let folder = mesh.layout.instance(&instance.name).join(format!("token-{number}"));
         record::make_directory(&folder, 0o755)?;
         record::make_place(&mesh.layout.token())?;
@@ -383,10 +395,10 @@ impl<'l> Sidecar<'l> {
 
     /// A process has ended for good. What it has read proves nothing any more.
     fn forget(&self, number: u64) {
-        let Life { mesh, instance, .. } = self.life;
+        let InstanceTask { mesh, instance, .. } = self.life;
         let token = self.place.tokens.borrow_mut().remove(&number);
         // With the instance its token and all of its folders go.
-        if *self.life.stop.borrow() >= Stop::All {
+        if *self.life.stop.borrow() >= StopStage::All {
             return;
         }
         let folder = token.as_deref().and_then(Path::parent);
@@ -409,20 +421,20 @@ mod tests {
     /// With the second order the process took the first one for the time to end at once, with all that it had.
     #[tokio::test]
     async fn a_process_is_told_once_to_leave_and_known_by_its_channel() {
-        let process = Process::new(1, 0, false);
+        let process = SidecarProcess::new(1, 0, false);
         process.retire();
         let pair = || Channel::pair().unwrap();
         let ((near, far), (other, _)) = (pair(), pair());
-        let process = Process::new(2, 0, true);
+        let process = SidecarProcess::new(2, 0, true);
         let [near, other] = [near, other].map(|one| Rc::new(AsyncChannel::new(one).unwrap()));
         process.orders.replace(Some(Rc::clone(&near)));
         assert!(process.is_run_by(&near) && !process.is_run_by(&other));
         process.retire();
         process.retire();
         let far = AsyncChannel::new(far).unwrap();
-        let order = far.receive::<Order>().await.unwrap().map(|(order, _)| order);
-        assert_eq!(order, Some(Order::Leave { number: 0, succeeded: true }));
+        let order = far.receive::<ProxyOrder>().await.unwrap().map(|(order, _)| order);
+        assert_eq!(order, Some(ProxyOrder::Leave { number: 0, succeeded: true }));
         drop((process, near));
-        assert!(far.receive::<Order>().await.unwrap().is_none(), "it was the only one");
+        assert!(far.receive::<ProxyOrder>().await.unwrap().is_none(), "it was the only one");
     }
 }

@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// Whose turn it is.
 #[derive(Debug)]
-pub struct Upgrades(Arc<Semaphore>);
+pub struct UpgradeTurns(Arc<Semaphore>);
 
 /// The turn of one instance, until it is dropped.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(super) struct UpgradeTurn(
     #[expect(dead_code, reason = "the turn ends when it is dropped")] oneshot::Sender<()>,
 );
 
-impl Default for Upgrades {
+impl Default for UpgradeTurns {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(AT_ONCE)))
     }
 }
 
-impl Upgrades {
+impl UpgradeTurns {
     /// Waits for the turn of an instance. Cancel safe.
     pub(super) async fn turn(&self) -> UpgradeTurn {
         // It is never closed.
@@ -54,7 +54,7 @@ mod tests {
     async fn a_few_are_replaced_at_once_and_one_that_never_serves_keeps_others_waiting_for_a_while()
     {
         let of_all = async {
-            let upgrades = Upgrades::default();
+            let upgrades = UpgradeTurns::default();
             let mut turns = Vec::new();
             for _ in 0..AT_ONCE {
                 turns.push(upgrades.turn().await);

@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 
-use super::{Change, Life};
+use super::{InstanceChange, InstanceTask};
 
 /// What is awaited, while another proxy serves the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// A proxy of the other mode.
-    Mode,
+    ProxyMode,
     /// Another process in the same mode.
     Process,
 }
@@ -27,7 +27,7 @@ impl Waits {
             return None;
         }
         let other = match awaited {
-            Awaited::Mode => self.process.borrow(),
+            Awaited::ProxyMode => self.process.borrow(),
             Awaited::Process => self.mode.borrow(),
         };
         let reasons: Vec<&str> = why.into_iter().chain(other.as_deref()).collect();
@@ -36,17 +36,17 @@ impl Waits {
 
     fn of(&self, awaited: Awaited) -> &RefCell<Option<String>> {
         match awaited {
-            Awaited::Mode => &self.mode,
+            Awaited::ProxyMode => &self.mode,
             Awaited::Process => &self.process,
         }
     }
 }
 
-impl Life {
+impl InstanceTask {
     /// Reports why something is awaited; `None`: it is not any more. Cancel safe: what was not reported is reported with the next call.
     pub(super) async fn waits_for(&self, awaited: Awaited, why: Option<String>) {
         if let Some(all) = self.waits.with(awaited, why.as_deref()) {
-            self.report(Change::ProxyWaits(all)).await;
+            self.report(InstanceChange::ProxyWaits(all)).await;
             self.waits.of(awaited).replace(why);
         }
     }
@@ -65,11 +65,11 @@ mod tests {
         assert_eq!(all.as_deref(), of_process());
         waits.process.replace(all);
         assert_eq!(waits.with(Awaited::Process, of_process()), None);
-        let all = waits.with(Awaited::Mode, Some("user 2102")).unwrap();
+        let all = waits.with(Awaited::ProxyMode, Some("user 2102")).unwrap();
         assert_eq!(all.as_deref(), Some("user 2102; it exited with 9"));
         waits.mode.replace(Some("user 2102".to_owned()));
         assert_eq!(waits.with(Awaited::Process, None), Some(Some("user 2102".to_owned())));
         waits.process.take();
-        assert_eq!(waits.with(Awaited::Mode, None), Some(None));
+        assert_eq!(waits.with(Awaited::ProxyMode, None), Some(None));
     }
 }

@@ -6,10 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Limits, Memory};
+use leno_resources::{MemoryQuantity, ResourceLimits};
 use leno_supervise::Cgroup;
 
-use super::{Controller, Hierarchy, Limited, Machine};
+use super::{CgroupMounts, Controller, Hierarchy, ProcessLimits};
 use crate::error::Result;
 
 /// What a process takes without members: the program, and the threads and tables of the first ones.
@@ -30,7 +30,7 @@ const NO_LIMIT: u64 = 1 << 60;
 /// The limit of memory of one process.
 #[derive(Debug)]
 pub struct MemberLimit {
-    limited: Limited,
+    limited: ProcessLimits,
     budget: u64,
     limit: PathBuf,
     usage: PathBuf,
@@ -45,7 +45,7 @@ impl MemberLimit {
     /// # Errors
     /// When the machine cannot limit memory, with what to do.
     pub fn apply(
-        machine: Machine<'_>,
+        machine: CgroupMounts<'_>,
         group: &Cgroup,
         record: impl FnMut(&Path) -> Result<()>,
     ) -> Result<Option<Self>> {
@@ -60,9 +60,9 @@ impl MemberLimit {
         else {
             return Ok(None);
         };
-        let memory = Some(Memory(wanted(budget, 1)));
-        let limits = Limits { memory, ..Limits::default() };
-        let limited = Limited::apply(limits, machine, group, record)?;
+        let memory = Some(MemoryQuantity(wanted(budget, 1)));
+        let limits = ResourceLimits { memory, ..ResourceLimits::default() };
+        let limited = ProcessLimits::apply(limits, machine, group, record)?;
         let of_memory = limited.groups.first().unwrap_or(group).path().to_owned();
         let (limit, usage) = (of_memory.join(limit), of_memory.join(usage));
         let with_swap = Some(of_memory.join("memory.memsw.limit_in_bytes"));
@@ -151,7 +151,7 @@ mod tests {
         fs::write(root.path().join("cgroup.controllers"), "cpu memory").unwrap();
         let group = root.path().join("leno/default/groups/node.1");
         fs::create_dir_all(&group).unwrap();
-        let machine = Machine { root: root.path(), mounts: "" };
+        let machine = CgroupMounts { root: root.path(), mounts: "" };
         let none = |_: &Path| panic!("no other group is made");
         let limit = MemberLimit::apply(machine, &Cgroup::at(group.clone()), none).unwrap().unwrap();
         let now = || number(&group.join("memory.max")).unwrap();
@@ -172,7 +172,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "memory").unwrap();
         fs::write(root.path().join("memory.max"), "1073741824\n").unwrap();
-        let machine = Machine { root: root.path(), mounts: "" };
+        let machine = CgroupMounts { root: root.path(), mounts: "" };
         let group = Cgroup::at(root.path().join("leno/default/groups/node.1"));
         assert!(MemberLimit::apply(machine, &group, |_| Ok(())).unwrap().is_none());
     }

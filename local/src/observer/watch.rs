@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use leno_dashboard::api::{ControlPlane, State, Unready};
+use leno_dashboard::api::{ControlPlane, MeshState, Unready};
 use leno_dashboard::history::{Mark, MarkKind};
 use leno_dashboard::hub::{Hub, TICK};
-use leno_dashboard::sight::Sight;
+use leno_dashboard::visible_namespaces::VisibleNamespaces;
 use leno_dashboard::{ProcessEnds, Restarts};
 use leno_observe::flows::FlowCounts;
 use leno_observe::metrics::{self, Sample};
-use leno_observe::stat::{Growth, Instance, Scrape};
+use leno_observe::stat::{MeshGrowth, Scrape, StatInstance};
 use serde::Deserialize;
 use tokio::time::MissedTickBehavior;
 
@@ -24,25 +24,25 @@ use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::listening;
 use crate::stat;
-use crate::status::{Edit, Phase, Trouble};
+use crate::status::{ApplicationTrouble, FileEdit, InstancePhase};
 use policies::PolicyReader;
-use signs::Signs;
+use signs::MeshSigns;
 
 /// How often the state of the mesh is looked at between two observations.
 const LOOK: Duration = Duration::from_secs(1);
 /// Looks from one observation to the next.
 const LOOKS: u64 = TICK.as_secs() / LOOK.as_secs();
 
-/// The part of a [`Status`](crate::status::Status) that is observed. What applications may hold secret, their
+/// The part of a [`MeshStatus`](crate::status::MeshStatus) that is observed. What applications may hold secret, their
 /// environment, is not read.
 #[derive(Debug, Deserialize)]
-struct Observed {
+struct ObservedStatus {
     mesh: String,
     controller: Option<i32>,
     gateway: IpAddr,
     needs_controller: bool,
     refused_edit: Option<String>,
-    edits: Vec<Edit>,
+    edits: Vec<FileEdit>,
     instances: Vec<ObservedInstance>,
 }
 
@@ -53,12 +53,12 @@ struct ObservedInstance {
     name: String,
     addresses: Vec<IpAddr>,
     meshed: bool,
-    phase: Phase,
+    phase: InstancePhase,
     ready: bool,
     restarts: u32,
     pid: Option<i32>,
     ports: Vec<u16>,
-    trouble: Trouble,
+    trouble: ApplicationTrouble,
     proxy_restarts: u32,
     proxy_ended: Option<String>,
     surroundings: ObservedGroups,
@@ -73,16 +73,16 @@ struct ObservedGroups {
 
 /// What is remembered from one look to the next.
 #[derive(Default)]
-struct Memory {
+struct LastLook {
     /// The counts of the last observation.
     before: Option<Scrape>,
     restarts: Counts,
     proxies: Restarts,
     applications: Restarts,
-    signs: Signs,
+    signs: MeshSigns,
     policies: PolicyReader,
     /// The state at the last look.
-    state: State,
+    state: MeshState,
     /// When the status that this was read from was written.
     written: Option<SystemTime>,
 }
@@ -91,11 +91,11 @@ struct Memory {
 pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut memory = Memory::default();
+    let mut memory = LastLook::default();
     // With the mesh begins its history: what its proxies have counted at the first observation is new. One
     // that was observed before has counted what the history has, and more that is not known.
     let mut look = 0;
-    if hub.overview(&Sight::All).from_ms.is_none() {
+    if hub.overview(&VisibleNamespaces::All).from_ms.is_none() {
         memory.before = Some(Scrape::beginning(layout.mesh(), Instant::now()));
         look = 1;
     }
@@ -120,7 +120,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
 type Counts = Option<HashMap<(String, String), u32>>;
 
 /// Takes in the state of the mesh alone, if it was written since the last look.
-fn glance(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
+fn glance(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     let written = written(layout)?;
     if memory.written == Some(written) {
         return Ok(());
@@ -129,16 +129,16 @@ fn glance(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
     memory.written = Some(written);
     let seen = &memory.state;
     let (silent, detached, deaf) = (seen.silent.clone(), seen.detached.clone(), seen.deaf.clone());
-    let state = State { silent, detached, deaf, ..state(&observed) };
+    let state = MeshState { silent, detached, deaf, ..state(&observed) };
     take(layout, hub, memory, (&observed, None, state))
 }
 
 /// Takes in the state of the mesh, and what its proxies have counted since the last time.
-async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
+async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     memory.written = Some(written(layout)?);
     let observed = read(layout)?;
     let instances = observed.instances.iter().map(|one| {
-        let instance = Instance {
+        let instance = StatInstance {
             namespace: one.namespace.clone(),
             workload: one.workload.clone(),
             name: one.name.clone(),
@@ -160,7 +160,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
     }
     memory.before = Some(now);
     let accounts = accounts(&observed).await;
-    let mut state = State { deaf: deaf(&observed), ..state(&observed) };
+    let mut state = MeshState { deaf: deaf(&observed), ..state(&observed) };
     if let Some(growth) = &growth {
         let samples = accounts.as_deref().unwrap_or_default();
         memory.signs.look((&observed, samples), growth, now_ms());
@@ -177,7 +177,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
 }
 
 /// The page of what accounts for connections and answers lookups, or why there is none.
-async fn accounts(observed: &Observed) -> std::result::Result<Vec<Sample>, String> {
+async fn accounts(observed: &ObservedStatus) -> std::result::Result<Vec<Sample>, String> {
     let page = Admin::accounts(observed.gateway).get("/metrics").await;
     page.map(|reply| metrics::parse(&reply.body)).map_err(|error| error.chain())
 }
@@ -185,8 +185,8 @@ async fn accounts(observed: &Observed) -> std::result::Result<Vec<Sample>, Strin
 fn take(
     layout: &Layout,
     hub: &Hub,
-    memory: &mut Memory,
-    (observed, growth, mut state): (&Observed, Option<&Growth>, State),
+    memory: &mut LastLook,
+    (observed, growth, mut state): (&ObservedStatus, Option<&MeshGrowth>, MeshState),
 ) -> Result<()> {
     let instances = || observed.instances.iter();
     memory.proxies.look(instances().map(ObservedInstance::proxy_ends), now_ms());
@@ -207,7 +207,7 @@ fn written(layout: &Layout) -> Result<SystemTime> {
     written.attempt(|| format!("cannot read {}", path.display()))
 }
 
-fn read(layout: &Layout) -> Result<Observed> {
+fn read(layout: &Layout) -> Result<ObservedStatus> {
     let path = layout.status();
     let text = std::fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
     let remedy = || "remove it, and `leno up` writes it again".to_owned();
@@ -218,32 +218,37 @@ fn read(layout: &Layout) -> Result<Observed> {
     })
 }
 
-fn state(observed: &Observed) -> State {
+fn state(observed: &ObservedStatus) -> MeshState {
     let control_plane = match (observed.needs_controller, observed.controller) {
         (false, _) => ControlPlane::NotNeeded,
         (true, Some(_)) => ControlPlane::Running,
         (true, None) => ControlPlane::Away,
     };
     let unready = observed.instances.iter().filter(|one| !one.settled());
-    State {
+    MeshState {
         control_plane,
         unready: unready.map(|one| observed.unready(one, one.reason())).collect(),
         refused_edit: observed.refused_edit.clone(),
-        ..State::default()
+        ..MeshState::default()
     }
 }
 
 /// The instances that run and do not listen on a port that they declare.
-fn deaf(observed: &Observed) -> Vec<Unready> {
+fn deaf(observed: &ObservedStatus) -> Vec<Unready> {
     let deaf = |one: &ObservedInstance| {
         let closed = listening::closed(one.pid?, &one.ports);
         let reason = format!("does not listen on {}", listening::shown(&closed));
         (!closed.is_empty()).then(|| observed.unready(one, reason))
     };
-    observed.instances.iter().filter(|one| one.phase == Phase::Running).filter_map(deaf).collect()
+    observed
+        .instances
+        .iter()
+        .filter(|one| one.phase == InstancePhase::Running)
+        .filter_map(deaf)
+        .collect()
 }
 
-impl Observed {
+impl ObservedStatus {
     fn unready(&self, one: &ObservedInstance, reason: String) -> Unready {
         let same = |other: &&ObservedInstance| {
             (&other.namespace, &other.workload) == (&one.namespace, &one.workload)
@@ -262,7 +267,7 @@ impl Observed {
 impl ObservedInstance {
     /// Whether it takes no traffic yet, for no other reason than that it was just started.
     fn is_starting(&self) -> bool {
-        self.phase == Phase::Starting && self.trouble == Trouble::default()
+        self.phase == InstancePhase::Starting && self.trouble == ApplicationTrouble::default()
     }
 
     /// Whether a line about a proxy is about its own.
@@ -280,7 +285,7 @@ impl ObservedInstance {
     /// How often its application has ended by itself without having done its work.
     fn application_ends(&self) -> ProcessEnds {
         match self.phase {
-            Phase::Completed | Phase::Scheduled => self.ends(0, None),
+            InstancePhase::Completed | InstancePhase::Scheduled => self.ends(0, None),
             _ => self.ends(self.trouble.times, self.trouble.ended.clone()),
         }
     }
@@ -306,7 +311,7 @@ impl ObservedInstance {
     }
 }
 
-fn mark(edit: &Edit) -> Mark {
+fn mark(edit: &FileEdit) -> Mark {
     let kind = if edit.refused { MarkKind::Refused } else { MarkKind::Documents };
     Mark { at_ms: edit.at_unix_ms, kind, lines: edit.lines.clone() }
 }
@@ -344,15 +349,15 @@ mod tests {
             name: "web-0".to_owned(),
             addresses: Vec::new(),
             meshed: true,
-            phase: Phase::Waiting,
+            phase: InstancePhase::Waiting,
             ready: false,
             restarts,
             pid: None,
             ports: Vec::new(),
-            trouble: Trouble {
+            trouble: ApplicationTrouble {
                 ended: Some("exited with 3".to_owned()),
                 last_line: "no database".to_owned(),
-                ..Trouble::default()
+                ..ApplicationTrouble::default()
             },
             proxy_restarts: 0,
             proxy_ended: None,
@@ -377,7 +382,11 @@ mod tests {
             now.application_ends().times
         };
         assert_eq!(
-            (ends(Phase::Waiting), ends(Phase::Completed), ends(Phase::Scheduled)),
+            (
+                ends(InstancePhase::Waiting),
+                ends(InstancePhase::Completed),
+                ends(InstancePhase::Scheduled)
+            ),
             (1, 0, 0)
         );
     }

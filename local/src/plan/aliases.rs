@@ -8,7 +8,7 @@ use leno_resources::{Object, ObjectKey};
 use leno_types::ServiceName;
 
 use super::Draft;
-use super::services::{Endpoint, Service};
+use super::services::{PlannedEndpoint, PlannedService};
 use crate::dns::DOMAIN;
 
 impl Draft<'_> {
@@ -83,12 +83,13 @@ impl Draft<'_> {
             }
             places.push(place);
         }
-        let endpoint = |endpoint: &Endpoint| Endpoint {
+        let endpoint = |endpoint: &PlannedEndpoint| PlannedEndpoint {
             instance: endpoint.instance.clone(),
             ports: places.iter().map(|place| endpoint.ports[*place]).collect(),
         };
         let endpoints = target.endpoints.iter().map(endpoint).collect();
-        if let Some(Service { object, endpoints: own, .. }) = self.plan.services.get_mut(name)
+        if let Some(PlannedService { object, endpoints: own, .. }) =
+            self.plan.services.get_mut(name)
             && let Some(spec) = &mut object.spec
         {
             (spec.type_, spec.external_name) = (None, None);

@@ -1,13 +1,13 @@
 //! Which datagrams of a workload its proxy carries, and whether it can.
 
-use leno_capture::{Backend, Choice};
+use leno_capture::{Backend, CaptureChoice};
 use leno_resources::{
     CAPTURE_ANNOTATION, Located, MODE_ANNOTATION, Object, UDP_ANNOTATION, Workload,
 };
 use leno_types::{Datagrams, Protocol};
 
 use super::Draft;
-use super::settings::Settings;
+use super::settings::WorkloadSettings;
 
 impl Draft<'_> {
     /// What the documents say; a workload that declares a port of datagrams has all of them carried but DNS.
@@ -15,7 +15,7 @@ impl Draft<'_> {
         &mut self,
         located: &Located<Object>,
         workload: &Workload,
-        settings: &Settings,
+        settings: &WorkloadSettings,
     ) -> Datagrams {
         if !settings.meshed {
             return Datagrams::Off;
@@ -47,7 +47,7 @@ impl Draft<'_> {
             );
             self.problem(located, "metadata", reason);
         }
-        if let Choice::Only(backend) = settings.capture
+        if let CaptureChoice::Only(backend) = settings.capture
             && datagrams.is_on()
             && backend != Backend::Ebpf
         {

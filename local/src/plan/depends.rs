@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_resources::{Condition, Object, Restart, Workload};
+use leno_resources::{DependencyCondition, Object, RestartPolicy, Workload};
 use leno_types::nearest;
 
 use super::Draft;
@@ -13,7 +13,7 @@ type Key = (String, String);
 type Workloads<'a> = BTreeMap<Key, &'a Workload>;
 
 /// What must have happened before a workload starts.
-pub(super) fn wanted(workload: &Workload) -> BTreeMap<Key, Condition> {
+pub(super) fn wanted(workload: &Workload) -> BTreeMap<Key, DependencyCondition> {
     let named = workload.spec.depends_on.iter();
     named.map(|(name, dependency)| (resolved(workload, name), dependency.condition)).collect()
 }
@@ -66,7 +66,7 @@ impl Draft<'_> {
 }
 
 /// Why a condition can never come true.
-fn impossible(all: &Workloads<'_>, key: &Key, condition: Condition) -> Option<String> {
+fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) -> Option<String> {
     let (namespace, name) = key;
     let Some(workload) = all.get(key) else {
         let same = all.keys().filter(|(one, _)| one == namespace).map(|(_, name)| name.as_str());
@@ -85,7 +85,7 @@ fn impossible(all: &Workloads<'_>, key: &Key, condition: Condition) -> Option<St
         return Some(format!("{name} runs on a schedule, so that nothing can wait for it"));
     }
     match (condition, spec.restart) {
-        (Condition::Completed, Restart::Always) => {
+        (DependencyCondition::Completed, RestartPolicy::Always) => {
             Some(format!("{name} is started again whenever it ends: give it restart: on-failure"))
         }
         _ => None,

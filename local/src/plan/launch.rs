@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::jiff::tz::TimeZone;
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use leno_resources::{
-    Condition, Cron, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
-    TcpSocket, WAYPOINT_LABEL, Workload,
+    Cron, DependencyCondition, GrpcCheck, HttpGet, Located, Object, PortRef, ResourceLimits,
+    RestartPolicy, STDIN, TcpSocket, WAYPOINT_LABEL, Workload,
 };
 use leno_types::{Datagrams, WorkloadApiAddress};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::Draft;
-use super::settings::Settings;
+use super::settings::WorkloadSettings;
 use crate::credentials;
 use crate::{root, zone};
 
 /// What is started for an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct InstanceLaunch {
     /// Program and arguments.
     pub command: Vec<String>,
     /// Its own variables.
@@ -43,38 +43,38 @@ pub struct Launch {
     /// The group whose node proxy serves it; `None`: it has a proxy of its own, or none.
     pub group: Option<String>,
     /// Where its proxy gets certificates.
-    pub certificates: Certificates,
+    pub certificates: CertificateOrigin,
     /// How its traffic is captured.
-    pub capture: Choice,
+    pub capture: CaptureChoice,
     /// Which of its datagrams its proxy carries.
     pub datagrams: Datagrams,
     /// The user and the group that it runs as.
     pub account: RunAs,
     /// Files and directories that it sees at other places.
-    pub volumes: Vec<Volume>,
+    pub volumes: Vec<BoundVolume>,
     /// What it may use.
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// Commands that run before it.
     pub init: Vec<Vec<String>>,
     /// When it runs; `None`: always.
     pub cron: Option<Timetable>,
     /// When it is started again.
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// The signal that asks it to end.
     pub stop_signal: Signal,
     /// How long it may take to end; `None` is `leno up --grace`.
     pub grace: Option<Duration>,
     /// What must have happened before it starts: workloads by namespace and name.
-    pub depends_on: BTreeMap<(String, String), Condition>,
+    pub depends_on: BTreeMap<(String, String), DependencyCondition>,
     /// Whether it takes traffic; `None`: once it listens.
-    pub readiness: Option<Probe>,
+    pub readiness: Option<InstanceProbe>,
     /// Whether it lives.
-    pub liveness: Option<Probe>,
+    pub liveness: Option<InstanceProbe>,
 }
 
 /// Where a proxy gets certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Certificates {
+pub enum CertificateOrigin {
     /// As the options of `leno up` have it.
     #[default]
     Unset,
@@ -84,7 +84,7 @@ pub enum Certificates {
     WorkloadApi(WorkloadApiAddress),
 }
 
-impl Certificates {
+impl CertificateOrigin {
     /// The Workload API, where `default` holds if documents do not say.
     #[must_use]
     pub fn workload_api<'a>(
@@ -121,7 +121,7 @@ pub struct RunAs {
 
 /// A file or directory that is bound to another place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Volume {
+pub struct BoundVolume {
     /// The file or directory, absolute.
     pub from: PathBuf,
     /// The place, absolute.
@@ -132,9 +132,9 @@ pub struct Volume {
 
 /// Whether an instance is well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct InstanceProbe {
     /// How that is asked.
-    pub question: Question,
+    pub question: ProbeQuestion,
     /// From the start of the process to the first probe.
     pub delay: Duration,
     /// Between two probes.
@@ -149,7 +149,7 @@ pub struct Probe {
 
 /// How an instance is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum ProbeQuestion {
     /// By a request.
     Http {
         /// The application's port.
@@ -172,7 +172,7 @@ pub enum Question {
     Exec(Vec<String>),
 }
 
-impl Launch {
+impl InstanceLaunch {
     /// Where this machine has what the application sees at an absolute path, volumes left out.
     #[must_use]
     pub fn inside(&self, path: &Path) -> PathBuf {
@@ -189,8 +189,8 @@ impl Draft<'_> {
         &mut self,
         located: &Located<Object>,
         workload: &Workload,
-        settings: &Settings,
-    ) -> Launch {
+        settings: &WorkloadSettings,
+    ) -> InstanceLaunch {
         let spec = &workload.spec;
         let root = spec.root.as_ref().map(|root| beside(&located.file, root));
         if let Some(reason) = root.as_deref().and_then(|root| root::check(root).err()) {
@@ -206,14 +206,14 @@ impl Draft<'_> {
         }
         let cron = self.timetable(located, spec.cron.as_ref());
         let beside = |file: &str| beside(&located.file, file);
-        let volume = |volume: &leno_resources::Volume| Volume {
+        let volume = |volume: &leno_resources::Volume| BoundVolume {
             from: beside(&volume.path),
             onto: PathBuf::from(&volume.mount_path),
             read_only: volume.read_only,
         };
         let probe = |probe: &leno_resources::Probe| of_probe(probe, workload);
         let signal = spec.stop_signal.map(|signal| signal.0.parse());
-        Launch {
+        InstanceLaunch {
             command: spec.command.clone(),
             environment: spec.env.clone(),
             environment_files: spec.env_file.iter().map(|file| beside(file)).collect(),
@@ -257,7 +257,7 @@ impl Draft<'_> {
 }
 
 /// A probe with its port as a number; `None` for one that documents may not have.
-fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<Probe> {
+fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<InstanceProbe> {
     let port = |port: &PortRef| match port {
         PortRef::Number(number) => Some(*number),
         PortRef::Name(name) => {
@@ -269,15 +269,15 @@ fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<Probe>
     let question = match (&probe.http_get, &probe.grpc, &probe.tcp_socket, &probe.exec) {
         (Some(HttpGet { path, port: at, http_headers, .. }), ..) => {
             let headers = http_headers.iter().map(|one| (one.name.clone(), one.value.clone()));
-            Question::Http { port: port(at)?, path: path.clone(), headers: headers.collect() }
+            ProbeQuestion::Http { port: port(at)?, path: path.clone(), headers: headers.collect() }
         }
         (_, Some(GrpcCheck { port: at, service }), ..) => {
-            Question::Grpc { port: port(at)?, service: service.clone() }
+            ProbeQuestion::Grpc { port: port(at)?, service: service.clone() }
         }
-        (_, _, Some(TcpSocket { port: at }), _) => Question::Tcp(port(at)?),
-        (.., exec) => Question::Exec(exec.as_ref()?.command.clone()),
+        (_, _, Some(TcpSocket { port: at }), _) => ProbeQuestion::Tcp(port(at)?),
+        (.., exec) => ProbeQuestion::Exec(exec.as_ref()?.command.clone()),
     };
-    Some(Probe {
+    Some(InstanceProbe {
         question,
         delay: seconds(probe.initial_delay_seconds),
         period: seconds(probe.period_seconds),

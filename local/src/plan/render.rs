@@ -15,13 +15,13 @@ use leno_resources::{
 };
 use leno_types::ServiceName;
 
-use super::services::{Endpoint, Service};
-use super::{Instance, Plan, Ready};
+use super::services::{PlannedEndpoint, PlannedService};
+use super::{Plan, PlannedInstance, ReadyInstances};
 
 impl Plan {
     /// The documents as YAML; `ready` are the instances that take traffic.
     #[must_use]
-    pub fn render(&self, ready: &Ready) -> String {
+    pub fn render(&self, ready: &ReadyInstances) -> String {
         let objects = self.objects(ready);
         let documents: Vec<String> =
             objects.iter().map(|object| to_yaml(object).trim_end().to_owned() + "\n").collect();
@@ -30,7 +30,7 @@ impl Plan {
 
     /// The same as objects.
     #[must_use]
-    pub fn objects(&self, ready: &Ready) -> Vec<Object> {
+    pub fn objects(&self, ready: &ReadyInstances) -> Vec<Object> {
         let mut objects: Vec<Object> = self.others.clone();
         objects.extend(self.services.values().map(|s| Object::Service(Box::new(s.object.clone()))));
         objects.extend(self.slices.iter().map(|s| Object::EndpointSlice(Box::new(s.clone()))));
@@ -41,15 +41,15 @@ impl Plan {
         for workload in &self.workloads {
             let mut workload = workload.clone();
             let metadata = &workload.metadata;
-            let of_workload = |instance: &&Instance| {
+            let of_workload = |instance: &&PlannedInstance| {
                 *instance.name.namespace == *metadata.namespace
                     && *instance.workload == *metadata.name
             };
-            let mut instances: Vec<&Instance> =
+            let mut instances: Vec<&PlannedInstance> =
                 self.instances.values().filter(of_workload).collect();
             // By number: web-10 comes after web-9.
             instances.sort_by_key(|instance| (instance.name.name.len(), instance.name.clone()));
-            let status = |instance: &&Instance| InstanceStatus {
+            let status = |instance: &&PlannedInstance| InstanceStatus {
                 name: instance.name.name.to_string(),
                 addresses: instance.addresses.iter().collect(),
                 meshed: instance.launch.meshed,
@@ -70,13 +70,13 @@ impl Plan {
     fn slices_of(
         &self,
         name: &ServiceName,
-        service: &Service,
-        ready: &Ready,
+        service: &PlannedService,
+        ready: &ReadyInstances,
     ) -> Vec<EndpointSlice> {
         let mut slices = Vec::new();
         for family in [Family::V4, Family::V6] {
             let mut groups: BTreeMap<Vec<Option<u16>>, Vec<SliceEndpoint>> = BTreeMap::new();
-            for Endpoint { instance, ports } in &service.endpoints {
+            for PlannedEndpoint { instance, ports } in &service.endpoints {
                 let Some(instance) = self.instances.get(instance) else { continue };
                 let Some(address) = instance.addresses.iter().find(|a| family.has(*a)) else {
                     continue;
@@ -108,7 +108,7 @@ impl Plan {
     }
 
     /// A label of an instance's workload.
-    fn label(&self, instance: &Instance, label: &str) -> Option<String> {
+    fn label(&self, instance: &PlannedInstance, label: &str) -> Option<String> {
         let of_instance = |workload: &&Workload| {
             workload.metadata.namespace == *instance.name.namespace
                 && workload.metadata.name == *instance.workload
@@ -155,7 +155,7 @@ fn slice_metadata(service: &ServiceName, suffix: &str) -> ObjectMeta {
     }
 }
 
-fn slice_endpoint(instance: &Instance, address: IpAddr, ready: bool) -> SliceEndpoint {
+fn slice_endpoint(instance: &PlannedInstance, address: IpAddr, ready: bool) -> SliceEndpoint {
     SliceEndpoint {
         addresses: vec![address.to_string()],
         conditions: Some(EndpointConditions {
@@ -175,7 +175,7 @@ fn slice_endpoint(instance: &Instance, address: IpAddr, ready: bool) -> SliceEnd
     }
 }
 
-fn slice_ports(service: &Service, numbers: &[Option<u16>]) -> Vec<EndpointPort> {
+fn slice_ports(service: &PlannedService, numbers: &[Option<u16>]) -> Vec<EndpointPort> {
     let ports = service.ports().iter().zip(numbers);
     let port = ports.filter_map(|(port, number)| {
         Some(EndpointPort {

@@ -16,20 +16,20 @@ const HEADLESS: &str = "None";
 
 /// A service with everything that Kubernetes would add to it.
 #[derive(Clone, Debug)]
-pub(super) struct Service {
+pub(super) struct PlannedService {
     /// The document, with VIPs and protocols filled in.
     pub(super) object: ServiceObject,
     /// Its VIPs, IPv4 first; empty for a headless service.
     pub(super) vips: Vec<IpAddr>,
     /// The instances behind it.
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Vec<PlannedEndpoint>,
     /// Whether endpoints that are not ready are listed too.
     pub(super) lists_unready: bool,
 }
 
 /// An instance behind a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct PlannedEndpoint {
     pub(super) instance: InstanceName,
     /// The instance's port for each port of the service; `None` if it has no such port.
     pub(super) ports: Vec<Option<u16>>,
@@ -41,7 +41,7 @@ enum VipRequest {
     Vips { given: Vec<IpAddr>, v4: bool, v6: bool },
 }
 
-impl Service {
+impl PlannedService {
     /// Whether the instance is behind it.
     pub(super) fn serves(&self, instance: &InstanceName) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.instance == *instance)
@@ -206,7 +206,7 @@ impl Draft<'_> {
         mut object: ServiceObject,
         vips: Vec<IpAddr>,
         implied: bool,
-    ) -> Service {
+    ) -> PlannedService {
         let key = leno_resources::Object::Service(Box::new(object.clone())).key();
         let spec = object.spec.get_or_insert_default();
         let alias = is_alias(spec);
@@ -266,7 +266,7 @@ impl Draft<'_> {
         let endpoints = selected.iter().flat_map(|workload| endpoints(workload, &ports)).collect();
         spec.ports = Some(ports).filter(|ports| !ports.is_empty());
         let lists_unready = spec.publish_not_ready_addresses.unwrap_or_default();
-        Service { object, vips, endpoints, lists_unready }
+        PlannedService { object, vips, endpoints, lists_unready }
     }
 }
 
@@ -304,14 +304,14 @@ fn fill_protocol(port: &mut ServicePort, targets: &[Target<'_>]) {
     }
 }
 
-fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<Endpoint> {
+fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<PlannedEndpoint> {
     let ports: Vec<Option<u16>> =
         ports.iter().map(|port| target(port, workload).map(|(number, _)| number)).collect();
     let endpoint = |index| {
         let name = workload.instance_name(index);
         // A name that is no name has been reported with its workload.
         let instance = InstanceName::new(&workload.metadata.namespace, &name).ok()?;
-        Some(Endpoint { instance, ports: ports.clone() })
+        Some(PlannedEndpoint { instance, ports: ports.clone() })
     };
     (0..workload.spec.replicas).filter_map(endpoint).collect()
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use leno_capture::Choice;
-use leno_flows::{Budget, Source};
+use leno_capture::CaptureChoice;
+use leno_flows::{CpuBudget, FlowMetricsSource};
 use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
@@ -13,25 +13,25 @@ use leno_resources::{
     PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, UDP_ANNOTATION, Workload,
     promote_after, spiffe_socket,
 };
-use leno_supervise::Share;
+use leno_supervise::ProcessSharing;
 use leno_types::{Datagrams, Egress, MtlsMode};
 
-use super::{Certificates, Defaults};
+use super::{CertificateOrigin, PlanDefaults};
 
 /// What holds for one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
+pub(super) struct WorkloadSettings {
     pub(super) meshed: bool,
     pub(super) mtls: MtlsMode,
     pub(super) egress: Egress,
-    pub(super) capture: Choice,
-    pub(super) flows: Source,
-    pub(super) flow_budget: Option<Budget>,
-    pub(super) certificates: Certificates,
+    pub(super) capture: CaptureChoice,
+    pub(super) flows: FlowMetricsSource,
+    pub(super) flow_budget: Option<CpuBudget>,
+    pub(super) certificates: CertificateOrigin,
     /// How its application reads paths, as it is written.
     pub(super) paths: Option<String>,
     /// In node mode, which instances share a proxy's process.
-    pub(super) share: Option<Share>,
+    pub(super) share: Option<ProcessSharing>,
     /// In node mode, how long it is busy before it gets a process of its own, if that is said; `None` in it: it gets none.
     pub(super) promote_after: Option<Option<Duration>>,
     /// Which datagrams its proxy carries, as far as annotations and labels say it.
@@ -40,7 +40,7 @@ pub(super) struct Settings {
 
 /// Where proxies run: the value of `leno.dev/mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum ProxyMode {
     /// One for each instance, beside it.
     #[default]
     Sidecar,
@@ -48,7 +48,7 @@ pub enum Mode {
     Node,
 }
 
-impl FromStr for Mode {
+impl FromStr for ProxyMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -75,7 +75,11 @@ pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
 }
 
 /// Values of parsed documents were checked, so one that cannot be read counts as nothing said.
-pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults) -> Settings {
+pub(super) fn of(
+    documents: &Documents,
+    workload: &Workload,
+    defaults: PlanDefaults,
+) -> WorkloadSettings {
     let empty = BTreeMap::new();
     let own = &workload.metadata;
     let mut sources = vec![&own.annotations, &own.labels];
@@ -90,7 +94,7 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
     let setting = |key: &str| sources.iter().find_map(|source| source.get(key));
     let mode = setting(MODE_ANNOTATION).and_then(|value| value.parse().ok());
     let mode = mode.unwrap_or(defaults.mode);
-    Settings {
+    WorkloadSettings {
         meshed: setting(INJECT_ANNOTATION).is_none_or(|value| value != "disabled"),
         mtls: setting(MTLS_ANNOTATION).and_then(|v| v.parse().ok()).unwrap_or(defaults.mtls),
         egress: setting(EGRESS_ANNOTATION)
@@ -104,14 +108,14 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
             .unwrap_or(defaults.flows),
         flow_budget: setting(FLOW_CPU_BUDGET_ANNOTATION).and_then(|value| value.parse().ok()),
         certificates: match setting(SPIFFE_SOCKET_ANNOTATION).map(|value| spiffe_socket(value)) {
-            Some(Ok(Some(address))) => Certificates::WorkloadApi(address),
-            Some(Ok(None)) => Certificates::ControlPlane,
-            Some(Err(_)) | None => Certificates::Unset,
+            Some(Ok(Some(address))) => CertificateOrigin::WorkloadApi(address),
+            Some(Ok(None)) => CertificateOrigin::ControlPlane,
+            Some(Err(_)) | None => CertificateOrigin::Unset,
         },
         paths: setting(PATHS_ANNOTATION).cloned(),
         promote_after: setting(PROMOTE_AFTER_ANNOTATION)
             .and_then(|value| promote_after(value).ok()),
-        share: (mode == Mode::Node).then(|| {
+        share: (mode == ProxyMode::Node).then(|| {
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)
         }),

@@ -3,17 +3,17 @@ use std::net::IpAddr;
 use hickory_proto::rr::{Name, RecordType};
 
 use super::*;
-use crate::dns::Answer;
+use crate::dns::ZoneAnswer;
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: PlanDefaults = PlanDefaults {
     mtls: MtlsMode::Permissive,
     egress: leno_types::Egress::Allow,
-    mode: Mode::Sidecar,
-    share: Share::ServiceAccount,
-    capture: Choice::Auto,
-    flows: Source::Sockets,
+    mode: ProxyMode::Sidecar,
+    share: ProcessSharing::ServiceAccount,
+    capture: CaptureChoice::Auto,
+    flows: FlowMetricsSource::Sockets,
     ipv6: true,
-    ranges: Ranges::DEFAULT,
+    ranges: MeshRanges::DEFAULT,
     spiffe: false,
 };
 
@@ -159,7 +159,7 @@ spec: {command: [run], ports: [{name: http, port: 9090}]}
 #[test]
 fn what_is_rendered_is_read_back_and_says_who_is_ready() {
     let plan = plan(SHOP);
-    let ready = Ready::from([(instance("shop/web-0"), OneFamily::default())]);
+    let ready = ReadyInstances::from([(instance("shop/web-0"), OneFamily::default())]);
     let yaml = plan.render(&ready);
     let read = leno_resources::parse("state.yaml", &yaml).unwrap();
     let workload = read.objects.iter().find_map(|located| match &located.value {
@@ -200,15 +200,15 @@ fn endpoints_are_where_their_workload_says() {
 #[test]
 fn names_follow_readiness() {
     let plan = plan(SHOP);
-    let ask = |ready: &Ready, name: &str| {
+    let ask = |ready: &ReadyInstances, name: &str| {
         let name = Name::from_ascii(name).unwrap();
         let client: IpAddr = "10.89.0.2".parse().unwrap();
         match plan.zone(ready).answer(&name, RecordType::A, (client, false)) {
-            Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
+            ZoneAnswer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
             other => vec![format!("{other:?}")],
         }
     };
-    let one = Ready::from([(instance("shop/web-1"), OneFamily::default())]);
+    let one = ReadyInstances::from([(instance("shop/web-1"), OneFamily::default())]);
     assert_eq!(ask(&one, "peers.shop.svc.cluster.local."), ["10.89.0.3"]);
     assert_eq!(ask(&one, "front.shop.svc.cluster.local."), ["10.96.0.1"]);
     assert_eq!(ask(&plan.all_ready(), "peers.shop.svc.cluster.local."), ["10.89.0.2", "10.89.0.3"]);
@@ -384,7 +384,7 @@ fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
     let shared = format!("leno.dev/mode: node, {one}");
     let text = problems(&with("", &shared));
     assert!(text.contains("a node proxy gets no certificates of a SPIFFE Workload API"), "{text}");
-    let by_default = Defaults { spiffe: true, mode: Mode::Node, ..DEFAULTS };
+    let by_default = PlanDefaults { spiffe: true, mode: ProxyMode::Node, ..DEFAULTS };
     let made = |text: &str| Plan::make(&documents(text), by_default, &Plan::default());
     assert!(made(&with("", "")).is_err());
     assert!(made(&with("", off)).is_ok());
@@ -425,7 +425,7 @@ fn a_name_outside_has_an_address_where_it_has_ports() {
         let name = Name::from_ascii(name).unwrap();
         let zone = plan.zone(&plan.all_ready());
         match zone.answer(&name, RecordType::A, (client.parse().unwrap(), false)) {
-            Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
+            ZoneAnswer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
             other => format!("{other:?}"),
         }
     };

@@ -10,7 +10,7 @@ use leno_resources::{
 };
 use leno_types::{InstanceName, Protocol};
 
-use super::{Certificates, Draft, Instance, Launch, settings};
+use super::{CertificateOrigin, Draft, InstanceLaunch, PlannedInstance, settings};
 use crate::log::OWN_NAMES;
 
 impl Draft<'_> {
@@ -66,11 +66,15 @@ impl Draft<'_> {
     }
 
     /// A Workload API finds out by its process which workload calls, and a node proxy is one process for several.
-    fn check_certificates(&mut self, located: &Located<Object>, settings: &settings::Settings) {
+    fn check_certificates(
+        &mut self,
+        located: &Located<Object>,
+        settings: &settings::WorkloadSettings,
+    ) {
         let is_spiffe = match &settings.certificates {
-            Certificates::Unset => self.defaults.spiffe,
-            Certificates::ControlPlane => false,
-            Certificates::WorkloadApi(_) => true,
+            CertificateOrigin::Unset => self.defaults.spiffe,
+            CertificateOrigin::ControlPlane => false,
+            CertificateOrigin::WorkloadApi(_) => true,
         };
         if is_spiffe && settings.meshed && settings.share.is_some() {
             let reason = format!(
@@ -81,7 +85,11 @@ impl Draft<'_> {
         }
     }
 
-    fn instances(&mut self, located: &Located<Object>, workload: &Workload) -> Vec<Instance> {
+    fn instances(
+        &mut self,
+        located: &Located<Object>,
+        workload: &Workload,
+    ) -> Vec<PlannedInstance> {
         let name = workload.metadata.name.as_str();
         if OWN_NAMES.contains(&name) {
             let reason = format!(
@@ -114,8 +122,8 @@ impl Draft<'_> {
             let number = self.plan.numbers.instances.number(&(namespace.clone(), name.clone()));
             let number = number.expect("every instance was given a number");
             match InstanceName::new(&namespace, &name) {
-                Ok(name) => instances.push(Instance {
-                    launch: Launch { group: group(&name), ..launch.clone() },
+                Ok(name) => instances.push(PlannedInstance {
+                    launch: InstanceLaunch { group: group(&name), ..launch.clone() },
                     name,
                     workload: workload.metadata.name.as_str().into(),
                     label: String::new(),

@@ -6,14 +6,14 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_resources::SERVICE_NAME_LABEL;
 use leno_types::ServiceName;
 
-use super::services::{Endpoint, Service};
-use super::{Plan, Ready};
+use super::services::{PlannedEndpoint, PlannedService};
+use super::{Plan, ReadyInstances};
 use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
 
 impl Plan {
     /// The names of all services. Only instances in `ready`, which take traffic, are among their endpoints.
     #[must_use]
-    pub fn zone(&self, ready: &Ready) -> Zone {
+    pub fn zone(&self, ready: &ReadyInstances) -> Zone {
         let services = self.services.iter().map(|(name, service)| {
             let key = (name.namespace.to_string(), name.name.to_string());
             (key, self.names(name, service, ready))
@@ -26,7 +26,12 @@ impl Plan {
         Zone::new(services, addresses).within(self.ranges)
     }
 
-    fn names(&self, name: &ServiceName, service: &Service, ready: &Ready) -> ServiceNames {
+    fn names(
+        &self,
+        name: &ServiceName,
+        service: &PlannedService,
+        ready: &ReadyInstances,
+    ) -> ServiceNames {
         let own = service.endpoints.iter().filter_map(|endpoint| {
             let instance = self.instances.get(&endpoint.instance)?;
             let families = ready.get(&instance.name);
@@ -63,7 +68,7 @@ impl Plan {
     }
 }
 
-fn endpoint_ports(service: &Service, endpoint: &Endpoint) -> Vec<PortName> {
+fn endpoint_ports(service: &PlannedService, endpoint: &PlannedEndpoint) -> Vec<PortName> {
     let ports = service.ports().iter().zip(&endpoint.ports);
     let name = ports.filter_map(|(port, number)| {
         port_name(port.name.as_deref(), port.protocol.as_deref(), *number)

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{MeshResource, Process};
+use super::{MeshResource, RecordedProcess};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns;
@@ -31,7 +31,7 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
 }
 
 /// The process that started the guard of a mesh. Only processes of root count: others could name any group.
-pub(super) fn owner(layout: &Layout) -> Option<Process> {
+pub(super) fn owner(layout: &Layout) -> Option<RecordedProcess> {
     let group = layout.cgroup(Path::new("/"));
     let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
     processes.filter(|process| guards(process, &group)).find_map(|guard| {
@@ -40,7 +40,7 @@ pub(super) fn owner(layout: &Layout) -> Option<Process> {
         // One that lost its owner belongs to another process now.
         let same =
             fs::read_link(owner.join("exe")).ok()? == fs::read_link(guard.join("exe")).ok()?;
-        (same && is_of_root(&owner)).then(|| Process::find(pid))?
+        (same && is_of_root(&owner)).then(|| RecordedProcess::find(pid))?
     })
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use leno_resources::{Documents, Ignored, Located, Problem};
+use leno_resources::{Documents, IgnoredDocument, Located, Problem};
 
-use super::Options;
+use super::UpOptions;
 use crate::analysis;
 use crate::compose;
 use crate::error::{Error, Result};
-use crate::plan::{Defaults, Plan};
+use crate::plan::{Plan, PlanDefaults};
 use crate::program;
 
 /// Reads the documents.
@@ -20,7 +20,7 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
 pub(super) fn plan(
     files: &[PathBuf],
     documents: &Documents,
-    defaults: Defaults,
+    defaults: PlanDefaults,
     before: &Plan,
 ) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
@@ -47,7 +47,11 @@ pub(super) fn plan(
 }
 
 /// Refuses documents with errors, such as those that `leno analyze` exits with 1 for, where that is asked for.
-pub(super) fn without_errors(options: &Options, documents: &Documents, plan: &Plan) -> Result<()> {
+pub(super) fn without_errors(
+    options: &UpOptions,
+    documents: &Documents,
+    plan: &Plan,
+) -> Result<()> {
     if !options.refuse_errors {
         return Ok(());
     }
@@ -59,7 +63,7 @@ pub(super) fn without_errors(options: &Options, documents: &Documents, plan: &Pl
 
 /// A line for each document that is none of Leno's.
 pub(super) fn ignored(documents: &Documents) -> Vec<String> {
-    let line = |ignored: &Located<Ignored>| {
+    let line = |ignored: &Located<IgnoredDocument>| {
         let Located { value, file, place } = ignored;
         format!("{file}:{place}: ignored {} {}", value.api_version, value.kind)
     };

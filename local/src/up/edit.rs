@@ -6,17 +6,17 @@ use std::time::{Instant, SystemTime};
 use leno_resources::{Documents, Kind, Object, ObjectKey};
 use leno_types::InstanceName;
 
-use crate::status::Edit;
+use crate::status::FileEdit;
 
 /// Most objects that an edit names one by one.
 const MAX_NAMED: usize = 20;
 
 /// The objects of the documents that run, to compare an edit with.
-pub(super) type Objects = BTreeMap<ObjectKey, Object>;
+pub(super) type RunningObjects = BTreeMap<ObjectKey, Object>;
 
 /// What becomes of one instance because of an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Effect {
+pub(super) enum EditEffect {
     Starts,
     Replaced,
     /// It goes to another proxy, and on.
@@ -26,10 +26,10 @@ pub(super) enum Effect {
 
 /// An instance that an edit concerns.
 #[derive(Clone, Debug)]
-pub(super) struct Affected {
+pub(super) struct AffectedInstance {
     pub(super) name: InstanceName,
     pub(super) workload: String,
-    pub(super) effect: Effect,
+    pub(super) effect: EditEffect,
 }
 
 /// The instances that an edit replaces, until all of them take traffic again.
@@ -44,13 +44,17 @@ struct Replacement {
 }
 
 /// The objects of documents by their names.
-pub(super) fn objects(documents: &Documents) -> Objects {
+pub(super) fn objects(documents: &Documents) -> RunningObjects {
     let keyed = documents.objects.iter().map(|one| (one.value.key(), one.value.clone()));
     keyed.collect()
 }
 
 /// One line for each object that differs, with what becomes of the instances.
-pub(super) fn changes(before: &Objects, after: &Objects, affected: &[Affected]) -> Vec<String> {
+pub(super) fn changes(
+    before: &RunningObjects,
+    after: &RunningObjects,
+    affected: &[AffectedInstance],
+) -> Vec<String> {
     let keys: BTreeSet<&ObjectKey> = before.keys().chain(after.keys()).collect();
     let mut lines: Vec<String> = keys
         .into_iter()
@@ -76,41 +80,41 @@ pub(super) fn changes(before: &Objects, after: &Objects, affected: &[Affected]) 
 }
 
 /// An edit at this moment.
-pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> Edit {
+pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> FileEdit {
     lines.truncate(MAX_NAMED + 1);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let at_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    Edit { at_unix_ms, refused, lines }
+    FileEdit { at_unix_ms, refused, lines }
 }
 
 /// What becomes of the instances that an object is about.
-fn effects(key: &ObjectKey, affected: &[Affected]) -> String {
-    let concerned = |one: &&Affected| match key.kind {
+fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
+    let concerned = |one: &&AffectedInstance| match key.kind {
         Kind::Workload => *one.name.namespace == *key.namespace && one.workload == key.name,
         Kind::Namespace => *one.name.namespace == *key.name,
         _ => false,
     };
-    let count = |effect: Effect| {
+    let count = |effect: EditEffect| {
         affected.iter().filter(concerned).filter(|one| one.effect == effect).count()
     };
     let instances = |number: usize| super::counted(number, "instance");
     let mut parts = Vec::new();
-    match count(Effect::Replaced) {
+    match count(EditEffect::Replaced) {
         0 => {}
         1 => parts.push("1 instance is replaced".to_owned()),
         many => parts.push(format!("{many} instances are replaced, one at a time")),
     }
-    match count(Effect::Moves) {
+    match count(EditEffect::Moves) {
         0 => {}
         1 => parts.push("1 instance goes to another proxy and runs on".to_owned()),
         many => parts.push(format!("{many} instances go to other proxies and run on")),
     }
-    match count(Effect::Starts) {
+    match count(EditEffect::Starts) {
         0 => {}
         1 => parts.push("1 instance starts".to_owned()),
         many => parts.push(format!("{} start", instances(many))),
     }
-    match count(Effect::Ends) {
+    match count(EditEffect::Ends) {
         0 => {}
         1 => parts.push("1 instance ends".to_owned()),
         many => parts.push(format!("{} end", instances(many))),
@@ -120,8 +124,8 @@ fn effects(key: &ObjectKey, affected: &[Affected]) -> String {
 
 impl Replacements {
     /// Takes in what an edit replaces.
-    pub(super) fn begin(&mut self, affected: &[Affected], now: Instant) {
-        for one in affected.iter().filter(|one| one.effect == Effect::Replaced) {
+    pub(super) fn begin(&mut self, affected: &[AffectedInstance], now: Instant) {
+        for one in affected.iter().filter(|one| one.effect == EditEffect::Replaced) {
             let key = (one.name.namespace.to_string(), one.workload.clone());
             let of = self.0.entry(key).or_insert_with(|| Replacement {
                 waiting: BTreeSet::new(),
@@ -170,12 +174,12 @@ mod tests {
         apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: uni}\n\
         spec: {ports: [{port: 80}]}\n";
 
-    fn parsed(text: &str) -> Objects {
+    fn parsed(text: &str) -> RunningObjects {
         objects(&leno_resources::parse("mesh.yaml", text).unwrap())
     }
 
-    fn affected(effect: Effect, numbers: std::ops::Range<u32>) -> Vec<Affected> {
-        let one = |number| Affected {
+    fn affected(effect: EditEffect, numbers: std::ops::Range<u32>) -> Vec<AffectedInstance> {
+        let one = |number| AffectedInstance {
             name: InstanceName::new("uni", &format!("web-{number}")).unwrap(),
             workload: "web".to_owned(),
             effect,
@@ -189,18 +193,18 @@ mod tests {
         let service = parsed(&MESH.replace("port: 80", "port: 81"));
         assert_eq!(changes(&before, &service, &[]), ["Service uni/web changed; nothing restarts"]);
         let workload = parsed(&MESH.replace("[a]", "[b]"));
-        let replaced = affected(Effect::Replaced, 0..3);
+        let replaced = affected(EditEffect::Replaced, 0..3);
         assert_eq!(
             changes(&before, &workload, &replaced),
             ["Workload uni/web changed; 3 instances are replaced, one at a time"]
         );
         let (_, shorter) = MESH.split_once("---\n").unwrap();
         assert_eq!(
-            changes(&before, &parsed(shorter), &affected(Effect::Ends, 0..3)),
+            changes(&before, &parsed(shorter), &affected(EditEffect::Ends, 0..3)),
             ["Workload uni/web removed; 3 instances end"]
         );
         assert_eq!(
-            changes(&before, &workload, &affected(Effect::Moves, 0..1)),
+            changes(&before, &workload, &affected(EditEffect::Moves, 0..1)),
             ["Workload uni/web changed; 1 instance goes to another proxy and runs on"]
         );
         assert_eq!(changes(&before, &before, &[]), ["the files changed, but no object in them"]);
@@ -210,7 +214,7 @@ mod tests {
     fn replacements_are_counted_until_the_last() {
         let begun = Instant::now();
         let mut replacements = Replacements::default();
-        replacements.begin(&affected(Effect::Replaced, 0..3), begun);
+        replacements.begin(&affected(EditEffect::Replaced, 0..3), begun);
         let done =
             |names: &'static [&str]| move |name: &InstanceName| Some(names.contains(&&*name.name));
         let mut at = |seconds, names| {

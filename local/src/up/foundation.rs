@@ -6,40 +6,40 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_flows::Settings;
+use leno_flows::LedgerSettings;
 use leno_identity::Authority;
-use leno_supervise::{Cgroup, Descriptors};
+use leno_supervise::{Cgroup, DescriptorLimit};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
-use super::Options;
+use super::UpOptions;
 use crate::addresses::Subnet;
 use crate::dns::{self, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};
 use crate::flows::Accounting;
-use crate::guard::Guard;
-use crate::instance::{Change, Mesh, Upgrades};
+use crate::guard::MeshGuard;
+use crate::instance::{InstanceChange, MeshContext, UpgradeTurns};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::node::Groups;
-use crate::output::Output;
+use crate::node::NodeProxyGroups;
+use crate::output::LineOutput;
 use crate::proxy;
-use crate::record::{self, MeshResource, Record};
-use crate::token::Tokens;
+use crate::record::{self, MeshRecord, MeshResource};
+use crate::token::MeshTokens;
 use crate::uplink;
 
 /// The port of DNS.
 const DNS: u16 = 53;
 
 /// What was laid.
-pub(super) struct Foundation {
-    guard: Guard,
+pub(super) struct MeshFoundation {
+    guard: MeshGuard,
     hierarchy: PathBuf,
     switch: Switch,
     flows: Accounting,
-    proxy: proxy::Settings,
+    proxy: proxy::MeshProxySettings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
     environment: Environment,
@@ -49,24 +49,24 @@ pub(super) struct Foundation {
 
 /// What all instances get from `leno up`.
 pub(super) struct InstanceContext {
-    pub(super) output: Output,
-    pub(super) access_log: Option<Output>,
-    pub(super) changes: mpsc::Sender<(InstanceName, Change)>,
-    pub(super) descriptors: Descriptors,
+    pub(super) output: LineOutput,
+    pub(super) access_log: Option<LineOutput>,
+    pub(super) changes: mpsc::Sender<(InstanceName, InstanceChange)>,
+    pub(super) descriptors: DescriptorLimit,
 }
 
 /// Lays it; what was made before a failure is in the record.
 pub(super) async fn lay(
-    options: &Options,
-    (subnet, flows): (Subnet, Settings),
+    options: &UpOptions,
+    (subnet, flows): (Subnet, LedgerSettings),
     layout: &Layout,
-    record: &mut Record,
-    output: &Output,
-) -> Result<Foundation> {
+    record: &mut MeshRecord,
+    output: &LineOutput,
+) -> Result<MeshFoundation> {
     let hierarchy = leno_capture::cgroup2_root()?;
     let group = layout.cgroup(&hierarchy);
     record.add(MeshResource::Cgroup(group.clone()))?;
-    let guard = Guard::start(&Cgroup::create(group.clone())?)?;
+    let guard = MeshGuard::start(&Cgroup::create(group.clone())?)?;
     let (flows, note) = Accounting::start(flows, layout, &group, record, output)?;
     let mut notes: Vec<String> = note.into_iter().collect();
     let name = layout.switch_netns();
@@ -88,7 +88,7 @@ pub(super) async fn lay(
         notes.extend(way.notes);
     }
     let zone = serve_dns(&switch, upstreams, lookups)?;
-    let tokens = Tokens::prepare(layout)?;
+    let tokens = MeshTokens::prepare(layout)?;
     // Made here and not by the controller, so that no proxy has to wait for the roots.
     let issuer = options.issuer.as_deref();
     let authority = Authority::open(&layout.control(), issuer, tokens.trust_domain());
@@ -96,8 +96,8 @@ pub(super) async fn lay(
         format!("cannot open the certificate authority in {}", layout.control().display())
     })?;
     record::write_atomically(&layout.roots(), authority.trust().roots_pem().as_bytes(), 0o644)?;
-    let proxy = proxy::Settings {
-        machine: leno_capture::Report::probe(),
+    let proxy = proxy::MeshProxySettings {
+        machine: leno_capture::ProbeReport::probe(),
         trust_domain: tokens.trust_domain().to_string(),
         tokens,
         roots: layout.roots(),
@@ -116,19 +116,19 @@ pub(super) async fn lay(
     };
     let environment = Environment::of_shell(&options.env_files)?
         .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());
-    Ok(Foundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
+    Ok(MeshFoundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
 }
 
-impl Foundation {
+impl MeshFoundation {
     /// What all instances share, and where the names of DNS go.
     pub(super) fn mesh(
         self,
-        options: &Options,
+        options: &UpOptions,
         layout: Layout,
-        record: Record,
+        record: MeshRecord,
         given: InstanceContext,
-    ) -> (Rc<Mesh>, watch::Sender<Arc<Zone>>) {
-        let mesh = Mesh {
+    ) -> (Rc<MeshContext>, watch::Sender<Arc<Zone>>) {
+        let mesh = MeshContext {
             layout,
             record: RefCell::new(record),
             switch: self.switch,
@@ -137,8 +137,8 @@ impl Foundation {
             output: given.output,
             access_log: given.access_log,
             proxy: self.proxy,
-            groups: Groups::default(),
-            upgrades: Upgrades::default(),
+            groups: NodeProxyGroups::default(),
+            upgrades: UpgradeTurns::default(),
             promotion: options.promotion,
             grace: options.grace,
             environment: self.environment,
@@ -152,7 +152,7 @@ impl Foundation {
 }
 
 /// Who gets metrics of proxies: also this process and those who ask as `leno stat` does, from the gateway. None for all.
-fn scrapers(options: &Options, switch: &Switch) -> String {
+fn scrapers(options: &UpOptions, switch: &Switch) -> String {
     let given = options.scrape_from.iter().map(ToString::to_string);
     let own = switch.subnet().gateway();
     let own = own.iter().map(|ip| ip.to_string()).filter(|_| !options.scrape_from.is_empty());

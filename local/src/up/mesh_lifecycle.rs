@@ -7,34 +7,34 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use leno_resources::Documents;
-use leno_supervise::Stop;
+use leno_supervise::StopStage;
 use leno_types::InstanceName;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::Options;
+use super::UpOptions;
 use super::counted;
 use super::documents;
-use super::edit::{self, Affected, Effect, Objects, Replacements};
-use super::life::{Life, raise};
-use super::rolling::{self, Member};
+use super::edit::{self, AffectedInstance, EditEffect, Replacements, RunningObjects};
+use super::instance_handle::{InstanceHandle, raise};
+use super::rolling::{self, RollingInstance};
 use super::signals::Signals;
 use crate::analysis;
 use crate::controller::{self, Controller};
 use crate::dns::Zone;
 use crate::error::{Error, Result};
-use crate::forward::Target;
-use crate::instance::{self, Change, Mesh, Stage, Stages};
+use crate::forward::ForwardTarget;
+use crate::instance::{self, InstanceChange, MeshContext, WorkloadStage, WorkloadStages};
 use crate::observer::{self, Observer};
-use crate::orders::{self, Order};
-use crate::plan::{Defaults, Plan, Ready};
+use crate::orders::{self, MeshOrder};
+use crate::plan::{Plan, PlanDefaults, ReadyInstances};
 use crate::program::Program;
-use crate::publish::{Published, Publisher};
+use crate::publish::{PublishedPorts, Publisher};
 use crate::record;
-use crate::status::{Edit, InstanceStatus, Mistake, Phase, Status};
-use crate::watch::Files;
+use crate::status::{FileEdit, FileMistake, InstancePhase, InstanceStatus, MeshStatus};
+use crate::watch::WatchedFiles;
 
 /// Between the removal of an endpoint and the end of its application: the control plane tells the
 /// proxies within milliseconds.
@@ -49,30 +49,30 @@ const LOOK: Duration = Duration::from_secs(1);
 const MAX_EDITS: usize = 32;
 
 /// A mesh while it runs.
-pub(super) struct Up<'a> {
-    options: &'a Options,
-    files: Files,
-    mesh: Rc<Mesh>,
+pub(super) struct MeshLifecycle<'a> {
+    options: &'a UpOptions,
+    files: WatchedFiles,
+    mesh: Rc<MeshContext>,
     plan: Plan,
     /// What the plan was made from.
-    objects: Objects,
+    objects: RunningObjects,
     replacements: Replacements,
     /// Instances to start again although the plan wants them as they are.
     restarts: BTreeSet<InstanceName>,
-    orders: mpsc::Receiver<orders::Received>,
+    orders: mpsc::Receiver<orders::ReceivedOrder>,
     publisher: Publisher,
-    defaults: Defaults,
-    lives: BTreeMap<InstanceName, Life>,
+    defaults: PlanDefaults,
+    lives: BTreeMap<InstanceName, InstanceHandle>,
     zone: watch::Sender<Arc<Zone>>,
     controller: Option<Controller>,
     controller_changed: Rc<Notify>,
     observer: Option<Observer>,
     /// The control plane ends last, so that no proxy misses it.
-    controller_stop: watch::Sender<Stop>,
-    stop: Stop,
+    controller_stop: watch::Sender<StopStage>,
+    stop: StopStage,
     refused_edit: Option<String>,
-    mistakes: Vec<Mistake>,
-    edits: Vec<Edit>,
+    mistakes: Vec<FileMistake>,
+    edits: Vec<FileEdit>,
     /// The last attempt to write failed.
     unwritten: bool,
     /// The text that was written last: an equal one is not written again.
@@ -81,16 +81,16 @@ pub(super) struct Up<'a> {
     announced: bool,
 }
 
-type Changes = mpsc::Receiver<(InstanceName, Change)>;
+type Changes = mpsc::Receiver<(InstanceName, InstanceChange)>;
 
-impl<'a> Up<'a> {
+impl<'a> MeshLifecycle<'a> {
     /// A mesh with nothing in it.
     pub(super) fn new(
-        options: &'a Options,
-        (mesh, zone): (Rc<Mesh>, watch::Sender<Arc<Zone>>),
-        files: Files,
-        orders: mpsc::Receiver<orders::Received>,
-        (defaults, begun): (Defaults, Instant),
+        options: &'a UpOptions,
+        (mesh, zone): (Rc<MeshContext>, watch::Sender<Arc<Zone>>),
+        files: WatchedFiles,
+        orders: mpsc::Receiver<orders::ReceivedOrder>,
+        (defaults, begun): (PlanDefaults, Instant),
     ) -> Self {
         let publisher = Publisher::new(mesh.output.clone());
         Self {
@@ -98,7 +98,7 @@ impl<'a> Up<'a> {
             files,
             mesh,
             plan: Plan::default(),
-            objects: Objects::new(),
+            objects: RunningObjects::new(),
             replacements: Replacements::default(),
             restarts: BTreeSet::new(),
             orders,
@@ -109,8 +109,8 @@ impl<'a> Up<'a> {
             controller: None,
             controller_changed: Rc::default(),
             observer: None,
-            controller_stop: watch::channel(Stop::No).0,
-            stop: Stop::No,
+            controller_stop: watch::channel(StopStage::No).0,
+            stop: StopStage::No,
             refused_edit: None,
             mistakes: Vec::new(),
             edits: Vec::new(),
@@ -196,7 +196,7 @@ impl<'a> Up<'a> {
         }
         self.plan = plan;
         self.objects = edit::objects(documents);
-        let wanted = self.published(&Ready::new());
+        let wanted = self.published(&ReadyInstances::new());
         let listening = self.publisher.listen(&wanted).await;
         self.publisher.follow(&self.published(&self.ready()));
         if let Err((address, error)) = listening {
@@ -232,7 +232,7 @@ impl<'a> Up<'a> {
         for instance in self.plan.instances.values() {
             self.mesh.flows.adopt(instance).await;
             if !self.lives.contains_key(&instance.name) {
-                let life = Life::start(&self.mesh, instance);
+                let life = InstanceHandle::start(&self.mesh, instance);
                 self.lives.insert(instance.name.clone(), life);
             }
         }
@@ -250,18 +250,18 @@ impl<'a> Up<'a> {
 
     /// Continues an edit that is under way, and publishes the status.
     fn proceed(&mut self) {
-        let member = |instance: &crate::plan::Instance| {
+        let member = |instance: &crate::plan::PlannedInstance| {
             let life = self.lives.get(&instance.name);
-            Member {
+            RollingInstance {
                 name: instance.name.clone(),
                 workload: instance.workload.to_string(),
-                settled: life.is_some_and(Life::settled),
+                settled: life.is_some_and(InstanceHandle::settled),
                 ending: life.is_some_and(|life| life.ending),
                 outdated: life.is_some_and(|life| !self.plan.wants(&life.instance))
                     || self.restarts.contains(&instance.name),
             }
         };
-        let members: Vec<Member> = self.plan.instances.values().map(member).collect();
+        let members: Vec<RollingInstance> = self.plan.instances.values().map(member).collect();
         self.end_instances(rolling::next(&members));
         // What ends is no endpoint any more before it ends.
         self.publish();
@@ -277,13 +277,13 @@ impl<'a> Up<'a> {
             let stop = life.stop();
             tokio::task::spawn_local(async move {
                 tokio::time::sleep(NOTICE).await;
-                raise(&stop, Stop::Applications);
+                raise(&stop, StopStage::Applications);
             });
         }
     }
 
     /// Takes in a change and those that came with it.
-    fn take_in(&mut self, name: &InstanceName, change: Change, received: &mut Changes) {
+    fn take_in(&mut self, name: &InstanceName, change: InstanceChange, received: &mut Changes) {
         self.change(name, change);
         while let Ok((name, change)) = received.try_recv() {
             self.change(&name, change);
@@ -291,8 +291,8 @@ impl<'a> Up<'a> {
         self.proceed();
     }
 
-    fn change(&mut self, name: &InstanceName, change: Change) {
-        if !matches!(change, Change::Gone) {
+    fn change(&mut self, name: &InstanceName, change: InstanceChange) {
+        if !matches!(change, InstanceChange::Gone) {
             if let Some(life) = self.lives.get_mut(name) {
                 life.take_in(change);
             }
@@ -301,14 +301,14 @@ impl<'a> Up<'a> {
         self.lives.remove(name);
         self.restarts.remove(name);
         // Ended by an edit that starts it in another way.
-        if self.stop == Stop::No
+        if self.stop == StopStage::No
             && let Some(instance) = self.plan.instances.get(name)
         {
-            self.lives.insert(name.clone(), Life::start(&self.mesh, instance));
+            self.lives.insert(name.clone(), InstanceHandle::start(&self.mesh, instance));
         }
     }
 
-    fn ready(&self) -> Ready {
+    fn ready(&self) -> ReadyInstances {
         let ready = self.lives.iter().filter(|(_, life)| life.ready());
         ready.map(|(name, life)| (name.clone(), life.families.clone())).collect()
     }
@@ -350,7 +350,9 @@ impl<'a> Up<'a> {
     /// What is published, with the instances that take traffic.
     /// Whose port cannot be published, and why.
     fn unpublished(&self, address: SocketAddr, error: &Error) -> Error {
-        let of = |one: &&crate::plan::Instance| one.published.iter().any(|(at, _)| *at == address);
+        let of = |one: &&crate::plan::PlannedInstance| {
+            one.published.iter().any(|(at, _)| *at == address)
+        };
         let of = self.plan.instances.values().find(of);
         let workload =
             of.map_or_else(String::new, |one| format!("{}/{}", one.name.namespace, one.workload));
@@ -360,13 +362,13 @@ impl<'a> Up<'a> {
         ))
     }
 
-    fn published(&self, ready: &Ready) -> Published {
-        let mut all = Published::new();
+    fn published(&self, ready: &ReadyInstances) -> PublishedPorts {
+        let mut all = PublishedPorts::new();
         for instance in self.plan.instances.values() {
             for (address, port) in &instance.published {
                 let targets = all.entry(*address).or_default();
                 if ready.contains_key(&instance.name) {
-                    targets.push(Target {
+                    targets.push(ForwardTarget {
                         instance: instance.name.to_string(),
                         netns: self.mesh.layout.netns(&instance.name),
                         addresses: instance.addresses.iter().collect(),
@@ -378,7 +380,7 @@ impl<'a> Up<'a> {
         all
     }
 
-    fn status(&self, ready: &Ready) -> Status {
+    fn status(&self, ready: &ReadyInstances) -> MeshStatus {
         let instances = self.plan.instances.values().map(|instance| {
             let life = self.lives.get(&instance.name);
             let datagrams = instance.launch.datagrams;
@@ -391,7 +393,7 @@ impl<'a> Up<'a> {
                 mtls: instance.mtls,
                 capture: life.and_then(|life| life.capture.clone()),
                 datagrams: datagrams.is_on().then(|| datagrams.to_string()),
-                phase: life.map_or(Phase::Starting, |life| life.phase),
+                phase: life.map_or(InstancePhase::Starting, |life| life.phase),
                 ready: ready.contains_key(&instance.name),
                 restarts: life.map_or(0, |life| life.restarts),
                 pid: life.and_then(|life| life.pid),
@@ -407,7 +409,7 @@ impl<'a> Up<'a> {
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
         });
-        Status {
+        MeshStatus {
             mesh: self.mesh.layout.mesh().to_owned(),
             owner: nix::unistd::getpid().as_raw(),
             controller: self.controller.as_ref().and_then(Controller::pid),
@@ -455,7 +457,7 @@ impl<'a> Up<'a> {
     }
 
     /// Keeps an edit for those that ask when what changed.
-    fn remember(&mut self, edit: Edit) {
+    fn remember(&mut self, edit: FileEdit) {
         if self.edits.len() == MAX_EDITS {
             self.edits.remove(0);
         }
@@ -463,8 +465,8 @@ impl<'a> Up<'a> {
     }
 
     /// What becomes of the instances when `plan` is adopted.
-    fn affected(&self, plan: &Plan) -> Vec<Affected> {
-        let of = |instance: &crate::plan::Instance, effect| Affected {
+    fn affected(&self, plan: &Plan) -> Vec<AffectedInstance> {
+        let of = |instance: &crate::plan::PlannedInstance, effect| AffectedInstance {
             name: instance.name.clone(),
             workload: instance.workload.to_string(),
             effect,
@@ -472,21 +474,22 @@ impl<'a> Up<'a> {
         let living = self.lives.values().filter_map(|life| {
             let instance = &life.instance;
             match plan.instances.contains_key(&instance.name) {
-                false => Some(of(instance, Effect::Ends)),
+                false => Some(of(instance, EditEffect::Ends)),
                 true if plan.wants(instance) => None,
-                true if plan.moves(instance).is_some() => Some(of(instance, Effect::Moves)),
-                true => Some(of(instance, Effect::Replaced)),
+                true if plan.moves(instance).is_some() => Some(of(instance, EditEffect::Moves)),
+                true => Some(of(instance, EditEffect::Replaced)),
             }
         });
-        let absent = |instance: &&crate::plan::Instance| !self.lives.contains_key(&instance.name);
-        let new = plan.instances.values().filter(absent).map(|one| of(one, Effect::Starts));
+        let absent =
+            |instance: &&crate::plan::PlannedInstance| !self.lives.contains_key(&instance.name);
+        let new = plan.instances.values().filter(absent).map(|one| of(one, EditEffect::Starts));
         living.chain(new).collect()
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), String> {
+    fn obey(&mut self, order: MeshOrder) -> Result<(), String> {
         let names = match order {
-            Order::Restart(names) => names,
-            Order::UpgradeProxies => return self.upgrade_proxies(),
+            MeshOrder::Restart(names) => names,
+            MeshOrder::UpgradeProxies => return self.upgrade_proxies(),
         };
         let mut affected = Vec::new();
         for (namespace, name) in names {
@@ -495,10 +498,10 @@ impl<'a> Up<'a> {
             let Some(instance) = found.clone().find(|one| *one.name.name == *name) else {
                 return Err(format!("there is no instance {namespace}/{name}"));
             };
-            affected.push(Affected {
+            affected.push(AffectedInstance {
                 name: instance.name.clone(),
                 workload: instance.workload.to_string(),
-                effect: Effect::Replaced,
+                effect: EditEffect::Replaced,
             });
         }
         self.restarts.extend(affected.iter().map(|one| one.name.clone()));
@@ -536,7 +539,8 @@ impl<'a> Up<'a> {
         let state = |name: &InstanceName| {
             plan.instances.get(name)?;
             let life = lives.get(name);
-            let as_wanted = |life: &Life| plan.wants(&life.instance) && !restarts.contains(name);
+            let as_wanted =
+                |life: &InstanceHandle| plan.wants(&life.instance) && !restarts.contains(name);
             Some(life.is_some_and(|life| life.settled() && as_wanted(life)))
         };
         for line in self.replacements.proceed(Instant::now(), state) {
@@ -551,8 +555,8 @@ impl<'a> Up<'a> {
         }
         let mesh = self.mesh.layout.mesh();
         let chosen = match self.options.capture {
-            Choice::Only(backend) => Some(backend),
-            Choice::Auto => self.mesh.proxy.machine.chosen,
+            CaptureChoice::Only(backend) => Some(backend),
+            CaptureChoice::Auto => self.mesh.proxy.machine.chosen,
         };
         let capture = match (plan.meshed(), chosen) {
             (false, _) => "nothing meshed".to_owned(),
@@ -568,7 +572,7 @@ impl<'a> Up<'a> {
     fn announce(&mut self) {
         let ready = self.ready().len();
         let of = |phase| self.lives.values().filter(|life| life.phase == phase).count();
-        let (completed, scheduled) = (of(Phase::Completed), of(Phase::Scheduled));
+        let (completed, scheduled) = (of(InstancePhase::Completed), of(InstancePhase::Scheduled));
         let all = self.plan.instances.len();
         if !self.announced && all > 0 && ready + completed + scheduled == all {
             self.announced = true;
@@ -585,15 +589,15 @@ impl<'a> Up<'a> {
     }
 
     /// How far each workload has come.
-    fn stages(&self) -> Stages {
-        let mut stages = Stages::new();
+    fn stages(&self) -> WorkloadStages {
+        let mut stages = WorkloadStages::new();
         for instance in self.plan.instances.values() {
             let key = (instance.name.namespace.to_string(), instance.workload.to_string());
             let life = self.lives.get(&instance.name);
-            let is = |of: &dyn Fn(&Life) -> bool| life.is_some_and(of);
-            let completed = is(&|life| life.phase == Phase::Completed);
-            let (started, ready) = (is(&Life::started), is(&Life::settled));
-            let none = Stage { started: true, ready: true, completed: true };
+            let is = |of: &dyn Fn(&InstanceHandle) -> bool| life.is_some_and(of);
+            let completed = is(&|life| life.phase == InstancePhase::Completed);
+            let (started, ready) = (is(&InstanceHandle::started), is(&InstanceHandle::settled));
+            let none = WorkloadStage { started: true, ready: true, completed: true };
             let stage = stages.entry(key).or_insert(none);
             stage.started &= started;
             stage.ready &= ready;
@@ -616,24 +620,24 @@ impl<'a> Up<'a> {
         let graces = self.lives.values().filter_map(|life| life.instance.launch.grace);
         let grace = graces.chain([self.options.grace]).max().unwrap_or_default();
         let deadline = tokio::time::Instant::now() + grace + LATE;
-        for level in [Stop::Applications, Stop::All] {
+        for level in [StopStage::Applications, StopStage::All] {
             self.reach(level);
             let done = |up: &Self| match level {
-                Stop::Applications => up.lives.values().all(|life| life.application_ended),
+                StopStage::Applications => up.lives.values().all(|life| life.application_ended),
                 _ => up.lives.is_empty(),
             };
-            while !done(&self) && self.stop < Stop::Now {
+            while !done(&self) && self.stop < StopStage::Now {
                 tokio::select! {
                     change = received.recv() => {
                         let Some((name, change)) = change else { break };
                         self.change(&name, change);
                     }
-                    () = signals.asked() => self.reach(Stop::Now),
-                    () = tokio::time::sleep_until(deadline) => self.reach(Stop::Now),
+                    () = signals.asked() => self.reach(StopStage::Now),
+                    () = tokio::time::sleep_until(deadline) => self.reach(StopStage::Now),
                 }
             }
         }
-        self.reach(Stop::Now);
+        self.reach(StopStage::Now);
         let lives = std::mem::take(&mut self.lives);
         // Changes are not read any more: the tasks must not wait for room.
         received.close();
@@ -641,7 +645,7 @@ impl<'a> Up<'a> {
             // A task that panicked has left what the removal of the whole mesh takes.
             let _ = tokio::time::timeout(LATE, life.task).await;
         }
-        raise(&self.controller_stop, Stop::All);
+        raise(&self.controller_stop, StopStage::All);
         if let Some(controller) = self.controller.take() {
             controller.ended().await;
         }
@@ -663,7 +667,7 @@ impl<'a> Up<'a> {
         removed
     }
 
-    fn reach(&mut self, level: Stop) {
+    fn reach(&mut self, level: StopStage) {
         self.stop = self.stop.max(level);
         self.lives.values().for_each(|life| raise(&life.stop(), level));
     }

@@ -7,7 +7,7 @@ use leno_types::InstanceName;
 
 /// An instance that should run.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct RollingInstance {
     pub(super) name: InstanceName,
     /// Its workload, in its namespace.
     pub(super) workload: String,
@@ -20,14 +20,14 @@ pub(super) struct Member {
 }
 
 /// The instances to end now, so that they are started as is wanted.
-pub(super) fn next(members: &[Member]) -> Vec<InstanceName> {
-    let mut workloads: BTreeMap<(&str, &str), Vec<&Member>> = BTreeMap::new();
+pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
+    let mut workloads: BTreeMap<(&str, &str), Vec<&RollingInstance>> = BTreeMap::new();
     for member in members {
         workloads.entry((&member.name.namespace, &member.workload)).or_default().push(member);
     }
     let mut ended = Vec::new();
     for members in workloads.into_values() {
-        let outdated = |member: &&&Member| member.outdated && !member.ending;
+        let outdated = |member: &&&RollingInstance| member.outdated && !member.ending;
         // No client misses one that takes no traffic.
         let idle = members.iter().filter(outdated).filter(|member| !member.settled);
         ended.extend(idle.map(|member| member.name.clone()));
@@ -44,14 +44,14 @@ mod tests {
 
     /// Members of one workload: `r`eady, `w`aiting or `e`nding; in capitals, outdated.
     fn ended(states: &str) -> Vec<usize> {
-        let member = |(index, state): (usize, char)| Member {
+        let member = |(index, state): (usize, char)| RollingInstance {
             name: InstanceName::new("shop", &format!("web-{index}")).unwrap(),
             workload: "web".into(),
             settled: state.eq_ignore_ascii_case(&'r'),
             ending: state.eq_ignore_ascii_case(&'e'),
             outdated: state.is_ascii_uppercase(),
         };
-        let members: Vec<Member> = states.chars().enumerate().map(member).collect();
+        let members: Vec<RollingInstance> = states.chars().enumerate().map(member).collect();
         let number = |name: InstanceName| name.name.trim_start_matches("web-").parse().unwrap();
         next(&members).into_iter().map(number).collect()
     }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn workloads_do_not_wait_for_each_other() {
-        let member = |workload: &str| Member {
+        let member = |workload: &str| RollingInstance {
             name: InstanceName::new("shop", &format!("{workload}-0")).unwrap(),
             workload: workload.into(),
             settled: true,

@@ -22,7 +22,7 @@ const NEW: &str = "default";
 
 /// What was set while forwarding was off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Before {
+pub(super) struct ForwardingBefore {
     /// Of all interfaces.
     accept_redirects: String,
     /// Of interfaces that come.
@@ -31,7 +31,7 @@ pub(super) struct Before {
     forwarded: Vec<String>,
 }
 
-impl Before {
+impl ForwardingBefore {
     /// Reads it.
     pub(super) fn read() -> Result<Self> {
         let entries = fs::read_dir(INTERFACES).attempt(|| format!("cannot list {INTERFACES}"))?;
@@ -113,13 +113,13 @@ mod tests {
             write(&setting(ALL, "accept_redirects"), "0").unwrap();
             write(&setting("lo", "forwarding"), "1").unwrap();
             write(&setting(NEW, "forwarding"), "1").unwrap();
-            let before = Before::read().unwrap();
+            let before = ForwardingBefore::read().unwrap();
             assert_eq!(before.forwarded, ["lo"]);
             switch_on().unwrap();
             assert!(is_on().unwrap());
             before.restore().unwrap();
             assert!(!is_on().unwrap());
-            assert_eq!(Before::read().unwrap(), before);
+            assert_eq!(ForwardingBefore::read().unwrap(), before);
             assert_eq!(read(&setting(ALL, "accept_redirects")).unwrap(), "0");
         });
     }

@@ -4,7 +4,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, readiness, refuse_method, respond};
+use leno_program::{AdminResponse, readiness, refuse_method, respond};
 use leno_transport::test_panic;
 
 pub(crate) mod caller;
@@ -18,7 +18,11 @@ use crate::state::State;
 use caller::Caller;
 use metrics::PageForm;
 
-pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
+pub(crate) async fn answer(
+    request: &Request<Incoming>,
+    caller: Caller,
+    state: &State,
+) -> AdminResponse {
     test_panic("admin", request.uri().path().as_bytes());
     if let Some(refused) = caller.refuse(request, &state.scrapers) {
         tracing::debug!(?caller, path = request.uri().path(), "admin request refused");
@@ -62,7 +66,7 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
     }
 }
 
-async fn page_of_metrics(request: &Request<Incoming>, state: &State) -> Answer {
+async fn page_of_metrics(request: &Request<Incoming>, state: &State) -> AdminResponse {
     let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let form = PageForm::wanted(accepts.unwrap_or_default());
     respond(StatusCode::OK, form.content_type(), state.metrics(form).await)

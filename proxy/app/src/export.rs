@@ -99,7 +99,7 @@ impl Exporter {
                 // A proxy that ends does not wait for more.
                 () = self.activity.drained() => {}
             }
-            let resource = otlp::Resource {
+            let resource = otlp::OtlpResource {
                 namespace: &self.instance.namespace,
                 service: &self.workload,
                 instance: &self.instance.name,
@@ -173,7 +173,7 @@ impl Signal {
     }
 
     /// The message with the oldest ones, and how many these are.
-    fn take(&self, resource: otlp::Resource<'_>) -> (Bytes, usize) {
+    fn take(&self, resource: otlp::OtlpResource<'_>) -> (Bytes, usize) {
         match self {
             Self::Spans(traces) => {
                 let spans = traces.queue().take(BATCH, BATCH_BYTES);

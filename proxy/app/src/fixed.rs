@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_outbound::Fixed as FixedDestination;
 use leno_resources::{
     Documents, LimitScope, Object, Proxy, ProxyIdentity, RateLimitSpec, STDIN, egress, load,
@@ -143,9 +143,9 @@ fn egress_of(documents: &Documents, proxy: &Proxy) -> Egress {
 }
 
 fn index(documents: &Documents) -> Index {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     for located in &documents.objects {
-        index.apply(Change::Upsert(located.value.clone()));
+        index.apply(ObjectChange::Upsert(located.value.clone()));
     }
     index
 }

@@ -42,7 +42,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use leno_program::{Failure, chain};
+use leno_program::{ProgramFailure, chain};
 
 use config::Flags;
 
@@ -50,17 +50,18 @@ fn main() -> ExitCode {
     leno_program::run(|flags: &Flags| &flags.log, start)
 }
 
-fn start(flags: Flags) -> Result<(), Failure> {
+fn start(flags: Flags) -> Result<(), ProgramFailure> {
     panics::install();
-    leno_confine::close_memory()
-        .map_err(|error| Failure::error(format!("cannot close its memory to others: {error}")))?;
+    leno_confine::close_memory().map_err(|error| {
+        ProgramFailure::error(format!("cannot close its memory to others: {error}"))
+    })?;
     // Before any TLS, and before the process is confined: the module tests itself.
     leno_crypto::select(flags.tls_profile)
-        .map_err(|error| Failure::usage(format!("--tls-profile: {}", chain(&error))))?;
+        .map_err(|error| ProgramFailure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {
         Some(hook) => hook::run(hook, flags.admin),
         None if flags.node => node::run(&flags),
         None => run::run(&flags),
     };
-    ended.map_err(Failure::error)
+    ended.map_err(ProgramFailure::error)
 }

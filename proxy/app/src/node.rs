@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use leno_handover::{
-    AsyncChannel, Channel, CpuUse, MAX_MEMBERS, Member, MemberReport, MemberState, Offer, Order,
-    Role,
+    AsyncChannel, BrokerOffer, Channel, CpuUse, MAX_MEMBERS, Member, MemberReport, MemberState,
+    ProxyOrder, SocketRole,
 };
 use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
@@ -129,7 +129,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let mut members = Members::new();
         loop {
             tokio::select! {
-                order = orders.receive::<Order>() => match order.context("reading orders")? {
+                order = orders.receive::<ProxyOrder>() => match order.context("reading orders")? {
                     Some((order, descriptors)) => obey(order, descriptors, &mut members, &common),
                     // The supervisor has ended.
                     None => return Ok(()),
@@ -265,9 +265,9 @@ impl Served {
     }
 }
 
-fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Arc<Common>) {
+fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Arc<Common>) {
     match order {
-        Order::Join { number, succeeds, member, reports } => {
+        ProxyOrder::Join { number, succeeds, member, reports } => {
             let name = (member.namespace.clone(), member.name.clone());
             let joined = join((number, succeeds, reports), member, descriptors, members, common);
             if let Err(error) = joined {
@@ -284,7 +284,7 @@ fn obey(order: Order, descriptors: Vec<OwnedFd>, members: &mut Members, common: 
                 });
             }
         }
-        Order::Leave { number, succeeded } => {
+        ProxyOrder::Leave { number, succeeded } => {
             if let Some(member) = members.get_mut(&number) {
                 member.leave(if succeeded { Departure::Succeeded } else { Departure::Last });
             }
@@ -457,22 +457,25 @@ async fn handed(
     broker: Channel,
 ) -> anyhow::Result<Option<(Handed, OwnedFd, oneshot::Receiver<()>)>> {
     let broker = AsyncChannel::new(broker)?;
-    let Some((offer, descriptors)) = broker.receive::<Offer>().await? else { return Ok(None) };
-    let Offer::Namespace { roles, addresses } = offer else {
+    let Some((offer, descriptors)) = broker.receive::<BrokerOffer>().await? else {
+        return Ok(None);
+    };
+    let BrokerOffer::Namespace { roles, addresses } = offer else {
         bail!("a broker has offered sockets before its namespace");
     };
     if roles.len() != descriptors.len() {
         bail!("a broker has named {} descriptors and sent {}", roles.len(), descriptors.len());
     }
-    let mut sorted: HashMap<Role, Vec<OwnedFd>> = HashMap::new();
+    let mut sorted: HashMap<SocketRole, Vec<OwnedFd>> = HashMap::new();
     for (role, descriptor) in roles.into_iter().zip(descriptors) {
         sorted.entry(role).or_default().push(descriptor);
     }
     let mut all = |role| sorted.remove(&role).unwrap_or_default();
-    let (outbound, inbound) = (all(Role::Outbound), all(Role::Inbound));
-    let announcements = all(Role::Announcements).pop();
+    let (outbound, inbound) = (all(SocketRole::Outbound), all(SocketRole::Inbound));
+    let announcements = all(SocketRole::Announcements).pop();
     let mut one = |role| all(role).pop().with_context(|| format!("a broker offers no {role:?}"));
-    let (admin, diagnosis, probe) = (one(Role::Admin)?, one(Role::Diagnosis)?, one(Role::Probe)?);
+    let (admin, diagnosis, probe) =
+        (one(SocketRole::Admin)?, one(SocketRole::Diagnosis)?, one(SocketRole::Probe)?);
     let (namespace, ended) =
         HandedNamespace::new(broker.into_channel(), addresses, (diagnosis, announcements), probe)?;
     Ok(Some((Handed { outbound, inbound, namespace }, admin, ended)))

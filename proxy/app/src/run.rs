@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use leno_handover::{AsyncChannel, MemberReport, MemberState, Order};
+use leno_handover::{AsyncChannel, MemberReport, MemberState, ProxyOrder};
 use leno_transport::IDLE_GRACE;
 use leno_types::ports;
 use tokio::net::UnixListener;
@@ -365,10 +365,10 @@ impl EndOrders {
 async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
     let Some(supervisor) = supervisor else { return std::future::pending().await };
     loop {
-        match supervisor.receive::<Order>().await {
-            Ok(Some((Order::Leave { succeeded: true, .. }, _))) => return Departure::PassedOn,
-            Ok(Some((Order::Leave { succeeded: false, .. }, _))) => return Departure::Last,
-            Ok(Some((Order::Join { .. }, _))) => {}
+        match supervisor.receive::<ProxyOrder>().await {
+            Ok(Some((ProxyOrder::Leave { succeeded: true, .. }, _))) => return Departure::PassedOn,
+            Ok(Some((ProxyOrder::Leave { succeeded: false, .. }, _))) => return Departure::Last,
+            Ok(Some((ProxyOrder::Join { .. }, _))) => {}
             Ok(None) => return std::future::pending().await,
             // A supervisor of a later version may know others.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {

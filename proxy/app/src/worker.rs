@@ -15,7 +15,7 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
-use leno_requests::Memory;
+use leno_requests::WorkerMemory;
 use leno_telemetry::access::Records;
 use leno_telemetry::tap::Taps;
 use leno_telemetry::trace::Traces;
@@ -371,10 +371,10 @@ fn max_tunnels(plan: &Plan) -> usize {
 }
 
 /// Where this worker counts requests: in memory that the aggregator of flows can read, if the kernel gives it.
-fn memory() -> Memory {
-    Memory::shared().unwrap_or_else(|error| {
+fn memory() -> WorkerMemory {
+    WorkerMemory::shared().unwrap_or_else(|error| {
         tracing::warn!(%error, "the aggregator of flows cannot read requests");
-        Memory::private()
+        WorkerMemory::private()
     })
 }
 
@@ -390,8 +390,7 @@ fn admission(plan: &Plan) -> Rc<Admission> {
 
 impl Planes {
     fn new(plan: Plan) -> Self {
-        let admission = admission(&plan);
-        let max_tunnels = max_tunnels(&plan);
+        let (admission, max_tunnels) = (admission(&plan), max_tunnels(&plan));
         let traces = plan.traces.as_ref().map(|of| Rc::new(Traces::new(of.settings.clone())));
         let (log, records) = match plan.access_log {
             Some(AccessLog::Lines(log)) => (Some(log), None),

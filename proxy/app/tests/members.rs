@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leno_handover::{
-    Channel, KubeletProbes, MAX_MEMBERS, Member, MemberReport, MemberState, Order,
+    Channel, KubeletProbes, MAX_MEMBERS, Member, MemberReport, MemberState, ProxyOrder,
 };
 
 /// Longer than any machine takes.
@@ -61,7 +61,7 @@ impl Process {
         };
         let (near, far) = Channel::pair().unwrap();
         self.brokers.insert(number, near);
-        let order = Order::Join { number, succeeds, member, reports: true };
+        let order = ProxyOrder::Join { number, succeeds, member, reports: true };
         self.orders.send(&order, &[far.as_fd()]).unwrap();
     }
 

@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 use leno_confine::{Unenforced, confine};
-use leno_handover::{Channel, ListenersClosed, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
+use leno_handover::{
+    BrokerOffer, Channel, ListenersClosed, MAX_DESCRIPTORS, ServeOrder, SocketRequest, SocketRole,
+};
 use leno_sockets::{
     ADMIN_BACKLOG, LAST_HANDSHAKES, announcements, diagnosis, interface_addresses, is_no_family,
     steer, tcp,
@@ -30,17 +32,17 @@ use crate::report;
 const UNSPECIFIED_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// Where the listeners of proxies are, which a workload is captured for.
-const LISTENERS: [(Role, IpAddr, u16); 4] = [
-    (Role::Outbound, IpAddr::V4(Ipv4Addr::LOCALHOST), ports::OUTBOUND),
-    (Role::Outbound, IpAddr::V6(Ipv6Addr::LOCALHOST), ports::OUTBOUND),
-    (Role::Inbound, IpAddr::V4(Ipv4Addr::UNSPECIFIED), ports::INBOUND),
-    (Role::Inbound, UNSPECIFIED_V6, ports::INBOUND),
+const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
+    (SocketRole::Outbound, IpAddr::V4(Ipv4Addr::LOCALHOST), ports::OUTBOUND),
+    (SocketRole::Outbound, IpAddr::V6(Ipv6Addr::LOCALHOST), ports::OUTBOUND),
+    (SocketRole::Inbound, IpAddr::V4(Ipv4Addr::UNSPECIFIED), ports::INBOUND),
+    (SocketRole::Inbound, UNSPECIFIED_V6, ports::INBOUND),
 ];
 const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
 /// What is handed over to each node proxy.
 struct Namespace {
-    listeners: Vec<(Role, OwnedFd)>,
+    listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
     /// When the listeners are closed, as another process has its own.
     closes_at: Option<Instant>,
@@ -116,11 +118,11 @@ fn is_served(brought: io::Result<bool>, what: &str) -> bool {
 
 /// Answers the next message of a node proxy; false if it has ended.
 fn answer(proxy: &Channel) -> io::Result<bool> {
-    let want = match proxy.receive::<Want>() {
+    let want = match proxy.receive::<SocketRequest>() {
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
         received => received?,
     };
-    let Some((Want { ipv6, count }, _)) = want else { return Ok(false) };
+    let Some((SocketRequest { ipv6, count }, _)) = want else { return Ok(false) };
     let mut sockets = Vec::new();
     let mut errno = None;
     for _ in 0..count.min(MAX_DESCRIPTORS) {
@@ -133,11 +135,11 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
         }
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    match proxy.send(&Offer::Sockets { ipv6, errno }, &sockets) {
+    match proxy.send(&BrokerOffer::Sockets { ipv6, errno }, &sockets) {
         // Other processes of this user have not received as many descriptors as one may have open (unix(7)).
         Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let errno = error.raw_os_error();
-            proxy.send(&Offer::Sockets { ipv6, errno }, &[])?;
+            proxy.send(&BrokerOffer::Sockets { ipv6, errno }, &[])?;
         }
         sent => sent?,
     }
@@ -149,7 +151,7 @@ impl Namespace {
         let address = SocketAddr::from(ADMIN);
         let admin = admin(address, flags)
             .with_context(|| format!("listening on {address} for /metrics and so on"))?;
-        let mut listeners = vec![(Role::Admin, admin)];
+        let mut listeners = vec![(SocketRole::Admin, admin)];
         for (role, ip, port) in LISTENERS {
             let address = SocketAddr::new(ip, port);
             // Where another proxy serves the workload, the process that is to take over begins to listen.
@@ -184,8 +186,8 @@ impl Namespace {
         if !ordered {
             return Ok(true);
         }
-        let order = orders.receive::<Serve>().context("reading orders")?;
-        let Some((Serve { closes }, descriptors)) = order else { return Ok(false) };
+        let order = orders.receive::<ServeOrder>().context("reading orders")?;
+        let Some((ServeOrder { closes }, descriptors)) = order else { return Ok(false) };
         if closes {
             self.pass_on();
             return Ok(true);
@@ -243,14 +245,15 @@ impl Namespace {
         proxy.set_nonblocking()?;
         // Of no use to a second one, which may come while the first still finishes what it has: each would read answers that
         // the kernel has sent to the other.
-        let mut own = vec![(Role::Probe, tcp(false)?), (Role::Diagnosis, diagnosis()?.into())];
+        let mut own =
+            vec![(SocketRole::Probe, tcp(false)?), (SocketRole::Diagnosis, diagnosis()?.into())];
         // The node proxy does without them, and reports it.
-        own.extend(announcements().ok().map(|socket| (Role::Announcements, socket.into())));
+        own.extend(announcements().ok().map(|socket| (SocketRole::Announcements, socket.into())));
         let all = || self.listeners.iter().chain(&own);
         let roles = all().map(|(role, _)| *role).collect();
         let sockets: Vec<BorrowedFd<'_>> = all().map(|(_, socket)| socket.as_fd()).collect();
         let addresses = self.addresses.clone();
-        proxy.send(&Offer::Namespace { roles, addresses }, &sockets).map(|()| true)
+        proxy.send(&BrokerOffer::Namespace { roles, addresses }, &sockets).map(|()| true)
     }
 }
 
@@ -289,13 +292,14 @@ mod tests {
         let offered = || {
             let (near, far) = Channel::pair().unwrap();
             assert!(namespace.offer(&near).unwrap());
-            let (offer, descriptors) = far.receive::<Offer>().unwrap().unwrap();
-            let Offer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
-            let of = |wanted: Role| {
+            let (offer, descriptors) = far.receive::<BrokerOffer>().unwrap().unwrap();
+            let BrokerOffer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
+            let of = |wanted: SocketRole| {
                 let at = roles.iter().position(|role| *role == wanted)?;
                 Some(fstat(&descriptors[at]).unwrap().st_ino)
             };
-            [Role::Admin, Role::Probe, Role::Diagnosis, Role::Announcements].map(of)
+            [SocketRole::Admin, SocketRole::Probe, SocketRole::Diagnosis, SocketRole::Announcements]
+                .map(of)
         };
         let (first, second) = (offered(), offered());
         assert_eq!(first[0].unwrap(), second[0].unwrap());
@@ -307,7 +311,11 @@ mod tests {
 
     fn namespace() -> Namespace {
         let admin = admin("127.0.0.1:0".parse().unwrap(), Flags::default()).unwrap();
-        Namespace { listeners: vec![(Role::Admin, admin)], addresses: Vec::new(), closes_at: None }
+        Namespace {
+            listeners: vec![(SocketRole::Admin, admin)],
+            addresses: Vec::new(),
+            closes_at: None,
+        }
     }
 
     /// Has a broker serve one more node proxy, whose end is returned.
@@ -317,19 +325,19 @@ mod tests {
         proxies: &mut VecDeque<Channel>,
     ) -> Channel {
         let (near, far) = Channel::pair().unwrap();
-        supervisor.send(&Serve::default(), &[near.as_fd()]).unwrap();
+        supervisor.send(&ServeOrder::default(), &[near.as_fd()]).unwrap();
         drop(near);
         assert!(namespace.turn(orders, proxies).unwrap());
         far
     }
 
-    const WANT: Want = Want { ipv6: false, count: 4 };
+    const WANT: SocketRequest = SocketRequest { ipv6: false, count: 4 };
 
     /// Whether a node proxy gets the sockets that it wants.
     fn is_brought(proxy: &Channel, turn: &mut impl FnMut()) -> bool {
         proxy.send(&WANT, &[]).unwrap();
         turn();
-        matches!(proxy.receive(), Ok(Some((Offer::Sockets { .. }, sockets))) if sockets.len() == 4)
+        matches!(proxy.receive(), Ok(Some((BrokerOffer::Sockets { .. }, sockets))) if sockets.len() == 4)
     }
 
     #[test]
@@ -339,7 +347,7 @@ mod tests {
         let silent = serve(&mut namespace, &orders, &mut proxies);
         let babbler = serve(&mut namespace, &orders, &mut proxies);
         let good = serve(&mut namespace, &orders, &mut proxies);
-        assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
+        assert!(matches!(good.receive(), Ok(Some((BrokerOffer::Namespace { .. }, _)))));
         assert_eq!(proxies.len(), 3);
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         babbler.send(&"nonsense", &[]).unwrap();
@@ -352,7 +360,7 @@ mod tests {
         drop(silent);
         assert!(is_brought(&good, &mut turn));
         assert_eq!(proxies.len(), 1, "the others are served no more");
-        while babbler.receive::<Offer>().unwrap().is_some() {}
+        while babbler.receive::<BrokerOffer>().unwrap().is_some() {}
     }
 
     #[test]
@@ -360,8 +368,8 @@ mod tests {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let good = serve(&mut namespace, &orders, &mut proxies);
-        assert!(matches!(good.receive(), Ok(Some((Offer::Namespace { .. }, _)))));
-        orders.0.send(&Serve::default(), &[]).unwrap();
+        assert!(matches!(good.receive(), Ok(Some((BrokerOffer::Namespace { .. }, _)))));
+        orders.0.send(&ServeOrder::default(), &[]).unwrap();
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         turn();
         assert!(is_brought(&good, &mut turn));
@@ -375,9 +383,9 @@ mod tests {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let holds = serve(&mut namespace, &orders, &mut proxies);
-        let Ok(Some((Offer::Namespace { .. }, held))) = holds.receive() else { panic!() };
+        let Ok(Some((BrokerOffer::Namespace { .. }, held))) = holds.receive() else { panic!() };
         let held = std::net::TcpListener::from(held.into_iter().next().unwrap());
-        orders.0.send(&Serve { closes: true }, &[]).unwrap();
+        orders.0.send(&ServeOrder { closes: true }, &[]).unwrap();
         orders.0.set_nonblocking().unwrap();
         assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         // It brings sockets meanwhile.
@@ -385,7 +393,7 @@ mod tests {
         while orders.0.receive::<ListenersClosed>().is_err() {
             assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         }
-        assert!(matches!(holds.receive(), Ok(Some((Offer::Sockets { .. }, _)))));
+        assert!(matches!(holds.receive(), Ok(Some((BrokerOffer::Sockets { .. }, _)))));
         let refused = std::net::TcpStream::connect(held.local_addr().unwrap()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
@@ -399,8 +407,8 @@ mod tests {
         let first = serve(&mut namespace, &orders, &mut proxies);
         let others: Vec<Channel> =
             (0..MAX_PROXIES).map(|_| serve(&mut namespace, &orders, &mut proxies)).collect();
-        assert!(first.receive::<Offer>().unwrap().is_some());
-        assert!(first.receive::<Offer>().unwrap().is_none(), "its channel is closed");
+        assert!(first.receive::<BrokerOffer>().unwrap().is_some());
+        assert!(first.receive::<BrokerOffer>().unwrap().is_none(), "its channel is closed");
         assert_eq!(proxies.len(), others.len());
     }
 }

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use leno_handover::{Channel, Offer, Role, Serve, Want};
+use leno_handover::{BrokerOffer, Channel, ServeOrder, SocketRequest, SocketRole};
 use leno_types::ports;
 use socket2::Socket;
 
@@ -46,12 +46,12 @@ impl Broker {
     }
 
     /// Has it serve a node proxy, whose end is returned with what is handed over first.
-    fn serve(&self) -> (Channel, Vec<(Role, Socket)>) {
+    fn serve(&self) -> (Channel, Vec<(SocketRole, Socket)>) {
         let (near, far) = Channel::pair().unwrap();
-        self.orders.send(&Serve::default(), &[near.as_fd()]).unwrap();
+        self.orders.send(&ServeOrder::default(), &[near.as_fd()]).unwrap();
         drop(near);
-        let (offer, descriptors) = far.receive::<Offer>().unwrap().unwrap();
-        let Offer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
+        let (offer, descriptors) = far.receive::<BrokerOffer>().unwrap().unwrap();
+        let BrokerOffer::Namespace { roles, .. } = offer else { panic!("{offer:?}") };
         let handed = roles.into_iter().zip(descriptors.into_iter().map(Socket::from));
         (far, handed.collect())
     }
@@ -92,8 +92,8 @@ fn is_root() -> bool {
 }
 
 /// Where the listeners are, and whether each of them listens.
-fn listeners(handed: &[(Role, Socket)]) -> Vec<(Role, u16, bool)> {
-    let of = |role| matches!(role, Role::Admin | Role::Outbound | Role::Inbound);
+fn listeners(handed: &[(SocketRole, Socket)]) -> Vec<(SocketRole, u16, bool)> {
+    let of = |role| matches!(role, SocketRole::Admin | SocketRole::Outbound | SocketRole::Inbound);
     let listeners = handed.iter().filter(|(role, _)| of(*role)).map(|(role, socket)| {
         let port = socket.local_addr().unwrap().as_socket().unwrap().port();
         (*role, port, socket.is_listener().unwrap())
@@ -110,19 +110,19 @@ fn a_broker_hands_listeners_and_sockets_over_is_small_and_ends_with_its_orders()
     let (proxy, handed) = broker.serve();
     let listeners = listeners(&handed);
     for (role, port) in [
-        (Role::Admin, ports::ADMIN),
-        (Role::Outbound, ports::OUTBOUND),
-        (Role::Inbound, ports::INBOUND),
+        (SocketRole::Admin, ports::ADMIN),
+        (SocketRole::Outbound, ports::OUTBOUND),
+        (SocketRole::Inbound, ports::INBOUND),
     ] {
         assert!(listeners.contains(&(role, port, true)), "{role:?}: {listeners:?}");
     }
-    for role in [Role::Probe, Role::Diagnosis] {
+    for role in [SocketRole::Probe, SocketRole::Diagnosis] {
         assert!(handed.iter().any(|(handed, _)| *handed == role), "{role:?}");
     }
     for ipv6 in [false, true] {
-        proxy.send(&Want { ipv6, count: 16 }, &[]).unwrap();
-        let (offer, sockets) = proxy.receive::<Offer>().unwrap().unwrap();
-        assert!(matches!(offer, Offer::Sockets { .. }), "{offer:?}");
+        proxy.send(&SocketRequest { ipv6, count: 16 }, &[]).unwrap();
+        let (offer, sockets) = proxy.receive::<BrokerOffer>().unwrap().unwrap();
+        assert!(matches!(offer, BrokerOffer::Sockets { .. }), "{offer:?}");
         assert!(sockets.len() == 16 || ipv6, "a machine may have no IPv6: {offer:?}");
     }
     let memory = broker.memory_kib();
@@ -161,7 +161,7 @@ fn a_broker_goes_on_when_the_program_that_reads_its_lines_is_gone() {
     drop(broker.serve());
     drop(broker.child.stderr.take());
     // An order without its channel, which it reports.
-    broker.orders.send(&Serve::default(), &[]).unwrap();
+    broker.orders.send(&ServeOrder::default(), &[]).unwrap();
     let (_proxy, handed) = broker.serve();
     assert!(!handed.is_empty());
 }

@@ -16,7 +16,9 @@ use std::time::{Duration, SystemTime};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use leno_spiffe::server::{Answers, MAX_CALLS, OUTSTANDING, Source, WINDOW, WorkloadApi, bundle};
+use leno_spiffe::server::{
+    AnswerSource, AnswerStream, MAX_CALLS, OUTSTANDING, WINDOW, WorkloadApi, bundle,
+};
 use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApiServer;
 use leno_wire::spiffe::{X509BundlesResponse, X509svid, X509svidResponse};
 use tokio::net::{UnixListener, UnixStream};
@@ -161,7 +163,7 @@ impl ApplicationIdentity {
     }
 
     /// Answers a call now, and whenever the answer has changed.
-    fn follow<T: Clone + PartialEq + Send + 'static>(&self, call: Call<T>) -> Answers<T> {
+    fn follow<T: Clone + PartialEq + Send + 'static>(&self, call: Call<T>) -> AnswerStream<T> {
         self.is_wanted.send_if_modified(|is_wanted| !std::mem::replace(is_wanted, true));
         let certificates = self.identity.certificates();
         let (responses, answers) = mpsc::channel(OUTSTANDING);
@@ -282,12 +284,12 @@ fn bundles(certificate: &Certificate) -> Result<X509BundlesResponse, Status> {
     Ok(X509BundlesResponse { crl: Vec::new(), bundles })
 }
 
-impl Source for ApplicationIdentity {
-    fn svids(&self, _: &Extensions) -> Result<Answers<X509svidResponse>, Status> {
+impl AnswerSource for ApplicationIdentity {
+    fn svids(&self, _: &Extensions) -> Result<AnswerStream<X509svidResponse>, Status> {
         Ok(self.follow(SVIDS))
     }
 
-    fn bundles(&self, _: &Extensions) -> Result<Answers<X509BundlesResponse>, Status> {
+    fn bundles(&self, _: &Extensions) -> Result<AnswerStream<X509BundlesResponse>, Status> {
         Ok(self.follow(BUNDLES))
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_wire::Connection;
+use leno_wire::ClientConnection;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -60,7 +60,7 @@ pub enum ConnectError {
 pub(crate) async fn connect(
     settings: &Settings,
     own: Option<&Certificate>,
-) -> Result<Connection, ConnectError> {
+) -> Result<ClientConnection, ConnectError> {
     connect_as(settings, own, own).await
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn connect_as(
     settings: &Settings,
     current: Option<&Certificate>,
     own: Option<&Certificate>,
-) -> Result<Connection, ConnectError> {
+) -> Result<ClientConnection, ConnectError> {
     let roots = roots(settings, current)?;
     let config = tls::config(roots, settings.trust_domain.control_plane(), own)
         .map_err(ConnectError::Config)?;
@@ -79,7 +79,10 @@ pub(crate) async fn connect_as(
         .map_err(|_| ConnectError::Timeout)?
 }
 
-async fn handshake(authority: &str, connector: TlsConnector) -> Result<Connection, ConnectError> {
+async fn handshake(
+    authority: &str,
+    connector: TlsConnector,
+) -> Result<ClientConnection, ConnectError> {
     let failed = |error| ConnectError::Tcp(authority.to_owned(), error);
     let stream = TcpStream::connect(authority).await.map_err(failed)?;
     // Requests are small and answered one by one, so waiting for more bytes would only delay
@@ -91,7 +94,7 @@ async fn handshake(authority: &str, connector: TlsConnector) -> Result<Connectio
         let failed = if is_of_time(&error) { ConnectError::Clock } else { ConnectError::Tls };
         failed(address, error)
     })?;
-    Connection::open(stream, Some(KEEP_ALIVE)).await.map_err(ConnectError::Http)
+    ClientConnection::open(stream, Some(KEEP_ALIVE)).await.map_err(ConnectError::Http)
 }
 
 /// Whether the server's certificate was refused for its period alone.

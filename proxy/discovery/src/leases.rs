@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leno_wire::Connection;
+use leno_wire::ClientConnection;
 use leno_wire::proto::limits_client::LimitsClient;
 use leno_wire::proto::{LeaseAsk, LeaseGrant, LeaseRequest, Node};
 use tokio::sync::{mpsc, watch};
@@ -150,7 +150,7 @@ pub(crate) async fn run(
 /// Sends questions on one stream until it ends. Returns why it ended.
 async fn converse(
     settings: &Settings,
-    connection: Connection,
+    connection: ClientConnection,
     (first, questions): (Question, &mut mpsc::Receiver<Question>),
     heard: &mut impl FnMut(),
 ) -> String {

@@ -20,7 +20,7 @@ use leno_wire::proto::{
     Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource, Status,
 };
 use leno_wire::{
-    ADDRESS_TYPE, Bytes, Connection, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE,
+    ADDRESS_TYPE, Bytes, ClientConnection, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE,
     TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, decode, names,
 };
 use tokio::sync::mpsc;
@@ -44,7 +44,7 @@ const MAX_REASON: usize = 1024;
 
 /// A connection that is being opened.
 pub(crate) type Opening<'a> =
-    Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<ClientConnection, ConnectError>> + Send + 'a>>;
 
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +71,12 @@ impl StreamError {
 
 /// A connection for a stream, and the mark of the stream that it follows, if there is one.
 pub(crate) struct Opened<'a> {
-    connection: Connection,
+    connection: ClientConnection,
     after: Option<Connected<'a>>,
 }
 
-impl From<Connection> for Opened<'_> {
-    fn from(connection: Connection) -> Self {
+impl From<ClientConnection> for Opened<'_> {
+    fn from(connection: ClientConnection) -> Self {
         Self { connection, after: None }
     }
 }
@@ -134,7 +134,7 @@ pub(crate) async fn run<'a>(
 }
 
 /// Waits for the connection that is being opened. Pending for ever if there is none.
-async fn connected(next: &mut Option<Opening<'_>>) -> Result<Connection, ConnectError> {
+async fn connected(next: &mut Option<Opening<'_>>) -> Result<ClientConnection, ConnectError> {
     match next {
         Some(next) => next.await,
         None => std::future::pending().await,
@@ -308,8 +308,8 @@ fn taken(
     let own = resource.aliases.iter().filter_map(|name| names::address(name));
     let mut aliases: Vec<_> = own.collect();
     let address = match decode::address(any)? {
-        decode::Address::Workload(workload) => Address::Workload(Arc::new(workload)),
-        decode::Address::Service(update) => {
+        decode::AddressResource::Workload(workload) => Address::Workload(Arc::new(workload)),
+        decode::AddressResource::Service(update) => {
             let held = live.service(&resource.name);
             if let (Some(held), false) = (&held, update.has_front()) {
                 aliases.clone_from(&held.aliases);

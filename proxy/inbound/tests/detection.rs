@@ -12,10 +12,10 @@ use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions};
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, RequestMatch, Rule,
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, PermissionRule, RequestMatch,
 };
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -207,10 +207,10 @@ fn a_server_that_speaks_first_is_not_connected_to_for_a_client_that_is_denied() 
 fn denying_by_name() -> Authorization {
     let name = RequestMatch { server_names: vec!["bad.example.com".into()], ..Default::default() };
     let policy = AuthorizationPolicy {
-        source: Source { created: 0, namespace: "shop".into(), name: "no-name".into() },
+        source: PolicySource { created: 0, namespace: "shop".into(), name: "no-name".into() },
         action: Action::Deny,
         ports: None,
-        rules: [Rule { from: Vec::new(), to: vec![name], claims: Vec::new() }].into(),
+        rules: [PermissionRule { from: Vec::new(), to: vec![name], claims: Vec::new() }].into(),
         tokens: [].into(),
         external: None,
     };

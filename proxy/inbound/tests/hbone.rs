@@ -18,7 +18,7 @@ use leno_tls::{Credentials, Keyring};
 use leno_transport::{Activity, Admission, Directions};
 use leno_types::authorization::Authorization;
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
-use leno_types::traffic::{LimitKey, RateLimit, Source};
+use leno_types::traffic::{LimitKey, PolicySource, RateLimit};
 use leno_types::{InstanceName, MtlsMode, Protocol, ports};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -333,7 +333,7 @@ fn bytes_of_many_tunnels_reach_the_application_and_come_back() {
 #[test]
 fn requests_in_a_tunnel_are_held_to_what_requests_are() {
     let limit = RateLimit {
-        source: Source::default(),
+        source: PolicySource::default(),
         port: None,
         key: LimitKey::Workload,
         requests: 1,

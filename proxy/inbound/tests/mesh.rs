@@ -12,7 +12,7 @@ use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, TlsStream};
 use leno_transport::{Admission, Directions, Io};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
-use leno_types::traffic::{LimitKey, RateLimit, Source};
+use leno_types::traffic::{LimitKey, PolicySource, RateLimit};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -168,7 +168,7 @@ fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
 #[test]
 fn requests_that_are_said_to_be_bytes_do_not_pass_a_limit() {
     let limit = RateLimit {
-        source: Source::default(),
+        source: PolicySource::default(),
         port: None,
         key: LimitKey::Workload,
         requests: 1,

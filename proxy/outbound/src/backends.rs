@@ -12,7 +12,7 @@ use leno_policy::effective;
 use leno_pool::{CONN_IDLE, MESH_IDLE};
 use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
-use leno_types::mesh::{Distribution, Endpoint, External, Service, WireForm};
+use leno_types::mesh::{Distribution, Endpoint, ExternalEndpoints, Service, WireForm};
 use leno_types::traffic::Traffic;
 use leno_types::{InstanceName, Protocol};
 
@@ -174,7 +174,7 @@ impl Backends {
     /// Takes what is known of endpoints outside of the mesh, before they themselves are updated.
     pub(crate) fn update_external(
         &self,
-        external: Option<&External>,
+        external: Option<&ExternalEndpoints>,
         unresolved: Option<&'static str>,
     ) {
         self.unresolved.set(unresolved);

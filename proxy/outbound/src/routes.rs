@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 use leno_http::RequestView;
 use leno_policy::{
-    MatchedRule, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule,
+    MatchedRule, RouteTable, RuleName, TableRule, cors, effective, rewrite, with_rule,
 };
 use leno_telemetry::{CountedRule, RouteCounter};
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
-use leno_types::traffic::{Scope, Traffic};
+use leno_types::traffic::{PolicyScope, Traffic};
 
 use crate::Worker;
 use crate::destination::Destination;
@@ -53,7 +53,7 @@ pub(crate) struct Routes {
 }
 
 /// What policy says about the requests of a route or rule, and where it says so.
-type RoutePolicy = (Scope, Rc<RequestPolicy>);
+type RoutePolicy = (PolicyScope, Rc<RequestPolicy>);
 
 /// Makes policies, one for all rules that it is the same for.
 struct Policies<'a> {
@@ -85,7 +85,7 @@ impl Routes {
         let mut policies = Policies { shared, before, made: Vec::new() };
         let rule = |(place, rule): (usize, &TableRule)| {
             let route = rule.route();
-            let of = RuleOf {
+            let of = RuleName {
                 kind: route.kind,
                 namespace: &route.namespace,
                 name: &route.name,
@@ -96,7 +96,7 @@ impl Routes {
                 traffic = with_rule(traffic, rule.rule());
                 // Of this rule alone, whatever it is called.
                 let name = of.rule.map_or_else(|| format!("#{place}").into(), Into::into);
-                traffic.scope = Scope::Route {
+                traffic.scope = PolicyScope::Route {
                     kind: route.kind,
                     namespace: Arc::clone(&route.namespace),
                     name: Arc::clone(&route.name),
@@ -125,21 +125,21 @@ impl Routes {
         let counter = |rule: &CountedRule| Rc::clone(rule.counter(&shared.registry));
         let by = |found: &MatchedRule<'_>| counter(&self.rules[found.place].counted);
         match self.table.decide(&request, || shared.random()) {
-            leno_policy::Decision::NoRule => {
+            leno_policy::RouteDecision::NoRule => {
                 let answer = match view.is_connect() {
                     true => MeshAnswer::no_tunnel(),
                     false => MeshAnswer::refused(&self.table.no_rule()),
                 };
                 Decision::Answer(answer, counter(&self.unmatched))
             }
-            leno_policy::Decision::Preflight(found, cors) => {
+            leno_policy::RouteDecision::Preflight(found, cors) => {
                 let answer = MeshAnswer::with(204, cors::preflight(cors, &request));
                 Decision::Answer(answer, by(&found))
             }
-            leno_policy::Decision::Redirect(found, redirect) => {
+            leno_policy::RouteDecision::Redirect(found, redirect) => {
                 Decision::Answer(self.redirected(redirect, view, &found), by(&found))
             }
-            leno_policy::Decision::Backend(found, place) => {
+            leno_policy::RouteDecision::Backend(found, place) => {
                 let prepared = &self.rules[found.place];
                 let kept = prepared.kept(view);
                 let place = kept.and_then(|kept| prepared.place_of(kept)).unwrap_or(place);
@@ -148,7 +148,7 @@ impl Routes {
                 let applied = Applied::new(self, (found.place, place), (view, found.prefix), kept);
                 Decision::Forward(Rc::clone(target), Rc::new(applied))
             }
-            leno_policy::Decision::Nowhere(found, why) => {
+            leno_policy::RouteDecision::Nowhere(found, why) => {
                 let answer = MeshAnswer::refused(&self.table.nowhere(found.rule, why));
                 Decision::Answer(answer, by(&found))
             }
@@ -176,7 +176,7 @@ impl Routes {
 impl Policies<'_> {
     /// The policy of a rule; none where there is none of it or its route, and that of the service holds.
     fn of(&mut self, traffic: Traffic) -> Option<Rc<RequestPolicy>> {
-        if !matches!(traffic.scope, Scope::Route { .. }) {
+        if !matches!(traffic.scope, PolicyScope::Route { .. }) {
             return None;
         }
         let find = |known: &[RoutePolicy]| {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use leno_policy::{StreamDecision, StreamTable};
 use leno_transport::{OwnTls, Peeked, Waits};
 use leno_types::mesh::Service;
-use leno_types::routes::{Route, Target};
+use leno_types::routes::{Route, RouteTarget};
 use tokio::net::TcpStream;
 
 use crate::Worker;
@@ -43,9 +43,9 @@ impl Streams {
     pub(crate) fn new(shared: &Rc<Worker>, service: &Service, port: u16) -> Option<Rc<Self>> {
         let routes: &[Arc<Route>] = &service.routes;
         let table = StreamTable::compile(routes, port)?;
-        let target = |target: &Target| match target {
-            Target::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
-            Target::Invalid(_) => None,
+        let target = |target: &RouteTarget| match target {
+            RouteTarget::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
+            RouteTarget::Invalid(_) => None,
         };
         let targets = table.rules().iter().map(|rule| {
             rule.rule().backends.iter().map(|backend| target(&backend.target)).collect()

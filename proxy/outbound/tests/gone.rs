@@ -13,7 +13,7 @@ use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
-use leno_types::routes::{Backend, Route, RouteKind, Rule, Target};
+use leno_types::routes::{Route, RouteBackend, RouteKind, RouteRule, RouteTarget};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,8 +40,9 @@ fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
 
 /// A route to a service that discovery does not know.
 fn away(kind: RouteKind) -> Arc<Route> {
-    let target = Target::Service { name: ServiceName::new("shop", "cache").unwrap(), port: PORT };
-    let backends = vec![Backend { target, weight: 1, filters: Vec::new() }];
+    let target =
+        RouteTarget::Service { name: ServiceName::new("shop", "cache").unwrap(), port: PORT };
+    let backends = vec![RouteBackend { target, weight: 1, filters: Vec::new() }];
     Arc::new(Route {
         kind,
         namespace: "shop".into(),
@@ -49,7 +50,7 @@ fn away(kind: RouteKind) -> Arc<Route> {
         created: 0,
         ports: Vec::new(),
         hostnames: Vec::new(),
-        rules: vec![Rule { backends, ..Rule::default() }],
+        rules: vec![RouteRule { backends, ..RouteRule::default() }],
     })
 }
 

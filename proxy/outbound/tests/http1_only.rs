@@ -16,7 +16,7 @@ use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
-use leno_types::traffic::{Timeouts, Traffic};
+use leno_types::traffic::{Traffic, TrafficTimeouts};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use nix::sched::{CloneFlags, unshare};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -139,7 +139,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) ->
         place: Topology::default(),
         wire: Default::default(),
     };
-    let timeouts = Timeouts { request, ..Timeouts::default() };
+    let timeouts = TrafficTimeouts { request, ..TrafficTimeouts::default() };
     let service = Service {
         name: ServiceName::new("shop", "cart").unwrap(),
         vips: Vec::new(),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use leno_balance::Rng;
-use leno_types::traffic::Backoff;
+use leno_types::traffic::RetryBackoff;
 
 /// Doublings that are counted. The longest wait is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
@@ -16,7 +16,7 @@ const MAX_DOUBLINGS: u32 = 16;
 /// random part of up to half of it, so that clients that failed at the same time do not retry at
 /// the same time.
 #[must_use]
-pub fn delay(backoff: Backoff, number: u32, rng: &mut Rng) -> Duration {
+pub fn delay(backoff: RetryBackoff, number: u32, rng: &mut Rng) -> Duration {
     let full = backoff.base.saturating_mul(1 << number.min(MAX_DOUBLINGS)).min(backoff.max);
     let half = u64::try_from((full / 2).as_nanos()).unwrap_or(u64::MAX - 1);
     full - Duration::from_nanos(rng.bits() % (half + 1))
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn waits_double_to_their_bound_and_are_spread() {
-        let backoff = Backoff::default();
+        let backoff = RetryBackoff::default();
         let mut rng = Rng::seeded(1);
         for (number, full) in [(0, 25), (1, 50), (2, 100), (3, 200), (4, 250), (99, 250)] {
             let full = Duration::from_millis(full);
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn no_wait_stays_none() {
-        let none = Backoff { base: Duration::ZERO, max: Duration::ZERO };
+        let none = RetryBackoff { base: Duration::ZERO, max: Duration::ZERO };
         assert_eq!(delay(none, 3, &mut Rng::seeded(1)), Duration::ZERO);
     }
 }

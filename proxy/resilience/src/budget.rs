@@ -15,7 +15,7 @@ const TOKEN: u64 = 1_000_000_000;
 /// second, plus the saved tokens, whose number is limited.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    policy: leno_types::traffic::Budget,
+    policy: leno_types::traffic::RetryBudget,
     tokens: u64,
     paid_at: Option<Instant>,
 }
@@ -23,13 +23,13 @@ pub struct Budget {
 impl Budget {
     /// A budget with the tokens of one second.
     #[must_use]
-    pub fn new(policy: leno_types::traffic::Budget) -> Self {
+    pub fn new(policy: leno_types::traffic::RetryBudget) -> Self {
         Self { policy, tokens: u64::from(policy.min_per_second) * TOKEN, paid_at: None }
     }
 
     /// A budget with another policy and the tokens of this one.
     #[must_use]
-    pub fn with_policy(&self, policy: leno_types::traffic::Budget) -> Self {
+    pub fn with_policy(&self, policy: leno_types::traffic::RetryBudget) -> Self {
         let mut budget = Self { policy, ..self.clone() };
         budget.add(0);
         budget
@@ -37,7 +37,7 @@ impl Budget {
 
     /// The policy of this budget.
     #[must_use]
-    pub fn policy(&self) -> leno_types::traffic::Budget {
+    pub fn policy(&self) -> leno_types::traffic::RetryBudget {
         self.policy
     }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn budget(percent: u32, min_per_second: u32) -> Budget {
-        Budget::new(leno_types::traffic::Budget { percent, min_per_second })
+        Budget::new(leno_types::traffic::RetryBudget { percent, min_per_second })
     }
 
     #[test]

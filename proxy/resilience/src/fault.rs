@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_balance::Rng;
-use leno_types::traffic::{Faults, Share};
+use leno_types::traffic::{Faults, RequestShare};
 
 /// The faults to inject into one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub struct Fault {
 /// Draws the faults of one request. Delay and abort are independent of each other.
 #[must_use]
 pub fn draw(faults: &Faults, rng: &mut Rng) -> Fault {
-    let mut hit = |share: Share| rng.chance(share.0.min(Share::ALL.0), Share::ALL.0);
+    let mut hit =
+        |share: RequestShare| rng.chance(share.0.min(RequestShare::ALL.0), RequestShare::ALL.0);
     Fault {
         delay: faults.delay.filter(|delay| hit(delay.share)).map(|delay| delay.by),
         abort: faults.abort.filter(|abort| hit(abort.share)).map(|abort| abort.status),
@@ -34,8 +35,8 @@ mod tests {
     fn shares_are_kept_and_independent() {
         let by = Duration::from_millis(5);
         let faults = Faults {
-            delay: Some(Delay { by, share: Share(500_000) }),
-            abort: Some(Abort { status: 503, share: Share(100_000) }),
+            delay: Some(Delay { by, share: RequestShare(500_000) }),
+            abort: Some(Abort { status: 503, share: RequestShare(100_000) }),
         };
         let mut rng = Rng::seeded(9);
         let drawn: Vec<_> = (0..100_000).map(|_| draw(&faults, &mut rng)).collect();
@@ -52,7 +53,7 @@ mod tests {
     fn none_and_all() {
         let mut rng = Rng::seeded(9);
         let abort = |share| Faults { abort: Some(Abort { status: 500, share }), delay: None };
-        assert!((0..1_000).all(|_| draw(&abort(Share(0)), &mut rng) == Fault::default()));
-        assert!((0..1_000).all(|_| draw(&abort(Share::ALL), &mut rng).abort == Some(500)));
+        assert!((0..1_000).all(|_| draw(&abort(RequestShare(0)), &mut rng) == Fault::default()));
+        assert!((0..1_000).all(|_| draw(&abort(RequestShare::ALL), &mut rng).abort == Some(500)));
     }
 }

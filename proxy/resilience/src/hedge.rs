@@ -101,7 +101,7 @@ mod tests {
     const DELAY: Duration = Duration::from_millis(50);
 
     fn budget(min_per_second: u32) -> Budget {
-        Budget::new(leno_types::traffic::Budget { percent: 0, min_per_second })
+        Budget::new(leno_types::traffic::RetryBudget { percent: 0, min_per_second })
     }
 
     fn begun(copies: u32, now: Instant) -> Hedge {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_requests::{Memory, Row, Rows, bucket_of};
+use leno_requests::{Row, Rows, WorkerMemory, bucket_of};
 use leno_tap::TraceIds;
 
 use crate::answers::Answers;
@@ -71,7 +71,7 @@ impl EdgeLabels {
     /// A row to count its requests in: one of `rows`, or if all are taken one that no other process reads.
     pub(crate) fn claim(&self, rows: &Rc<Rows>) -> Row {
         let of = |rows: &Rc<Rows>| rows.claim(&self.shared());
-        let private = || of(&Rows::new(Memory::private()));
+        let private = || of(&Rows::new(WorkerMemory::private()));
         of(rows).or_else(private).expect("new memory has free rows")
     }
 }

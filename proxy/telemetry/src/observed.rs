@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leno_tap::{BodyCopies, Decision, Latency, TappedRequest};
+use leno_tap::{BodyCopies, ProxyDecision, RequestLatency, TappedRequest};
 
 use crate::access::{MAX_FIELD_BYTES, qualified};
 use crate::edge::{Direction, EdgeLabels};
@@ -187,13 +187,13 @@ impl Observed {
         }
     }
 
-    fn decisions(&self, direction: Direction, at: Instant) -> Vec<Decision> {
+    fn decisions(&self, direction: Direction, at: Instant) -> Vec<ProxyDecision> {
         let by = match direction {
             Direction::Outbound => "client proxy",
             Direction::Inbound => "server proxy",
         };
         let Some(decisions) = &self.decisions else { return Vec::new() };
-        let decision = |(then, what): &(Instant, String)| Decision {
+        let decision = |(then, what): &(Instant, String)| ProxyDecision {
             by: by.into(),
             at_us: micros(then.saturating_duration_since(at)),
             what: what.as_str().into(),
@@ -209,8 +209,12 @@ impl Observed {
         let times = (micros(total), outcome.sent.map(since), outcome.first_byte.map(since));
         let peer = self.peer.borrow().clone();
         let (latency, (client_identity, server_identity)) = match edge.direction {
-            Direction::Outbound => (Latency::of_client(times.0, times.1, times.2), (None, peer)),
-            Direction::Inbound => (Latency::of_server(times.0, times.1, times.2), (peer, None)),
+            Direction::Outbound => {
+                (RequestLatency::of_client(times.0, times.1, times.2), (None, peer))
+            }
+            Direction::Inbound => {
+                (RequestLatency::of_server(times.0, times.1, times.2), (peer, None))
+            }
         };
         TappedRequest {
             at_unix_us: micros(began.duration_since(UNIX_EPOCH).unwrap_or_default()),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use leno_tap::{AccessRecord, Span};
+use leno_tap::{AccessRecord, TraceSpan};
 
 /// Most bytes of all items in a queue, by [`Weigh`]: an item is a head of a request at most.
 const MAX_BYTES: usize = 4 << 20;
@@ -17,7 +17,7 @@ pub trait Weigh {
     fn bytes(&self) -> usize;
 }
 
-impl Weigh for Span {
+impl Weigh for TraceSpan {
     fn bytes(&self) -> usize {
         Self::bytes(self)
     }

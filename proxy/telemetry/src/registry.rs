@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_requests::{Memory, Rows};
+use leno_requests::{Rows, WorkerMemory};
 use leno_tap::BodyCopies;
 
 use crate::access::{AccessLog, Log, Noted, Record, Records};
@@ -223,12 +223,12 @@ impl Registry {
     /// An empty registry whose counts no other process reads.
     #[must_use]
     pub fn new() -> Self {
-        Self::counting_in(Memory::private())
+        Self::counting_in(WorkerMemory::private())
     }
 
     /// An empty registry that counts requests in this memory.
     #[must_use]
-    pub fn counting_in(memory: Memory) -> Self {
+    pub fn counting_in(memory: WorkerMemory) -> Self {
         Self {
             counters: Counters::new(),
             rows: Rows::new(memory),

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use leno_tap::{Span, TappedRequest, TraceIds};
+use leno_tap::{TappedRequest, TraceIds, TraceSpan};
 
 use crate::counter::Counter;
 use crate::queue::Queue;
@@ -34,7 +34,7 @@ pub struct Traces {
     settings: TraceSettings,
     /// State of the generator of identifiers, which are no secrets.
     random: Cell<[u64; 2]>,
-    queue: Queue<Span>,
+    queue: Queue<TraceSpan>,
     started: Instant,
     /// The second, and the spans that were kept in it.
     kept: Cell<(u64, u32)>,
@@ -91,7 +91,7 @@ impl Traces {
 
     /// The spans that wait for the exporter.
     #[must_use]
-    pub fn queue(&self) -> &Queue<Span> {
+    pub fn queue(&self) -> &Queue<TraceSpan> {
         &self.queue
     }
 
@@ -161,7 +161,7 @@ impl Traces {
             }
             false => return Ended::WithoutSpan,
         };
-        let is_queued = self.queue.push(Span {
+        let is_queued = self.queue.push(TraceSpan {
             trace_id: whole(trace.trace_id),
             span_id: trace.span_id,
             parent: trace.parent.map(NonZeroU64::get),

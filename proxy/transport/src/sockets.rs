@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use leno_handover::{AsyncChannel, Channel, Offer, Want};
+use leno_handover::{AsyncChannel, BrokerOffer, Channel, SocketRequest};
 use nix::libc;
 use socket2::Socket;
 use tokio::net::TcpSocket;
@@ -177,8 +177,8 @@ impl Namespace {
     /// Takes in what the broker sends, to its end.
     async fn take_in(&self) {
         loop {
-            match self.channel.receive::<Offer>().await {
-                Ok(Some((Offer::Sockets { ipv6, errno }, sockets))) => {
+            match self.channel.receive::<BrokerOffer>().await {
+                Ok(Some((BrokerOffer::Sockets { ipv6, errno }, sockets))) => {
                     let stock = self.stock(ipv6);
                     stock.wanted.set(false);
                     // The process may have no descriptor left: then none of them has arrived.
@@ -196,7 +196,7 @@ impl Namespace {
                     stock.sockets.borrow_mut().extend(sockets);
                     stock.arrived.notify_waiters();
                 }
-                Ok(Some((Offer::Namespace { .. }, _))) => {
+                Ok(Some((BrokerOffer::Namespace { .. }, _))) => {
                     tracing::error!("a broker has offered its namespace twice");
                     break;
                 }
@@ -224,7 +224,7 @@ impl Namespace {
             return;
         }
         if let Err(error) =
-            self.channel.send(&Want { ipv6, count: STOCK.saturating_sub(left) }, &[])
+            self.channel.send(&SocketRequest { ipv6, count: STOCK.saturating_sub(left) }, &[])
         {
             // A broker that has ended is noticed by `take_in`.
             tracing::debug!(%error, "asking a broker for sockets");
@@ -327,7 +327,7 @@ mod tests {
             })
             .collect();
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        broker.send(&Offer::Sockets { ipv6, errno }, &sockets).unwrap();
+        broker.send(&BrokerOffer::Sockets { ipv6, errno }, &sockets).unwrap();
     }
 
     #[tokio::test]
@@ -339,9 +339,9 @@ mod tests {
             .run_until(async {
                 let broker = AsyncChannel::new(broker).unwrap();
                 handed.enter().unwrap();
-                let wanted = [broker.receive::<Want>().await, broker.receive().await];
+                let wanted = [broker.receive::<SocketRequest>().await, broker.receive().await];
                 let wanted = wanted.map(|want| want.unwrap().unwrap().0);
-                assert_eq!(wanted, [false, true].map(|ipv6| Want { ipv6, count: STOCK }));
+                assert_eq!(wanted, [false, true].map(|ipv6| SocketRequest { ipv6, count: STOCK }));
                 answer(&broker, false, LOW, None);
                 let mut made = Vec::new();
                 for _ in 0..LOW {
@@ -350,8 +350,8 @@ mod tests {
                 let timeout = |stream| socket2::SockRef::from(stream).tcp_user_timeout().unwrap();
                 let brokered = std::time::Duration::from_secs(77);
                 assert!(made.iter().all(|stream| timeout(stream) == Some(brokered)));
-                let (more, _) = broker.receive::<Want>().await.unwrap().unwrap();
-                assert_eq!(more, Want { ipv6: false, count: STOCK - LOW + 1 });
+                let (more, _) = broker.receive::<SocketRequest>().await.unwrap().unwrap();
+                assert_eq!(more, SocketRequest { ipv6: false, count: STOCK - LOW + 1 });
                 // The broker has none, or the kernel dropped them; then there are some again.
                 for errno in [Some(libc::ENFILE), None] {
                     answer(&broker, false, 0, errno);

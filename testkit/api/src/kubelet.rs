@@ -22,7 +22,7 @@ use tokio_tungstenite::accept_hdr_async;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::Bed;
+use crate::TestApiServer;
 
 /// The protocol of the WebSocket: the first byte of a message is its channel, and the first message of a channel
 /// is the port.
@@ -45,7 +45,7 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Starts one, and creates a node of this name whose kubelet it is.
-    pub async fn start(bed: &Bed, node: &str) -> Self {
+    pub async fn start(bed: &TestApiServer, node: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node},

@@ -13,20 +13,20 @@
 //!                             │
 //!                            etcd, in a directory that ends with the bed
 //! ```
-//! Start with [`binary`], [`Bed::start`] and [`until`]; [`Hands`] plays a cluster's own controllers, a
-//! [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the way to the API server, and [`Bed::reads`] counts what
+//! Start with [`binary`], [`TestApiServer::start`] and [`until`]; [`TestControllers`] plays a cluster's own controllers, a
+//! [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the way to the API server, and [`TestApiServer::reads`] counts what
 //! clients have read.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod api_server;
 mod audit;
-mod bed;
-mod hands;
+mod controllers;
 mod kubelet;
 pub mod objects;
 mod relay;
 
+pub use api_server::{LIMIT, TestApiServer, binary, until};
 pub use audit::LoggedRead;
-pub use bed::{Bed, LIMIT, binary, until};
-pub use hands::Hands;
+pub use controllers::TestControllers;
 pub use kubelet::Kubelet;
 pub use relay::Relay;

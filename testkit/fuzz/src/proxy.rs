@@ -19,7 +19,7 @@
 //! - once all clients and applications have left, no task, no charged byte and no exchange in progress is
 //!   left.
 //!
-//! Read first: [`Case`], then `world`.
+//! Read first: [`Case`], then `fuzz_run`.
 
 mod application;
 mod case;
@@ -29,11 +29,11 @@ mod end;
 mod exchange;
 pub(crate) mod frames;
 mod framing;
+mod fuzz_run;
 mod identity;
 mod input;
 mod letters;
 mod streams;
-mod world;
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ pub use case::{
     Answer, AnswerExtra, Case, Change, Connection, Ending, Extra, Framing, Method, Mutation,
     Request, Step,
 };
-pub use config::{Config, Dead, Planes};
+pub use config::{Config, DeadEndpoint, Planes};
 pub use exchange::Exchanged;
 
 thread_local! {
@@ -66,7 +66,7 @@ pub(crate) fn run(bytes: &[u8]) {
 /// Runs a case; returns the properties that did not hold.
 #[must_use]
 pub fn play(case: &Case) -> Vec<String> {
-    let (mut violations, panicked) = in_process(async || world::World::new(case).run().await);
+    let (mut violations, panicked) = in_process(async || fuzz_run::FuzzRun::new(case).run().await);
     violations.extend(panicked);
     violations
 }
@@ -75,7 +75,8 @@ pub fn play(case: &Case) -> Vec<String> {
 #[must_use]
 pub fn exchange(config: &Config, sent: &[u8]) -> Exchanged {
     let case = Case { config: config.clone(), ..Case::default() };
-    let (mut got, panicked) = in_process(async || world::World::new(&case).exchange(sent).await);
+    let (mut got, panicked) =
+        in_process(async || fuzz_run::FuzzRun::new(&case).exchange(sent).await);
     got.violations.extend(panicked);
     got
 }

@@ -1,7 +1,7 @@
 //! Messages of the control plane: values that were decoded are equal after encoding and decoding
 //! them again.
 
-use leno_wire::decode::{Address, address, server_policy};
+use leno_wire::decode::{AddressResource, address, server_policy};
 use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, encode, names, proto};
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -10,15 +10,17 @@ pub(crate) fn run(bytes: &[u8]) {
         |type_url: &str| proto::Any { type_url: type_url.into(), value: value.to_vec().into() };
     match kind % 3 {
         0 => match address(&any(ADDRESS_TYPE)) {
-            Ok(Address::Service(update)) => {
+            Ok(AddressResource::Service(update)) => {
                 let Ok(read) = update.apply(None) else { return };
                 let again = address(&encode::service(&read)).expect("what was encoded decodes");
-                let Address::Service(again) = again else { panic!("not a service: {again:?}") };
+                let AddressResource::Service(again) = again else {
+                    panic!("not a service: {again:?}")
+                };
                 assert_eq!(again.apply(None).expect("it is whole"), read);
             }
-            Ok(Address::Workload(read)) => {
+            Ok(AddressResource::Workload(read)) => {
                 let again = address(&encode::workload(&read)).expect("what was encoded decodes");
-                assert_eq!(again, Address::Workload(read));
+                assert_eq!(again, AddressResource::Workload(read));
             }
             Err(_) => {}
         },

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use clap::Parser;
-use leno_testkit::peer::{self, Act, Backend, Behaviour, Faulty, Step};
+use leno_testkit::peer::{self, Backend, Behaviour, Faulty, FaultyAct, Step};
 
 /// Scripted servers and clients for tests.
 #[derive(Parser)]
@@ -29,7 +29,7 @@ enum Command {
         /// What to do with each request in turn: good, stall, cut, reset, close, garbage, bad-chunk,
         /// tunnel, forged, a status, after:MILLISECONDS
         #[arg(long, value_delimiter = ',', required = true)]
-        acts: Vec<Act>,
+        acts: Vec<FaultyAct>,
     },
     /// Send back what the client sends
     Echo {

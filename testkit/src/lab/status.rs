@@ -44,7 +44,7 @@ pub struct Instance {
     /// Where its proxy runs.
     pub proxy: Option<ProxyProcess>,
     /// The namespace and control group of its processes.
-    pub surroundings: Surroundings,
+    pub surroundings: InstanceSurroundings,
 }
 
 /// Where the proxy of an instance runs.
@@ -56,7 +56,7 @@ pub struct ProxyProcess {
 
 /// The namespace and control group in which an instance runs.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Surroundings {
+pub struct InstanceSurroundings {
     /// The name of its network namespace.
     pub netns: String,
     /// The control group of its application.

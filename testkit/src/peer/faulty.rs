@@ -14,7 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 /// What the server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum FaultyAct {
     /// Responds 200 with a small body.
     Good,
     /// Responds 200 after a wait.
@@ -70,7 +70,7 @@ pub struct Faulty {
     given_up: Arc<AtomicUsize>,
 }
 
-impl FromStr for Act {
+impl FromStr for FaultyAct {
     type Err = anyhow::Error;
 
     /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `bad-chunk`, `tunnel`, `forged`, a status, or
@@ -99,7 +99,7 @@ impl Faulty {
     /// Serves on an address; `script` chooses what to do with request number `n` of all, from 0.
     pub fn start(
         address: SocketAddr,
-        script: impl Fn(u32) -> Act + Send + Sync + 'static,
+        script: impl Fn(u32) -> FaultyAct + Send + Sync + 'static,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address).context("cannot listen")?;
         let address = listener.local_addr()?;
@@ -130,7 +130,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// How many requests that were [stalled](Act::Stall), before the response or in its body, the
+    /// How many requests that were [stalled](FaultyAct::Stall), before the response or in its body, the
     /// client has cancelled.
     #[must_use]
     pub fn given_up(&self) -> usize {
@@ -154,7 +154,7 @@ impl Faulty {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self, mut stream: TcpStream, script: &dyn Fn(u32) -> Act) -> io::Result<()> {
+    fn serve(&self, mut stream: TcpStream, script: &dyn Fn(u32) -> FaultyAct) -> io::Result<()> {
         // Otherwise a head in two packets would wait for the client's acknowledgement in between.
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream.try_clone()?);
@@ -166,47 +166,47 @@ impl Faulty {
             };
             let good = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
             match script(number) {
-                Act::Good => stream.write_all(good)?,
-                Act::After(wait) => {
+                FaultyAct::Good => stream.write_all(good)?,
+                FaultyAct::After(wait) => {
                     thread::sleep(wait);
                     stream.write_all(good)?;
                 }
-                Act::Status(status) => {
+                FaultyAct::Status(status) => {
                     write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
                 }
-                Act::StatusAfter(status, wait) => {
+                FaultyAct::StatusAfter(status, wait) => {
                     thread::sleep(wait);
                     write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
                 }
-                Act::Later(seconds) => write!(
+                FaultyAct::Later(seconds) => write!(
                     stream,
                     "HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n\r\n"
                 )?,
-                Act::Stall => return self.stall(&mut stream),
-                Act::CutBody => return stream.write_all(HALF),
-                Act::Says(bytes) => return stream.write_all(bytes.as_bytes()),
-                Act::Reset => {
+                FaultyAct::Stall => return self.stall(&mut stream),
+                FaultyAct::CutBody => return stream.write_all(HALF),
+                FaultyAct::Says(bytes) => return stream.write_all(bytes.as_bytes()),
+                FaultyAct::Reset => {
                     return setsockopt(&stream, sockopt::Linger, &AT_ONCE).map_err(io::Error::from);
                 }
-                Act::ResetBody => {
+                FaultyAct::ResetBody => {
                     stream.write_all(HALF)?;
                     return setsockopt(&stream, sockopt::Linger, &AT_ONCE).map_err(io::Error::from);
                 }
-                Act::StallBody => {
+                FaultyAct::StallBody => {
                     stream.write_all(HALF)?;
                     return self.stall(&mut stream);
                 }
-                Act::Close => return Ok(()),
-                Act::CloseAfter(wait) => {
+                FaultyAct::Close => return Ok(()),
+                FaultyAct::CloseAfter(wait) => {
                     thread::sleep(wait);
                     return Ok(());
                 }
-                Act::Tunnel => {
+                FaultyAct::Tunnel => {
                     stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
                     io::copy(&mut reader, &mut stream)?;
                     return Ok(());
                 }
-                Act::Garbage => {
+                FaultyAct::Garbage => {
                     return stream.write_all(b"\x16\x03\x01 this is not HTTP\r\n\r\n");
                 }
             }

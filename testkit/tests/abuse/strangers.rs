@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 use leno_testkit::tunnel::Tunnel;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
@@ -65,7 +65,8 @@ fn besiege(mtls: &str) -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    let application = Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| Act::Good)?;
+    let application =
+        Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| FaultyAct::Good)?;
     let tunnel = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
     let time = Duration::from_secs(seconds_given()?.unwrap_or(SECONDS_OF_A_TEST));
     let started = Instant::now();

@@ -12,31 +12,31 @@ use crate::frames::{OF_HTTP1, exchange as exchange_streams};
 use crate::requests::{exchange, quoted, shown};
 use crate::strict::{self, Message};
 use crate::table::{Case, Verdict, cases};
-use crate::worlds::{LIMIT, World};
+use crate::worlds::{LIMIT, ProxyWorld};
 
 pub(crate) const TABLE: &str = include_str!("cases/answers.txt");
 
 const CLIENTS: usize = 12;
 
 /// What a client does with a case.
-type Talk = fn(&World, &Case, usize) -> Result<(), String>;
+type ClientScript = fn(&ProxyWorld, &Case, usize) -> Result<(), String>;
 
 #[test]
 fn answers_do_not_harm_clients_of_the_outbound_side() {
-    run(&World::outbound(""), [hostile, victim]);
+    run(&ProxyWorld::outbound(""), [hostile, victim]);
 }
 
 #[test]
 fn answers_do_not_harm_clients_of_the_inbound_side() {
-    run(&World::inbound(), [hostile, victim]);
+    run(&ProxyWorld::inbound(), [hostile, victim]);
 }
 
 #[test]
 fn answers_do_not_harm_streams_behind_mtls() {
-    run(&World::mesh("strict"), [stream, stream_of_another]);
+    run(&ProxyWorld::mesh("strict"), [stream, stream_of_another]);
 }
 
-fn run(world: &World, [hostile, victim]: [Talk; 2]) {
+fn run(world: &ProxyWorld, [hostile, victim]: [ClientScript; 2]) {
     let cases = cases(TABLE);
     let next = AtomicUsize::new(0);
     let client = || {
@@ -59,7 +59,7 @@ fn run(world: &World, [hostile, victim]: [Talk; 2]) {
     assert!(faults.is_empty(), "{}: {} faults\n{}", world.name, faults.len(), faults.join("\n"));
 }
 
-fn hostile(world: &World, case: &Case, number: usize) -> Result<(), String> {
+fn hostile(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{number}z");
     let (leaves, method, answer) = prepare(world, case, &marker);
     let content = if method == "POST" { "Content-Length: 5\r\n\r\nhello" } else { "\r\n" };
@@ -76,7 +76,7 @@ fn hostile(world: &World, case: &Case, number: usize) -> Result<(), String> {
 }
 
 /// Has the application answer so. Whether the client leaves, the method, and the answer.
-fn prepare(world: &World, case: &Case, marker: &str) -> (bool, String, Vec<u8>) {
+fn prepare(world: &ProxyWorld, case: &Case, marker: &str) -> (bool, String, Vec<u8>) {
     let bytes = case.bytes(marker);
     let mut words = bytes.splitn(3, |byte| *byte == b' ');
     let mut word = || words.next().unwrap_or_default().to_vec();
@@ -93,7 +93,7 @@ fn prepare(world: &World, case: &Case, marker: &str) -> (bool, String, Vec<u8>) 
 }
 
 /// The same for streams of HTTP/2 that another proxy sends for clients of HTTP/1.
-fn stream(world: &World, case: &Case, number: usize) -> Result<(), String> {
+fn stream(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{number}z");
     let (leaves, method, answer) = prepare(world, case, &marker);
     let head = |method: &str, path: &str| {
@@ -122,7 +122,7 @@ fn stream(world: &World, case: &Case, number: usize) -> Result<(), String> {
     if is_own || leaves { Ok(()) } else { Err(format!("the next stream has {}", quoted(next))) }
 }
 
-fn stream_of_another(world: &World, _: &Case, number: usize) -> Result<(), String> {
+fn stream_of_another(world: &ProxyWorld, _: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{}z", 1_000_000 + number);
     let ask = format!("H/5/1/h(:method=GET;:scheme=http;:path=/victim;:authority={marker})");
     let bodies = exchange_streams(world, &ask, (OF_HTTP1, 1))?;
@@ -132,7 +132,7 @@ fn stream_of_another(world: &World, _: &Case, number: usize) -> Result<(), Strin
 }
 
 fn judge(
-    (world, marker): (&World, &str),
+    (world, marker): (&ProxyWorld, &str),
     verdict: Verdict,
     (method, sent): (&str, &[u8]),
     received: &[u8],
@@ -195,7 +195,7 @@ fn last<'b>(
     Ok(None)
 }
 
-fn victim(world: &World, _: &Case, number: usize) -> Result<(), String> {
+fn victim(world: &ProxyWorld, _: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{}z", 1_000_000 + number);
     let request = format!("GET /victim HTTP/1.1\r\nHost: {marker}\r\n\r\n");
     let received = exchange(world.connect(), &[request.as_bytes()])?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::application::Application;
 use crate::requests::{exchange, quoted};
 use crate::strict;
-use crate::worlds::{World, service};
+use crate::worlds::{ProxyWorld, service};
 
 /// Bytes of the part that is huge: around the sizes of buffers and bounds.
 const SIZES: [usize; 14] = [
@@ -91,7 +91,7 @@ fn huge_requests_are_answered_by_every_filter() {
         !(line.contains("backendRefs") && *at > 0 && lines[at - 1].contains("RequestRedirect"))
     });
     let routes = kept.map(|(_, line)| format!("{line}\n")).collect::<String>();
-    let world = World::outbound(&routes);
+    let world = ProxyWorld::outbound(&routes);
     let mut faults = Vec::new();
     let mut number = 0;
     for size in SIZES {
@@ -138,7 +138,7 @@ fn request(name: &str, part: &str, size: usize, marker: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: {marker}\r\n{fields}{asked}\r\n")
 }
 
-fn ask(world: &World, request: &str, within: Option<(&str, u16, &str)>) -> Result<(), String> {
+fn ask(world: &ProxyWorld, request: &str, within: Option<(&str, u16, &str)>) -> Result<(), String> {
     let received = exchange(world.connect(), &[request.as_bytes()])?;
     let read = strict::response(&received, "GET");
     let Ok(Some((answer, used))) = read else {

@@ -14,7 +14,7 @@ use std::thread;
 
 use crate::requests::{quoted, shown};
 use crate::table::{Case, Verdict, cases, unescape};
-use crate::worlds::World;
+use crate::worlds::ProxyWorld;
 
 pub(crate) const TABLE: &str = include_str!("cases/frames.txt");
 
@@ -26,22 +26,22 @@ pub(crate) const OF_HTTP1: &str = ";leno-h1=1.1\\sl";
 
 #[test]
 fn frames_do_not_harm_the_outbound_side() {
-    run(&World::outbound(""), "");
+    run(&ProxyWorld::outbound(""), "");
 }
 
 #[test]
 fn frames_do_not_harm_the_inbound_side() {
-    run(&World::inbound(), "");
+    run(&ProxyWorld::inbound(), "");
 }
 
 #[test]
 fn frames_do_not_harm_a_proxy_behind_mtls() {
-    let world = World::mesh("strict");
+    let world = ProxyWorld::mesh("strict");
     run(&world, "");
     run(&world, OF_HTTP1);
 }
 
-fn run(world: &World, field: &str) {
+fn run(world: &ProxyWorld, field: &str) {
     let cases = cases(TABLE);
     let next = AtomicUsize::new(0);
     let first = if field.is_empty() { 0 } else { 100_000 };
@@ -80,7 +80,7 @@ fn run(world: &World, field: &str) {
     assert!(count == 0, "{}: {count} faults\n{faults}\n{}", world.name, world.errors());
 }
 
-fn talk(world: &World, case: &Case, (marker, field): (&str, &str)) -> Result<(), String> {
+fn talk(world: &ProxyWorld, case: &Case, (marker, field): (&str, &str)) -> Result<(), String> {
     let text = case.text.replace("{id}", marker);
     let expected = if case.verdict == Verdict::Served { text.matches("H/").count() } else { 0 };
     let expected = expected - text.matches(" H/5/1/h(x=y)").count().min(expected);
@@ -101,7 +101,7 @@ fn talk(world: &World, case: &Case, (marker, field): (&str, &str)) -> Result<(),
 /// Sends these frames, waits until this many streams have ended and a PING is answered, and ends. The content of
 /// each stream.
 pub(crate) fn exchange(
-    world: &World,
+    world: &ProxyWorld,
     text: &str,
     (field, ends): (&str, usize),
 ) -> Result<BTreeMap<u32, Vec<u8>>, String> {

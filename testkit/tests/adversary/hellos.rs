@@ -2,7 +2,7 @@
 //! them, under `permissive` it gets them as they are, or nothing.
 
 use crate::requests::{exchange, quoted};
-use crate::worlds::World;
+use crate::worlds::ProxyWorld;
 
 /// Values that each byte of a ClientHello is replaced with.
 const BYTES: [u8; 3] = [0, 0x7f, 0xff];
@@ -17,7 +17,7 @@ pub(crate) fn count() -> usize {
 
 #[test]
 fn odd_beginnings_of_tls_do_not_pass_strict_mtls() {
-    let world = World::mesh("strict");
+    let world = ProxyWorld::mesh("strict");
     send_all(&world);
     assert!(world.application.faults().is_empty(), "{:?}", world.application.faults());
     world.assert_idle();
@@ -25,7 +25,7 @@ fn odd_beginnings_of_tls_do_not_pass_strict_mtls() {
 
 #[test]
 fn odd_beginnings_of_tls_are_relayed_as_they_are_or_refused() {
-    let world = World::mesh("permissive");
+    let world = ProxyWorld::mesh("permissive");
     let sent = send_all(&world);
     for (_, fault, raw) in world.application.faults() {
         let is_relayed = sent.iter().any(|sent| sent.starts_with(&raw));
@@ -34,7 +34,7 @@ fn odd_beginnings_of_tls_are_relayed_as_they_are_or_refused() {
     world.assert_idle();
 }
 
-fn send_all(world: &World) -> Vec<Vec<u8>> {
+fn send_all(world: &ProxyWorld) -> Vec<Vec<u8>> {
     let mut all = hellos("web.t.svc.cluster.local", "h2");
     all.extend(hellos("web.t.svc.cluster.local", "leno-h2"));
     for bytes in &all {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use crate::requests::{exchange, quoted};
-use crate::worlds::World;
+use crate::worlds::ProxyWorld;
 
 /// Beginnings of each protocol. The first two are whole requests.
 const BEGINNINGS: [&[u8]; 5] = [
@@ -39,20 +39,20 @@ pub(crate) fn count() -> usize {
 
 #[test]
 fn clients_that_stop_anywhere_keep_nothing_at_the_outbound_side() {
-    run(&World::outbound(""));
+    run(&ProxyWorld::outbound(""));
 }
 
 #[test]
 fn clients_that_stop_anywhere_keep_nothing_at_the_inbound_side() {
-    run(&World::inbound());
+    run(&ProxyWorld::inbound());
 }
 
 #[test]
 fn clients_that_stop_anywhere_keep_nothing_where_nothing_is_declared() {
-    run(&World::bare());
+    run(&ProxyWorld::bare());
 }
 
-fn run(world: &World) {
+fn run(world: &ProxyWorld) {
     let mut silent: Vec<TcpStream> = Vec::new();
     for beginning in BEGINNINGS {
         for length in 0..=beginning.len() {
@@ -69,7 +69,7 @@ fn run(world: &World) {
     world.assert_idle();
 }
 
-fn send(world: &World, sent: &[u8], leaving: ClientEnd) -> Option<TcpStream> {
+fn send(world: &ProxyWorld, sent: &[u8], leaving: ClientEnd) -> Option<TcpStream> {
     let mut stream = world.connect();
     // The proxy may refuse what it has read and close.
     let _ = stream.write_all(sent);

@@ -9,7 +9,7 @@ use std::thread;
 use crate::application::ReceivedRequest;
 use crate::strict::{self, Message};
 use crate::table::{Case, Verdict, cases};
-use crate::worlds::World;
+use crate::worlds::ProxyWorld;
 
 pub(crate) const TABLE: &str = include_str!("cases/requests.txt");
 
@@ -31,7 +31,7 @@ const SETTINGS: u8 = 4;
 const VICTIM: &str = "GET /victim HTTP/1.1\r\nHost: {id}\r\n\r\n";
 
 /// What a client has sent and received.
-pub(crate) struct Talk {
+pub(crate) struct ClientRecord {
     pub(crate) marker: String,
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
@@ -39,21 +39,21 @@ pub(crate) struct Talk {
 
 #[test]
 fn no_request_is_smuggled_at_the_outbound_side() {
-    run(&World::outbound(""));
+    run(&ProxyWorld::outbound(""));
 }
 
 #[test]
 fn no_request_is_smuggled_at_the_inbound_side() {
-    run(&World::inbound());
+    run(&ProxyWorld::inbound());
 }
 
 #[test]
 fn no_request_is_smuggled_where_nothing_is_declared() {
-    run(&World::bare());
+    run(&ProxyWorld::bare());
 }
 
 /// Sends every case, cut in several ways, and after it a request of another client.
-fn run(world: &World) {
+fn run(world: &ProxyWorld) {
     let cases = cases(TABLE);
     let next = AtomicUsize::new(0);
     let client = || {
@@ -81,7 +81,7 @@ fn run(world: &World) {
 }
 
 /// What arrived after its client had been judged, and what was no request.
-fn late(world: &World, cases: &[Case]) -> Vec<String> {
+fn late(world: &ProxyWorld, cases: &[Case]) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         let marker = format!("c{number}z");
@@ -105,7 +105,7 @@ fn late(world: &World, cases: &[Case]) -> Vec<String> {
     faults
 }
 
-fn talk(world: &World, case: &Case, number: usize) -> Result<Talk, String> {
+fn talk(world: &ProxyWorld, case: &Case, number: usize) -> Result<ClientRecord, String> {
     let marker = format!("c{number}z");
     let sent = case.bytes(&marker);
     // Whole, in halves, byte by byte, or cut near its end.
@@ -119,14 +119,14 @@ fn talk(world: &World, case: &Case, number: usize) -> Result<Talk, String> {
         _ => vec![&sent[..]],
     };
     let received = exchange(world.connect(), &pieces)?;
-    Ok(Talk { marker, sent, received })
+    Ok(ClientRecord { marker, sent, received })
 }
 
-fn victim(world: &World, number: usize) -> Result<Talk, String> {
+fn victim(world: &ProxyWorld, number: usize) -> Result<ClientRecord, String> {
     let marker = format!("c{}z", 1_000_000 + number);
     let sent = VICTIM.replace("{id}", &marker).into_bytes();
     let received = exchange(world.connect(), &[&sent])?;
-    Ok(Talk { marker, sent, received })
+    Ok(ClientRecord { marker, sent, received })
 }
 
 /// Sends the pieces, ends the client's direction, and reads until the proxy has ended its own.
@@ -145,7 +145,11 @@ pub(crate) fn exchange(mut stream: TcpStream, pieces: &[&[u8]]) -> Result<Vec<u8
 }
 
 /// Holds what the application saw, and what the client was answered, against a strict reading.
-pub(crate) fn judge(world: &World, talk: &Talk, verdict: Verdict) -> Result<(), String> {
+pub(crate) fn judge(
+    world: &ProxyWorld,
+    talk: &ClientRecord,
+    verdict: Verdict,
+) -> Result<(), String> {
     let seen = world.application.seen(&talk.marker);
     let asked = strict::requests(&talk.sent);
     compare(&talk.sent, &seen)?;

@@ -20,7 +20,7 @@ const DENIED: &str = "---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPol
     rules: [{to: [{paths: [{prefix: /denied}]}]}]\n";
 
 /// A proxy in front of an application.
-pub(crate) struct World {
+pub(crate) struct ProxyWorld {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) application: Application,
@@ -37,7 +37,7 @@ enum Running {
     Tunnel(Tunnel),
 }
 
-impl World {
+impl ProxyWorld {
     /// The outbound side, to a service that is declared to be HTTP, with these documents.
     pub(crate) fn outbound(routes: &str) -> Self {
         let application = Application::start();

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::proxy::free_address;
 use leno_testkit::{binaries, tools, wait};
 
@@ -144,7 +144,7 @@ fn programs_that_people_use_work_through_a_mesh() -> Result<()> {
         scripts.extend(Scripted::install(library)?);
     }
     let more: String = scripts.iter().map(Scripted::workload).collect();
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &[MESH, &more].concat(), |directory| {
+    let lab = Lab::start(&LabOptions::new(Capture::Ebpf), &[MESH, &more].concat(), |directory| {
         let text = nginx(&directory.display().to_string());
         Ok(fs::write(directory.join("nginx.conf"), text)?)
     })?;

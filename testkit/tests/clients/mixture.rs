@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{command, tools, wait};
 
 use crate::is_root;
@@ -85,7 +85,7 @@ fn every_response_of_a_mixture_is_the_one_of_its_request() -> Result<()> {
     };
     println!("LENO_SEED={seed}");
     let yaml = MESH.replace("@MIXTURE@", &mixture);
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &yaml, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(Capture::Ebpf), &yaml, |_| Ok(()))?;
     lab.explain(run(&lab, &mixture, &seed).with_context(|| format!("LENO_SEED={seed}")))
 }
 

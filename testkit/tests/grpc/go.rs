@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::proxy::{Proxy, Side, free_address};
 use leno_testkit::{tools, wait};
 
@@ -85,7 +85,7 @@ fn a_mesh_changes_no_result() -> Result<()> {
     }
     let Some(programs) = Programs::install()? else { return Ok(()) };
     let mesh = MESH.replace("@SERVER@", &programs.server.display().to_string());
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
     let client = programs.client.display().to_string();
     let run = |arguments: &[String]| {
         let arguments = arguments.iter().map(String::as_str);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::proxy::{Proxy, Side, free_address};
 use leno_testkit::{tools, wait};
 
@@ -57,7 +57,7 @@ fn a_mesh_changes_no_result() -> Result<()> {
     drop(running);
     let (peer, path) = (python.peer.display().to_string(), python.path.display().to_string());
     let mesh = MESH.replace("@PEER@", &peer).replace("@PATH@", &path);
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
     let path = format!("PYTHONPATH={path}");
     let call = ["env", &path, "python3", &peer, "call", "server", "10000"];
     // The client itself waits for the server.

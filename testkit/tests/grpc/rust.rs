@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::proxy::{Proxy, Side, free_address};
 use leno_testkit::wait;
 
@@ -53,7 +53,8 @@ fn a_mesh_changes_no_result() -> Result<()> {
     let direct = call(server)?;
     drop(running);
     let peer = peer()?.display().to_string();
-    let lab = Lab::start(&Options::new(Capture::Ebpf), &MESH.replace("@PEER@", &peer), |_| Ok(()))?;
+    let lab =
+        Lab::start(&LabOptions::new(Capture::Ebpf), &MESH.replace("@PEER@", &peer), |_| Ok(()))?;
     let command = [&*peer, "call", "server", "10000"];
     let meshed = lab.explain(wait::until("the server to answer", START_LIMIT, || {
         let output = lab.exec("client", &command)?;

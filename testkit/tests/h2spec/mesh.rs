@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, tools, wait};
 
 use crate::suite::{Group, RUN_LIMIT, Suite};
@@ -36,7 +36,7 @@ fn two_proxies_with_mtls_pass_every_case() -> Result<()> {
     }
     binaries::require("nginx", "nginx")?;
     let Some(suite) = Suite::install()? else { return Ok(()) };
-    let options = Options { mtls: Some("strict"), ..Options::new(Capture::Ebpf) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(Capture::Ebpf) };
     let lab = Lab::start(&options, MESH, |directory| {
         let text = nginx(&directory.display().to_string());
         Ok(fs::write(directory.join("nginx.conf"), text)?)

@@ -111,56 +111,34 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", joined([http::cases(), departures::cases()])),
-        (
-            "http2",
-            [http2::cases(), stalled::cases(), causes::cases()].into_iter().flatten().collect(),
-        ),
+        ("http2", joined([http2::cases(), stalled::cases(), causes::cases()])),
         (
             "routes",
-            [routes::cases(), calls::cases(), connect::cases(), streams::cases(), scale::cases()]
-                .into_iter()
-                .flatten()
-                .collect(),
+            joined([
+                routes::cases(),
+                calls::cases(),
+                connect::cases(),
+                streams::cases(),
+                scale::cases(),
+            ]),
         ),
         ("conformance", conformance::cases()),
-        ("explain", [explain::cases(), pairs::cases()].into_iter().flatten().collect()),
+        ("explain", joined([explain::cases(), pairs::cases()])),
         ("traffic", joined([traffic::cases(), shared_limits::cases(), zones::cases()])),
         (
             "egress",
             joined([egress::cases(), external::cases(), uplink::cases(), open_ways::cases()]),
         ),
-        (
-            "authorization",
-            [
-                authorization::cases(),
-                address_blocks::cases(),
-                reauthorization::cases(),
-                tokens::cases(),
-                claims::cases(),
-                authorizers::cases(),
-                sign_in::cases(),
-                bodies::cases(),
-                holes::cases(),
-                readings::cases(),
-                certificate_times::cases(),
-                suggest::cases(),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
-        ),
+        ("authorization", of_authorization()),
         (
             "encryption",
-            [
+            joined([
                 encryption::cases(),
                 hbone::cases(),
                 waypoint::cases(),
                 neighbours::cases(),
                 datagrams::cases(),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
+            ]),
         ),
         (
             "identity",
@@ -173,7 +151,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             ]),
         ),
         ("strangers", strangers::cases()),
-        ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
+        ("flows", joined([flows::cases(), tap::cases(), traces::cases()])),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
         (
@@ -188,6 +166,23 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ),
         ("soak", soak::cases()),
     ]
+}
+
+fn of_authorization() -> Vec<Case> {
+    joined([
+        authorization::cases(),
+        address_blocks::cases(),
+        reauthorization::cases(),
+        tokens::cases(),
+        claims::cases(),
+        authorizers::cases(),
+        sign_in::cases(),
+        bodies::cases(),
+        holes::cases(),
+        readings::cases(),
+        certificate_times::cases(),
+        suggest::cases(),
+    ])
 }
 
 /// The cases of several modules, in one group.

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, command, wait};
 
@@ -63,7 +63,7 @@ impl SharedMesh {
     pub(crate) fn with(&self, work: fn(&Lab) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
-            let lab = Lab::start(&Options::new(self.capture), MESH, prepare);
+            let lab = Lab::start(&LabOptions::new(self.capture), MESH, prepare);
             *state = match lab.and_then(settled) {
                 Ok(lab) => State::Up(Box::new(lab)),
                 Err(error) => State::Failed(format!("{error:#}")),

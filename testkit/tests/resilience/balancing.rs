@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 
-use crate::front::{Around, Front};
-use crate::world::{Script, World};
+use crate::front::{FrontOptions, FrontProxy};
+use crate::proxied_servers::{ProxiedServers, Script};
 
-const GOOD: Script = |_| Act::Good;
+const GOOD: Script = |_| FaultyAct::Good;
 
 /// The number of users, and of requests of each user.
 const USERS: usize = 60;
@@ -27,7 +27,7 @@ pub(crate) fn is_share(count: usize, n: usize, share: f64) -> bool {
 
 /// Sends requests of every user, who are identified by `header`; returns the endpoint of each user. Checks
 /// that each user has one endpoint and that each endpoint has some users.
-fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
+fn placed(world: &ProxiedServers, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
     for round in 0..EACH {
         for user in 0..USERS {
             let id = format!("{tag}-{round}-{user}");
@@ -55,10 +55,12 @@ fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usi
 #[test]
 fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
     const REQUESTS: usize = 300;
-    let works: Script = |_| Act::After(Duration::from_millis(5));
-    let refusals: [(Script, u16); 2] = [(|_| Act::Status(429), 429), (|_| Act::Status(500), 500)];
+    let works: Script = |_| FaultyAct::After(Duration::from_millis(5));
+    let refusals: [(Script, u16); 2] =
+        [(|_| FaultyAct::Status(429), 429), (|_| FaultyAct::Status(500), 500)];
     for (refuses, status) in refusals {
-        let world = World::outbound(&balancing("algorithm: PeakEwma"), &[works, works, refuses]);
+        let world =
+            ProxiedServers::outbound(&balancing("algorithm: PeakEwma"), &[works, works, refuses]);
         let refused =
             (0..REQUESTS).filter(|number| world.get(&number.to_string()).status == status);
         let refused = refused.count();
@@ -71,7 +73,7 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
 #[test]
 fn random_is_even_and_takes_no_turns() {
     const REQUESTS: usize = 600;
-    let world = World::outbound(&balancing("algorithm: Random"), &[GOOD; 3]);
+    let world = ProxiedServers::outbound(&balancing("algorithm: Random"), &[GOOD; 3]);
     let (mut before, mut last, mut repeated) = (world.counts(), None, 0);
     for number in 0..REQUESTS {
         assert!(world.get(&number.to_string()).is_good());
@@ -92,9 +94,9 @@ fn random_is_even_and_takes_no_turns() {
 #[test]
 fn the_least_requests_are_what_counts() {
     let held = |algorithm: &str| {
-        let world = World::outbound(
+        let world = ProxiedServers::outbound(
             &balancing(&format!("algorithm: {algorithm}")),
-            &[|_| Act::Stall, GOOD],
+            &[|_| FaultyAct::Stall, GOOD],
         );
         let mut stalled = Vec::new();
         for number in 0..40 {
@@ -121,9 +123,10 @@ fn the_least_requests_are_what_counts() {
 #[test]
 fn the_least_requests_are_not_the_least_latency() {
     // Far slower than the fast one is when it does not run for a while.
-    let slow: Script = |_| Act::After(Duration::from_millis(200));
+    let slow: Script = |_| FaultyAct::After(Duration::from_millis(200));
     let late = |algorithm: &str, requests: usize| {
-        let world = World::outbound(&balancing(&format!("algorithm: {algorithm}")), &[slow, GOOD]);
+        let world =
+            ProxiedServers::outbound(&balancing(&format!("algorithm: {algorithm}")), &[slow, GOOD]);
         for number in 0..requests {
             assert!(world.get(&number.to_string()).is_good());
         }
@@ -137,10 +140,10 @@ fn the_least_requests_are_not_the_least_latency() {
 
 #[test]
 fn hashes_keep_users_together_by_header() {
-    let servers: Vec<Faulty> = (0..3).map(|_| crate::world::server(GOOD)).collect();
+    let servers: Vec<Faulty> = (0..3).map(|_| crate::proxied_servers::server(GOOD)).collect();
     let places = |tag: &str, algorithm: &str| {
         let what = format!("algorithm: {algorithm}, hash: {{header: X-User}}");
-        let world = World::before(&balancing(&what), &servers);
+        let world = ProxiedServers::before(&balancing(&what), &servers);
         placed(&world, tag, |user| format!("X-User: {user}\r\n"))
     };
     for (tag, again, algorithm) in [("a", "b", "RingHash"), ("c", "d", "Maglev")] {
@@ -155,7 +158,7 @@ fn hashes_keep_users_together_by_header() {
 fn hashes_keep_users_together_by_cookie() {
     for algorithm in ["RingHash", "Maglev"] {
         let what = format!("algorithm: {algorithm}, hash: {{cookie: user}}");
-        let world = World::outbound(&balancing(&what), &[GOOD; 3]);
+        let world = ProxiedServers::outbound(&balancing(&what), &[GOOD; 3]);
         placed(&world, "u", |user| format!("Cookie: xuser=1; user={user}; other=2\r\n"));
         // Requests without the cookie go to any endpoint.
         let before = world.counts();
@@ -171,18 +174,21 @@ fn hashes_keep_users_together_by_cookie() {
 /// All requests of one workload go to one endpoint, and those of other workloads to others.
 #[test]
 fn hashes_keep_workloads_together() {
-    let servers: Vec<Faulty> = (0..3).map(|_| crate::world::server(GOOD)).collect();
+    let servers: Vec<Faulty> = (0..3).map(|_| crate::proxied_servers::server(GOOD)).collect();
     let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
     let what = balancing("algorithm: Maglev, hash: {source: true}");
     let mut used = BTreeSet::new();
     // That this many workloads hash to one endpoint has a chance of 1 in 500 million.
     for number in 0..20 {
         let name = format!("client-{number}");
-        let front =
-            Front::outbound(&what, &addresses, &Around { name: &name, ..Around::default() });
+        let front = FrontProxy::outbound(
+            &what,
+            &addresses,
+            &FrontOptions { name: &name, ..FrontOptions::default() },
+        );
         let before: Vec<usize> = servers.iter().map(|server| server.seen().len()).collect();
         for _ in 0..10 {
-            assert!(crate::world::get(&front, &name).is_good());
+            assert!(crate::proxied_servers::get(&front, &name).is_good());
         }
         let more = |place: &usize| servers[*place].seen().len() > before[*place];
         let places: Vec<usize> = (0..3).filter(more).collect();

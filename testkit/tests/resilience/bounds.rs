@@ -5,20 +5,20 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 use leno_testkit::wait;
 
-use crate::front::{Around, Front};
-use crate::world::{self, World};
+use crate::front::{FrontOptions, FrontProxy};
+use crate::proxied_servers::{self, ProxiedServers};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two requests are in progress; of five more, three wait and are served once there is room.
 #[test]
 fn requests_wait_as_policy_allows_and_no_more() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  limits: {requests: 2, pending: 3}\n",
-        &[|number| if number < 2 { Act::Stall } else { Act::Good }],
+        &[|number| if number < 2 { FaultyAct::Stall } else { FaultyAct::Good }],
     );
     let held: Vec<_> = (0..2).map(|id| world.send("GET", &format!("held-{id}"), "", "")).collect();
     wait::until("both to arrive", LIMIT, || Ok((world.seen().len() == 2).then_some(()))).unwrap();
@@ -39,7 +39,7 @@ fn requests_wait_as_policy_allows_and_no_more() {
         answers.collect::<Vec<_>>()
     });
     let good = answers.iter().filter(|answer| answer.is_good()).count();
-    let refused = |answer: &&world::Answer| {
+    let refused = |answer: &&proxied_servers::Answer| {
         (answer.status, answer.header("leno-error")) == (503, Some("overloaded"))
     };
     assert_eq!((good, answers.iter().filter(refused).count()), (3, 2), "{answers:?}");
@@ -50,8 +50,10 @@ fn requests_wait_as_policy_allows_and_no_more() {
 /// No endpoint gets more than its bound, even if other endpoints are idle.
 #[test]
 fn an_endpoint_has_no_more_than_its_own_bound() {
-    let world =
-        World::outbound("  limits: {requestsPerEndpoint: 2}\n", &[|_| Act::Stall, |_| Act::Stall]);
+    let world = ProxiedServers::outbound(
+        "  limits: {requestsPerEndpoint: 2}\n",
+        &[|_| FaultyAct::Stall, |_| FaultyAct::Stall],
+    );
     let held: Vec<_> = (0..4).map(|id| world.send("GET", &id.to_string(), "", "")).collect();
     wait::until("four to arrive", LIMIT, || Ok((world.seen().len() == 4).then_some(()))).unwrap();
     assert_eq!(world.counts(), [2, 2]);
@@ -62,7 +64,7 @@ fn an_endpoint_has_no_more_than_its_own_bound() {
 
 /// A server that processes only a few requests at once; further ones wait for it.
 #[derive(Default)]
-struct Narrow {
+struct NarrowServer {
     working: Mutex<u32>,
     free: Condvar,
     /// Requests that the server has received and not answered.
@@ -76,8 +78,8 @@ const WORK: Duration = Duration::from_millis(10);
 /// Parallel clients, far more than the server can process at once.
 const CLIENTS: usize = 60;
 
-impl Narrow {
-    fn work(&self) -> Act {
+impl NarrowServer {
+    fn work(&self) -> FaultyAct {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(inside, Ordering::SeqCst);
         let full = |working: &mut u32| *working >= WORKERS;
@@ -87,7 +89,7 @@ impl Narrow {
         *self.working.lock().expect("no holder panics") -= 1;
         self.free.notify_one();
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        Act::Good
+        FaultyAct::Good
     }
 
     /// The most requests that the server had at once under load, once that has settled.
@@ -95,17 +97,17 @@ impl Narrow {
         let narrow = Arc::clone(self);
         let address = "127.0.0.1:0".parse().expect("an address");
         let server = Faulty::start(address, move |_| narrow.work()).expect("loopback");
-        let front = Front::outbound(policy, &[server.address()], &Around::default());
+        let front = FrontProxy::outbound(policy, &[server.address()], &FrontOptions::default());
         // Lets the proxy measure how fast the server is without load.
         for _ in 0..50 {
-            assert!(world::get(&front, "alone").is_good());
+            assert!(proxied_servers::get(&front, "alone").is_good());
         }
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..CLIENTS {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        let answer = world::get(&front, "many");
+                        let answer = proxied_servers::get(&front, "many");
                         assert!(answer.is_good(), "{answer:?}");
                     }
                 });
@@ -127,6 +129,6 @@ impl Narrow {
 /// none fails.
 #[test]
 fn an_adaptive_bound_follows_what_a_server_stands() {
-    let most = Arc::<Narrow>::default().settled("  limits: {adaptive: true}\n");
+    let most = Arc::<NarrowServer>::default().settled("  limits: {adaptive: true}\n");
     assert!(most <= CLIENTS as u32 / 2, "{most} of {CLIENTS} at once");
 }

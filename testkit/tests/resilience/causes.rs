@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 use leno_testkit::wait;
 use socket2::{Domain, Socket, Type};
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2;
-use crate::world::{Script, server};
+use crate::proxied_servers::{Script, server};
 use rows::{ABSENT, BYTES, REQUESTS};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The endpoints behind the proxy.
 #[derive(Clone, Copy)]
-pub(crate) enum Behind {
+pub(crate) enum RowEndpoints {
     /// HTTP/1 or TCP endpoints.
     Servers(&'static [Script]),
     /// Three HTTP/2 endpoints.
@@ -42,7 +42,7 @@ pub(crate) struct Row {
     pub(crate) policy: &'static str,
     pub(crate) more: &'static str,
     pub(crate) protocol: &'static str,
-    pub(crate) behind: Behind,
+    pub(crate) behind: RowEndpoints,
     /// Requests that are in progress before.
     pub(crate) held: usize,
     /// The bytes that the client sends, and how often it sends them; the last response counts.
@@ -53,7 +53,7 @@ pub(crate) struct Row {
 }
 
 /// The servers and sockets that a row needs while it runs.
-struct Stage {
+struct RowServers {
     servers: Vec<Faulty>,
     _streams: Vec<http2::Server>,
     addresses: Vec<SocketAddr>,
@@ -69,24 +69,24 @@ fn bound() -> (Socket, SocketAddr) {
     (socket, address.expect("an address"))
 }
 
-impl Stage {
-    fn new(behind: Behind) -> Self {
+impl RowServers {
+    fn new(behind: RowEndpoints) -> Self {
         let (mut servers, mut sockets, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         let mut streams = Vec::new();
         let addresses: Vec<SocketAddr>;
         match behind {
-            Behind::Servers(scripts) => {
+            RowEndpoints::Servers(scripts) => {
                 servers = scripts.iter().map(|script| server(*script)).collect();
                 addresses = servers.iter().map(Faulty::address).collect();
             }
-            Behind::Streams(script) => {
+            RowEndpoints::Streams(script) => {
                 streams = (0..3).map(|_| http2::Server::start(script)).collect();
                 addresses = streams.iter().map(|server| server.address).collect();
             }
-            Behind::Refusing(count) => {
+            RowEndpoints::Refusing(count) => {
                 (sockets, addresses) = (0..count).map(|_| bound()).unzip();
             }
-            Behind::Silent => {
+            RowEndpoints::Silent => {
                 let (socket, address) = bound();
                 // Room for one connection that is never accepted; later SYNs are not answered.
                 socket.listen(0).expect("it listens");
@@ -133,9 +133,10 @@ fn told(answer: &str) -> Option<(u16, &str)> {
 impl Row {
     /// Triggers the cause, and checks all three places.
     fn run(&self) {
-        let stage = Stage::new(self.behind);
-        let around = Around { protocol: self.protocol, more: self.more, ..Around::default() };
-        let front = Front::outbound(self.policy, &stage.addresses, &around);
+        let stage = RowServers::new(self.behind);
+        let around =
+            FrontOptions { protocol: self.protocol, more: self.more, ..FrontOptions::default() };
+        let front = FrontProxy::outbound(self.policy, &stage.addresses, &around);
         let held: Vec<TcpStream> = (0..self.held)
             .map(|_| {
                 let mut stream = front.connect();
@@ -162,7 +163,7 @@ impl Row {
     }
 
     /// Checks that a line of the access log names the cause and that the metric counts it.
-    fn is_counted(&self, front: &Front) {
+    fn is_counted(&self, front: &FrontProxy) {
         let metric = format!("cause=\"{}\"", self.cause);
         self.until("the metric", || front.metric(&["leno_errors_total{", &metric]) > 0.0);
         let field = format!(" error={}", self.cause);
@@ -205,8 +206,9 @@ fn connections_that_the_mesh_fails_say_why() {
 #[test]
 fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     for (count, cause) in [(1, "endpoints-tried"), (3, "failfast")] {
-        let stage = Stage::new(Behind::Refusing(count));
-        let front = Front::outbound(rows::ROW.policy, &stage.addresses, &Around::default());
+        let stage = RowServers::new(RowEndpoints::Refusing(count));
+        let front =
+            FrontProxy::outbound(rows::ROW.policy, &stage.addresses, &FrontOptions::default());
         let mut last = String::new();
         for _ in 0..2 {
             last = answer(front.address(), rows::GET);
@@ -227,14 +229,14 @@ fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
 #[test]
 fn the_servers_side_says_why() {
     let (_listener, nowhere) = bound();
-    let application = server(|_| Act::Good);
+    let application = server(|_| FaultyAct::Good);
     let (limit, authorization) = ("RateLimitPolicy", "AuthorizationPolicy");
     for (kind, spec, to, cause, status) in [
         (limit, "  limits: [{requests: 1000}]\n", nowhere, "application-unreachable", 503),
         (limit, "  limits: [{requests: 1, per: 1h}]\n", application.address(), "rate-limited", 429),
         (authorization, "  rules: []\n", application.address(), "authorization-denied", 403),
     ] {
-        let front = Front::inbound_under(kind, spec, to);
+        let front = FrontProxy::inbound_under(kind, spec, to);
         // The first request may pass.
         answer(front.address(), rows::GET);
         let last = answer(front.address(), rows::GET);

@@ -8,19 +8,19 @@ use std::time::Duration;
 use leno_testkit::wait;
 use socket2::{Domain, Socket, Type};
 
-use crate::front::{Around, Front};
-use crate::world::get;
+use crate::front::{FrontOptions, FrontProxy};
+use crate::proxied_servers::get;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A server whose queue of connections is full: the kernel drops each SYN, and the proxy's is sent again
 /// after a second. So connecting takes a second if there is room by then.
-pub(crate) struct Full {
+pub(crate) struct FullServer {
     listener: TcpListener,
     _queued: TcpStream,
 }
 
-impl Full {
+impl FullServer {
     pub(crate) fn new() -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -35,8 +35,8 @@ impl Full {
         self.listener.local_addr().unwrap()
     }
 
-    fn front(&self, spec: &str) -> Front {
-        Front::outbound(spec, &[self.address()], &Around::default())
+    fn front(&self, spec: &str) -> FrontProxy {
+        FrontProxy::outbound(spec, &[self.address()], &FrontOptions::default())
     }
 
     /// Makes room, and takes the proxy's connection.
@@ -74,7 +74,7 @@ fn answer(mut stream: &TcpStream) {
 /// serves the second.
 #[test]
 fn a_deadline_shorter_than_connecting_fails_one_request_only() {
-    let server = Full::new();
+    let server = FullServer::new();
     let front = server.front("  timeouts: {request: 150ms}\n");
     let late = get(&front, "1");
     assert_eq!((late.status, late.header("leno-error")), (504, Some("deadline")));
@@ -94,7 +94,7 @@ fn a_deadline_shorter_than_connecting_fails_one_request_only() {
 /// A client that leaves ends its request at once: the proxy cannot be connected before the server makes room.
 #[test]
 fn a_client_that_leaves_while_the_proxy_connects_ends_its_request() {
-    let server = Full::new();
+    let server = FullServer::new();
     let front = server.front("  timeouts: {}\n");
     let mut client = front.connect();
     client.write_all(b"GET /1 HTTP/1.1\r\nHost: web\r\n\r\n").unwrap();

@@ -6,21 +6,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Request;
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 use socket2::{Domain, Socket, Type};
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, Reply, Server, ServerBehaviour, Upload};
-use crate::world::{Script, World, get, server};
+use crate::proxied_servers::{ProxiedServers, Script, get, server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Requests in progress hold their connections; one more is refused at once, with the cause.
 #[test]
 fn no_more_connections_are_made_than_policy_allows() {
-    let stalls: Script = |_| Act::Stall;
-    let world = World::outbound("  limits: {connections: 3}\n", &[stalls, stalls]);
+    let stalls: Script = |_| FaultyAct::Stall;
+    let world = ProxiedServers::outbound("  limits: {connections: 3}\n", &[stalls, stalls]);
     let held: Vec<_> =
         (0..3).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
     wait::until("three requests to be under way", LIMIT, || {
@@ -45,9 +45,9 @@ fn no_more_connections_are_made_than_policy_allows() {
 /// An idle connection to one endpoint is closed where another endpoint needs it.
 #[test]
 fn idle_connections_make_room() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n  limits: {connections: 1}\n",
-        &[|_| Act::Good, |_| Act::Good, |_| Act::Good],
+        &[|_| FaultyAct::Good, |_| FaultyAct::Good, |_| FaultyAct::Good],
     );
     for number in 0..12 {
         let answer = world.get(&number.to_string());
@@ -56,16 +56,16 @@ fn idle_connections_make_room() {
     assert!(world.backends.iter().all(|backend| backend.seen().len() == 4));
 }
 
-fn http2_front(spec: &str, servers: &[Server]) -> Front {
+fn http2_front(spec: &str, servers: &[Server]) -> FrontProxy {
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    Front::outbound(
+    FrontProxy::outbound(
         spec,
         &addresses,
-        &Around { protocol: "kubernetes.io/h2c", ..Around::default() },
+        &FrontOptions { protocol: "kubernetes.io/h2c", ..FrontOptions::default() },
     )
 }
 
-fn ask(front: &Front, id: &str) -> Reply {
+fn ask(front: &FrontProxy, id: &str) -> Reply {
     let request = Request::builder().uri("http://web/").header("x-id", id).body(());
     http2::ask(front.address(), request.expect("a request"), Upload::default())
 }
@@ -160,12 +160,12 @@ fn endpoints_that_end_together_fail_no_request() {
         .collect();
     let address = |socket: &Socket| socket.local_addr().unwrap().as_socket().unwrap();
     let mut addresses: Vec<SocketAddr> = gone.iter().map(address).collect();
-    let good = server(|_| Act::Good);
+    let good = server(|_| FaultyAct::Good);
     addresses.push(good.address());
     for spec in ["  balancing: {algorithm: Random}\n", "  retries: {attempts: 1, on: [503]}\n"] {
         let mut quick = 0;
         while quick < 3 {
-            let front = Front::outbound(spec, &addresses, &Around::default());
+            let front = FrontProxy::outbound(spec, &addresses, &FrontOptions::default());
             let begun = Instant::now();
             let answer = get(&front, "first");
             // A busy machine may slow down an attempt enough to use up the request's three tries, so slow

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 
-use crate::connecting::Full;
-use crate::front::{Around, Front};
-use crate::world::World;
+use crate::connecting::FullServer;
+use crate::front::{FrontOptions, FrontProxy};
+use crate::proxied_servers::ProxiedServers;
 
 /// Shorter than the waits that the clients below leave behind.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -22,18 +22,18 @@ const REQUESTS: [&[u8]; 2] = [
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x08\x01\x05\0\0\0\x01\x82\x86\x84\x41\x03web",
 ];
 
-fn ask(front: &Front, request: &[u8]) -> TcpStream {
+fn ask(front: &FrontProxy, request: &[u8]) -> TcpStream {
     let mut client = front.connect();
     client.write_all(request).unwrap();
     client
 }
 
-fn wait_for(what: &str, front: &Front, metric: &[&str], value: f64) {
+fn wait_for(what: &str, front: &FrontProxy, metric: &[&str], value: f64) {
     wait::until(what, LIMIT, || Ok((front.metric(metric) == value).then_some(()))).unwrap();
 }
 
 /// The proxy has noticed that a client left, and has ended what it did for it.
-fn assert_over(front: &Front) {
+fn assert_over(front: &FrontProxy) {
     wait_for("the work to end", front, &["leno_busy"], 0.0);
     wait_for("its connection to end", front, &["leno_connections_open"], 0.0);
     // A connection of HTTP/2 that breaks is counted beside its request.
@@ -42,7 +42,7 @@ fn assert_over(front: &Front) {
     assert!(causes[0] >= 1.0 && causes.iter().sum::<f64>() == counted(""), "{causes:?}");
 }
 
-fn assert_counted(front: &Front) {
+fn assert_counted(front: &FrontProxy) {
     assert_eq!(front.metric(&["leno_requests_total", "status=\"499\""]), 1.0);
 }
 
@@ -50,7 +50,7 @@ fn assert_counted(front: &Front) {
 fn in_the_delay_of_a_fault() {
     for request in REQUESTS {
         let faults = "  faults: {delay: {by: 5m, percent: 100}}\n";
-        let world = World::outbound(faults, &[|_| Act::Good]);
+        let world = ProxiedServers::outbound(faults, &[|_| FaultyAct::Good]);
         let client = ask(world.front(), request);
         wait_for("the delay", world.front(), &["leno_faults_total", "delay"], 1.0);
         drop(client);
@@ -63,7 +63,10 @@ fn in_the_delay_of_a_fault() {
 #[test]
 fn in_the_queue_of_a_service() {
     for request in REQUESTS {
-        let world = World::outbound("  limits: {requests: 1, pending: 5}\n", &[|_| Act::Stall]);
+        let world = ProxiedServers::outbound(
+            "  limits: {requests: 1, pending: 5}\n",
+            &[|_| FaultyAct::Stall],
+        );
         let held = world.send("GET", "held", "", "");
         wait::until("it to arrive", LIMIT, || Ok((world.seen().len() == 1).then_some(()))).unwrap();
         let client = ask(world.front(), request);
@@ -80,7 +83,7 @@ fn in_the_queue_of_a_service() {
 #[test]
 fn in_the_backoff_of_a_retry() {
     let retries = "  retries: {attempts: 3, on: [503], backoff: 1m}\n";
-    let world = World::outbound(retries, &[|_| Act::Status(503)]);
+    let world = ProxiedServers::outbound(retries, &[|_| FaultyAct::Status(503)]);
     let client = world.send("GET", "once", "", "");
     wait_for("the back-off", world.front(), &["leno_retries_total"], 1.0);
     drop(client);
@@ -92,9 +95,9 @@ fn in_the_backoff_of_a_retry() {
 /// A connection that carries bytes: the attempts to reach a server end with its client.
 #[test]
 fn while_an_opaque_connection_is_made() {
-    let server = Full::new();
-    let around = Around { protocol: "tcp", ..Around::default() };
-    let front = Front::outbound("  timeouts: {}\n", &[server.address()], &around);
+    let server = FullServer::new();
+    let around = FrontOptions { protocol: "tcp", ..FrontOptions::default() };
+    let front = FrontProxy::outbound("  timeouts: {}\n", &[server.address()], &around);
     let client = ask(&front, b"any bytes");
     wait_for("the connection", &front, &["leno_busy"], 1.0);
     drop(client);
@@ -104,8 +107,8 @@ fn while_an_opaque_connection_is_made() {
 #[test]
 fn while_the_application_is_connected_to() {
     for (request, is_opaque) in [(REQUESTS[0], false), (REQUESTS[1], false), (b"\0bytes", true)] {
-        let application = Full::new();
-        let front = Front::inbound("", application.address());
+        let application = FullServer::new();
+        let front = FrontProxy::inbound("", application.address());
         let client = ask(&front, request);
         wait_for("the connection", &front, &["leno_busy"], 1.0);
         drop(client);
@@ -119,8 +122,8 @@ fn while_the_application_is_connected_to() {
 /// A silent client, whose application may be the one to speak first.
 #[test]
 fn in_silence_while_the_application_is_connected_to() {
-    let application = Full::new();
-    let front = Front::inbound("", application.address());
+    let application = FullServer::new();
+    let front = FrontProxy::inbound("", application.address());
     let client = front.connect();
     wait_for("the connection", &front, &["leno_connections_open"], 1.0);
     drop(client);
@@ -136,7 +139,7 @@ fn the_copy_for_a_mirror_ends_with_its_request() {
         parentRefs: [{group: \"\", kind: Service, name: web}]\n  rules:\n  - filters:\n    \
         - type: RequestMirror\n      requestMirror: {backendRef: {name: web, port: 80}}\n    \
         backendRefs: [{name: web, port: 80}]\n";
-    let world = World::outbound_with("  timeouts: {}\n", &[|_| Act::Stall], mirror);
+    let world = ProxiedServers::outbound_with("  timeouts: {}\n", &[|_| FaultyAct::Stall], mirror);
     let client = world.send("GET", "1", "", "");
     wait::until("both to arrive", LIMIT, || Ok((world.seen().len() == 2).then_some(()))).unwrap();
     drop(client);

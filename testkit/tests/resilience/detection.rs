@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 
-use crate::world::World;
+use crate::proxied_servers::ProxiedServers;
 
 /// Request lines that nginx, Node.js, Go or Python accept.
 const BEGINNINGS: [&str; 9] = [
@@ -22,7 +22,8 @@ const BEGINNINGS: [&str; 9] = [
 
 #[test]
 fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
-    let world = World::inbound("  limits: [{requests: 1, per: 1h}]\n", |_| Act::Good);
+    let world =
+        ProxiedServers::inbound("  limits: [{requests: 1, per: 1h}]\n", |_| FaultyAct::Good);
     assert_eq!(world.get("first").status, 200);
     for (number, beginning) in BEGINNINGS.into_iter().enumerate() {
         let mut client = world.connect();
@@ -44,7 +45,7 @@ fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
 #[test]
 fn a_request_behind_an_empty_line_is_recognised_and_counted() {
     for limits in ["", "  limits: [{requests: 10, per: 1h}]\n"] {
-        let world = World::inbound(limits, |_| Act::Good);
+        let world = ProxiedServers::inbound(limits, |_| FaultyAct::Good);
         let mut client = world.connect();
         let request = b"\r\nGET /it HTTP/1.1\r\nHost: web\r\nx-id: 1\r\nConnection: close\r\n\r\n";
         client.write_all(request).expect("the proxy reads");
@@ -59,7 +60,7 @@ fn a_request_behind_an_empty_line_is_recognised_and_counted() {
 /// Another protocol than HTTP is not served there either, and the client gets an error.
 #[test]
 fn what_is_no_http_does_not_reach_a_limited_application() {
-    let world = World::inbound("  limits: [{requests: 1000}]\n", |_| Act::Good);
+    let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", |_| FaultyAct::Good);
     for bytes in [&b"*1\r\n$4\r\nPING\r\n"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"PING\r\n"] {
         let mut client = world.connect();
         client.write_all(bytes).expect("the proxy reads");

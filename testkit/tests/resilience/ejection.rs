@@ -3,17 +3,17 @@
 use std::io::Read;
 use std::time::Duration;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 
 use crate::fails_half;
-use crate::world::{Script, World};
+use crate::proxied_servers::{ProxiedServers, Script};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-const GOOD: Script = |_| Act::Good;
+const GOOD: Script = |_| FaultyAct::Good;
 
-fn ejections(world: &World) -> f64 {
+fn ejections(world: &ProxiedServers) -> f64 {
     world.metric(&["leno_ejections_total"])
 }
 
@@ -21,7 +21,7 @@ fn ejections(world: &World) -> f64 {
 /// ejects it.
 #[test]
 fn an_endpoint_that_succeeds_less_often_is_left_out() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n  ejection:\n    \
          successRate: {interval: 500ms, minimumRequests: 20, deviations: 1.9}\n    \
          base: 1h\n    max: 1h\n",
@@ -46,7 +46,7 @@ fn an_endpoint_that_succeeds_less_often_is_left_out() {
 /// Without `successRate` in the policy the same endpoints all stay.
 #[test]
 fn success_rates_are_compared_by_policy_alone() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n  \
          ejection: {consecutiveFailures: 5, base: 1h, max: 1h}\n",
         &[fails_half, GOOD, GOOD, GOOD],
@@ -63,11 +63,11 @@ fn success_rates_are_compared_by_policy_alone() {
 #[test]
 fn an_endpoint_comes_back_by_one_good_answer() {
     let bad: Script = |number| match number {
-        0..4 => Act::Status(503),
-        4 => Act::Stall,
-        _ => Act::Good,
+        0..4 => FaultyAct::Status(503),
+        4 => FaultyAct::Stall,
+        _ => FaultyAct::Good,
     };
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n  \
          ejection: {consecutiveFailures: 3, base: 2s, max: 4s}\n",
         &[bad, GOOD, GOOD],
@@ -124,9 +124,9 @@ fn an_endpoint_comes_back_by_one_good_answer() {
 /// used again.
 #[test]
 fn with_too_few_left_all_are_used() {
-    let fails: Script = |_| Act::Status(503);
+    let fails: Script = |_| FaultyAct::Status(503);
     for (panic, failing) in [(60, 40), (20, 0)] {
-        let world = World::outbound(
+        let world = ProxiedServers::outbound(
             &format!(
                 "  balancing: {{algorithm: RoundRobin}}\n  ejection: {{consecutiveFailures: 2, \
                  base: 1h, max: 1h, maxPercent: 100, panicPercent: {panic}}}\n"

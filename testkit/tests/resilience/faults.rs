@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 
-use crate::world::{Answer, Script, World};
+use crate::proxied_servers::{Answer, ProxiedServers, Script};
 use crate::{counted, fails_half};
 
 const CLIENTS: u32 = 8;
@@ -17,12 +17,12 @@ const REQUESTS: u32 = 60;
 /// garbage, and two work.
 const SERVERS: &[Script] = &[
     fails_half,
-    |_| Act::Stall,
-    |_| Act::CutBody,
-    |_| Act::ResetBody,
-    |_| Act::Garbage,
-    |_| Act::Good,
-    |_| Act::Good,
+    |_| FaultyAct::Stall,
+    |_| FaultyAct::CutBody,
+    |_| FaultyAct::ResetBody,
+    |_| FaultyAct::Garbage,
+    |_| FaultyAct::Good,
+    |_| FaultyAct::Good,
 ];
 /// The indexes of the servers that cut bodies.
 const CUTTERS: [usize; 2] = [2, 3];
@@ -32,7 +32,7 @@ const FAILURES: u32 = 3;
 const ATTEMPTS: u32 = 5;
 
 /// Sends [`REQUESTS`] requests from each of several parallel clients; returns the response to each.
-fn load(world: &World, method: &'static str) -> Vec<(String, Answer)> {
+fn load(world: &ProxiedServers, method: &'static str) -> Vec<(String, Answer)> {
     thread::scope(|scope| {
         let client = |client: u32| {
             scope.spawn(move || {
@@ -54,7 +54,7 @@ fn load(world: &World, method: &'static str) -> Vec<(String, Answer)> {
 #[test]
 fn clients_see_what_policy_promises() {
     let (percent, per_second) = (100, 50);
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         &format!(
             "  retries:\n    attempts: {ATTEMPTS}\n    on: [5xx, reset, timeout]\n    \
              perTryTimeout: 1s\n    backoff: 1ms\n    \
@@ -88,7 +88,7 @@ fn clients_see_what_policy_promises() {
 /// Under a policy that does not allow non-idempotent retries, each POST is sent once.
 #[test]
 fn under_faults_nothing_is_sent_twice_that_may_change_something() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  retries:\n    attempts: 5\n    on: [5xx, reset, timeout]\n    perTryTimeout: 1s\n    \
          backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n  \
          hedging: {delay: 1ms, copies: 3}\n  \
@@ -109,10 +109,10 @@ fn under_faults_nothing_is_sent_twice_that_may_change_something() {
 /// would give it a third.
 #[test]
 fn an_endpoint_that_is_slow_gets_few_requests() {
-    let fast: Script = |_| Act::After(Duration::from_millis(5));
-    let slow: Script = |_| Act::After(Duration::from_millis(300));
+    let fast: Script = |_| FaultyAct::After(Duration::from_millis(5));
+    let slow: Script = |_| FaultyAct::After(Duration::from_millis(300));
     let share = |policy: &str| {
-        let world = World::outbound(policy, &[fast, fast, slow]);
+        let world = ProxiedServers::outbound(policy, &[fast, fast, slow]);
         let answers = load(&world, "GET");
         assert!(answers.iter().all(|(_, answer)| answer.is_good()));
         world.backends[2].seen().len() as f64 / answers.len() as f64
@@ -126,9 +126,9 @@ fn an_endpoint_that_is_slow_gets_few_requests() {
 /// Connections of clients that send nothing are closed after ten seconds, and are counted.
 #[test]
 fn silent_clients_are_let_go() {
-    let world = World::outbound_with(
+    let world = ProxiedServers::outbound_with(
         "  timeouts: {stream: 1h}\n",
-        &[|_| Act::Good],
+        &[|_| FaultyAct::Good],
         "---\napiVersion: gateway.networking.k8s.io/v1\nkind: TLSRoute\n\
          metadata: {name: r, namespace: t}\nspec:\n  \
          parentRefs: [{group: \"\", kind: Service, name: web}]\n  hostnames: [web.example]\n  \

@@ -1,11 +1,11 @@
 //! Applications and clients that send the mesh's own headers.
 
-use leno_testkit::peer::{Act, FORGED};
+use leno_testkit::peer::{FORGED, FaultyAct};
 
-use crate::world::{Answer, World};
+use crate::proxied_servers::{Answer, ProxiedServers};
 
 /// An application that has processed a request, and claims as a proxy would that it has not.
-const FORGES: fn(u32) -> Act = |_| Act::Says(FORGED);
+const FORGES: fn(u32) -> FaultyAct = |_| FaultyAct::Says(FORGED);
 
 fn assert_is_the_applications(answer: &Answer) {
     assert_eq!(answer.status, 503);
@@ -16,7 +16,7 @@ fn assert_is_the_applications(answer: &Answer) {
 /// not forward them to the client.
 #[test]
 fn an_application_cannot_have_a_request_sent_again() {
-    let world = World::outbound("  timeouts: {request: 1m}\n", &[FORGES, FORGES]);
+    let world = ProxiedServers::outbound("  timeouts: {request: 1m}\n", &[FORGES, FORGES]);
     for number in 0..10_usize {
         let answer = world.ask("POST", &number.to_string(), "", "do it");
         assert_is_the_applications(&answer);
@@ -30,6 +30,6 @@ fn an_application_cannot_have_a_request_sent_again() {
 /// trust them, never receive them.
 #[test]
 fn an_application_cannot_speak_as_its_proxy() {
-    let world = World::inbound("  limits: [{requests: 1000}]\n", FORGES);
+    let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", FORGES);
     assert_is_the_applications(&world.ask("POST", "1", "", "do it"));
 }

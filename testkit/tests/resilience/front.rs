@@ -10,13 +10,13 @@ use leno_testkit::proxy::Proxy;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A proxy in front of servers.
-pub(crate) struct Front {
+pub(crate) struct FrontProxy {
     proxy: Proxy,
 }
 
 /// Further settings of the proxy, its service and its endpoints.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Around<'a> {
+pub(crate) struct FrontOptions<'a> {
     /// The proxy's name; `test-0` if empty.
     pub(crate) name: &'a str,
     /// Labels of the proxy.
@@ -35,15 +35,15 @@ pub(crate) struct Around<'a> {
     pub(crate) arguments: &'a [&'a str],
 }
 
-impl From<Proxy> for Front {
+impl From<Proxy> for FrontProxy {
     fn from(proxy: Proxy) -> Self {
         Self { proxy }
     }
 }
 
-impl Front {
+impl FrontProxy {
     /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
-    pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {
+    pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &FrontOptions<'_>) -> Self {
         let proxy = Proxy::start_panicking(
             &[&["--access-log", "text"], around.arguments].concat(),
             around.panic,

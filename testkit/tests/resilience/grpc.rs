@@ -3,17 +3,21 @@
 use http::Request;
 
 use crate::balancing::is_share;
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, Reply, Server, ServerBehaviour, Upload};
 
 const CALLS: usize = 300;
 
-fn front(spec: &str, servers: &[Server], more: &str) -> Front {
+fn front(spec: &str, servers: &[Server], more: &str) -> FrontProxy {
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    Front::outbound(spec, &addresses, &Around { protocol: "grpc", more, ..Around::default() })
+    FrontProxy::outbound(
+        spec,
+        &addresses,
+        &FrontOptions { protocol: "grpc", more, ..FrontOptions::default() },
+    )
 }
 
-fn call(front: &Front, id: &str) -> Reply {
+fn call(front: &FrontProxy, id: &str) -> Reply {
     let request = Request::builder().method("POST").uri("http://web/shop.Cart/Add");
     let request = request.header("content-type", "application/grpc").header("te", "trailers");
     let request = request.header("x-id", id).body(()).expect("a request");

@@ -4,12 +4,12 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::counted;
-use crate::world::{Script, World};
+use crate::proxied_servers::{ProxiedServers, Script};
 
 const REQUESTS: u32 = 40;
 
@@ -27,7 +27,10 @@ const FREE: &str = "{percent: 1000, minPerSecond: 1000}";
 
 #[test]
 fn an_endpoint_that_stalls_is_not_waited_for() {
-    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[|_| Act::Stall, |_| Act::Good]);
+    let world = ProxiedServers::outbound(
+        &policy("{delay: 20ms}", FREE),
+        &[|_| FaultyAct::Stall, |_| FaultyAct::Good],
+    );
     for number in 0..REQUESTS {
         let answer = world.get(&number.to_string());
         assert!(answer.is_good(), "{answer:?}");
@@ -50,10 +53,10 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
 #[test]
 fn no_more_copies_are_sent_than_policy_allows() {
     // Long enough for all copies to be sent before it, also by a proxy that does not run for a while.
-    let late: Script = |_| Act::After(Duration::from_secs(1));
+    let late: Script = |_| FaultyAct::After(Duration::from_secs(1));
     for (copies, servers) in [(1, 3), (2, 3), (3, 5)] {
         let policy = policy(&format!("{{delay: 10ms, copies: {copies}}}"), FREE);
-        let world = World::outbound(&policy, &vec![late; servers]);
+        let world = ProxiedServers::outbound(&policy, &vec![late; servers]);
         for number in 0..2 {
             assert!(world.get(&number.to_string()).is_good());
         }
@@ -64,7 +67,7 @@ fn no_more_copies_are_sent_than_policy_allows() {
         assert_eq!(hedges, f64::from(2 * copies));
     }
     // Nor more copies than there are endpoints.
-    let world = World::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
+    let world = ProxiedServers::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
     assert!(world.get("1").is_good());
     assert_eq!(world.seen().len(), 2);
     assert_eq!(world.metric(&["leno_hedges_denied_total", "endpoints"]), 1.0);
@@ -72,16 +75,16 @@ fn no_more_copies_are_sent_than_policy_allows() {
 
 #[test]
 fn what_may_change_something_is_sent_once() {
-    let late: Script = |_| Act::After(Duration::from_millis(100));
+    let late: Script = |_| FaultyAct::After(Duration::from_millis(100));
     let servers = &[late; 2];
-    let world = World::outbound(&policy("{delay: 5ms}", FREE), servers);
+    let world = ProxiedServers::outbound(&policy("{delay: 5ms}", FREE), servers);
     for number in 0..6 {
         assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
     }
     assert_eq!(world.seen().len(), 6);
 
     let allowed = policy("{delay: 5ms, nonIdempotent: true}", FREE);
-    let world = World::outbound(&allowed, &[|_| Act::Stall, |_| Act::Good]);
+    let world = ProxiedServers::outbound(&allowed, &[|_| FaultyAct::Stall, |_| FaultyAct::Good]);
     for number in 0..6 {
         assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
     }
@@ -90,7 +93,7 @@ fn what_may_change_something_is_sent_once() {
     assert!(seen.len() > 6, "no copy was sent");
 
     // A body that is too long to be kept for a copy is sent once.
-    let world = World::outbound(&allowed, servers);
+    let world = ProxiedServers::outbound(&allowed, servers);
     assert!(world.ask("POST", "long", "", &"x".repeat(200_000)).is_good());
     assert_eq!(world.seen().len(), 1);
     assert_eq!(world.metric(&["leno_hedges_denied_total", "body"]), 1.0);
@@ -100,8 +103,8 @@ fn what_may_change_something_is_sent_once() {
 #[test]
 fn copies_come_out_of_the_retry_budget() {
     let policy = policy("{delay: 1ms}", "{percent: 10, minPerSecond: 2}");
-    let late: Script = |_| Act::After(Duration::from_millis(10));
-    let world = World::outbound(&policy, &[late; 3]);
+    let late: Script = |_| FaultyAct::After(Duration::from_millis(10));
+    let world = ProxiedServers::outbound(&policy, &[late; 3]);
     let began = Instant::now();
     for number in 0..200 {
         assert!(world.get(&number.to_string()).is_good());
@@ -117,9 +120,9 @@ fn copies_come_out_of_the_retry_budget() {
 #[test]
 fn a_failure_waits_for_a_better_answer() {
     // The copy is sent before the failure, also by a proxy that does not run for a while.
-    let fails: Script = |_| Act::StatusAfter(503, Duration::from_millis(800));
-    let slow: Script = |_| Act::After(Duration::from_millis(1600));
-    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, slow]);
+    let fails: Script = |_| FaultyAct::StatusAfter(503, Duration::from_millis(800));
+    let slow: Script = |_| FaultyAct::After(Duration::from_millis(1600));
+    let world = ProxiedServers::outbound(&policy("{delay: 20ms}", FREE), &[fails, slow]);
     // Each server is asked first once.
     for number in 0..2 {
         let answer = world.get(&number.to_string());
@@ -127,7 +130,7 @@ fn a_failure_waits_for_a_better_answer() {
     }
     assert_eq!(world.seen().len(), 4);
 
-    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[fails, fails]);
+    let world = ProxiedServers::outbound(&policy("{delay: 20ms}", FREE), &[fails, fails]);
     assert_eq!(world.get("1").status, 503);
     assert_eq!(world.seen().len(), 2);
 }
@@ -137,7 +140,7 @@ fn a_failure_waits_for_a_better_answer() {
 #[test]
 fn a_connection_goes_on_after_a_copy_has_answered() {
     let hedging = policy("{delay: 20ms, nonIdempotent: true}", FREE);
-    let world = World::outbound(&hedging, &[|_| Act::Stall, |_| Act::Good]);
+    let world = ProxiedServers::outbound(&hedging, &[|_| FaultyAct::Stall, |_| FaultyAct::Good]);
     let mut client = world.connect();
     let pipelined: String = (0..6)
         .map(|number| {
@@ -159,9 +162,9 @@ fn a_connection_goes_on_after_a_copy_has_answered() {
 /// copied.
 #[test]
 fn a_percentile_is_learned() {
-    let first: Script = |number| if number < 80 { Act::Good } else { Act::Stall };
+    let first: Script = |number| if number < 80 { FaultyAct::Good } else { FaultyAct::Stall };
     let policy = policy("{percentile: 95, delay: 20ms}", FREE);
-    let world = World::outbound(&policy, &[first, |_| Act::Good]);
+    let world = ProxiedServers::outbound(&policy, &[first, |_| FaultyAct::Good]);
     for number in 0..200 {
         assert!(world.get(&number.to_string()).is_good());
     }
@@ -173,8 +176,9 @@ fn a_percentile_is_learned() {
 /// written then.
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
-    let half: Script = |_| Act::StallBody;
-    let world = World::outbound(&policy("{delay: 20ms}", FREE), &[|_| Act::Stall, half]);
+    let half: Script = |_| FaultyAct::StallBody;
+    let world =
+        ProxiedServers::outbound(&policy("{delay: 20ms}", FREE), &[|_| FaultyAct::Stall, half]);
     let mut client = world.send("GET", "1", "", "");
     let (mut said, mut byte) = (Vec::new(), [0]);
     while !said.ends_with(b"half-") {
@@ -192,10 +196,10 @@ fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
 /// The outcome of every copy is counted, even if the first one failed before the client left.
 #[test]
 fn copies_of_a_client_that_leaves_are_counted() {
-    let closes: Script = |_| Act::CloseAfter(Duration::from_secs(1));
+    let closes: Script = |_| FaultyAct::CloseAfter(Duration::from_secs(1));
     // Either server may be tried first.
-    for servers in [[closes, |_| Act::Stall], [|_| Act::Stall, closes]] {
-        let world = World::outbound(&policy("{delay: 10ms}", FREE), &servers);
+    for servers in [[closes, |_| FaultyAct::Stall], [|_| FaultyAct::Stall, closes]] {
+        let world = ProxiedServers::outbound(&policy("{delay: 10ms}", FREE), &servers);
         let client = world.send("GET", "1", "", "");
         wait::until("one of two copies to fail", LONG, || {
             let failed = world.metric(&["leno_errors_total{"]) > 0.0;

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 
-use crate::front::Around;
-use crate::world::{Script, World};
+use crate::front::FrontOptions;
+use crate::proxied_servers::{ProxiedServers, Script};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-const GOOD: Script = |_| Act::Good;
+const GOOD: Script = |_| FaultyAct::Good;
 
 /// Two zones, and two nodes in the first zone.
-const PLACES: Around<'static> = Around {
+const PLACES: FrontOptions<'static> = FrontOptions {
     name: "",
     own: "topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1",
     servers: &["zone: a, nodeName: n1", "zone: a, nodeName: n2", "zone: b, nodeName: n3"],
@@ -33,7 +33,8 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
         ("", [true, true, true]),
     ] {
         let policy = "  balancing: {algorithm: RoundRobin}\n";
-        let world = World::within(policy, &[GOOD; 3], &Around { distribution, ..PLACES });
+        let world =
+            ProxiedServers::within(policy, &[GOOD; 3], &FrontOptions { distribution, ..PLACES });
         for number in 0..60 {
             assert!(world.get(&number.to_string()).is_good());
         }
@@ -46,9 +47,9 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
 /// Once near endpoints have two requests each in progress, further requests go farther.
 #[test]
 fn busy_near_endpoints_are_helped_by_others() {
-    let stalls: Script = |_| Act::Stall;
+    let stalls: Script = |_| FaultyAct::Stall;
     let policy = "  balancing: {algorithm: RoundRobin, overflow: 2}\n";
-    let world = World::within(policy, &[stalls, stalls, GOOD], &PLACES);
+    let world = ProxiedServers::within(policy, &[stalls, stalls, GOOD], &PLACES);
     let held: Vec<_> =
         (0..4).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
     wait::until("the near ones to have two each", LIMIT, || {
@@ -66,8 +67,8 @@ fn busy_near_endpoints_are_helped_by_others() {
 /// If no near endpoint is left, the others serve.
 #[test]
 fn without_a_near_endpoint_all_are_used() {
-    let far = Around { own: "topology.kubernetes.io/zone: c", ..PLACES };
-    let world = World::within("  balancing: {algorithm: RoundRobin}\n", &[GOOD; 3], &far);
+    let far = FrontOptions { own: "topology.kubernetes.io/zone: c", ..PLACES };
+    let world = ProxiedServers::within("  balancing: {algorithm: RoundRobin}\n", &[GOOD; 3], &far);
     for number in 0..9 {
         assert!(world.get(&number.to_string()).is_good());
     }

@@ -8,8 +8,8 @@ use std::thread;
 
 use leno_testkit::proxy::Proxy;
 
-use crate::front::{Around, Front};
-use crate::world::get;
+use crate::front::{FrontOptions, FrontProxy};
+use crate::proxied_servers::get;
 
 /// An application that passes each request on, head and all, as a gateway does.
 struct Gateway {
@@ -72,8 +72,8 @@ fn a_route_to_oneself_is_noticed_at_the_second_turn() {
         parentRefs: [{group: \"\", kind: Service, name: web}]\n  rules:\n  \
         - backendRefs: [{name: web, port: 80}]\n";
     let gateway = Gateway::start();
-    let around = Around { more: route, ..Around::default() };
-    let front = Front::outbound("  timeouts: {}\n", &[gateway.address], &around);
+    let around = FrontOptions { more: route, ..FrontOptions::default() };
+    let front = FrontProxy::outbound("  timeouts: {}\n", &[gateway.address], &around);
     gateway.state.lock().unwrap().to = Some(front.address());
     let answer = get(&front, "1");
     assert_eq!(answer.status, 508, "{answer:?}");
@@ -105,7 +105,7 @@ fn an_endpoint_that_is_the_proxys_own_listener_is_refused() {
                  endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
             )
         });
-        let front = Front::from(proxy.unwrap());
+        let front = FrontProxy::from(proxy.unwrap());
         let answer = get(&front, "1");
         if protocol == "http" {
             let seen = (answer.status, answer.header("leno-error"));

@@ -23,18 +23,18 @@ mod locality;
 mod loops;
 mod panics;
 mod percents;
+mod proxied_servers;
 mod rate_limits;
 mod stalled;
 mod timeouts;
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::time::Instant;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 
-use crate::world::{Script, World};
+use crate::proxied_servers::{ProxiedServers, Script};
 
 const REQUESTS: u32 = 300;
 
@@ -47,24 +47,24 @@ pub(crate) fn counted(seen: &[String]) -> BTreeMap<&str, u32> {
     counts
 }
 
-pub(crate) fn fails_half(number: u32) -> Act {
-    if number.is_multiple_of(2) { Act::Status(503) } else { Act::Good }
+pub(crate) fn fails_half(number: u32) -> FaultyAct {
+    if number.is_multiple_of(2) { FaultyAct::Status(503) } else { FaultyAct::Good }
 }
 
 /// An endpoint that fails half of its requests, one that stalls, one that closes and one that sends
 /// garbage, beside two that work: with four retries every request is served.
 #[test]
 fn retries_keep_the_faults_of_endpoints_from_clients() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    perTryTimeout: 250ms\n    \
          backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n",
         &[
             fails_half,
-            |_| Act::Stall,
-            |_| Act::Close,
-            |_| Act::Garbage,
-            |_| Act::Good,
-            |_| Act::Good,
+            |_| FaultyAct::Stall,
+            |_| FaultyAct::Close,
+            |_| FaultyAct::Garbage,
+            |_| FaultyAct::Good,
+            |_| FaultyAct::Good,
         ],
     );
     let bad: Vec<_> = (0..REQUESTS)
@@ -83,11 +83,16 @@ fn retries_keep_the_faults_of_endpoints_from_clients() {
 /// A POST is sent once, whatever its outcome.
 #[test]
 fn no_request_is_sent_twice_that_policy_does_not_allow() {
-    let faulty: &[Script] =
-        &[fails_half, |_| Act::Close, |_| Act::Stall, |_| Act::Garbage, |_| Act::CutBody];
+    let faulty: &[Script] = &[
+        fails_half,
+        |_| FaultyAct::Close,
+        |_| FaultyAct::Stall,
+        |_| FaultyAct::Garbage,
+        |_| FaultyAct::CutBody,
+    ];
     let retries = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
         perTryTimeout: 250ms\n    backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n";
-    let world = World::outbound(retries, faulty);
+    let world = ProxiedServers::outbound(retries, faulty);
     let mut failed = 0;
     for number in 0..60 {
         let answer = world.ask("POST", &number.to_string(), "", "do it");
@@ -100,7 +105,7 @@ fn no_request_is_sent_twice_that_policy_does_not_allow() {
 
     // If the policy allows it, it is sent again.
     let allowed = format!("{retries}    nonIdempotent: true\n");
-    let world = World::outbound(&allowed, &[fails_half, |_| Act::Good]);
+    let world = ProxiedServers::outbound(&allowed, &[fails_half, |_| FaultyAct::Good]);
     for number in 0..60 {
         assert!(world.ask("POST", &number.to_string(), "", "do it").is_good());
     }
@@ -109,7 +114,10 @@ fn no_request_is_sent_twice_that_policy_does_not_allow() {
 
 #[test]
 fn without_a_policy_nothing_that_was_answered_is_sent_again() {
-    let world = World::outbound("  timeouts: {request: 1m}\n", &[fails_half, |_| Act::Status(500)]);
+    let world = ProxiedServers::outbound(
+        "  timeouts: {request: 1m}\n",
+        &[fails_half, |_| FaultyAct::Status(500)],
+    );
     for number in 0..100 {
         world.get(&number.to_string());
     }
@@ -119,10 +127,10 @@ fn without_a_policy_nothing_that_was_answered_is_sent_again() {
 /// All servers fail: they receive the requests and the retries that the budget allows.
 #[test]
 fn retries_stay_within_the_budget() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  retries:\n    attempts: 5\n    on: [503]\n    backoff: 1ms\n    \
          budget: {percent: 10, minPerSecond: 2}\n",
-        &[|_| Act::Status(503), |_| Act::Status(503)],
+        &[|_| FaultyAct::Status(503), |_| FaultyAct::Status(503)],
     );
     let began = Instant::now();
     for number in 0..REQUESTS {
@@ -139,12 +147,13 @@ fn retries_stay_within_the_budget() {
 #[test]
 fn a_server_that_asks_for_time_gets_it_or_its_answer_goes_on() {
     let retries = "  retries: {attempts: 1, on: [429], backoff: 1ms, maxRetryAfter: 2s}\n";
-    let first_later: Script = |number| if number == 0 { Act::Later(1) } else { Act::Good };
-    let world = World::outbound(retries, &[first_later]);
+    let first_later: Script =
+        |number| if number == 0 { FaultyAct::Later(1) } else { FaultyAct::Good };
+    let world = ProxiedServers::outbound(retries, &[first_later]);
     let began = Instant::now();
     assert!(world.get("1").is_good());
     assert!(began.elapsed().as_millis() >= 1_000, "after {:?}", began.elapsed());
-    let world = World::outbound(retries, &[|_| Act::Later(60)]);
+    let world = ProxiedServers::outbound(retries, &[|_| FaultyAct::Later(60)]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("60")));
     assert_eq!(world.seen().len(), 1);
@@ -152,10 +161,11 @@ fn a_server_that_asks_for_time_gets_it_or_its_answer_goes_on() {
 
 #[test]
 fn timeouts_end_what_stalls() {
-    let world = World::outbound("  timeouts: {response: 100ms}\n", &[|_| Act::Stall]);
+    let world =
+        ProxiedServers::outbound("  timeouts: {response: 100ms}\n", &[|_| FaultyAct::Stall]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("response-timeout")));
-    let world = World::outbound("  timeouts: {request: 100ms}\n", &[|_| Act::Stall]);
+    let world = ProxiedServers::outbound("  timeouts: {request: 100ms}\n", &[|_| FaultyAct::Stall]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("deadline")));
 }
@@ -163,11 +173,13 @@ fn timeouts_end_what_stalls() {
 /// One of three endpoints cuts every body, which no retry can repair: it is ejected.
 #[test]
 fn an_endpoint_that_fails_is_left_out() {
-    for bad in [(|_| Act::CutBody) as Script, |_| Act::Status(500), |_| Act::Garbage] {
-        let world = World::outbound(
+    for bad in
+        [(|_| FaultyAct::CutBody) as Script, |_| FaultyAct::Status(500), |_| FaultyAct::Garbage]
+    {
+        let world = ProxiedServers::outbound(
             "  balancing: {algorithm: RoundRobin}\n  \
              ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n",
-            &[bad, |_| Act::Good, |_| Act::Good],
+            &[bad, |_| FaultyAct::Good, |_| FaultyAct::Good],
         );
         let answers = (0..REQUESTS).map(|number| world.get(&number.to_string()));
         let failed = answers.filter(|answer| !answer.is_good()).count();
@@ -178,9 +190,9 @@ fn an_endpoint_that_fails_is_left_out() {
 
 #[test]
 fn the_last_endpoints_are_never_left_out() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  ejection: {consecutiveFailures: 1, base: 1h, max: 1h, maxPercent: 100}\n",
-        &[|_| Act::Status(500), |_| Act::Status(500)],
+        &[|_| FaultyAct::Status(500), |_| FaultyAct::Status(500)],
     );
     for number in 0..50 {
         assert_eq!(world.get(&number.to_string()).status, 500);
@@ -190,8 +202,11 @@ fn the_last_endpoints_are_never_left_out() {
 
 #[test]
 fn a_hash_and_a_session_keep_requests_together() {
-    let good: &[Script] = &[|_| Act::Good, |_| Act::Good, |_| Act::Good];
-    let world = World::outbound("  balancing: {algorithm: Maglev, hash: {header: X-User}}\n", good);
+    let good: &[Script] = &[|_| FaultyAct::Good, |_| FaultyAct::Good, |_| FaultyAct::Good];
+    let world = ProxiedServers::outbound(
+        "  balancing: {algorithm: Maglev, hash: {header: X-User}}\n",
+        good,
+    );
     for number in 0..90 {
         let user = number % 30;
         let id = format!("{number}-{user}");
@@ -207,7 +222,7 @@ fn a_hash_and_a_session_keep_requests_together() {
     }
     assert!(places.values().all(|of_user| of_user.len() == 1), "{places:?}");
 
-    let world = World::outbound("  balancing: {sessionCookie: stick}\n", good);
+    let world = ProxiedServers::outbound("  balancing: {sessionCookie: stick}\n", good);
     let first = world.get("first");
     let cookie = first.header("set-cookie").expect("a session begins").to_owned();
     let pair = cookie.split(';').next().unwrap_or_default();
@@ -221,9 +236,9 @@ fn a_hash_and_a_session_keep_requests_together() {
 
 #[test]
 fn turns_are_taken() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n",
-        &[|_| Act::Good, |_| Act::Good, |_| Act::Good],
+        &[|_| FaultyAct::Good, |_| FaultyAct::Good, |_| FaultyAct::Good],
     );
     for number in 0..30 {
         assert!(world.get(&number.to_string()).is_good());
@@ -233,9 +248,9 @@ fn turns_are_taken() {
 
 #[test]
 fn faults_are_made() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  faults:\n    abort: {status: 418, percent: 100}\n    delay: {by: 1ms, percent: 100}\n",
-        &[|_| Act::Good],
+        &[|_| FaultyAct::Good],
     );
     for number in 0..20 {
         let answer = world.get(&number.to_string());
@@ -248,8 +263,10 @@ fn faults_are_made() {
 
 #[test]
 fn what_is_over_a_limit_is_refused() {
-    let world =
-        World::outbound("  limits: {requests: 2, pending: 0}\n", &[|_| Act::Stall, |_| Act::Stall]);
+    let world = ProxiedServers::outbound(
+        "  limits: {requests: 2, pending: 0}\n",
+        &[|_| FaultyAct::Stall, |_| FaultyAct::Stall],
+    );
     let held: Vec<_> =
         (0..2).map(|number| world.send("GET", &number.to_string(), "", "")).collect();
     leno_testkit::wait::until("both to arrive", std::time::Duration::from_secs(20), || {
@@ -267,7 +284,7 @@ fn what_is_over_a_limit_is_refused() {
 fn a_workload_permits_what_its_authorization_policy_says() {
     let spec = "  rules:\n  - from: [{ipBlocks: [{cidr: 127.0.0.0/8}]}]\n    \
                 to: [{methods: [GET], headers: [{name: x-role, values: [admin]}]}]\n";
-    let world = World::authorized(spec, |_| Act::Good);
+    let world = ProxiedServers::authorized(spec, |_| FaultyAct::Good);
     let admin = "x-role: admin\r\n";
     assert!(world.ask("GET", "1", admin, "").is_good());
     for (method, headers) in [
@@ -284,17 +301,19 @@ fn a_workload_permits_what_its_authorization_policy_says() {
     assert_eq!(world.seen(), ["1"]);
     let denied = ["leno_authorization_total", "decision=\"deny\",policy=\"not-allowed\""];
     assert_eq!(world.metric(&denied), 4.0);
-    let elsewhere =
-        World::authorized("  rules: [{from: [{ipBlocks: [{cidr: 10.0.0.0/8}]}]}]\n", |_| Act::Good);
+    let elsewhere = ProxiedServers::authorized(
+        "  rules: [{from: [{ipBlocks: [{cidr: 10.0.0.0/8}]}]}]\n",
+        |_| FaultyAct::Good,
+    );
     assert_eq!(elsewhere.get("3").status, 403);
 }
 
 /// A body that is too large to be kept is sent once, and that is counted.
 #[test]
 fn a_body_that_is_not_kept_is_not_sent_again() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  retries: {attempts: 3, on: [503], nonIdempotent: true, backoff: 1ms}\n",
-        &[|_| Act::Status(503)],
+        &[|_| FaultyAct::Status(503)],
     );
     let small = world.ask("POST", "small", "", &"x".repeat(1_000));
     assert_eq!(small.status, 503);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use http::Request;
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::proxy::Proxy;
 use leno_testkit::wait;
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, ServerBehaviour};
-use crate::world;
+use crate::proxied_servers;
 
 /// How long the proxy may take to release what a panicked task held.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -33,14 +33,14 @@ fn rest(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn begin(front: &Front, request: &str) -> TcpStream {
+fn begin(front: &FrontProxy, request: &str) -> TcpStream {
     let mut stream = front.connect();
     stream.write_all(request.as_bytes()).expect("the proxy reads");
     stream
 }
 
 /// Checks that all but `left` requests were released, and that this many panics were counted.
-fn settled(front: &Front, panics: usize, left: f64) {
+fn settled(front: &FrontProxy, panics: usize, left: f64) {
     wait::until("the proxy to have nothing more in progress", LIMIT, || {
         Ok((front.metric(&["leno_busy"]) == left).then_some(()))
     })
@@ -54,9 +54,9 @@ fn settled(front: &Front, panics: usize, left: f64) {
 
 #[test]
 fn a_panic_ends_a_connection_of_http1_alone() {
-    let server = world::server(|_| Act::Good);
-    let around = Around { panic: "request=/panic", ..Around::default() };
-    let front = Front::outbound(POLICY, &[server.address()], &around);
+    let server = proxied_servers::server(|_| FaultyAct::Good);
+    let around = FrontOptions { panic: "request=/panic", ..FrontOptions::default() };
+    let front = FrontProxy::outbound(POLICY, &[server.address()], &around);
     let mut upload = begin(&front, &format!("POST /up {HEAD}Content-Length: 4\r\n\r\nab"));
     for _ in 0..PANICS {
         let ended = rest(begin(&front, &format!("GET /panic {HEAD}\r\n")));
@@ -74,8 +74,8 @@ fn a_panic_ends_a_connection_of_http1_alone() {
 fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
     let server = http2::Server::start(|_, _| ServerBehaviour::AfterBody);
     let protocol = "kubernetes.io/h2c";
-    let around = Around { panic: "request=/panic", protocol, ..Around::default() };
-    let front = Front::outbound(POLICY, &[server.address], &around);
+    let around = FrontOptions { panic: "request=/panic", protocol, ..FrontOptions::default() };
+    let front = FrontProxy::outbound(POLICY, &[server.address], &around);
     http2::runtime().block_on(async {
         let (mut requests, connection) = http2::connect(front.address()).await?;
         tokio::spawn(async move { connection.await.unwrap_or_default() });
@@ -101,9 +101,12 @@ fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
 #[test]
 fn a_panic_within_a_shared_connection_ends_that_connection() {
     let server = http2::Server::start(|_, _| ServerBehaviour::AfterBody);
-    let around =
-        Around { panic: "section=/panic", protocol: "kubernetes.io/h2c", ..Around::default() };
-    let front = Front::outbound(POLICY, &[server.address], &around);
+    let around = FrontOptions {
+        panic: "section=/panic",
+        protocol: "kubernetes.io/h2c",
+        ..FrontOptions::default()
+    };
+    let front = FrontProxy::outbound(POLICY, &[server.address], &around);
     let get = |path: &str| {
         let request = Request::get(format!("http://web{path}")).header("x-id", path).body(());
         http2::ask(front.address(), request.expect("a request"), http2::Upload::default())
@@ -123,9 +126,9 @@ fn a_panic_within_a_shared_connection_ends_that_connection() {
 /// A fault in the admin server is reachable from the network as well, and must not end the proxy.
 #[test]
 fn a_panic_of_the_admin_server_ends_that_connection_alone() {
-    let server = world::server(|_| Act::Good);
-    let around = Around { panic: "admin=/live", ..Around::default() };
-    let front = Front::outbound(POLICY, &[server.address()], &around);
+    let server = proxied_servers::server(|_| FaultyAct::Good);
+    let around = FrontOptions { panic: "admin=/live", ..FrontOptions::default() };
+    let front = FrontProxy::outbound(POLICY, &[server.address()], &around);
     for _ in 0..PANICS {
         let mut probe = TcpStream::connect(front.admin()).expect("the admin server listens");
         probe.write_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");

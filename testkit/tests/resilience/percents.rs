@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
 
 use crate::balancing::is_share;
-use crate::world::World;
+use crate::proxied_servers::ProxiedServers;
 
 const REQUESTS: usize = 1_000;
 
 #[test]
 fn faults_hit_their_share() {
-    let world = World::outbound(
+    let world = ProxiedServers::outbound(
         "  faults:\n    abort: {status: 418, percent: 20}\n    delay: {by: 1ms, percent: 35.5}\n",
-        &[|_| Act::Good],
+        &[|_| FaultyAct::Good],
     );
     let aborted =
         (0..REQUESTS).filter(|number| world.get(&number.to_string()).status == 418).count();
@@ -28,7 +28,10 @@ fn faults_hit_their_share() {
 /// A delayed request is served after the configured delay.
 #[test]
 fn a_delay_is_as_long_as_it_says() {
-    let world = World::outbound("  faults: {delay: {by: 300ms, percent: 100}}\n", &[|_| Act::Good]);
+    let world = ProxiedServers::outbound(
+        "  faults: {delay: {by: 300ms, percent: 100}}\n",
+        &[|_| FaultyAct::Good],
+    );
     let began = std::time::Instant::now();
     assert!(world.get("1").is_good());
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
@@ -40,7 +43,7 @@ fn mirrors_get_their_share() {
     for (share, chance) in
         [("percent: 30", 0.3), ("fraction: {numerator: 1, denominator: 8}", 0.125)]
     {
-        let mirror = crate::world::server(|_| Act::Good);
+        let mirror = crate::proxied_servers::server(|_| FaultyAct::Good);
         let (ip, port) = (mirror.address().ip(), mirror.address().port());
         let more = format!(
             "---\napiVersion: v1\nkind: Service\nmetadata: {{name: copy, namespace: t}}\n\
@@ -57,7 +60,11 @@ fn mirrors_get_their_share() {
              {{backendRef: {{name: copy, port: 80}}, {share}}}}}]\n    \
              backendRefs: [{{name: web, port: 80}}]\n"
         );
-        let world = World::outbound_with("  timeouts: {request: 1m}\n", &[|_| Act::Good], &more);
+        let world = ProxiedServers::outbound_with(
+            "  timeouts: {request: 1m}\n",
+            &[|_| FaultyAct::Good],
+            &more,
+        );
         for number in 0..REQUESTS {
             assert!(world.get(&number.to_string()).is_good());
         }

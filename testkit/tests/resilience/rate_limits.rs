@@ -4,16 +4,17 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 
-use crate::front::Front;
-use crate::world::{World, get, server};
+use crate::front::FrontProxy;
+use crate::proxied_servers::{ProxiedServers, get, server};
 
 const WORKERS: u16 = 4;
 
 #[test]
 fn a_workload_takes_what_its_rate_limit_says() {
-    let world = World::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| Act::Good);
+    let world =
+        ProxiedServers::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| FaultyAct::Good);
     for number in 0..5 {
         assert!(world.get(&number.to_string()).is_good());
     }
@@ -25,7 +26,7 @@ fn a_workload_takes_what_its_rate_limit_says() {
     assert_eq!(world.metric(&["leno_rate_limited_total"]), 1.0);
 
     let by_header = "  limits: [{requests: 2, per: 1h, by: {header: X-User}}]\n";
-    let world = World::inbound(by_header, |_| Act::Good);
+    let world = ProxiedServers::inbound(by_header, |_| FaultyAct::Good);
     for user in ["a", "b"] {
         for number in 0..3 {
             let answer = world.ask("GET", "1", &format!("X-User: {user}\r\n"), "");
@@ -53,10 +54,10 @@ fn ask(client: &mut TcpStream, user: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-fn front(by: &str) -> Front {
-    let application = server(|_| Act::Good);
+fn front(by: &str) -> FrontProxy {
+    let application = server(|_| FaultyAct::Good);
     let limits = format!("  limits: [{{requests: {LIMIT}, per: 1h{by}}}]\n");
-    Front::inbound_of(WORKERS, &limits, application.address())
+    FrontProxy::inbound_of(WORKERS, &limits, application.address())
 }
 
 /// A client on one connection, and so on one worker, may use all of the limit.

@@ -4,7 +4,7 @@
 use http::Request;
 use leno_testkit::wait;
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, LIMIT, Server, ServerBehaviour, Upload};
 
 /// Streams of each client that does not read: far more data than a connection's window holds.
@@ -14,9 +14,9 @@ const UPLOADS: usize = 40;
 /// Length of a response: many times the window of a stream.
 const LARGE: usize = 3 << 20;
 
-fn front(server: &Server) -> Front {
-    let around = Around { protocol: "kubernetes.io/h2c", ..Around::default() };
-    Front::outbound("  timeouts: {}\n", &[server.address], &around)
+fn front(server: &Server) -> FrontProxy {
+    let around = FrontOptions { protocol: "kubernetes.io/h2c", ..FrontOptions::default() };
+    FrontProxy::outbound("  timeouts: {}\n", &[server.address], &around)
 }
 
 fn request(method: &str) -> Request<()> {

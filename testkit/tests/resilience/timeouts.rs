@@ -6,11 +6,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use http::Request;
-use leno_testkit::peer::{Act, Backend, Behaviour, Server};
+use leno_testkit::peer::{Backend, Behaviour, FaultyAct, Server};
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 use crate::http2::{self, ServerBehaviour, Upload};
-use crate::world::World;
+use crate::proxied_servers::ProxiedServers;
 
 /// The timeout in the policy, where it should be reached.
 const SHORT: &str = "200ms";
@@ -23,10 +23,10 @@ fn idle(bound: &str) -> String {
     format!("  timeouts: {{idle: {bound}}}\n")
 }
 
-fn http2_front(spec: &str, script: http2::Script) -> (http2::Server, Front) {
+fn http2_front(spec: &str, script: http2::Script) -> (http2::Server, FrontProxy) {
     let server = http2::Server::start(script);
-    let around = Around { protocol: "kubernetes.io/h2c", ..Around::default() };
-    let front = Front::outbound(spec, &[server.address], &around);
+    let around = FrontOptions { protocol: "kubernetes.io/h2c", ..FrontOptions::default() };
+    let front = FrontProxy::outbound(spec, &[server.address], &around);
     (server, front)
 }
 
@@ -65,10 +65,10 @@ fn upgraded(to: SocketAddr) -> TcpStream {
 
 #[test]
 fn what_moves_nothing_is_ended_in_http1() {
-    let world = World::outbound(&idle(SHORT), &[|_| Act::Stall]);
+    let world = ProxiedServers::outbound(&idle(SHORT), &[|_| FaultyAct::Stall]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("stalled")));
-    let world = World::outbound(&idle(SHORT), &[|_| Act::StallBody]);
+    let world = ProxiedServers::outbound(&idle(SHORT), &[|_| FaultyAct::StallBody]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.is_whole), (200, false), "{answer:?}");
     assert_eq!(world.metric(&["leno_errors_total", "stalled"]), 1.0);
@@ -77,7 +77,7 @@ fn what_moves_nothing_is_ended_in_http1() {
 #[test]
 fn what_moves_slowly_goes_on_in_http1() {
     let server = Server::start(Backend::default()).expect("loopback");
-    let front = Front::outbound(&idle("2s"), &[server.address()], &Around::default());
+    let front = FrontProxy::outbound(&idle("2s"), &[server.address()], &FrontOptions::default());
     let mut stream = front.connect();
     let pause = PIECES.every.as_millis();
     let path = format!("/?size=3000&chunked={}&pause_ms={pause}", PIECES.pieces);
@@ -148,7 +148,7 @@ impl Row {
     }
 
     /// Checks that the pieces went through, or that they did not and the cause was counted.
-    fn holds(&self, front: &Front, returned: u32, ended: bool, upgraded: bool) {
+    fn holds(&self, front: &FrontProxy, returned: u32, ended: bool, upgraded: bool) {
         let at = format!("{}: {returned} pieces", self.timeouts);
         let cause = self.cause.map(|(opaque, other)| if upgraded { other } else { opaque });
         assert_eq!(ended, cause.is_some(), "{at}");
@@ -164,8 +164,8 @@ impl Row {
 fn connections_of_bytes_last_as_long_as_policy_allows() {
     for row in ROWS {
         let server = Server::start(Behaviour::Echo).expect("loopback");
-        let around = Around { protocol: "tcp", ..Around::default() };
-        let front = Front::outbound(&row.spec(), &[server.address()], &around);
+        let around = FrontOptions { protocol: "tcp", ..FrontOptions::default() };
+        let front = FrontProxy::outbound(&row.spec(), &[server.address()], &around);
         let (returned, ended) = talk(&mut front.connect(), row.what);
         row.holds(&front, returned, ended.is_some(), false);
     }
@@ -175,7 +175,8 @@ fn connections_of_bytes_last_as_long_as_policy_allows() {
 fn upgraded_connections_last_as_long_as_policy_allows() {
     for row in ROWS {
         let server = Server::start(Backend::default()).expect("loopback");
-        let front = Front::outbound(&row.spec(), &[server.address()], &Around::default());
+        let front =
+            FrontProxy::outbound(&row.spec(), &[server.address()], &FrontOptions::default());
         let (returned, ended) = talk(&mut upgraded(front.address()), row.what);
         row.holds(&front, returned, ended.is_some(), true);
     }
@@ -196,11 +197,11 @@ fn tunnels_of_http2_last_as_long_as_policy_allows() {
 /// One that has begun to answer, or that still takes the request, is waited for.
 #[test]
 fn a_server_that_hangs_is_not_waited_for_without_end() {
-    let around = Around { arguments: &["--response-wait-s", "1"], ..Around::default() };
-    let server = |script| crate::world::server(script);
-    let answered = |spec: &str, script: crate::world::Script, limit: Duration| {
+    let around = FrontOptions { arguments: &["--response-wait-s", "1"], ..FrontOptions::default() };
+    let server = |script| crate::proxied_servers::server(script);
+    let answered = |spec: &str, script: crate::proxied_servers::Script, limit: Duration| {
         let server = server(script);
-        let front = Front::outbound(spec, &[server.address()], &around);
+        let front = FrontProxy::outbound(spec, &[server.address()], &around);
         let mut stream = front.connect();
         stream.set_read_timeout(Some(limit)).expect("a socket");
         stream
@@ -212,7 +213,8 @@ fn a_server_that_hangs_is_not_waited_for_without_end() {
         String::from_utf8_lossy(&answer).into_owned()
     };
     let begun = Instant::now();
-    let hung = answered("  timeouts: {stream: 1h}\n", |_| Act::Stall, Duration::from_secs(30));
+    let hung =
+        answered("  timeouts: {stream: 1h}\n", |_| FaultyAct::Stall, Duration::from_secs(30));
     assert!(
         hung.starts_with("HTTP/1.1 504 ") && hung.contains("leno-error: stalled\r\n"),
         "{hung}"
@@ -221,8 +223,8 @@ fn a_server_that_hangs_is_not_waited_for_without_end() {
     assert!((1.0..20.0).contains(&after), "after {after} s");
     // Longer than twice the wait.
     let limit = Duration::from_secs(3);
-    let allowed = answered("  timeouts: {response: 1h}\n", |_| Act::Stall, limit);
+    let allowed = answered("  timeouts: {response: 1h}\n", |_| FaultyAct::Stall, limit);
     assert_eq!(allowed, "", "a policy is in the place of the default");
-    let begun = answered("  timeouts: {stream: 1h}\n", |_| Act::StallBody, limit);
+    let begun = answered("  timeouts: {stream: 1h}\n", |_| FaultyAct::StallBody, limit);
     assert!(begun.starts_with("HTTP/1.1 200 ") && !begun.contains("leno-error"), "{begun}");
 }

@@ -5,8 +5,8 @@
 //!   client ──► leno-proxy (all requests are for t/echo) ──► echo, echo-v1, echo-v2: they return what they received
 //! ```
 
-mod bed;
 mod cases;
 mod client;
 mod conformance;
 mod echo;
+mod fixture;

@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use leno_handover::Channel;
-use leno_supervise::Credentials;
+use leno_supervise::ProcessCredentials;
 use leno_types::ports::PROXY_UID;
 use nix::sched::{CloneFlags, setns};
 use tokio::process::Command;
 
-use super::PodPlace;
+use super::PodSandbox;
 
 /// The broker's control group of version 2, below the pod's: a group with controllers holds no process itself.
 const GROUP: &str = "leno-broker";
 
 /// Starts it as the proxies' user, and returns the channel for its orders. It does not end with this process: it is in
 /// the pod's control groups, by which the kubelet ends what is left of a pod.
-pub(super) fn broker(program: &Path, place: &PodPlace<'_>) -> io::Result<Channel> {
+pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Channel> {
     let (near, far) = Channel::pair()?;
     let netns = File::open(place.netns)?;
     let group = place.cgroup.as_ref().map(|pod| own_group(pod)).transpose()?;
     let group = group.as_deref().map(entry).transpose()?;
     let others: Vec<File> = place.others.iter().filter_map(|group| entry(group).ok()).collect();
-    let credentials = Credentials::confined(PROXY_UID);
+    let credentials = ProcessCredentials::confined(PROXY_UID);
     let mut command = Command::new(program);
     command
         .env_clear()

@@ -28,18 +28,18 @@ pub(super) struct Supervisor {
     pub(super) number: u64,
     /// When it began, as it reports that.
     pub(super) began_ms: u64,
-    pub(super) ending: Ending,
+    pub(super) ending: SupervisorEnding,
     pub(super) channel: Arc<AsyncChannel>,
-    pub(super) told: mpsc::Sender<Told>,
+    pub(super) told: mpsc::Sender<SupervisorOrder>,
     /// The pods that it was told to serve, or serves already.
-    pub(super) holds: BTreeMap<String, Progress>,
+    pub(super) holds: BTreeMap<String, PodProgress>,
     /// What it was told last of another one that is to take over.
     pub(super) successor: Option<bool>,
 }
 
 /// Whether a supervisor was asked to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SupervisorEnding {
     #[default]
     No,
     /// It serves its pods until another one does.
@@ -50,7 +50,7 @@ pub(super) enum Ending {
 
 /// How far a supervisor has come with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Progress {
+pub(super) enum PodProgress {
     /// The broker by which it serves it has ended.
     Lost,
     /// It was told to serve it.
@@ -63,13 +63,13 @@ pub(super) enum Progress {
 
 /// What a supervisor is told next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum SupervisorOrder {
     Serve { uid: String, succeeds: bool },
     Release { uid: String, succeeded: bool },
     Successor { is_there: bool },
 }
 
-impl Ending {
+impl SupervisorEnding {
     /// Of a supervisor that was asked to end, and serves its pods until another one does or not.
     pub(super) fn of(serves: bool) -> Self {
         if serves { Self::Serves } else { Self::Finishes }
@@ -98,21 +98,21 @@ impl Supervisors {
 
     /// The one that is to serve all pods.
     pub(super) fn current(&self) -> Option<&Supervisor> {
-        let may_serve = self.0.iter().filter(|one| one.ending != Ending::Finishes);
-        may_serve.max_by_key(|one| (one.ending == Ending::No, one.began_ms, one.number))
+        let may_serve = self.0.iter().filter(|one| one.ending != SupervisorEnding::Finishes);
+        may_serve.max_by_key(|one| (one.ending == SupervisorEnding::No, one.began_ms, one.number))
     }
 
     /// Whether a process serves a pod, or was told to.
     pub(super) fn is_served(&self, uid: &str) -> bool {
         let mut all = self.0.iter();
-        all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= Progress::Joined))
+        all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= PodProgress::Joined))
     }
 
     /// One was asked to end.
-    pub(super) fn end(&mut self, number: u64, ending: Ending) {
+    pub(super) fn end(&mut self, number: u64, ending: SupervisorEnding) {
         if let Some(one) = self.get_mut(number) {
             one.ending = ending;
-            if ending == Ending::Finishes {
+            if ending == SupervisorEnding::Finishes {
                 one.holds.clear();
             }
         }
@@ -121,19 +121,19 @@ impl Supervisors {
     /// Tells those that end whether another one is to take their pods over, if that has changed.
     pub(super) fn tell_of_successors(&mut self) {
         // One that ends is not counted.
-        let is_there = self.0.iter().any(|one| one.ending == Ending::No);
-        for one in self.0.iter_mut().filter(|one| one.ending != Ending::No) {
+        let is_there = self.0.iter().any(|one| one.ending == SupervisorEnding::No);
+        for one in self.0.iter_mut().filter(|one| one.ending != SupervisorEnding::No) {
             if one.successor.replace(is_there) != Some(is_there) {
-                one.tell(Told::Successor { is_there });
+                one.tell(SupervisorOrder::Successor { is_there });
             }
         }
     }
 
     /// One has come this far with a pod, unless it was told to release that.
-    pub(super) fn reach(&mut self, number: u64, uid: &str, progress: Progress) {
+    pub(super) fn reach(&mut self, number: u64, uid: &str, progress: PodProgress) {
         if let Some(one) = self.get_mut(number)
             && let Some(before) = one.holds.get_mut(uid)
-            && *before != Progress::Lost
+            && *before != PodProgress::Lost
         {
             *before = progress;
         }
@@ -142,21 +142,21 @@ impl Supervisors {
     /// Has one serve a pod no more.
     pub(super) fn release(&mut self, number: u64, uid: &str, succeeded: bool) {
         if let Some(one) = self.get_mut(number) {
-            one.tell(Told::Release { uid: uid.to_owned(), succeeded });
+            one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded });
         }
     }
 
     /// Has none serve a pod any more. One may know a pod whose broker has ended, or finish what it has for it.
     pub(super) fn release_everywhere(&mut self, uid: &str) {
         for one in &mut self.0 {
-            one.tell(Told::Release { uid: uid.to_owned(), succeeded: false });
+            one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
     /// Has those that hold a pod release it: they serve it by a broker that is of no use any more.
     pub(super) fn release_held(&mut self, uid: &str) {
         for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
-            one.tell(Told::Release { uid: uid.to_owned(), succeeded: false });
+            one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
@@ -167,9 +167,9 @@ impl Supervisors {
         for one in &mut self.0 {
             let Some(progress) = one.holds.get_mut(uid) else { continue };
             if Some(one.number) == current {
-                *progress = Progress::Lost;
+                *progress = PodProgress::Lost;
             } else {
-                one.tell(Told::Release { uid: uid.to_owned(), succeeded: false });
+                one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
             }
         }
     }
@@ -180,23 +180,23 @@ impl Supervisors {
         let (number, progress) = (current.number, current.holds.get(uid).copied());
         let uid = uid.to_owned();
         match progress {
-            None | Some(Progress::Lost) => {
+            None | Some(PodProgress::Lost) => {
                 let serves = |one: &Supervisor| {
-                    one.holds.get(&uid).is_some_and(|progress| *progress > Progress::Lost)
+                    one.holds.get(&uid).is_some_and(|progress| *progress > PodProgress::Lost)
                 };
                 let succeeds = self.0.iter().any(serves);
                 if let Some(current) = self.get_mut(number) {
-                    current.tell(Told::Serve { uid, succeeds });
+                    current.tell(SupervisorOrder::Serve { uid, succeeds });
                 }
             }
-            Some(Progress::Serving) => {
+            Some(PodProgress::Serving) => {
                 let others = self.0.iter_mut().filter(|one| one.number != number);
                 for other in others.filter(|other| other.holds.contains_key(&uid)) {
-                    other.tell(Told::Release { uid: uid.clone(), succeeded: true });
+                    other.tell(SupervisorOrder::Release { uid: uid.clone(), succeeded: true });
                 }
             }
             // The others serve on.
-            Some(Progress::Told | Progress::Joined) => {}
+            Some(PodProgress::Told | PodProgress::Joined) => {}
         }
     }
 
@@ -206,15 +206,15 @@ impl Supervisors {
 }
 
 impl Supervisor {
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: SupervisorOrder) {
         match &told {
-            Told::Serve { uid, .. } => {
-                self.holds.insert(uid.clone(), Progress::Told);
+            SupervisorOrder::Serve { uid, .. } => {
+                self.holds.insert(uid.clone(), PodProgress::Told);
             }
-            Told::Release { uid, .. } => {
+            SupervisorOrder::Release { uid, .. } => {
                 self.holds.remove(uid);
             }
-            Told::Successor { .. } => {}
+            SupervisorOrder::Successor { .. } => {}
         }
         if self.told.try_send(told).is_err() {
             // It connects again, and then gets everything.

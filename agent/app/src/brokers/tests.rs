@@ -184,7 +184,7 @@ async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_i
 async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
     let serve = |brokers: &Arc<Brokers>, is_new: bool| {
         let netns = Path::new("/nonexistent");
-        let place = PodPlace { netns, cgroup: None, others: Vec::new(), is_new };
+        let place = PodSandbox { netns, cgroup: None, others: Vec::new(), is_new };
         brokers.serve(pod("a"), &place)
     };
     let started = |at: Instant| {

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use leno_flows::{Budget, Sizes};
+use leno_flows::{CpuBudget, FlowSizes};
 
 use super::*;
 
@@ -66,8 +66,9 @@ fn pod(flows: Option<&str>) -> Pod {
     pod
 }
 
-fn agent(node: &str, source: Source) -> Flows {
-    let settings = Settings { source, sizes: Sizes::default(), budget: Some(Budget::default()) };
+fn agent(node: &str, source: FlowMetricsSource) -> Flows {
+    let settings =
+        LedgerSettings { source, sizes: FlowSizes::default(), budget: Some(CpuBudget::default()) };
     Flows::start(node, Some(&leno_capture::cgroup2_root().unwrap()), settings)
 }
 
@@ -105,7 +106,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     }
     let sandbox = Sandbox::new();
     let node = format!("test-{}.example.com", std::process::id());
-    let first = agent(&node, Source::Sockets);
+    let first = agent(&node, FlowMetricsSource::Sockets);
     first.follow(&pod(Some("all")), || sandbox.place(), || None);
     assert_eq!(frames(&first), 0, "an annotation that is not understood leaves the default");
     let why = lock(&first.0.as_ref().unwrap().pods)["u"].failed.clone().unwrap();
@@ -118,7 +119,8 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     let is_of_web =
         |flow: &serde_json::Value| flow["workload"] == "web" && flow["socket"] == "wire";
     assert!(listed.iter().any(is_of_web), "{page}");
-    let read: Vec<leno_flows::Connection> = serde_json::from_value(page["flows"].clone()).unwrap();
+    let read: Vec<leno_flows::FlowConnection> =
+        serde_json::from_value(page["flows"].clone()).unwrap();
     assert_eq!(
         serde_json::to_value(&read).unwrap(),
         page["flows"],
@@ -132,7 +134,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
 
     // The kernel counts on, and the next agent keeps what it has not seen yet.
     sandbox.send();
-    let next = agent(&node, Source::Sockets);
+    let next = agent(&node, FlowMetricsSource::Sockets);
     let counted = more_than(&next, counted, &sandbox);
     next.follow(&pod(Some("packets")), || sandbox.place(), || None);
     next.settle();
@@ -140,7 +142,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     drop(next);
 
     // A pod that has gone meanwhile.
-    let last = agent(&node, Source::Sockets);
+    let last = agent(&node, FlowMetricsSource::Sockets);
     last.settle();
     let settled = frames(&last);
     assert!(settled >= counted);
@@ -154,7 +156,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     assert!(lock(&last.0.as_ref().unwrap().pods).is_empty());
     drop(last);
 
-    let off = agent(&node, Source::Off);
+    let off = agent(&node, FlowMetricsSource::Off);
     assert_eq!(off.metrics(), "");
     assert!(off.page(super::listed).is_none());
     assert!(!remove().unwrap().contains(&owner(&node)), "off has removed the programs");

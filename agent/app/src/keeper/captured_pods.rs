@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use leno_capture::{Backend, Counters, LeftOut, OpenWays};
+use leno_capture::{Backend, CaptureCounters, LeftOut, OpenWays};
 use leno_program::chain;
 
-use super::{CaptureSlot, Failed, Keeper};
-use crate::metrics::{Origin, Reason, lock};
+use super::{CaptureFailure, CaptureSlot, Keeper};
+use crate::metrics::{CaptureOrigin, FailureReason, lock};
 
 /// Longest wait for a pod that another thread works on: a check of it takes less, a capture takes
 /// more.
@@ -20,7 +20,7 @@ pub(crate) struct CapturedPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) backend: Backend,
-    pub(crate) origin: Origin,
+    pub(crate) origin: CaptureOrigin,
     /// In seconds since 1970.
     pub(crate) since_unix_s: Option<u64>,
     /// Traffic that the capture leaves alone.
@@ -29,9 +29,9 @@ pub(crate) struct CapturedPod {
 
 /// A pod that could not be captured.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct FailedPod {
     pub(crate) why: String,
-    pub(crate) reason: Reason,
+    pub(crate) reason: FailureReason,
     /// Failures in a row.
     pub(crate) times: u64,
     pub(crate) last: SystemTime,
@@ -39,7 +39,7 @@ pub(crate) struct Failure {
 
 impl Keeper {
     /// Records how the last try ended.
-    pub(super) fn note<T>(&self, uid: &str, done: &Result<T, Failed>) {
+    pub(super) fn note<T>(&self, uid: &str, done: &Result<T, CaptureFailure>) {
         let mut failures = lock(&self.failures);
         let Err(failed) = done else {
             failures.remove(uid);
@@ -47,7 +47,7 @@ impl Keeper {
         };
         let times = failures.get(uid).map_or(0, |before| before.times) + 1;
         let (why, reason) = (failed.message.clone(), failed.reason);
-        failures.insert(uid.to_owned(), Failure { why, reason, times, last: SystemTime::now() });
+        failures.insert(uid.to_owned(), FailedPod { why, reason, times, last: SystemTime::now() });
     }
 
     /// Drops the failures of pods that no longer exist.
@@ -56,7 +56,7 @@ impl Keeper {
     }
 
     /// The pods whose last try failed, by uid.
-    pub(crate) fn failures(&self) -> HashMap<String, Failure> {
+    pub(crate) fn failures(&self) -> HashMap<String, FailedPod> {
         lock(&self.failures).clone()
     }
 
@@ -83,7 +83,7 @@ impl Keeper {
 
     /// How a pod's connections were treated, from the kernel's counters. `None` if they cannot be
     /// read or another thread works on the pod. Under netfilter this runs a command.
-    pub(crate) fn connections(&self, uid: &str) -> Option<Counters> {
+    pub(crate) fn connections(&self, uid: &str) -> Option<CaptureCounters> {
         let place = lock(&self.places).get(uid).cloned()?;
         let place = briefly(&place)?;
         let counters = place.0.as_ref()?.captured.counters();

@@ -47,7 +47,7 @@ impl Node {
             flows: None,
             flow_budget: None,
             ended: false,
-            capture: Ok(Choice::Auto),
+            capture: Ok(CaptureChoice::Auto),
             datagrams: Ok(leno_types::Datagrams::default()),
             own_users: false,
             sysctls: false,
@@ -71,14 +71,14 @@ impl Node {
             proc: "/proc".into(),
             netns: "/run/netns".into(),
         };
-        let records = Records::open(&self.folder.path().join("pods")).unwrap();
-        let keeper = Keeper::new(host, Report::probe(), records, Arc::default());
+        let records = CaptureRecords::open(&self.folder.path().join("pods")).unwrap();
+        let keeper = Keeper::new(host, ProbeReport::probe(), records, Arc::default());
         keeper.take_over();
         keeper
     }
 
     fn with(mut self, backend: Backend) -> Self {
-        self.pod.capture = Ok(Choice::Only(backend));
+        self.pod.capture = Ok(CaptureChoice::Only(backend));
         self
     }
 
@@ -109,7 +109,7 @@ impl Node {
 
     /// Whether kernel programs are pinned for the pod.
     fn is_pinned(&self) -> bool {
-        let workload = leno_capture::Workload {
+        let workload = leno_capture::CaptureTarget {
             name: owner(&self.pod.uid),
             netns: self.netns.clone(),
             cgroup: self.cgroup.clone(),
@@ -166,7 +166,7 @@ fn a_captured_pod_is_taken_over_and_released_with_its_sandbox() {
         assert!(says(&next, &series), "{series}");
         assert!(says(&next, &format!("leno_agent_pods_captured{{backend=\"{backend}\"}} 1")));
         let held = next.held().remove(&node.pod.uid).unwrap().unwrap();
-        assert_eq!((held.backend, held.origin), (backend, Origin::TakenOver));
+        assert_eq!((held.backend, held.origin), (backend, CaptureOrigin::TakenOver));
         assert!(held.since_unix_s.is_some() && held.passes.inbound_ports == [15020], "{held:?}");
         assert_eq!(next.connections(&node.pod.uid).unwrap()["inbound_captured"], 0);
         next.prune();
@@ -272,22 +272,22 @@ fn a_pod_gets_what_it_can_have_or_the_reason() {
     let agent = node.agent();
     node.pod.own_users = true;
     assert_eq!(agent.add(&node.pod, &node.netns, "a").unwrap(), Backend::Nftables);
-    node.pod.capture = Ok(Choice::Only(Backend::Ebpf));
+    node.pod.capture = Ok(CaptureChoice::Only(Backend::Ebpf));
     let why = agent.add(&node.pod, &node.netns, "b").unwrap_err().to_string();
     assert!(why.contains("hostUsers"), "{why}");
     assert_eq!(node.records(), 0);
-    node.pod.capture = "tproxy".parse::<Choice>();
+    node.pod.capture = "tproxy".parse::<CaptureChoice>();
     let why = agent.add(&node.pod, &node.netns, "c").unwrap_err().to_string();
     assert!(why.contains("tproxy"), "{why}");
     assert!(says(&agent, "leno_agent_capture_failures_total{reason=\"annotation\"} 1"));
     assert!(says(&agent, "leno_agent_pods_failing 1"));
     let failure = agent.failures().remove(&node.pod.uid).unwrap();
-    assert_eq!((failure.times, failure.reason), (2, Reason::Annotation));
+    assert_eq!((failure.times, failure.reason), (2, FailureReason::Annotation));
     assert!(failure.why.contains("tproxy"), "{failure:?}");
     assert!(agent.held().is_empty() && agent.connections(&node.pod.uid).is_none());
     agent.reconcile(&node.pod).unwrap();
     assert_eq!(agent.failures().len(), 1, "nothing of it runs, and the plugin's word holds");
-    node.pod.capture = Ok(Choice::Only(Backend::Nftables));
+    node.pod.capture = Ok(CaptureChoice::Only(Backend::Nftables));
     agent.add(&node.pod, &node.netns, "d").unwrap();
     assert!(agent.failures().is_empty());
     agent.delete(&node.pod.uid, "d");
@@ -376,7 +376,7 @@ fn the_mark_of_another_program_is_removed_before_a_capture() {
     let Some(mut node) = Node::new() else { return };
     let agent = node.agent();
     leno_capture::mark(&node.netns).unwrap();
-    node.pod.capture = Ok(Choice::Only(Backend::Ebpf));
+    node.pod.capture = Ok(CaptureChoice::Only(Backend::Ebpf));
     let cgroup = std::mem::replace(&mut node.pod.uid, "nobody".to_owned());
     agent.add(&node.pod, &node.netns, "sandbox").unwrap_err();
     node.pod.uid = cgroup;

@@ -8,7 +8,7 @@ use leno_program::chain;
 
 use super::Keeper;
 use crate::metrics::lock;
-use crate::record::{Record, owner, pod_of};
+use crate::record::{CaptureRecord, owner, pod_of};
 
 /// Within this time a proxy accepts the connections in its listeners' queues, even on a busy
 /// machine.
@@ -111,7 +111,7 @@ impl Keeper {
 
     /// Stops capturing new connections, and waits until the proxies have accepted those in their
     /// queues.
-    fn let_all_pass(&self, records: &[Record]) {
+    fn let_all_pass(&self, records: &[CaptureRecord]) {
         for record in records {
             let passes = record.backend().map(|backend| {
                 leno_capture::let_pass(backend, &record.workload()).map_err(|error| chain(&error))
@@ -126,7 +126,7 @@ impl Keeper {
         }
     }
 
-    fn release_one(&self, record: &mut Record) -> Result<(), String> {
+    fn release_one(&self, record: &mut CaptureRecord) -> Result<(), String> {
         let lives = self.finds(record);
         let (uid, workload) = (&record.uid, record.workload());
         // Netfilter's rules end with their namespace, and by now its file may name another pod's

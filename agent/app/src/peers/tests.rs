@@ -1,5 +1,5 @@
 use leno_testkit_api::objects::pod;
-use leno_testkit_api::{Bed, binary};
+use leno_testkit_api::{TestApiServer, binary};
 use serde_json::json;
 
 use super::*;
@@ -50,7 +50,7 @@ fn no_more_addresses_are_remembered_than_the_bound() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_server_tells_which_pod_has_an_address() {
     let Some(kube) = binary() else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})).await;
     let account = json!({"name": "web", "namespace": "shop"});
     bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})).await;

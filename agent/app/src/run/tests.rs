@@ -3,7 +3,7 @@
 use std::fs;
 
 use http_body_util::BodyExt as _;
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use leno_types::Datagrams;
 
 use super::*;
@@ -22,7 +22,7 @@ fn keeper_of_one(folder: &Path) -> Keeper {
         proc: folder.join("proc"),
         netns: folder.join("netns"),
     };
-    let report = Report {
+    let report = ProbeReport {
         kernel: String::new(),
         btf: false,
         cgroup2: String::new(),
@@ -32,12 +32,12 @@ fn keeper_of_one(folder: &Path) -> Keeper {
         chosen: None,
         why: String::new(),
     };
-    let records = Records::open(&folder.join("pods")).unwrap();
+    let records = CaptureRecords::open(&folder.join("pods")).unwrap();
     Keeper::new(host, report, records, Arc::default())
 }
 
-fn cluster() -> Cluster {
-    Cluster {
+fn cluster() -> PodSource {
+    PodSource {
         client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
         node: "n1".to_owned(),
         pods: Arc::default(),
@@ -57,7 +57,7 @@ fn pod() -> Pod {
         flow_budget: None,
         ended: false,
         // No machine that runs this test has such a backend.
-        capture: "tproxy".parse::<Choice>(),
+        capture: "tproxy".parse::<CaptureChoice>(),
         datagrams: Ok(Datagrams::default()),
         own_users: false,
         sysctls: false,
@@ -86,9 +86,9 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     let cluster = cluster();
     cluster.pods.take(leno_kube::Event::Apply(pod()));
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
-    sender.send(Change::Pod(Box::new(pod()))).await.unwrap();
-    sender.send(Change::Listed).await.unwrap();
-    let retry = Arc::<Mutex<Retry>>::default();
+    sender.send(PodChange::Pod(Box::new(pod()))).await.unwrap();
+    sender.send(PodChange::Listed).await.unwrap();
+    let retry = Arc::<Mutex<RetryQueue>>::default();
     let admin = Admin {
         node: "n1".to_owned(),
         keeper: Arc::clone(&keeper),
@@ -135,7 +135,7 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     ] {
         assert_eq!(ask(client, query).status(), status, "{client:?} {query:?}");
     }
-    let flows = crate::admin::Kernel::of("/flows").unwrap().answer(&admin.flows);
+    let flows = crate::admin::KernelPage::of("/flows").unwrap().answer(&admin.flows);
     assert_eq!(flows.status(), 409, "this node accounts for none");
     drop(sender);
     rounds.await.unwrap();

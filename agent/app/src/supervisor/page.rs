@@ -5,15 +5,15 @@ use std::rc::Rc;
 
 use hyper::Request;
 use hyper::body::Incoming;
-use leno_program::{Ends, Family, answer_pages};
+use leno_program::{Family, SocketPair, answer_pages};
 use tokio::net::TcpListener;
 
 use super::promotion::Full;
-use super::{Ending, SERVING_PATIENCE, Served, Shared};
+use super::{OwnEnding, SERVING_PATIENCE, ServedPodTable, SharedPods};
 
 /// What a supervisor counts.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SupervisorCounts {
     started: Cell<u64>,
     lost: Cell<u64>,
     cut: Cell<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Counts {
     held_back_of_namespace: Cell<u64>,
 }
 
-impl Counts {
+impl SupervisorCounts {
     /// A process is started.
     pub(super) fn started(&self) {
         self.started.set(self.started.get().wrapping_add(1));
@@ -52,8 +52,8 @@ impl Counts {
 }
 
 /// Serves until it is dropped.
-pub(super) async fn serve(listener: TcpListener, served: Shared) {
-    let answer = |request: Request<Incoming>, _: Ends| {
+pub(super) async fn serve(listener: TcpListener, served: SharedPods) {
+    let answer = |request: Request<Incoming>, _: SocketPair| {
         let served = Rc::clone(&served);
         async move {
             let not_ready = not_ready(&mut served.borrow_mut());
@@ -65,9 +65,9 @@ pub(super) async fn serve(listener: TcpListener, served: Shared) {
 
 /// Why an update should wait for this supervisor, if it should. It never has to wait again: with `maxSurge` the DaemonSet
 /// deletes a pod that is not ready as soon as the next one exists, which serves nothing by then.
-pub(super) fn not_ready(served: &mut Served) -> Option<&'static str> {
+pub(super) fn not_ready(served: &mut ServedPodTable) -> Option<&'static str> {
     let waits = |pod: &super::ServedPod| !pod.serving && pod.joined.elapsed() < SERVING_PATIENCE;
-    if served.ending != Ending::No {
+    if served.ending != OwnEnding::No {
         return Some("it ends: another supervisor serves the pods, or is to");
     }
     if served.was_ready {
@@ -84,7 +84,7 @@ pub(super) fn not_ready(served: &mut Served) -> Option<&'static str> {
 }
 
 /// The text of `/metrics`.
-pub(super) fn metrics(served: &Served) -> String {
+pub(super) fn metrics(served: &ServedPodTable) -> String {
     let mut text = String::new();
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let serving = served.pods.values().filter(|pod| pod.serving).count();
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn the_guide_has_the_metrics_of_the_supervisor() {
         let times = (Duration::from_secs(1), PromotionRules { after: None, above_percent: 50 });
-        let page = metrics(&Served::new("leno-proxy".into(), "token".into(), times));
+        let page = metrics(&ServedPodTable::new("leno-proxy".into(), "token".into(), times));
         let guide = include_str!("../../../../docs/guide/kubernetes.md");
         let by_object = ["group_pods", "pod_group", "pod_promoted"];
         let by_object = by_object.map(|name| format!("leno_supervisor_{name}"));

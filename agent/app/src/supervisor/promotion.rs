@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_handover::{CpuUse, PlacedPod};
-use leno_supervise::{Promotion, PromotionRules, Share};
+use leno_supervise::{ProcessSharing, Promotion, PromotionRules};
 
-use super::{Ending, Served, ServedPod, Shared, join, leave};
+use super::{OwnEnding, ServedPod, ServedPodTable, SharedPods, join, leave};
 
 /// Most pods of a node that have a process of their own because they are busy: each takes memory of the node's limit.
 pub(super) const MAX_PROMOTED: usize = 8;
@@ -53,7 +53,7 @@ pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
 }
 
 /// What the process that serves a pod has used for it. A pod that has its process for itself is not promoted, however busy.
-pub(super) fn has_used(served: &Shared, of: (&str, u64), used: CpuUse) {
+pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     if judge(served, of, |promotion| promotion.used(Instant::now(), used)) {
         let (uid, percent) = (of.0, used.percent());
         tracing::warn!(uid, percent, "a pod keeps its node proxy busy: it gets one of its own");
@@ -62,7 +62,7 @@ pub(super) fn has_used(served: &Shared, of: (&str, u64), used: CpuUse) {
 }
 
 /// The thread of a pod's connections does not come round. A pod that makes that happen again is not left beside others.
-pub(super) fn has_stalled(served: &Shared, of: (&str, u64)) {
+pub(super) fn has_stalled(served: &SharedPods, of: (&str, u64)) {
     if judge(served, of, |promotion| promotion.has_stalled(Instant::now())) {
         let uid = of.0;
         tracing::warn!(uid, "the thread of a pod stalls again: it gets a node proxy of its own");
@@ -73,13 +73,13 @@ pub(super) fn has_stalled(served: &Shared, of: (&str, u64)) {
 /// Whether a pod that this membership is of is promoted now, since `is_due` says so, it shares its process, and there is room for
 /// one more. One for which there is no room begins again.
 fn judge(
-    served: &Shared,
+    served: &SharedPods,
     (uid, number): (&str, u64),
     is_due: impl FnOnce(&mut Promotion) -> bool,
 ) -> bool {
     let mut served = served.borrow_mut();
     let full = served.pods.get(uid).and_then(|pod| served.full(&pod.pod.namespace));
-    let Served { pods, groups, counts, .. } = &mut *served;
+    let ServedPodTable { pods, groups, counts, .. } = &mut *served;
     let Some(pod) = pods.get_mut(uid).filter(|pod| pod.number == number) else { return false };
     if pod.promotion.is_promoted() {
         return is_due(&mut pod.promotion);
@@ -110,7 +110,7 @@ fn judge(
 }
 
 /// Comes back when a pod that is promoted has been quiet for long. Cancel safe.
-pub(super) async fn until_quiet(served: &Shared, (uid, number): (&str, u64)) {
+pub(super) async fn until_quiet(served: &SharedPods, (uid, number): (&str, u64)) {
     let at = {
         let served = served.borrow();
         let pod = served.pods.get(uid).filter(|pod| pod.number == number && pod.next.is_none());
@@ -123,7 +123,7 @@ pub(super) async fn until_quiet(served: &Shared, (uid, number): (&str, u64)) {
 }
 
 /// Has a pod share a process again.
-pub(super) fn goes_back(served: &Shared, (uid, number): (&str, u64)) {
+pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
     {
         let mut served = served.borrow_mut();
         let this = |pod: &&mut ServedPod| pod.number == number && pod.next.is_none();
@@ -140,7 +140,7 @@ pub(super) fn goes_back(served: &Shared, (uid, number): (&str, u64)) {
 }
 
 /// Has the process of the group that a pod is to be in serve it, after the one that does.
-fn go(served: &Shared, uid: &str) {
+fn go(served: &SharedPods, uid: &str) {
     stay(served, uid);
     let entered = {
         let mut served = served.borrow_mut();
@@ -151,7 +151,7 @@ fn go(served: &Shared, uid: &str) {
             false => pod.pod.group.clone(),
         };
         // Its group serves it, and is not to be left for itself.
-        if ending != Ending::No || is_of(&pod.group, &name) {
+        if ending != OwnEnding::No || is_of(&pod.group, &name) {
             pod.settle();
             return;
         }
@@ -177,7 +177,7 @@ fn go(served: &Shared, uid: &str) {
 }
 
 /// A pod does not go to the group that it was to go to.
-pub(super) fn stay(served: &Shared, uid: &str) {
+pub(super) fn stay(served: &SharedPods, uid: &str) {
     let left = {
         let mut served = served.borrow_mut();
         let Some(pod) = served.pods.get_mut(uid) else { return };
@@ -190,7 +190,7 @@ pub(super) fn stay(served: &Shared, uid: &str) {
 }
 
 /// Whether the pod is served by the group that it goes to, which is its group from now on. The one before finishes what it has.
-pub(super) fn arrives(served: &Shared, uid: &str, number: u64) -> bool {
+pub(super) fn arrives(served: &SharedPods, uid: &str, number: u64) -> bool {
     let before = {
         let mut served = served.borrow_mut();
         let Some(pod) = served.pods.get_mut(uid) else { return false };
@@ -207,7 +207,7 @@ pub(super) fn arrives(served: &Shared, uid: &str, number: u64) -> bool {
     true
 }
 
-impl Served {
+impl ServedPodTable {
     /// Why no more pods of this namespace may be promoted, if so.
     fn full(&self, namespace: &str) -> Option<Full> {
         let promoted = || self.pods.values().filter(|pod| pod.promotion.is_promoted());
@@ -222,7 +222,7 @@ impl Served {
 impl ServedPod {
     /// The group that it has for itself while it is busy.
     fn own_group(&self) -> String {
-        Share::Workload.group(&self.name, "")
+        ProcessSharing::Workload.group(&self.name, "")
     }
 
     /// Whether it is promoted is what its group is, from now on.
@@ -233,7 +233,7 @@ impl ServedPod {
     }
 }
 
-/// Whether the group of this key is one of this name (`Served::enter`).
+/// Whether the group of this key is one of this name (`ServedPodTable::enter`).
 fn is_of(key: &str, name: &str) -> bool {
     let Some(rest) = key.strip_prefix(name) else { return false };
     let number = rest.strip_prefix('.').and_then(|number| number.parse::<u32>().ok());

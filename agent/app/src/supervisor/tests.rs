@@ -9,20 +9,21 @@ use crate::brokers::tests::pod;
 const RULES: PromotionRules =
     PromotionRules { after: Some(Duration::from_secs(4)), above_percent: 50 };
 
-fn shared() -> Shared {
+fn shared() -> SharedPods {
     let handover = Duration::from_secs(86_400);
-    let served = Served::new("/nonexistent/proxy".into(), "/nonexistent".into(), (handover, RULES));
+    let served =
+        ServedPodTable::new("/nonexistent/proxy".into(), "/nonexistent".into(), (handover, RULES));
     Rc::new(RefCell::new(served))
 }
 
-fn serve_pod(served: &Shared, uid: &str) -> Channel {
+fn serve_pod(served: &SharedPods, uid: &str) -> Channel {
     let (orders, broker) = Channel::pair().unwrap();
     serve(served, pod(uid), orders, false);
     broker
 }
 
 /// Has a pod of no process, which could not be started.
-fn hold(served: &Shared, uid: &str, serving: bool) {
+fn hold(served: &SharedPods, uid: &str, serving: bool) {
     let held = ServedPod {
         pod: pod(uid),
         name: InstanceName::new("shop", uid).unwrap(),
@@ -38,7 +39,7 @@ fn hold(served: &Shared, uid: &str, serving: bool) {
 }
 
 /// A pod for which an earlier process of this supervisor still finishes something.
-fn leaving(served: &Shared, uid: &str) -> Rc<Notify> {
+fn leaving(served: &SharedPods, uid: &str) -> Rc<Notify> {
     let mut served = served.borrow_mut();
     served.joined += 1;
     let (number, hurry) = (served.joined, Rc::new(Notify::new()));
@@ -51,13 +52,13 @@ fn has_to_hurry(hurry: &Notify) -> bool {
 }
 
 /// Has the supervisor end.
-fn ending(served: &Shared) -> tokio::task::JoinHandle<()> {
+fn ending(served: &SharedPods) -> tokio::task::JoinHandle<()> {
     let served = Rc::clone(served);
     tokio::task::spawn_local(async move { finish(&served).await })
 }
 
 /// Connects the supervisor to an agent.
-async fn meet_agent(served: &Shared) -> AsyncChannel {
+async fn meet_agent(served: &SharedPods) -> AsyncChannel {
     let (near, far) = Channel::pair().unwrap();
     let agent = AsyncChannel::new(far).unwrap();
     let of_task = Rc::clone(served);
@@ -89,7 +90,7 @@ async fn a_supervisor_that_was_ready_stays_so_until_it_ends() {
         let _broker = serve_pod(&served, "b");
         served.borrow_mut().agent = None;
         assert_eq!(not_ready(&mut served.borrow_mut()), None);
-        served.borrow_mut().ending = Ending::Serves;
+        served.borrow_mut().ending = OwnEnding::Serves;
         assert!(not_ready(&mut served.borrow_mut()).is_some());
     })
     .await;
@@ -162,10 +163,10 @@ async fn an_agent_learns_which_pods_are_served_also_of_those_that_come_to_be_whi
         served.borrow_mut().pods.get_mut("b").unwrap().serving = true;
         let reports: Vec<_> = before.iter().map(|(report, _)| report.clone()).collect();
         assert_eq!(reports, [held("a", true), held("b", false)]);
-        let changes = served.borrow().changes_since(&before, Ending::No);
+        let changes = served.borrow().changes_since(&before, OwnEnding::No);
         assert_eq!(changes, [PlacementReport::Serving { uid: "b".to_owned() }]);
-        served.borrow_mut().ending = Ending::Serves;
-        let changes = served.borrow().changes_since(&before, Ending::No);
+        served.borrow_mut().ending = OwnEnding::Serves;
+        let changes = served.borrow().changes_since(&before, OwnEnding::No);
         assert_eq!(changes[0], PlacementReport::Ending { serves: true });
 
         let agent = meet_agent(&served).await;
@@ -203,7 +204,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
 fn a_supervisor_serves_on_within_its_grace() {
     let served = |seconds| {
         let handover = Duration::from_secs(seconds);
-        Served::new(PathBuf::new(), PathBuf::new(), (handover, RULES))
+        ServedPodTable::new(PathBuf::new(), PathBuf::new(), (handover, RULES))
     };
     for seconds in [0, 5, 10, 86_400] {
         let longest = served(seconds).longest_handover();

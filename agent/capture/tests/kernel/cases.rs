@@ -4,17 +4,17 @@ use std::net::SocketAddr;
 
 use leno_capture::{Backend, Way, capture};
 
-use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, VIP, Wish, Worker};
+use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, TestSettings, VIP, Worker};
 
 /// Enough connections to hit a race that occurs once in some hundred.
 const STORM: usize = 2000;
 
-fn default() -> Wish {
-    Wish::default()
+fn default() -> TestSettings {
+    TestSettings::default()
 }
 
-fn closed() -> Wish {
-    Wish { fail_closed: true, ..Wish::default() }
+fn closed() -> TestSettings {
+    TestSettings { fail_closed: true, ..TestSettings::default() }
 }
 
 fn outbound(backend: Backend, to: &str, original: &str) {
@@ -233,7 +233,8 @@ pub fn link_local_ipv6_has_no_way_past_the_proxy(backend: Backend) {
 
 pub fn an_excluded_link_local_prefix_passes(backend: Backend) {
     let excluded = vec![("fe80::".parse().unwrap(), 10)];
-    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true, ..default() });
+    let (lab, _proxy) =
+        Lab::with_proxy(backend, TestSettings { excluded, fail_closed: true, ..default() });
     let (mut app, mut outside) = (lab.app(), lab.outside());
     let [_, outer] = lab.link_local();
     let server: SocketAddr = outside.serve_at("[::]").parse().unwrap();
@@ -245,7 +246,8 @@ pub fn an_excluded_link_local_prefix_passes(backend: Backend) {
 
 pub fn excluded_prefixes_pass(backend: Backend) {
     let excluded = vec![("10.77.0.1".parse().unwrap(), 32), ("fd77::".parse().unwrap(), 64)];
-    let (lab, _proxy) = Lab::with_proxy(backend, Wish { excluded, fail_closed: true, ..default() });
+    let (lab, _proxy) =
+        Lab::with_proxy(backend, TestSettings { excluded, fail_closed: true, ..default() });
     let (mut app, mut outside) = (lab.app(), lab.outside());
     for ip in OUTSIDE {
         let server = outside.serve_at(ip);

@@ -4,10 +4,10 @@ use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, let_pass, prune};
 use leno_types::Datagrams;
 
-use crate::lab::{self, BY_USER, DialReport, Lab, OUTSIDE, POD, VIP, Wish, has_root};
+use crate::lab::{self, BY_USER, DialReport, Lab, OUTSIDE, POD, TestSettings, VIP, has_root};
 
 fn lab() -> Option<Lab> {
-    has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
+    has_root().then(|| Lab::new(Backend::Ebpf, TestSettings::default()))
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn another_namespace_of_the_workload_is_left_alone() {
     if !has_root() {
         return;
     }
-    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let mut stray = lab.stray();
     let server = stray.serve_at(OUTSIDE[0]);
     stray.dial(&server).assert_direct();
@@ -58,7 +58,7 @@ fn what_is_let_pass_is_captured_no_more_and_what_was_captured_still_tells_its_de
     if !has_root() {
         return;
     }
-    let (lab, mut proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (lab, mut proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let (mut app, mut outside) = (lab.app(), lab.outside());
     let (inner, outer) = (app.serve_at(POD[0]), outside.serve_at(OUTSIDE[0]));
     proxy.stop(true);
@@ -105,7 +105,7 @@ fn a_connection_straight_to_the_listener_has_no_original_destination() {
     if !has_root() {
         return;
     }
-    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let mut app = lab.app();
     let mut from = |from: &str, to: &str| DialReport(app.ask(&format!("dial-from {from} {to}")));
     let to = format!("{}:80", VIP[0]);
@@ -122,7 +122,7 @@ fn an_adopted_capture_keeps_the_proxy_and_is_upgraded() {
     if !has_root() {
         return;
     }
-    let (mut lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (mut lab, _proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let mut app = lab.app();
     let to = format!("{}:80", VIP[0]);
     // As another process does after the first one died.
@@ -147,7 +147,7 @@ fn a_socket_bound_to_a_device_is_captured() {
     if !has_root() {
         return;
     }
-    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
+    let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, TestSettings::default());
     let mut app = lab.app();
     for vip in VIP {
         let to = format!("{vip}:80");
@@ -160,7 +160,7 @@ fn datagrams_in_plaintext_and_from_forged_addresses_are_dropped() {
     if !has_root() {
         return;
     }
-    let wish = Wish { datagrams: Datagrams::Enabled, ..Wish::default() };
+    let wish = TestSettings { datagrams: Datagrams::Enabled, ..TestSettings::default() };
     let lab = Lab::new(Backend::Ebpf, wish);
     let (mut app, mut outside) = (lab.app(), lab.outside());
     for (pod, plain) in POD.iter().zip(OUTSIDE) {

@@ -9,7 +9,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use leno_capture::{Backend, Captured, OpenWay, Way, Workload, capture, cgroup2_root, open_ways};
+use leno_capture::{
+    Backend, CaptureTarget, Captured, OpenWay, Way, capture, cgroup2_root, open_ways,
+};
 use leno_types::Datagrams;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -61,14 +63,14 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A test's settings, where they differ from the defaults.
 #[derive(Clone, Default)]
-pub struct Wish {
+pub struct TestSettings {
     pub fail_closed: bool,
     pub excluded: Vec<(IpAddr, u8)>,
     pub datagrams: Datagrams,
 }
 
 pub struct Lab {
-    pub workload: Workload,
+    pub workload: CaptureTarget,
     pub captured: Captured,
     proxy_place: PathBuf,
     outside: PathBuf,
@@ -76,13 +78,13 @@ pub struct Lab {
 
 impl Lab {
     /// Makes the namespaces and the cgroup, and captures the workload.
-    pub fn new(backend: Backend, wish: Wish) -> Self {
+    pub fn new(backend: Backend, wish: TestSettings) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("leno-test-{}-{number}", std::process::id());
         let cgroup = cgroup2_root().unwrap().join(&name);
         let proxy_place = cgroup.join("proxy");
-        let workload = Workload {
+        let workload = CaptureTarget {
             netns: Path::new("/run/netns").join(format!("{name}-in")),
             proxy_cgroup: if BY_USER.get() { cgroup.clone() } else { proxy_place.clone() },
             proxy_process: None,
@@ -102,7 +104,7 @@ impl Lab {
     }
 
     /// A lab with a proxy that listens; the capture was told so with `set_listening`.
-    pub fn with_proxy(backend: Backend, wish: Wish) -> (Self, Worker) {
+    pub fn with_proxy(backend: Backend, wish: TestSettings) -> (Self, Worker) {
         let mut lab = Self::new(backend, wish);
         let mut proxy = lab.proxy();
         proxy.listen_as_proxy();

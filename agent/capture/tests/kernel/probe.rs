@@ -1,18 +1,18 @@
 //! What the probe reports for this machine, with and without root.
 
-use leno_capture::{Backend, Choice, Preflight, Report, Way};
+use leno_capture::{Backend, CaptureChoice, Preflight, ProbeReport, Way};
 use leno_checks::Level;
 
-use crate::lab::{Lab, Wish, has_root};
+use crate::lab::{Lab, TestSettings, has_root};
 
 #[test]
 fn every_backend_works_for_root_and_ebpf_is_chosen() {
     if !has_root() {
         return;
     }
-    let report = Report::probe();
+    let report = ProbeReport::probe();
     assert!(report.backends.iter().all(|backend| backend.usable), "{report:?}");
-    assert_eq!(report.choose(Choice::Auto).unwrap(), Backend::Ebpf);
+    assert_eq!(report.choose(CaptureChoice::Auto).unwrap(), Backend::Ebpf);
     assert!(report.btf);
     assert!(report.capabilities.iter().all(|capability| capability.held));
 }
@@ -22,7 +22,7 @@ fn nothing_works_for_the_proxys_user_and_the_report_says_why() {
     if !has_root() {
         return;
     }
-    let lab = Lab::new(Backend::Nftables, Wish::default());
+    let lab = Lab::new(Backend::Nftables, TestSettings::default());
     let report: serde_json::Value = serde_json::from_str(&lab.proxy().ask("probe")).unwrap();
     assert_eq!(report["chosen"], serde_json::Value::Null);
     for backend in report["backends"].as_array().unwrap() {
@@ -38,7 +38,7 @@ fn protocols_are_listed_where_the_kernel_has_them() {
     if !has_root() {
         return;
     }
-    let lab = Lab::new(Backend::Nftables, Wish::default());
+    let lab = Lab::new(Backend::Nftables, TestSettings::default());
     let mut app = lab.app();
     for (domain, protocol, name) in
         [(2, 132, "SCTP"), (2, 33, "DCCP"), (40, 0, "AF_VSOCK"), (30, 0, "TIPC")]
@@ -81,7 +81,7 @@ fn a_user_without_capabilities_is_told_to_be_root() {
     if !has_root() {
         return;
     }
-    let lab = Lab::new(Backend::Nftables, Wish::default());
+    let lab = Lab::new(Backend::Nftables, TestSettings::default());
     let found: serde_json::Value = serde_json::from_str(&lab.proxy().ask("preflight")).unwrap();
     assert_eq!(found["ready"], false, "{found}");
     let findings = found["findings"].as_array().unwrap();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use leno_capture::{Preflight, Report};
+use leno_capture::{Preflight, ProbeReport};
 use leno_types::source::{CLIENT_LEVEL, CLIENT_OPTION, stand_in};
 use nix::unistd::{Gid, Uid, setresgid, setresuid};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
@@ -120,7 +120,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             let to = address(to)?;
             dial_from(address(from)?, to, |from| forged::acknowledge(from, to))
         }
-        ["probe"] => serde_json::to_string(&Report::probe()).map_err(io::Error::other),
+        ["probe"] => serde_json::to_string(&ProbeReport::probe()).map_err(io::Error::other),
         ["preflight"] => serde_json::to_string(&Preflight::run()).map_err(io::Error::other),
         ["storm", count, ip, first] => {
             let first: u16 = first.parse().map_err(io::Error::other)?;

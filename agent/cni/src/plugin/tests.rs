@@ -31,7 +31,7 @@ impl Node {
     }
 
     /// Answers one call; returns the request.
-    fn agent(&self, answer: Answer) -> JoinHandle<Request> {
+    fn agent(&self, answer: PluginAnswer) -> JoinHandle<PluginRequest> {
         let listener = UnixListener::bind(self.folder.path().join("agent.sock")).unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -43,12 +43,12 @@ impl Node {
         })
     }
 
-    fn call(&self, command: &str) -> Result<Value, Failure> {
+    fn call(&self, command: &str) -> Result<Value, CniError> {
         self.call_for("shop", command)
     }
 
-    fn call_for(&self, namespace: &str, command: &str) -> Result<Value, Failure> {
-        let environment = Environment {
+    fn call_for(&self, namespace: &str, command: &str) -> Result<Value, CniError> {
+        let environment = CniEnvironment {
             command: command.to_owned(),
             container: "sandbox".to_owned(),
             netns: self.folder.path().join("link/cni-1").to_str().unwrap().to_owned(),
@@ -74,10 +74,10 @@ fn result() -> Value {
 #[test]
 fn the_agent_is_told_of_the_pod_and_the_result_passed_on() {
     let node = Node::new().with_pod(VOLUME);
-    let agent = node.agent(Answer { backend: Some("ebpf".into()), error: None });
+    let agent = node.agent(PluginAnswer { backend: Some("ebpf".into()), error: None });
     assert_eq!(node.call("ADD"), Ok(result()));
-    let expected = Request {
-        command: Command::Add,
+    let expected = PluginRequest {
+        command: CniCommand::Add,
         container: "sandbox".into(),
         netns: Some(node.folder.path().canonicalize().unwrap().join("netns/cni-1")),
         namespace: "shop".into(),
@@ -91,7 +91,8 @@ fn the_agent_is_told_of_the_pod_and_the_result_passed_on() {
 #[test]
 fn a_pod_that_cannot_be_captured_fails_with_the_agents_reason() {
     let node = Node::new().with_pod("another");
-    let agent = node.agent(Answer { backend: None, error: Some("no kernel programs".into()) });
+    let agent =
+        node.agent(PluginAnswer { backend: None, error: Some("no kernel programs".into()) });
     let failure = node.call("ADD").unwrap_err();
     assert_eq!((failure.code, &*failure.details), (11, "no kernel programs"));
     assert_eq!(agent.join().unwrap().has_proxy, Some(false));
@@ -118,7 +119,7 @@ fn without_an_agent_no_pod_of_a_namespace_in_node_mode_starts() {
     assert_eq!(node.call("ADD").unwrap_err().code, 11);
     assert_eq!(node.call_for("sho", "ADD"), Ok(result()));
     assert!(node.call("DEL").is_ok());
-    let agent = node.agent(Answer { backend: Some("ebpf".into()), error: None });
+    let agent = node.agent(PluginAnswer { backend: Some("ebpf".into()), error: None });
     assert_eq!(node.call("ADD"), Ok(result()));
     assert_eq!(agent.join().unwrap().has_proxy, None, "the agent's answer decides");
 }
@@ -136,23 +137,24 @@ fn an_agent_that_hangs_up_is_one_that_does_not_answer() {
 fn a_pod_can_always_end() {
     assert_eq!(Node::new().with_pod(VOLUME).call("DEL"), Ok(Value::Null));
     let node = Node::new();
-    let agent = node.agent(Answer { backend: None, error: Some("never mind".into()) });
+    let agent = node.agent(PluginAnswer { backend: None, error: Some("never mind".into()) });
     assert_eq!(node.call("DEL"), Ok(Value::Null));
-    assert_eq!(agent.join().unwrap().command, Command::Del);
+    assert_eq!(agent.join().unwrap().command, CniCommand::Del);
 }
 
 #[test]
 fn check_fails_only_where_the_agent_says_so() {
     assert_eq!(Node::new().with_pod(VOLUME).call("CHECK"), Ok(Value::Null));
     let node = Node::new();
-    let agent = node.agent(Answer { backend: None, error: Some("not captured".into()) });
+    let agent = node.agent(PluginAnswer { backend: None, error: Some("not captured".into()) });
     assert_eq!(node.call("CHECK").unwrap_err().details, "not captured");
     agent.join().unwrap();
 }
 
 #[test]
 fn versions_are_told_and_others_refused() {
-    let environment = |command: &str| Environment { command: command.into(), ..Default::default() };
+    let environment =
+        |command: &str| CniEnvironment { command: command.into(), ..Default::default() };
     let told = run(&environment("VERSION"), r#"{"cniVersion":"1.0.0"}"#).unwrap();
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["cniVersion"], "1.0.0");
@@ -165,7 +167,7 @@ fn versions_are_told_and_others_refused() {
 
 #[test]
 fn it_must_be_chained() {
-    let environment = Environment { command: "ADD".into(), ..Environment::default() };
+    let environment = CniEnvironment { command: "ADD".into(), ..CniEnvironment::default() };
     assert_eq!(run(&environment, r#"{"cniVersion":"1.0.0"}"#).unwrap_err().code, 7);
     let other = r#"{"cniVersion":"1.0.0","prevResult":{"ips":[]}}"#;
     assert_eq!(run(&environment, other).unwrap(), r#"{"ips":[]}"#, "no pod of Kubernetes");

@@ -8,18 +8,18 @@ use leno_bpf_abi::flow::{FlowRequestKey, FlowRequests, MAX_FLOW_REQUESTS};
 use leno_requests::{CLASSES, GRPC_STATUSES, Histogram, Labels, RequestCounts};
 
 use super::metrics::{add_all, labels_of};
-use super::proxies::{Place, Proxies};
+use super::proxies::{ProxyCgroup, ProxyWorkers};
 
 /// Most rows of what has ended; more are added to those named `other`.
 const MAX_ENDED: usize = 4_096;
 
 /// Where rows are kept.
-pub(super) trait Table {
+pub(super) trait RequestTable {
     fn set(&self, key: &FlowRequestKey, row: &FlowRequests) -> Result<(), Error>;
     fn remove(&self, key: &FlowRequestKey) -> Result<(), Error>;
 }
 
-impl Table for Flows {
+impl RequestTable for Flows {
     fn set(&self, key: &FlowRequestKey, row: &FlowRequests) -> Result<(), Error> {
         self.set_requests(key, row)
     }
@@ -32,7 +32,7 @@ impl Table for Flows {
 /// All rows, as the table has them.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    proxies: Proxies,
+    proxies: ProxyWorkers,
     rows: BTreeMap<FlowRequestKey, FlowRequests>,
     /// The memory of workers that run.
     running: BTreeSet<u64>,
@@ -69,7 +69,11 @@ impl Requests {
     ///
     /// # Errors
     /// If the kernel refuses a row; the next round tries again.
-    pub(crate) fn take_in(&mut self, flows: &Flows, places: &BTreeSet<Place>) -> Result<(), Error> {
+    pub(crate) fn take_in(
+        &mut self,
+        flows: &Flows,
+        places: &BTreeSet<ProxyCgroup>,
+    ) -> Result<(), Error> {
         let mut proxies = std::mem::take(&mut self.proxies);
         proxies.look(places);
         self.left_out = 0;
@@ -95,7 +99,7 @@ impl Requests {
     /// Has the rows of a worker as it has counted them, and ends those that it has freed.
     fn take_in_worker(
         &mut self,
-        table: &impl Table,
+        table: &impl RequestTable,
         memory: u64,
         counted: &[RequestCounts],
     ) -> Result<(), Error> {
@@ -121,12 +125,12 @@ impl Requests {
         Ok(())
     }
 
-    fn end_worker(&mut self, table: &impl Table, memory: u64) -> Result<(), Error> {
+    fn end_worker(&mut self, table: &impl RequestTable, memory: u64) -> Result<(), Error> {
         self.rows_of(memory).iter().try_for_each(|key| self.end(table, key))
     }
 
     /// Adds a row to those of what has ended, and removes it.
-    fn end(&mut self, table: &impl Table, key: &FlowRequestKey) -> Result<(), Error> {
+    fn end(&mut self, table: &impl RequestTable, key: &FlowRequestKey) -> Result<(), Error> {
         let Some(row) = self.rows.get(key) else { return Ok(()) };
         let (ended, mut sum) = self.ended(row);
         add(&mut sum, row);
@@ -165,7 +169,7 @@ impl Requests {
     }
 
     /// An earlier process may have been killed between the two steps of [`Requests::end`].
-    fn finish_interrupted(&mut self, table: &impl Table) -> Result<(), Error> {
+    fn finish_interrupted(&mut self, table: &impl RequestTable) -> Result<(), Error> {
         let folded = |row: &FlowRequests| FlowRequestKey {
             memory: row.folded_memory,
             claim: row.folded_claim,

@@ -6,7 +6,7 @@ use leno_bpf_abi::flow::FlowRequests;
 use leno_requests::{BUCKET_BOUNDS_S, CLASSES, GRPC_STATUSES, Histogram, Labels};
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, Family};
+use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, FamilyText};
 
 /// Most pairs that have series of their own, about 25 for each.
 const MAX_PAIRS: usize = 500;
@@ -132,13 +132,13 @@ pub(crate) fn sums<'a>(
 
 /// The pairs with series of their own, which are the first ones that were seen, and all sums.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
+pub(crate) struct PublishedRequests {
     shown: BTreeSet<PairOfRequests>,
     sums: BTreeMap<PairOfRequests, RequestSums>,
     folded: u64,
 }
 
-impl Published {
+impl PublishedRequests {
     /// Takes in the rows of now.
     pub(crate) fn take_in<'a>(&mut self, rows: impl Iterator<Item = &'a FlowRequests>) {
         let mut now: BTreeMap<PairOfRequests, RequestSums> = BTreeMap::new();
@@ -165,8 +165,8 @@ impl Published {
 /// Adds the samples of one family.
 pub(crate) fn add_family(
     page: &mut leno_program::Family<'_>,
-    family: Family,
-    published: &Published,
+    family: FamilyText,
+    published: &PublishedRequests,
 ) {
     for (pair, sums) in &published.sums {
         let labels = labels(pair);

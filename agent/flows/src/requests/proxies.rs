@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use leno_requests::{MEMORY_NAME, Memory};
+use leno_requests::{MEMORY_NAME, WorkerMemory};
 
 /// Deepest control group below the one of a pod or an instance in which a proxy runs.
 const MAX_DEPTH: usize = 4;
@@ -20,7 +20,7 @@ const LATER: Duration = Duration::from_secs(60);
 
 /// Where proxies run, and their user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ProxyCgroup {
     pub(crate) cgroup: PathBuf,
     pub(crate) uid: u32,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Place {
 /// The memory of one worker that runs, or that ended since the last round.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    pub(crate) memory: Memory,
+    pub(crate) memory: WorkerMemory,
     pub(crate) identity: u64,
     /// The descriptor in `/proc`, and the file behind it.
     path: PathBuf,
@@ -39,7 +39,7 @@ type FileId = (u64, u64);
 
 /// The workers of all proxies.
 #[derive(Debug, Default)]
-pub(crate) struct Proxies {
+pub(crate) struct ProxyWorkers {
     workers: Vec<Worker>,
     processes: BTreeMap<u32, Process>,
 }
@@ -50,9 +50,9 @@ struct Process {
     looked_through: Instant,
 }
 
-impl Proxies {
+impl ProxyWorkers {
     /// Looks for workers that have begun.
-    pub(crate) fn look(&mut self, places: &BTreeSet<Place>) {
+    pub(crate) fn look(&mut self, places: &BTreeSet<ProxyCgroup>) {
         let mut present = BTreeMap::new();
         for place in places {
             let mut all = Vec::new();
@@ -126,7 +126,7 @@ impl Worker {
     fn open(path: PathBuf) -> io::Result<Option<Self>> {
         let opened = File::open(&path)?;
         let metadata = opened.metadata()?;
-        let memory = Memory::open(&opened)?;
+        let memory = WorkerMemory::open(&opened)?;
         let file = (metadata.dev(), metadata.ino());
         Ok(memory.identity().map(|identity| Self { memory, identity, path, file }))
     }
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn memory_of_this_process_is_found_and_its_end_seen_once() {
-        let mut proxies = Proxies::default();
-        let memory = Memory::shared().unwrap();
+        let mut proxies = ProxyWorkers::default();
+        let memory = WorkerMemory::shared().unwrap();
         let rows = Rows::new(memory);
         let labels = Labels {
             direction: "inbound",
@@ -180,7 +180,7 @@ mod tests {
         proxies.look_through(Path::new("/proc/self/fd"));
         proxies.look_through(Path::new("/proc/self/fd"));
         let mut seen = Vec::new();
-        let mut look = |proxies: &mut Proxies| {
+        let mut look = |proxies: &mut ProxyWorkers| {
             let each = |worker: &Worker, has_ended| {
                 let rows = worker.memory.read_rows().unwrap();
                 seen.push((rows.iter().map(|row| row.classes[2]).sum::<u64>(), has_ended));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::protocol::Protocol;
 use super::rows::{PEER_OTHER, Rows, durations_of};
-use crate::connection::{Names, Peer, name_of, peer_of};
-use crate::metrics::{Family, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
+use crate::connection::{FlowPeer, WorkloadNames, name_of, peer_of};
+use crate::metrics::{FamilyText, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
 use crate::requests::{add_histogram, quantile_ms};
 
 /// Most pairs, each of one protocol, with a histogram of their own, about 12 series for each; durations of further ones are
@@ -24,7 +24,7 @@ pub struct WireRow {
     /// The workload whose frames were sampled.
     pub workload: String,
     /// The other end.
-    pub peer: Peer,
+    pub peer: FlowPeer,
     /// `client` if the workload sent the requests, `server` if it received them.
     pub role: String,
     /// `http1`, `redis` and so on.
@@ -45,36 +45,36 @@ pub struct WireRow {
 
 /// What requests are told apart by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
-    pair: Pair,
+struct WireKey {
+    pair: WirePair,
     kind: String,
     result: String,
 }
 
 /// What durations are added up by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pair {
+struct WirePair {
     /// Namespace and workload; `None` for what is beyond a bound.
-    of: Option<(String, String, Peer)>,
+    of: Option<(String, String, FlowPeer)>,
     role: &'static str,
     protocol: &'static str,
 }
 
 /// The counts that were published last.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
-    rows: BTreeMap<Row, u64>,
+pub(crate) struct PublishedWire {
+    rows: BTreeMap<WireKey, u64>,
     /// Pairs with a histogram of their own: the first ones that were seen.
-    shown: BTreeSet<Pair>,
+    shown: BTreeSet<WirePair>,
     /// Pairs without one, and the durations of such pairs that are forgotten: those of `other` never fall.
-    beyond: BTreeSet<Pair>,
-    forgotten: BTreeMap<Pair, Histogram>,
-    durations: BTreeMap<Pair, Histogram>,
+    beyond: BTreeSet<WirePair>,
+    forgotten: BTreeMap<WirePair, Histogram>,
+    durations: BTreeMap<WirePair, Histogram>,
     folded: u64,
 }
 
-impl Published {
-    pub(crate) fn take_in(&mut self, rows: &Rows, names: &Names) {
+impl PublishedWire {
+    pub(crate) fn take_in(&mut self, rows: &Rows, names: &WorkloadNames) {
         self.rows.clear();
         self.durations.clone_from(&self.forgotten);
         self.folded = rows.folded();
@@ -91,7 +91,7 @@ impl Published {
         self.folded
     }
 
-    fn within_budget(&mut self, pair: Pair) -> Pair {
+    fn within_budget(&mut self, pair: WirePair) -> WirePair {
         if self.shown.contains(&pair) {
             return pair;
         }
@@ -99,18 +99,22 @@ impl Published {
             self.shown.insert(pair.clone());
             return pair;
         }
-        let other = Pair { of: None, ..pair.clone() };
+        let other = WirePair { of: None, ..pair.clone() };
         self.beyond.insert(pair);
         other
     }
 
     /// Rows are forgotten, with all others of their pairs.
-    pub(crate) fn forget(&mut self, rows: &[(FlowWireKey, FlowWireRequests)], names: &Names) {
+    pub(crate) fn forget(
+        &mut self,
+        rows: &[(FlowWireKey, FlowWireRequests)],
+        names: &WorkloadNames,
+    ) {
         let mut pairs = BTreeSet::new();
         for (key, row) in rows {
             let pair = row_of(key, names).pair;
             if self.beyond.contains(&pair) {
-                let other = Pair { of: None, ..pair.clone() };
+                let other = WirePair { of: None, ..pair.clone() };
                 self.forgotten.entry(other).or_default().add(&durations_of(row));
             }
             pairs.insert(pair);
@@ -122,19 +126,19 @@ impl Published {
     }
 }
 
-fn row_of(key: &FlowWireKey, names: &Names) -> Row {
+fn row_of(key: &FlowWireKey, names: &WorkloadNames) -> WireKey {
     let (namespace, workload) = name_of(names, key.workload);
     let peer = match key.peer {
-        PEER_OTHER => Peer::Workload { namespace: String::new(), workload: "other".to_owned() },
+        PEER_OTHER => FlowPeer::Workload { namespace: String::new(), workload: "other".to_owned() },
         peer => peer_of(names, peer),
     };
     let of = (namespace, workload, peer);
-    let pair = Pair {
+    let pair = WirePair {
         of: (key.workload != 0).then_some(of),
         role: FlowRole::of(key.role).map_or("?", FlowRole::name),
         protocol: Protocol::name_of(key.protocol),
     };
-    Row { pair, kind: text(&key.kind), result: text(&key.result) }
+    WireKey { pair, kind: text(&key.kind), result: text(&key.result) }
 }
 
 fn text(bytes: &[u8; 16]) -> String {
@@ -143,15 +147,15 @@ fn text(bytes: &[u8; 16]) -> String {
 }
 
 /// The rows of the kernel's table with their names.
-pub(crate) fn list(all: &[(FlowWireKey, FlowWireRequests)], names: &Names) -> Vec<WireRow> {
-    let mut sums: BTreeMap<Row, (u64, Histogram)> = BTreeMap::new();
+pub(crate) fn list(all: &[(FlowWireKey, FlowWireRequests)], names: &WorkloadNames) -> Vec<WireRow> {
+    let mut sums: BTreeMap<WireKey, (u64, Histogram)> = BTreeMap::new();
     for (key, row) in all {
         let (requests, durations) = sums.entry(row_of(key, names)).or_default();
         *requests += row.requests;
         durations.add(&durations_of(row));
     }
-    let row = |(of, (requests, durations)): (Row, (u64, Histogram))| {
-        let other = || (String::new(), "other".to_owned(), Peer::Outside);
+    let row = |(of, (requests, durations)): (WireKey, (u64, Histogram))| {
+        let other = || (String::new(), "other".to_owned(), FlowPeer::Outside);
         let (namespace, workload, peer) = of.pair.of.unwrap_or_else(other);
         WireRow {
             namespace,
@@ -173,8 +177,8 @@ pub(crate) fn list(all: &[(FlowWireKey, FlowWireRequests)], names: &Names) -> Ve
 /// Adds the samples of one family.
 pub(crate) fn add_family(
     page: &mut leno_program::Family<'_>,
-    family: Family,
-    published: &Published,
+    family: FamilyText,
+    published: &PublishedWire,
 ) {
     match family {
         WIRE_REQUESTS => {
@@ -192,7 +196,7 @@ pub(crate) fn add_family(
     }
 }
 
-fn labels(pair: &Pair) -> [(&'static str, &str); 6] {
+fn labels(pair: &WirePair) -> [(&'static str, &str); 6] {
     let [namespace, workload, peer_namespace, peer_workload] = peer_labels(pair.of.as_ref());
     [
         namespace,
@@ -206,29 +210,29 @@ fn labels(pair: &Pair) -> [(&'static str, &str); 6] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::conversation::Exchange;
+    use super::super::conversations;
     use super::super::protocol::Protocol;
-    use super::super::talk::Exchange;
-    use super::super::talks;
     use super::*;
 
     #[test]
     fn durations_of_other_never_fall_when_workloads_are_forgotten() {
-        let (mut rows, mut published) = (Rows::default(), Published::default());
+        let (mut rows, mut published) = (Rows::default(), PublishedWire::default());
         let exchange =
             Exchange { protocol: Protocol::Http1, kind: "GET", result: "2xx", took_ns: Some(1) };
         let workloads = 3..20;
-        let names: Names =
+        let names: WorkloadNames =
             workloads.clone().map(|id| (id, ("shop".to_owned(), format!("w{id}")))).collect();
         for workload in workloads.clone() {
             for peer in 0..200 {
                 let peer = if peer == 0 { 0 } else { peer + 2 };
-                rows.count(talks::Pair { workload, peer, role: 0 }, exchange);
+                rows.count(conversations::ExchangePair { workload, peer, role: 0 }, exchange);
             }
         }
-        let names: Names =
+        let names: WorkloadNames =
             (20..203).map(|id| (id, ("shop".to_owned(), format!("p{id}")))).chain(names).collect();
         published.take_in(&rows, &names);
-        let other = |published: &Published| -> u64 {
+        let other = |published: &PublishedWire| -> u64 {
             let others = published.durations.iter().filter(|(pair, _)| pair.of.is_none());
             others.map(|(_, durations)| durations.count()).sum()
         };
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(other(&published), before);
         assert_eq!(published.shown.len(), MAX_PAIRS - 200);
         // What comes later takes the places.
-        let late = talks::Pair { workload: 20, peer: 0, role: 0 };
+        let late = conversations::ExchangePair { workload: 20, peer: 0, role: 0 };
         rows.count(late, exchange);
         published.take_in(&rows, &names);
         assert_eq!((other(&published), published.shown.len()), (before, MAX_PAIRS - 199));

@@ -11,7 +11,7 @@ mod sql;
 
 use dns::Dns;
 use http1::Http1;
-use http2::{Http2, Places};
+use http2::{Http2, TableSlots};
 use kafka::Kafka;
 use mysql::Mysql;
 use postgresql::Postgresql;
@@ -39,12 +39,12 @@ pub(super) enum Parsed {
 pub(super) struct Message {
     /// How many bytes it has, perhaps more than there are; `None`: the rest of this side's turn belongs to it.
     pub(super) length: Option<u32>,
-    pub(super) says: Says,
+    pub(super) says: MessageMeaning,
 }
 
 /// What a message means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum MessageMeaning {
     /// Nothing of a request.
     Nothing,
     /// A request begins.
@@ -58,7 +58,7 @@ pub(super) enum Says {
 }
 
 impl Parsed {
-    pub(super) fn message(length: impl Into<Option<u32>>, says: Says) -> Self {
+    pub(super) fn message(length: impl Into<Option<u32>>, says: MessageMeaning) -> Self {
         Self::Message(Message { length: length.into(), says })
     }
 }
@@ -110,7 +110,7 @@ pub(super) enum Parser {
 
 impl Parser {
     /// The parser for a connection on which a side begins to speak with these bytes; `None` if they show no protocol.
-    pub(super) fn detect(side: Side, bytes: &[u8], places: &Places) -> Option<Self> {
+    pub(super) fn detect(side: Side, bytes: &[u8], places: &TableSlots) -> Option<Self> {
         match side {
             Side::Client if http1::begins(bytes) => Some(Self::Http1(Http1)),
             Side::Client if http2::begins(bytes) => Some(Self::Http2(Box::new(Http2::new(places)))),

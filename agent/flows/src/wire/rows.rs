@@ -6,8 +6,8 @@ use std::time::Duration;
 use leno_bpf_abi::flow::{FlowWireKey, FlowWireRequests, MAX_FLOW_WIRE_REQUESTS};
 use leno_requests::Histogram;
 
-use super::talk::Exchange;
-use super::talks::Pair;
+use super::conversation::Exchange;
+use super::conversations::ExchangePair;
 
 /// Rows that stay free for those of what finds no room: of each protocol and role.
 const RESERVED: usize = 32;
@@ -41,7 +41,7 @@ impl Rows {
         resumed
     }
 
-    pub(super) fn count(&mut self, pair: Pair, exchange: Exchange) {
+    pub(super) fn count(&mut self, pair: ExchangePair, exchange: Exchange) {
         let Exchange { protocol, kind, result, took_ns } = exchange;
         let mut key = FlowWireKey {
             workload: pair.workload,
@@ -153,7 +153,7 @@ mod tests {
         let mut rows = Rows::default();
         let exchange =
             |took_ns| Exchange { protocol: Protocol::Http1, kind: "GET", result: "2xx", took_ns };
-        let pair = |peer| Pair { workload: 3 + peer / 200, peer, role: 0 };
+        let pair = |peer| ExchangePair { workload: 3 + peer / 200, peer, role: 0 };
         for peer in 0..MAX_FLOW_WIRE_REQUESTS {
             rows.count(pair(peer), exchange(Some(1_000_000)));
         }
@@ -180,7 +180,7 @@ mod tests {
         let exchange =
             |kind| Exchange { protocol: Protocol::Http1, kind, result: "2xx", took_ns: None };
         let count = |rows: &mut Rows, workload, peer| {
-            rows.count(Pair { workload, peer, role: 0 }, exchange("GET"));
+            rows.count(ExchangePair { workload, peer, role: 0 }, exchange("GET"));
         };
         (0..1000).for_each(|peer| count(&mut rows, 3, peer));
         count(&mut rows, 4, 0);

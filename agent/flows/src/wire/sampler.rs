@@ -9,8 +9,8 @@ use std::time::Duration;
 use leno_bpf::Error;
 use leno_bpf::flows::{Flows, SamplesAt, monotonic, thread_time};
 
+use super::conversations::Conversations;
 use super::rows::Rows;
-use super::talks::Talks;
 
 /// How long samples wait at most: the kernel wakes the reader when many do.
 const WAIT: Duration = Duration::from_millis(100);
@@ -19,13 +19,13 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// What was read, and the thread that reads while there is something to read.
 #[derive(Debug, Default)]
-pub(crate) struct Reading {
-    shared: Arc<Shared>,
+pub(crate) struct WireSampling {
+    shared: Arc<SamplingState>,
     sampler: Option<Sampler>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SamplingState {
     rows: Mutex<Rows>,
     /// Connections that were given up for further ones, and requests for later ones.
     evicted: AtomicU64,
@@ -41,11 +41,11 @@ struct Sampler {
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
-impl Reading {
+impl WireSampling {
     /// Goes on with the rows that an earlier process left.
     pub(crate) fn resume(flows: &Flows) -> Result<Self, Error> {
         let rows = Mutex::new(Rows::resume(flows.wire_requests()?));
-        let shared = Arc::new(Shared { rows, ..Shared::default() });
+        let shared = Arc::new(SamplingState { rows, ..SamplingState::default() });
         Ok(Self { shared, sampler: None })
     }
 
@@ -105,7 +105,7 @@ impl Reading {
     }
 }
 
-impl Shared {
+impl SamplingState {
     /// A panic while it was held leaves counts that are right.
     fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,7 +113,7 @@ impl Shared {
 }
 
 impl Sampler {
-    fn start(samples: SamplesAt, shared: Arc<Shared>) -> io::Result<Self> {
+    fn start(samples: SamplesAt, shared: Arc<SamplingState>) -> io::Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&ends);
         let thread = thread::Builder::new().name("flow-samples".to_owned());
@@ -144,9 +144,9 @@ impl Drop for Sampler {
     }
 }
 
-fn read(samples: &SamplesAt, shared: &Shared, ends: &AtomicBool) -> Result<(), Error> {
+fn read(samples: &SamplesAt, shared: &SamplingState, ends: &AtomicBool) -> Result<(), Error> {
     let mut reader = samples.open()?;
-    let mut talks = Talks::default();
+    let mut talks = Conversations::default();
     let mut lost = samples.counts()?.lost;
     let (mut swept, mut charged) = (monotonic(), Duration::ZERO);
     loop {

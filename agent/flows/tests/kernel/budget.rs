@@ -3,8 +3,8 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use leno_bpf::{Counting, PinRoot, RunTime, run_time};
-use leno_flows::{FlowLevel, Sizes, Source, Step};
+use leno_bpf::{PinRoot, RunTime, RunTimeCounting, run_time};
+use leno_flows::{FlowLevel, FlowMetricsSource, FlowSizes, LevelChange};
 use socket2::SockRef;
 
 use crate::lab::{Ending, Lab, SERVER, has_root, read, talk, write};
@@ -19,7 +19,7 @@ const MOST_ROUNDS: usize = 1000;
 const IDLE_ROUND: Duration = Duration::from_millis(5);
 
 /// Rounds with some connections in each, until the level changes; returns how many connections were made.
-fn until_step(lab: &mut Lab, connections: u64) -> (Step, u64) {
+fn until_step(lab: &mut Lab, connections: u64) -> (LevelChange, u64) {
     let mut made = 0;
     for _ in 0..MOST_ROUNDS {
         if connections > 0 {
@@ -46,7 +46,7 @@ fn over_its_budget_less_is_accounted_for_and_what_is_left_out_is_counted() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::alone(Sizes::default());
+    let mut lab = Lab::alone(FlowSizes::default());
     let listed = |lab: &Lab| lab.view().list().unwrap().0.len() as u64;
     // Any connection costs more than that.
     lab.accounts().set_budget(Some("0.0000001%".parse().unwrap())).unwrap();
@@ -82,7 +82,7 @@ fn connections_while_accounting_is_off_are_counted_as_left_out() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::alone(Sizes::default());
+    let mut lab = Lab::alone(FlowSizes::default());
     lab.accounts().set_budget(Some("0.0000001%".parse().unwrap())).unwrap();
     // One that is open at both changes stays accounted for.
     let listener = lab.listen(SERVER[1]);
@@ -112,7 +112,7 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::alone(Sizes::default());
+    let mut lab = Lab::alone(FlowSizes::default());
     let listed = |lab: &Lab, side: &str, socket: &str| {
         let flows = lab.view().list().unwrap().0;
         let of = flows.iter().filter(|one| one.workload == side && one.socket == socket);
@@ -126,7 +126,7 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
     lab.accounts().set_linger(Duration::from_secs(3600));
     // Any frame costs more than that.
     let budget = "0.0000001%".parse().unwrap();
-    lab.accounts().set_source("client-0", Source::Packets, Some(budget)).unwrap();
+    lab.accounts().set_source("client-0", FlowMetricsSource::Packets, Some(budget)).unwrap();
     let mut made = 0;
     for (down, expected) in
         [FlowLevel::Sockets, FlowLevel::Aggregated, FlowLevel::Off].iter().enumerate()
@@ -152,7 +152,9 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
     let steps = "leno_flow_workload_level_changes_total";
     assert_eq!(lab.metrics().sum(steps, &[("workload", "client"), ("direction", "down")]), 3);
     // A frame that comes by chance costs less than this. Another budget keeps the level.
-    lab.accounts().set_source("client-0", Source::Packets, Some("50%".parse().unwrap())).unwrap();
+    lab.accounts()
+        .set_source("client-0", FlowMetricsSource::Packets, Some("50%".parse().unwrap()))
+        .unwrap();
     assert_eq!(level(&mut lab, "client", "off"), 1);
     for expected in [FlowLevel::Aggregated, FlowLevel::Sockets, FlowLevel::Full] {
         let (step, _) = until_step(&mut lab, 0);
@@ -160,7 +162,7 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
     }
     assert_eq!(level(&mut lab, "client", "full"), 1);
     // Without a budget it is accounted for whole, and is not listed among those that have one.
-    lab.accounts().set_source("client-0", Source::Packets, None).unwrap();
+    lab.accounts().set_source("client-0", FlowMetricsSource::Packets, None).unwrap();
     assert!(lab.view().caps().unwrap().is_empty());
     assert_eq!(level(&mut lab, "client", "full"), 0);
 }
@@ -170,9 +172,9 @@ fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
 #[test]
 #[ignore = "measures, and asserts nothing"]
 fn prints_the_cost_of_a_connection() {
-    let lab = Lab::alone(Sizes::default());
+    let lab = Lab::alone(FlowSizes::default());
     let root = PinRoot::find().unwrap();
-    let _counting = Counting::start().unwrap();
+    let _counting = RunTimeCounting::start().unwrap();
     let owners = [lab.owner.clone()];
     println!("{:12}{:>12}{:>12}{:>16}", "level", "runs", "ns a run", "us a connection");
     for round in 0..3 {

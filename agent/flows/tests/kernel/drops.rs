@@ -3,10 +3,10 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use leno_flows::{FlowLevel, Sizes};
+use leno_flows::{FlowLevel, FlowSizes};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::lab::{CLIENT, Lab, Rows, SERVER, has_root, until};
+use crate::lab::{CLIENT, Lab, PrometheusRows, SERVER, has_root, until};
 
 const DROPS: &str = "leno_flow_drops_total";
 
@@ -46,7 +46,7 @@ fn until_of_udp(lab: &Lab, names: &[&str], sum: u64) {
     });
 }
 
-fn dropped(rows: &Rows, side: &str, reason: &str) -> u64 {
+fn dropped(rows: &PrometheusRows, side: &str, reason: &str) -> u64 {
     rows.sum(DROPS, &[("namespace", "shop"), ("workload", side), ("reason", reason)])
 }
 
@@ -58,7 +58,7 @@ fn wait_for(lab: &mut Lab, reason: &str, expected: u64) {
 
 /// A lab, with root and where the kernel has the reason of a drop (since Linux 5.17).
 fn started() -> Option<Lab> {
-    let lab = has_root().then(|| Lab::new(Sizes::default()))?;
+    let lab = has_root().then(|| Lab::new(FlowSizes::default()))?;
     let Some(why) = lab.view().drops_are_not_counted() else { return Some(lab) };
     assert!(why.contains("before Linux 5.17"), "{why}");
     eprintln!("skipped: {why}");
@@ -118,7 +118,7 @@ fn counts_of_drops_outlive_restarts_and_other_programs_and_stop_where_accounting
     let port = closed(&lab, SERVER[0]);
     send(&lab, port, 5);
     wait_for(&mut lab, "NO_SOCKET", 5);
-    lab.restart(Sizes::default());
+    lab.restart(FlowSizes::default());
     send(&lab, port, 5);
     wait_for(&mut lab, "NO_SOCKET", 10);
     lab.view().upgrade(|| Ok(())).unwrap();

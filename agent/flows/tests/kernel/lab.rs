@@ -12,7 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leno_capture::cgroup2_root;
-use leno_flows::{Accounts, Connection, Earlier, Member, Port, Sizes, Source, View};
+use leno_flows::{
+    Accounts, EarlierMaps, FlowConnection, FlowMember, FlowMetricsSource, FlowSizes, FlowView,
+    WorkloadInterface,
+};
 use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -63,47 +66,47 @@ pub(crate) struct Lab {
     pub(crate) owner: String,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) cgroup: PathBuf,
-    source: Source,
+    source: FlowMetricsSource,
     _lock: LabLock,
 }
 
 impl Lab {
     /// Makes the namespaces, and has both accounted for.
-    pub(crate) fn new(sizes: Sizes) -> Self {
-        Self::make(sizes, Source::Sockets, shared())
+    pub(crate) fn new(sizes: FlowSizes) -> Self {
+        Self::make(sizes, FlowMetricsSource::Sockets, shared())
     }
 
     /// The same, and the frames of the client's interface are counted.
-    pub(crate) fn of_frames(sizes: Sizes) -> Self {
-        Self::make(sizes, Source::Packets, shared())
+    pub(crate) fn of_frames(sizes: FlowSizes) -> Self {
+        Self::make(sizes, FlowMetricsSource::Packets, shared())
     }
 
     /// The same, and requests are read from them.
-    pub(crate) fn of_requests(sizes: Sizes) -> Self {
-        Self::make(sizes, Source::Requests, shared())
+    pub(crate) fn of_requests(sizes: FlowSizes) -> Self {
+        Self::make(sizes, FlowMetricsSource::Requests, shared())
     }
 
     /// The same while no other lab is there.
-    pub(crate) fn alone(sizes: Sizes) -> Self {
+    pub(crate) fn alone(sizes: FlowSizes) -> Self {
         let alone = LabLock::Alone(LAB_LOCK.write().unwrap_or_else(PoisonError::into_inner));
-        Self::make(sizes, Source::Sockets, alone)
+        Self::make(sizes, FlowMetricsSource::Sockets, alone)
     }
 
-    fn make(sizes: Sizes, source: Source, lock: LabLock) -> Self {
+    fn make(sizes: FlowSizes, source: FlowMetricsSource, lock: LabLock) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let owner = format!("leno-flows-test-{}-{number}", std::process::id());
         let cgroup = join_cgroup();
         make_network(&owner);
         let (accounts, earlier) = Accounts::start(&owner, &cgroup, sizes).unwrap();
-        assert_eq!(earlier, Earlier::New);
+        assert_eq!(earlier, EarlierMaps::New);
         let mut lab = Self { owner, accounts: Some(accounts), cgroup, source, _lock: lock };
         lab.enrol_both();
         lab
     }
 
     /// Ends the process that accounts, as a kill does: nothing is removed; and starts the next one.
-    pub(crate) fn restart(&mut self, sizes: Sizes) -> Earlier {
+    pub(crate) fn restart(&mut self, sizes: FlowSizes) -> EarlierMaps {
         drop(self.accounts.take());
         let (accounts, earlier) = Accounts::start(&self.owner, &self.cgroup, sizes).unwrap();
         self.accounts = Some(accounts);
@@ -119,14 +122,14 @@ impl Lab {
     /// Starts the next one, which goes on with what the killed one enrolled.
     pub(crate) fn resume(&mut self) {
         let (accounts, earlier) =
-            Accounts::resume(&self.owner, &self.cgroup, Sizes::default()).unwrap();
-        assert_eq!(earlier, Earlier::Kept);
+            Accounts::resume(&self.owner, &self.cgroup, FlowSizes::default()).unwrap();
+        assert_eq!(earlier, EarlierMaps::Kept);
         self.accounts = Some(accounts);
     }
 
     pub(crate) fn enrol_both(&mut self) {
         for (side, addresses) in [("client", CLIENT), ("server", SERVER)] {
-            let member = Member {
+            let member = FlowMember {
                 namespace: "shop".to_owned(),
                 workload: side.to_owned(),
                 netns: self.netns(side),
@@ -134,7 +137,7 @@ impl Lab {
                 proxy_uid: 2102,
                 proxies: Vec::new(),
                 // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
-                source: if side == "client" { self.source } else { Source::Sockets },
+                source: if side == "client" { self.source } else { FlowMetricsSource::Sockets },
                 budget: None,
                 port: Some(self.port_of(side)),
             };
@@ -143,9 +146,9 @@ impl Lab {
     }
 
     /// The outer end of one side's interface: the interface of the other side.
-    fn port_of(&self, side: &str) -> Port {
+    fn port_of(&self, side: &str) -> WorkloadInterface {
         let outer = if side == "client" { "server" } else { "client" };
-        Port { netns: self.netns(outer), name: "eth0".to_owned() }
+        WorkloadInterface { netns: self.netns(outer), name: "eth0".to_owned() }
     }
 
     pub(crate) fn accounts(&mut self) -> &mut Accounts {
@@ -195,16 +198,16 @@ impl Lab {
         (client, listener.accept().unwrap().0)
     }
 
-    pub(crate) fn view(&self) -> View {
-        View::open(&self.owner).unwrap().unwrap()
+    pub(crate) fn view(&self) -> FlowView {
+        FlowView::open(&self.owner).unwrap().unwrap()
     }
 
     /// The flows of one side, once `done` accepts them.
     pub(crate) fn flows(
         &self,
         side: &str,
-        done: impl Fn(&[Connection]) -> bool,
-    ) -> Vec<Connection> {
+        done: impl Fn(&[FlowConnection]) -> bool,
+    ) -> Vec<FlowConnection> {
         let view = self.view();
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -219,13 +222,16 @@ impl Lab {
     }
 
     /// The metrics, collected now: rows by name and labels.
-    pub(crate) fn metrics(&mut self) -> Rows {
+    pub(crate) fn metrics(&mut self) -> PrometheusRows {
         self.accounts().collect().unwrap();
-        Rows::of(&self.accounts().metrics())
+        PrometheusRows::of(&self.accounts().metrics())
     }
 
     /// The metrics, once `done` accepts them.
-    pub(crate) fn metrics_when(&mut self, done: impl Fn(&Rows) -> bool) -> Rows {
+    pub(crate) fn metrics_when(
+        &mut self,
+        done: impl Fn(&PrometheusRows) -> bool,
+    ) -> PrometheusRows {
         let deadline = Instant::now() + LIMIT;
         loop {
             let rows = self.metrics();
@@ -267,9 +273,9 @@ impl Drop for Lab {
 
 /// Rows of Prometheus' text format.
 #[derive(Debug)]
-pub(crate) struct Rows(BTreeMap<String, f64>);
+pub(crate) struct PrometheusRows(BTreeMap<String, f64>);
 
-impl Rows {
+impl PrometheusRows {
     pub(crate) fn of(text: &str) -> Self {
         let rows = text.lines().filter(|line| !line.starts_with('#'));
         let row = |line: &str| {

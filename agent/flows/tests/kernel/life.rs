@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use leno_bpf::PinRoot;
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
-use leno_flows::{Earlier, Namespace, Sizes};
+use leno_flows::{EarlierMaps, FlowSizes, Namespace};
 use socket2::SockRef;
 
-use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, read, talk, until, write};
+use crate::lab::{CLIENT, Ending, Lab, PrometheusRows, SERVER, has_root, read, talk, until, write};
 
 const OPENED: &str = "leno_flow_connections_opened_total";
 const CLOSED: &str = "leno_flow_connections_closed_total";
@@ -23,7 +23,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let keep_all = |lab: &mut Lab| lab.accounts().set_linger(Duration::from_secs(3600));
     keep_all(&mut lab);
     let listener = lab.listen(SERVER[0]);
@@ -37,7 +37,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     let (client, server) = connect(&lab);
     assert_eq!(lab.metrics().of_side("client", OPENED, &[]), 2);
 
-    assert_eq!(lab.restart(Sizes::default()), Earlier::Kept);
+    assert_eq!(lab.restart(FlowSizes::default()), EarlierMaps::Kept);
     keep_all(&mut lab);
     assert_eq!(lab.flows("client", |_| true).len(), 2, "the table is the old one");
     talk(client, server, [100, 1], Ending::ClientCloses);
@@ -47,7 +47,7 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     // Another size: the flows are carried over, the sums are the same, and nothing was evicted.
     let (client, server) = connect(&lab);
     let before: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
-    assert_eq!(lab.restart(Sizes::new(2048, 64).unwrap()), Earlier::Kept);
+    assert_eq!(lab.restart(FlowSizes::new(2048, 64).unwrap()), EarlierMaps::Kept);
     keep_all(&mut lab);
     let after: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
     assert_eq!(after, before);
@@ -66,7 +66,7 @@ fn no_connection_is_missed_while_the_process_that_enrols_restarts() {
     if !has_root() {
         return;
     }
-    for mut lab in [Lab::new(Sizes::default()), Lab::of_frames(Sizes::default())] {
+    for mut lab in [Lab::new(FlowSizes::default()), Lab::of_frames(FlowSizes::default())] {
         let listener = lab.listen(SERVER[0]);
         let to = listener.local_addr().unwrap();
         let one = |lab: &Lab| {
@@ -102,7 +102,7 @@ fn a_namespace_shows_its_addresses_and_no_interface_whose_other_end_is_elsewhere
     if !has_root() {
         return;
     }
-    let lab = Lab::new(Sizes::default());
+    let lab = Lab::new(FlowSizes::default());
     let seen = Namespace::read(&lab.netns("client")).unwrap();
     let wanted = CLIENT.map(|ip| ip.parse::<IpAddr>().unwrap());
     assert_eq!(seen, Namespace { addresses: wanted.to_vec(), port: None });
@@ -167,7 +167,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
         return;
     }
     let size = 262_144;
-    let mut lab = Lab::new(Sizes::new(size, 64).unwrap());
+    let mut lab = Lab::new(FlowSizes::new(size, 64).unwrap());
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
@@ -185,7 +185,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
             view.resize(Some(size - 1 - round), Some(64 << (round % 2))).unwrap();
             view.upgrade(|| Ok(())).unwrap();
             accounts.collect().unwrap();
-            let rows = Rows::of(&accounts.metrics());
+            let rows = PrometheusRows::of(&accounts.metrics());
             let opened = rows.sum(OPENED, &[]);
             assert!(opened > last, "round {round}: {opened} after {last}");
             last = opened;
@@ -217,7 +217,7 @@ fn an_upgrade_that_fails_its_self_test_changes_nothing() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let root = PinRoot::find().unwrap();
     let ids = |lab: &Lab| {
         let all = inspect::programs(&root).unwrap().into_iter();
@@ -245,7 +245,7 @@ fn a_smaller_table_evicts_and_counts_what_it_cannot_take() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::new(8192, 64).unwrap());
+    let mut lab = Lab::new(FlowSizes::new(8192, 64).unwrap());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let connections = 1000;
@@ -268,7 +268,7 @@ fn pins_of_a_version_that_counts_no_frames_are_read_and_upgraded() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let pins = PinRoot::find().unwrap().path().join(&lab.owner);
     let maps = ["ports", "by_frames", "runs", "caps", "drops", "drop_turn"];
     let programs = ["program_leno_flow_sent", "program_leno_flow_received"].map(str::to_owned);
@@ -281,7 +281,7 @@ fn pins_of_a_version_that_counts_no_frames_are_read_and_upgraded() {
     assert_eq!(lab.view().caps().unwrap(), []);
     assert!(lab.view().drops_are_not_counted().is_some());
     lab.view().upgrade(|| Ok(())).unwrap();
-    lab.accounts().set_source("client-0", leno_flows::Source::Packets, None).unwrap();
+    lab.accounts().set_source("client-0", leno_flows::FlowMetricsSource::Packets, None).unwrap();
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn the_end_leaves_no_program_map_or_pin() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::new(65_536, 4096).unwrap());
+    let mut lab = Lab::of_frames(FlowSizes::new(65_536, 4096).unwrap());
     let root = PinRoot::find().unwrap();
     let of_lab = |owner: &String| *owner == lab.owner;
     let mut programs: Vec<PinnedProgram> = inspect::programs(&root).unwrap();
@@ -338,5 +338,5 @@ fn the_end_leaves_no_program_map_or_pin() {
     until("the end of the programs", || {
         programs.iter().all(|program| !loaded().contains(&program.id))
     });
-    assert!(leno_flows::View::open(&lab.owner).unwrap().is_none());
+    assert!(leno_flows::FlowView::open(&lab.owner).unwrap().is_none());
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use leno_flows::{Error, Peer, Sizes, Source};
+use leno_flows::{Error, FlowMetricsSource, FlowPeer, FlowSizes};
 
 use crate::lab::{CLIENT, Ending, Lab, SERVER, has_root, talk};
 
@@ -28,7 +28,7 @@ fn flows_beyond_the_table_are_counted_exactly_and_their_sums_are_complete() {
         return;
     }
     let size = 1024;
-    let mut lab = Lab::new(Sizes::new(size, 64).unwrap());
+    let mut lab = Lab::new(FlowSizes::new(size, 64).unwrap());
     // However slow the machine is, none leaves the table but by eviction.
     lab.accounts().set_linger(Duration::from_secs(3600));
     // Each connection has a flow on both sides: four times what fits.
@@ -53,7 +53,7 @@ fn every_event_is_read_or_counted_as_dropped() {
     if !has_root() {
         return;
     }
-    let lab = Lab::new(Sizes::new(16_384, 64).unwrap());
+    let lab = Lab::new(FlowSizes::new(16_384, 64).unwrap());
     connect(&lab, 3);
     let view = lab.view();
     let mut events = view.follow().unwrap();
@@ -89,7 +89,7 @@ fn a_connection_that_is_not_made_is_refused_or_times_out() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let closed: SocketAddr = format!("{}:9", SERVER[0]).parse().unwrap();
     // No neighbour answers for this address.
     let absent: SocketAddr = "10.78.0.77:80".parse().unwrap();
@@ -104,9 +104,9 @@ fn a_connection_that_is_not_made_is_refused_or_times_out() {
     assert_eq!(ends, [(closed, "refused", 0), (absent, "reset_local", 0)]);
     assert_eq!(
         flows[0].peer,
-        Peer::Workload { namespace: "shop".into(), workload: "server".into() }
+        FlowPeer::Workload { namespace: "shop".into(), workload: "server".into() }
     );
-    assert_eq!(flows[1].peer, Peer::Outside);
+    assert_eq!(flows[1].peer, FlowPeer::Outside);
     let rows = lab.metrics();
     assert_eq!(rows.sum("leno_flow_handshake_seconds_count", &[]), 0);
     assert_eq!(rows.sum("leno_flow_connections_opened_total", &[("peer_workload", "outside")]), 1);
@@ -117,8 +117,8 @@ fn only_enrolled_namespaces_are_accounted_for_and_loopback_is_the_workload_itsel
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
-    lab.accounts().set_source("server-0", Source::Off, None).unwrap();
+    let mut lab = Lab::new(FlowSizes::default());
+    lab.accounts().set_source("server-0", FlowMetricsSource::Off, None).unwrap();
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let client = lab.within("client", || TcpStream::connect(to).unwrap());
@@ -136,9 +136,9 @@ fn only_enrolled_namespaces_are_accounted_for_and_loopback_is_the_workload_itsel
     assert_eq!(from.ip(), CLIENT[1].parse::<std::net::IpAddr>().unwrap());
     assert_eq!(
         flows[0].peer,
-        Peer::Workload { namespace: "shop".into(), workload: "server".into() }
+        FlowPeer::Workload { namespace: "shop".into(), workload: "server".into() }
     );
-    assert_eq!((flows[1].remote, &flows[1].peer), (own, &Peer::Itself));
+    assert_eq!((flows[1].remote, &flows[1].peer), (own, &FlowPeer::Itself));
     assert_eq!(lab.flows("server", |_| true), []);
 }
 
@@ -147,7 +147,7 @@ fn retransmissions_are_counted() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let (client, server) = lab.connect(&listener);
     crate::lab::write(&client, 1).unwrap();
@@ -173,7 +173,7 @@ fn a_peer_that_is_accounted_for_elsewhere_has_the_name_that_is_found_for_it() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     lab.accounts().withdraw("server-0").unwrap();
     let listener = lab.listen(SERVER[0]);
     let opened = |lab: &mut Lab, peer: &str| {

@@ -6,11 +6,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leno_bpf::{Counting, PinRoot, RunTime, run_time};
-use leno_flows::{Sizes, Source};
+use leno_bpf::{PinRoot, RunTime, RunTimeCounting, run_time};
+use leno_flows::{FlowMetricsSource, FlowSizes};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, ip, read, run_again, talk, write};
+use crate::lab::{
+    CLIENT, Ending, Lab, PrometheusRows, SERVER, has_root, ip, read, run_again, talk, write,
+};
 
 const BYTES: &str = "leno_flow_bytes_total";
 const FRAMES: &str = "leno_flow_segments_total";
@@ -41,7 +43,7 @@ impl Counts {
     }
 
     /// Of all protocols, as they were published.
-    fn of_rows(rows: &Rows) -> Self {
+    fn of_rows(rows: &PrometheusRows) -> Self {
         let sum = |name, direction| rows.sum(name, &[WIRE, direction]);
         Self([sum(BYTES, SENT), sum(FRAMES, SENT), sum(BYTES, RECEIVED), sum(FRAMES, RECEIVED)])
     }
@@ -97,7 +99,7 @@ fn frames_equal_those_of_the_interface() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     for side in ["client", "server"] {
         // An interface counts a large frame once, whatever it becomes.
         let netns = lab.netns(side);
@@ -153,7 +155,7 @@ fn a_large_frame_counts_as_the_frames_that_it_becomes() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
@@ -190,7 +192,7 @@ fn connections_and_endings_are_read_from_flags() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     let endings =
         [Ending::ClientCloses, Ending::ServerCloses, Ending::ClientResets, Ending::ServerResets];
     let rounds = 20;
@@ -222,7 +224,7 @@ fn frames_that_are_sent_again_are_counted() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let (client, server) = lab.connect(&listener);
     talk_once(&client, &server);
@@ -249,21 +251,22 @@ fn an_edit_changes_from_frames_to_sockets_and_back() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let connect = |lab: &Lab| {
         let (client, server) = lab.connect(&listener);
         talk(client, server, [400, 500], Ending::ClientCloses);
     };
     for (source, wire, application) in [
-        (Source::Packets, 1, 0),
-        (Source::Sockets, 1, 1),
-        (Source::Off, 1, 1),
-        (Source::Packets, 2, 1),
+        (FlowMetricsSource::Packets, 1, 0),
+        (FlowMetricsSource::Sockets, 1, 1),
+        (FlowMetricsSource::Off, 1, 1),
+        (FlowMetricsSource::Packets, 2, 1),
     ] {
         lab.accounts().set_source("client-0", source, None).unwrap();
         connect(&lab);
-        let of = |rows: &Rows, socket| rows.of_side("client", CLOSED, &[("socket", socket)]);
+        let of =
+            |rows: &PrometheusRows, socket| rows.of_side("client", CLOSED, &[("socket", socket)]);
         lab.metrics_when(|rows| (of(rows, "wire"), of(rows, "application")) == (wire, application));
     }
 }
@@ -273,7 +276,7 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::default());
+    let mut lab = Lab::of_frames(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
@@ -283,7 +286,7 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
         match step {
             1 => lab.view().resize(Some(2_048), None).unwrap(),
             2 => lab.view().upgrade(|| Ok(())).unwrap(),
-            3 => drop(lab.restart(Sizes::default())),
+            3 => drop(lab.restart(FlowSizes::default())),
             _ => {}
         }
         talk_once(&client, &server);
@@ -301,14 +304,14 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
 #[test]
 #[ignore = "measures, and asserts nothing"]
 fn prints_the_cost_of_a_frame() {
-    let lab = Lab::of_frames(Sizes::default());
+    let lab = Lab::of_frames(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let (client, server) = lab.connect(&listener);
     client.set_nodelay(true).unwrap();
     server.set_nodelay(true).unwrap();
     let root = PinRoot::find().unwrap();
     let owners = [lab.owner.clone()];
-    let _counting = Counting::start().unwrap();
+    let _counting = RunTimeCounting::start().unwrap();
     println!("{:12}{:>12}{:>12}", "exchanges", "runs", "ns a run");
     for _ in 0..5 {
         let before = run_time(&root, &owners).unwrap();
@@ -347,7 +350,7 @@ fn a_million_flows_are_read_in_little_memory() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::of_frames(Sizes::new(leno_flows::MAX_FLOWS, 64).unwrap());
+    let mut lab = Lab::of_frames(FlowSizes::new(leno_flows::MAX_FLOWS, 64).unwrap());
     let to: IpAddr = SERVER[0].parse().unwrap();
     lab.metrics();
     most_memory();

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use leno_flows::Sizes;
+use leno_flows::FlowSizes;
 
 use crate::lab::{Ending, Lab, SERVER, has_root, read, run_again, talk, write};
 
@@ -17,7 +17,7 @@ fn bytes_connections_and_endings_equal_those_of_the_applications() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let endings =
         [Ending::ClientCloses, Ending::ServerCloses, Ending::ClientResets, Ending::ServerResets];
     let rounds = 50;
@@ -60,7 +60,7 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let (client, server) = lab.connect(&listener);
@@ -114,7 +114,7 @@ fn a_storm_of_connections_is_counted_exactly_while_it_is_read() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::default());
+    let mut lab = Lab::new(FlowSizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let (threads, each, bytes) = (4, 1_500, 300);

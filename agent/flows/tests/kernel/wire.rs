@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use leno_flows::{FlowLevel, Sizes, Source};
+use leno_flows::{FlowLevel, FlowMetricsSource, FlowSizes};
 
-use crate::lab::{Lab, Rows, SERVER, has_root, until};
+use crate::lab::{Lab, PrometheusRows, SERVER, has_root, until};
 
 const REQUESTS: &str = "leno_flow_requests_total";
 const OPENED: &str = "leno_flow_connections_opened_total";
@@ -55,14 +55,14 @@ fn call(lab: &Lab, program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn count(rows: &Rows, protocol: &str, kind: &str, result: &str) -> u64 {
+fn count(rows: &PrometheusRows, protocol: &str, kind: &str, result: &str) -> u64 {
     let labels =
         [("workload", "client"), ("protocol", protocol), ("kind", kind), ("result", result)];
     rows.of_side("client", REQUESTS, &labels)
 }
 
 /// The counts of a protocol, once there are so many in all; nothing was lost.
-fn counted(lab: &mut Lab, protocol: &str, all: u64) -> Rows {
+fn counted(lab: &mut Lab, protocol: &str, all: u64) -> PrometheusRows {
     let of = [("protocol", protocol)];
     let rows = lab.metrics_when(|rows| rows.of_side("client", REQUESTS, &of) >= all);
     assert_eq!(rows.of_side("client", REQUESTS, &of), all, "{rows:#?}");
@@ -75,7 +75,7 @@ fn requests_of_http_are_those_of_the_client_by_method_and_class() {
     if !can_run(&["curl", "python3"]) {
         return;
     }
-    let mut lab = Lab::of_requests(Sizes::default());
+    let mut lab = Lab::of_requests(FlowSizes::default());
     let mut python = Command::new("python3");
     python.args(["-m", "http.server", "8080", "--bind", "::"]).current_dir("/usr/share");
     let _server = Server::start(&lab, python, 8080);
@@ -104,7 +104,7 @@ fn commands_of_redis_are_those_that_its_server_counts() {
     if !can_run(&["redis-server", "redis-cli", "python3"]) {
         return;
     }
-    let mut lab = Lab::of_requests(Sizes::default());
+    let mut lab = Lab::of_requests(FlowSizes::default());
     let mut redis = Command::new("redis-server");
     redis.args(["--port", "6379", "--save", "", "--protected-mode", "no"]).current_dir("/tmp");
     let _server = Server::start(&lab, redis, 6379);
@@ -153,7 +153,7 @@ fn counts_go_on_through_a_restart_and_end_with_the_setting() {
     if !can_run(&["curl", "python3"]) {
         return;
     }
-    let mut lab = Lab::of_requests(Sizes::default());
+    let mut lab = Lab::of_requests(FlowSizes::default());
     let mut python = Command::new("python3");
     python.args(["-m", "http.server", "8080"]).current_dir("/usr/share");
     let _server = Server::start(&lab, python, 8080);
@@ -161,7 +161,7 @@ fn counts_go_on_through_a_restart_and_end_with_the_setting() {
     let get = |lab: &Lab| call(lab, "curl", &["-sS", "-o", "/dev/null", &url]);
     get(&lab);
     counted(&mut lab, "http1", 10);
-    lab.restart(Sizes::default());
+    lab.restart(FlowSizes::default());
     get(&lab);
     counted(&mut lab, "http1", 20);
     lab.view().upgrade(|| Ok(())).unwrap();
@@ -169,13 +169,13 @@ fn counts_go_on_through_a_restart_and_end_with_the_setting() {
     let before = counted(&mut lab, "http1", 30);
     // Frames are counted still, and no payload is sampled: at a lower level, and by the setting.
     let labels = [("socket", "wire"), ("protocol", "tcp")];
-    let opened = |rows: &Rows| rows.of_side("client", OPENED, &labels);
-    let samples = |rows: &Rows| rows.sum("leno_flow_samples_total", &[]);
+    let opened = |rows: &PrometheusRows| rows.of_side("client", OPENED, &labels);
+    let samples = |rows: &PrometheusRows| rows.sum("leno_flow_samples_total", &[]);
     for step in 1..=2 {
         match step {
             1 => lab.accounts().set_level(FlowLevel::Packets).unwrap(),
             _ => {
-                lab.accounts().set_source("client-0", Source::Packets, None).unwrap();
+                lab.accounts().set_source("client-0", FlowMetricsSource::Packets, None).unwrap();
                 lab.accounts().set_level(FlowLevel::Full).unwrap();
             }
         }

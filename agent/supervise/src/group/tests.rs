@@ -2,18 +2,18 @@
 
 use std::io;
 
-use leno_handover::Order as ProcessOrder;
+use leno_handover::ProxyOrder as ProcessOrder;
 use tokio::task::LocalSet;
 
 use super::*;
 
 /// A machine on which no process can be started.
-struct Full;
+struct FullMachine;
 
-impl NodeProxyHost for Full {
+impl NodeProxyHost for FullMachine {
     type Error = Error;
 
-    fn start(&self, _orders: Channel) -> Result<Running, Error> {
+    fn start(&self, _orders: Channel) -> Result<RunningProcess, Error> {
         let source = io::ErrorKind::OutOfMemory.into();
         Err(Error::Os { what: "cannot start".to_owned(), source })
     }
@@ -21,7 +21,7 @@ impl NodeProxyHost for Full {
     fn say(&self, _text: &str) {}
 }
 
-fn joining(number: u64) -> (Joining, Channel, mpsc::UnboundedReceiver<Happened>) {
+fn joining(number: u64) -> (JoiningMember, Channel, mpsc::UnboundedReceiver<MemberEvent>) {
     let (broker, far) = Channel::pair().unwrap();
     let (events, happened) = mpsc::unbounded_channel();
     let member = Member {
@@ -32,15 +32,15 @@ fn joining(number: u64) -> (Joining, Channel, mpsc::UnboundedReceiver<Happened>)
         pod_uid: None,
         kubelet: leno_handover::KubeletProbes::default(),
     };
-    (Joining { member, broker, events, number, succeeds: true }, far, happened)
+    (JoiningMember { member, broker, events, number, succeeds: true }, far, happened)
 }
 
 /// A group with a process, whose end is returned.
-fn task() -> (NodeProxyTask<Full>, AsyncChannel) {
+fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
     let (process, far) = Channel::pair().unwrap();
     let (orders, _received) = mpsc::unbounded_channel();
     let task = NodeProxyTask {
-        host: Rc::new(Full),
+        host: Rc::new(FullMachine),
         name: "web".to_owned(),
         orders,
         members: BTreeMap::new(),
@@ -59,7 +59,7 @@ async fn ordered(process: &AsyncChannel) -> ProcessOrder {
 async fn is_closed(channel: Channel, messages: usize) -> bool {
     let channel = AsyncChannel::new(channel).unwrap();
     for _ in 0..messages {
-        assert!(channel.receive::<Serve>().await.unwrap().is_some());
+        assert!(channel.receive::<ServeOrder>().await.unwrap().is_some());
     }
     channel.receive::<()>().await.unwrap().is_none()
 }
@@ -68,9 +68,9 @@ fn name() -> InstanceName {
     InstanceName::new("shop", "web-0").unwrap()
 }
 
-fn leave((number, succeeded): (u64, bool)) -> (Order, oneshot::Receiver<Joining>) {
+fn leave((number, succeeded): (u64, bool)) -> (MemberOrder, oneshot::Receiver<JoiningMember>) {
     let (answer, answered) = oneshot::channel();
-    (Order::Leave { name: name(), number, succeeded, answer }, answered)
+    (MemberOrder::Leave { name: name(), number, succeeded, answer }, answered)
 }
 
 fn report(number: u64, state: MemberState) -> Option<MemberReport> {
@@ -81,21 +81,21 @@ fn report(number: u64, state: MemberState) -> Option<MemberReport> {
 async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
     let name = name();
     let of_group = async {
-        let group = Group::start("web", Full);
+        let group = Group::start("web", FullMachine);
         let (first, first_far, _) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
         group.join(&name, first);
         let left = group.leave(&name, (1, false));
         group.join(&name, second);
         let broker = left.await.unwrap();
-        broker.send(&Serve::default(), &[]).unwrap();
-        assert!(first_far.receive::<Serve>().unwrap().is_some(), "the first one has left");
+        broker.send(&ServeOrder::default(), &[]).unwrap();
+        assert!(first_far.receive::<ServeOrder>().unwrap().is_some(), "the first one has left");
         // An order that was given after both is obeyed after them.
         let other = InstanceName::new("shop", "web-1").unwrap();
         assert!(group.leave(&other, (1, false)).await.is_none());
         let gone = mpsc::error::TryRecvError::Disconnected;
         assert_ne!(happened.try_recv(), Err(gone), "the second one has left");
-        group.end(Stop::All).await;
+        group.end(StopStage::All).await;
     };
     LocalSet::new().run_until(of_group).await;
 }
@@ -107,24 +107,24 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         let (first, first_far, mut first_happened) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
         let (left, waited_for) = leave((1, true));
-        task.obey(Order::Join(name(), first));
+        task.obey(MemberOrder::Join(name(), first));
         task.obey(left);
-        task.obey(Order::Join(name(), second));
+        task.obey(MemberOrder::Join(name(), second));
         let ProcessOrder::Join { number, succeeds, .. } = ordered(&process).await else { panic!() };
         assert!(succeeds);
         assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
         let ProcessOrder::Join { number: again, .. } = ordered(&process).await else { panic!() };
         assert_ne!(number, again);
-        assert_eq!(happened.recv().await, Some(Happened::Joined));
+        assert_eq!(happened.recv().await, Some(MemberEvent::Joined));
 
         task.heard(report(again, MemberState::Released));
-        assert_eq!(happened.recv().await, Some(Happened::Lost));
+        assert_eq!(happened.recv().await, Some(MemberEvent::Lost));
         let broker = AsyncChannel::new(first_far).unwrap();
-        assert!(broker.receive::<Serve>().await.unwrap().is_some(), "it lives on");
+        assert!(broker.receive::<ServeOrder>().await.unwrap().is_some(), "it lives on");
         task.heard(report(number, MemberState::Released));
         drop(waited_for.await.unwrap());
-        assert!(broker.receive::<Serve>().await.unwrap().is_none(), "and is let go");
-        assert_eq!(first_happened.recv().await, Some(Happened::Joined));
+        assert!(broker.receive::<ServeOrder>().await.unwrap().is_none(), "and is let go");
+        assert_eq!(first_happened.recv().await, Some(MemberEvent::Joined));
         assert_eq!(first_happened.recv().await, None, "a member that leaves is not lost");
     };
     LocalSet::new().run_until(of_group).await;
@@ -135,7 +135,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let mut numbers = Vec::new();
         for succeeds in [true, true, false] {
             let ProcessOrder::Join { number, succeeds: told, .. } = ordered(&process).await else {
@@ -148,15 +148,15 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
                 task.heard(report(number, MemberState::Serving));
             }
             let same = task.process.clone();
-            task.has_ended(&Event::Stopped);
+            task.has_ended(&LifeEvent::Stopped);
             task.serve_all(same);
         }
         let mut all = Vec::new();
         while let Ok(event) = happened.try_recv() {
             all.push(event);
         }
-        let [joined, lost] = [Happened::Joined, Happened::Lost];
-        assert_eq!(all, [joined, lost, joined, Happened::Serving, lost, joined, lost, joined]);
+        let [joined, lost] = [MemberEvent::Joined, MemberEvent::Lost];
+        assert_eq!(all, [joined, lost, joined, MemberEvent::Serving, lost, joined, lost, joined]);
         // Of an earlier process.
         task.heard(report(numbers[0], MemberState::Released));
         assert!(happened.try_recv().is_err());
@@ -169,7 +169,7 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         let near = task.process.clone().unwrap();
         let full = (0..).find(|_| near.send(&(), &[]).is_err()).unwrap();
@@ -179,10 +179,10 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
         for _ in 0..full {
             process.receive::<()>().await.unwrap();
         }
-        task.obey(Order::LeaveAgain(number));
+        task.obey(MemberOrder::LeaveAgain(number));
         assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
         // Once is enough.
-        task.obey(Order::LeaveAgain(number));
+        task.obey(MemberOrder::LeaveAgain(number));
         near.send(&(), &[]).unwrap();
         process.receive::<()>().await.unwrap();
         task.heard(report(number, MemberState::Released));
@@ -196,17 +196,17 @@ async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, orders, _happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let (_, link) = process.receive::<ProcessOrder>().await.unwrap().unwrap();
         let [link] = <[_; 1]>::try_from(link).unwrap();
-        let (_, of_broker) = orders.receive::<Serve>().unwrap().unwrap();
+        let (_, of_broker) = orders.receive::<ServeOrder>().unwrap().unwrap();
         let [of_broker] = <[_; 1]>::try_from(of_broker).unwrap();
         let (left, waited_for) = leave((1, true));
         task.obey(left);
-        task.obey(Order::Revoke);
+        task.obey(MemberOrder::Revoke);
         assert_eq!(task.leaving.len(), 1, "it is waited for");
         drop(waited_for);
-        task.obey(Order::Revoke);
+        task.obey(MemberOrder::Revoke);
         assert!(is_closed(link.into(), 0).await, "the process has it");
         assert!(is_closed(of_broker.into(), 0).await, "the broker has it");
         assert!(is_closed(orders, 0).await, "the orders of its broker are held");
@@ -219,9 +219,9 @@ async fn a_member_is_not_served_twice_by_one_process() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(7);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let ProcessOrder::Join { .. } = ordered(&process).await else { panic!() };
-        task.obey(Order::Again(name(), 7));
+        task.obey(MemberOrder::Again(name(), 7));
         let (left, _waited_for) = leave((7, false));
         task.obey(left);
         let ProcessOrder::Leave { .. } = ordered(&process).await else { panic!() };
@@ -234,14 +234,14 @@ async fn a_process_that_reports_the_same_without_end_is_heard_once() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         for _ in 0..10_000 {
             task.heard(report(number, MemberState::Serving));
         }
         let events = [happened.try_recv(), happened.try_recv(), happened.try_recv()];
         let none = mpsc::error::TryRecvError::Empty;
-        assert_eq!(events, [Ok(Happened::Joined), Ok(Happened::Serving), Err(none)]);
+        assert_eq!(events, [Ok(MemberEvent::Joined), Ok(MemberEvent::Serving), Err(none)]);
     };
     LocalSet::new().run_until(of_group).await;
 }
@@ -251,7 +251,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         task.heard(report(number, MemberState::Serving));
         task.heard(report(number, MemberState::Stalled));
@@ -271,7 +271,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
         while let Ok(event) = happened.try_recv() {
             all.push(event);
         }
-        use Happened::{Joined, Lost, Serving, Stalled, Used};
+        use MemberEvent::{Joined, Lost, Serving, Stalled, Used};
         assert_eq!(all, [Joined, Serving, Lost, Stalled, Joined, Used(used)]);
     };
     LocalSet::new().run_until(of_group).await;
@@ -283,7 +283,7 @@ async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         let (left, waited_for) = leave((1, true));
         task.obey(left);
@@ -299,8 +299,8 @@ async fn an_order_to_leave_is_for_the_membership_of_its_number_alone() {
     let of_group = async {
         let (mut task, process) = task();
         let ((first, _far, _), (second, _second_far, _happened)) = (joining(1), joining(2));
-        task.obey(Order::Join(name(), first));
-        task.obey(Order::Join(name(), second));
+        task.obey(MemberOrder::Join(name(), first));
+        task.obey(MemberOrder::Join(name(), second));
         let (late, answer) = leave((1, true));
         task.obey(late);
         assert!(answer.await.is_err());
@@ -319,7 +319,7 @@ async fn a_member_whose_thread_stalls_again_and_again_joins_ever_later() {
         let (orders, mut received) = mpsc::unbounded_channel();
         task.orders = orders;
         let (member, _far, _happened) = joining(1);
-        task.obey(Order::Join(name(), member));
+        task.obey(MemberOrder::Join(name(), member));
         for pause_s in [0, 1, 2, 4] {
             let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
             let begin = tokio::time::Instant::now();

@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathMatch, RequestMatch,
-    SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathPermission,
+    RequestMatch, SegmentMatch,
 };
 use leno_types::tokens::ClaimMatch;
 
@@ -118,8 +118,8 @@ impl Compiler {
             }
         };
         let segments = request.paths.iter().filter_map(|path| match path {
-            PathMatch::Segment(segment) => Some(segment),
-            PathMatch::GrpcMethod(_) => None,
+            PathPermission::Segment(segment) => Some(segment),
+            PathPermission::GrpcMethod(_) => None,
         });
         let segments: Vec<&SegmentMatch> = segments.collect();
         if !segments.is_empty() || request.paths.is_empty() {
@@ -132,7 +132,7 @@ impl Compiler {
             self.entries.push(Entry { policy, action, clients, ports, request });
         }
         for path in &request.paths {
-            let PathMatch::GrpcMethod(method) = path else { continue };
+            let PathPermission::GrpcMethod(method) = path else { continue };
             let grpc_method = Some(Arc::clone(method));
             let (policy, action, ports) = (index, policy.action, ports.clone());
             let request =

@@ -25,7 +25,7 @@ pub enum PolicyMatch {
 
 /// A client before policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Examined {
+pub struct ExaminedClient {
     /// One for each policy of the table, by position.
     pub policies: Vec<PolicyMatch>,
     /// The decision on requests that match no condition on requests.
@@ -39,7 +39,7 @@ impl AuthorizationTable {
         &self,
         client: &ConnectionView<'_>,
         request: Option<&R>,
-    ) -> Examined {
+    ) -> ExaminedClient {
         let rules = self.connection(client);
         let mut buffer = Decoded::new();
         let path =
@@ -96,6 +96,6 @@ impl AuthorizationTable {
             Some(policy) => AuthorizationDecision::Denied(Denial::Policy(policy)),
             None => rules.concluded(rules.allowed),
         };
-        Examined { policies, otherwise }
+        ExaminedClient { policies, otherwise }
     }
 }

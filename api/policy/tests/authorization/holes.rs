@@ -7,16 +7,16 @@ use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationTable, ConnectionView, Denial, OtherAddresses,
 };
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathMatch, RequestMatch,
-    Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathPermission,
+    PermissionRule, RequestMatch, SegmentMatch,
 };
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 
 use super::Request;
 
-fn table(action: Action, rule: Rule) -> AuthorizationTable {
+fn table(action: Action, rule: PermissionRule) -> AuthorizationTable {
     let policy = AuthorizationPolicy {
-        source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
+        source: PolicySource { created: 0, namespace: "shop".into(), name: "p".into() },
         action,
         ports: None,
         rules: [rule].into(),
@@ -72,7 +72,8 @@ fn cve_2026_39350_names_are_no_patterns() {
             true,
         ),
     ] {
-        let table = table(Action::Allow, Rule { from: vec![from], ..Rule::default() });
+        let table =
+            table(Action::Allow, PermissionRule { from: vec![from], ..PermissionRule::default() });
         let of = |name: &str| {
             let client = format!("spiffe://cluster.local/ns/shop/sa/{name}");
             is_permitted(decide(&table, &client, &request("web", &[])))
@@ -83,10 +84,10 @@ fn cve_2026_39350_names_are_no_patterns() {
         }
     }
     let to = RequestMatch {
-        paths: vec![PathMatch::Segment(SegmentMatch::Exact("/a.c".into()))],
+        paths: vec![PathPermission::Segment(SegmentMatch::Exact("/a.c".into()))],
         ..RequestMatch::default()
     };
-    let table = table(Action::Allow, Rule { to: vec![to], ..Rule::default() });
+    let table = table(Action::Allow, PermissionRule { to: vec![to], ..PermissionRule::default() });
     let of_path = |path: &str| {
         let request = Request { path: path.to_owned(), ..request("web", &[]) };
         is_permitted(decide(&table, "", &request))
@@ -101,7 +102,8 @@ fn istio_61211_an_account_of_the_same_name_elsewhere_is_another_client() {
         trust_domains: vec![leno_types::TrustDomain::default()],
         ..ClientMatch::default()
     };
-    let table = table(Action::Allow, Rule { from: vec![from], ..Rule::default() });
+    let table =
+        table(Action::Allow, PermissionRule { from: vec![from], ..PermissionRule::default() });
     for (client, expected) in [
         ("spiffe://cluster.local/ns/shop/sa/web", true),
         ("spiffe://cluster.local/ns/bank/sa/web", false),
@@ -121,7 +123,7 @@ fn istio_61211_an_account_of_the_same_name_elsewhere_is_another_client() {
 #[test]
 fn cve_2021_39155_hosts_have_no_case() {
     let to = RequestMatch { hosts: vec!["admin.example.com".into()], ..RequestMatch::default() };
-    let table = table(Action::Deny, Rule { to: vec![to], ..Rule::default() });
+    let table = table(Action::Deny, PermissionRule { to: vec![to], ..PermissionRule::default() });
     for host in ["admin.example.com", "Admin.EXAMPLE.com", "admin.example.com:80"] {
         assert!(is_denied(decide(&table, "", &request(host, &[]))), "{host}");
     }
@@ -132,7 +134,7 @@ fn cve_2021_39155_hosts_have_no_case() {
 fn cve_2020_25017_every_line_of_a_header_counts() {
     let role = HeaderMatch { name: "x-role".into(), values: vec!["admin".into()] };
     let to = RequestMatch { headers: vec![role], ..RequestMatch::default() };
-    let rule = Rule { to: vec![to], ..Rule::default() };
+    let rule = PermissionRule { to: vec![to], ..PermissionRule::default() };
     let lines = [("x-role", "guest"), ("X-Role", "admin")];
     let denying = table(Action::Deny, rule.clone());
     assert!(is_denied(decide(&denying, "", &request("web", &lines))));

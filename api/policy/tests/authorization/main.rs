@@ -14,12 +14,12 @@ use leno_policy::authorization::{
 };
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, CertificateMatch, CertificateValidity, ClientMatch,
-    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
-    SegmentMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathPermission, PathReading, PermissionRule,
+    RequestMatch, SegmentMatch,
 };
 use leno_types::authorizer::ExternalAuthorizer;
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_types::{Identity, TrustDomain};
 
 /// Decisions that are compared if the environment says nothing.
@@ -220,10 +220,10 @@ fn request_match(dice: &mut Dice) -> RequestMatch {
     };
     let path_match = |dice: &mut Dice| {
         if dice.one_in(5) {
-            return PathMatch::GrpcMethod(dice.pick(&SEGMENTS).into());
+            return PathPermission::GrpcMethod(dice.pick(&SEGMENTS).into());
         }
         let text = path(dice);
-        PathMatch::Segment(segment(dice, &text))
+        PathPermission::Segment(segment(dice, &text))
     };
     RequestMatch {
         ports: dice.some(|dice| dice.pick(&PORTS)),
@@ -262,7 +262,7 @@ fn authorization(dice: &mut Dice) -> Authorization {
             name: dice.pick(&CLAIMS).into(),
             values: dice.some(|dice| dice.pick(&["1", "2"]).into()),
         };
-        let rule = |dice: &mut Dice| Rule {
+        let rule = |dice: &mut Dice| PermissionRule {
             from: dice.some(client_match),
             to: dice.some(request_match),
             claims: dice.some(claim),
@@ -272,7 +272,7 @@ fn authorization(dice: &mut Dice) -> Authorization {
             || ExternalAuthorizer { on_request: owned(dice), ..ExternalAuthorizer::none() };
         let external = (action == Action::External).then(external).map(Arc::new);
         AuthorizationPolicy {
-            source: Source {
+            source: PolicySource {
                 created: 0,
                 namespace: NAMESPACE.into(),
                 name: format!("p{number}").into(),

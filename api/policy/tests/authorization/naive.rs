@@ -4,7 +4,8 @@ use leno_policy::authorization::{ConnectionView, OtherAddresses, ServerNameView}
 use leno_types::Identity;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, CertificateMatch, ClientMatch,
-    DefaultAuthorization, HeaderMatch, PathMatch, PathReading, RequestMatch, Rule, SegmentMatch,
+    DefaultAuthorization, HeaderMatch, PathPermission, PathReading, PermissionRule, RequestMatch,
+    SegmentMatch,
 };
 
 use crate::Request;
@@ -40,7 +41,7 @@ pub(crate) fn request(
     request: &Request,
 ) -> Expected {
     let path = canonical(&request.path, authorization.paths);
-    let truth = |policy: &AuthorizationPolicy, rule: &Rule, to: &RequestMatch| -> Truth {
+    let truth = |policy: &AuthorizationPolicy, rule: &PermissionRule, to: &RequestMatch| -> Truth {
         if !policy.tokens.is_empty() && !request.fulfils(&rule.claims) {
             return Truth::No;
         }
@@ -90,7 +91,7 @@ pub(crate) fn opaque(
     client: &ConnectionView<'_>,
     server: ServerNameView<'_>,
 ) -> Expected {
-    let truth = |policy: &AuthorizationPolicy, _: &Rule, to: &RequestMatch| -> Truth {
+    let truth = |policy: &AuthorizationPolicy, _: &PermissionRule, to: &RequestMatch| -> Truth {
         let names = &to.server_names;
         let by_name = match server {
             _ if names.is_empty() => Truth::Yes,
@@ -130,7 +131,7 @@ fn evaluate(
     authorization: &Authorization,
     namespace: &str,
     client: &ConnectionView<'_>,
-    truth: impl Fn(&AuthorizationPolicy, &Rule, &RequestMatch) -> Truth,
+    truth: impl Fn(&AuthorizationPolicy, &PermissionRule, &RequestMatch) -> Truth,
 ) -> Expected {
     let mut expected = Expected::default();
     let mut is_selected = false;
@@ -281,11 +282,11 @@ fn is_segment(wanted: &SegmentMatch, text: &str) -> bool {
     }
 }
 
-fn is_path(wanted: &PathMatch, path: &str) -> bool {
+fn is_path(wanted: &PathPermission, path: &str) -> bool {
     match wanted {
-        PathMatch::Segment(SegmentMatch::Prefix(all)) if path == "*" && all.is_empty() => true,
-        PathMatch::Segment(segment) => is_segment(segment, path),
-        PathMatch::GrpcMethod(method) => {
+        PathPermission::Segment(SegmentMatch::Prefix(all)) if path == "*" && all.is_empty() => true,
+        PathPermission::Segment(segment) => is_segment(segment, path),
+        PathPermission::GrpcMethod(method) => {
             let parts: Vec<&str> = path.split('/').collect();
             parts.len() == 3 && parts[0].is_empty() && !parts[1].is_empty() && parts[2] == &**method
         }

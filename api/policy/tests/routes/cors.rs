@@ -32,7 +32,7 @@ fn open(credentials: bool) -> Cors {
     }
 }
 
-fn shown(lines: Vec<leno_policy::cors::Line>) -> Vec<String> {
+fn shown(lines: Vec<leno_policy::cors::CorsHeader>) -> Vec<String> {
     let line = |(name, value): (&str, Vec<u8>)| {
         format!("{name}: {}", String::from_utf8(value).expect("text"))
     };

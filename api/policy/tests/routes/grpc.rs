@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use leno_policy::{Ignored, RouteTable};
-use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch};
+use leno_policy::{IgnoredRoute, RouteTable};
+use leno_types::routes::{PathMatch, Route, RouteKind, RouteMatch, RouteRule, TextMatch};
 
 use crate::support::{backend, goes, matched, route, rule, table};
 
 /// `Service/Method`, each of them `*` for any or `~pattern`; then headers.
-fn call(text: &str) -> Match {
+fn call(text: &str) -> RouteMatch {
     let (path, rest) = text.split_once(' ').unwrap_or((text, ""));
     let (service, method) = path.split_once('/').expect("Service/Method");
     let part = |text: &str| match text.strip_prefix('~') {
@@ -17,15 +17,15 @@ fn call(text: &str) -> Match {
         None => Some(TextMatch::Exact(text.into())),
     };
     let path = PathMatch::Grpc { service: part(service), method: part(method) };
-    Match { path, ..matched(rest) }
+    RouteMatch { path, ..matched(rest) }
 }
 
-fn to(calls: &[&str], backend: &str) -> Rule {
+fn to(calls: &[&str], backend: &str) -> RouteRule {
     let matches = calls.iter().map(|text| call(text)).collect();
-    Rule { matches, backends: vec![self::backend(backend, 1)], ..Rule::default() }
+    RouteRule { matches, backends: vec![self::backend(backend, 1)], ..RouteRule::default() }
 }
 
-fn grpc(name: &str, rules: Vec<Rule>) -> Route {
+fn grpc(name: &str, rules: Vec<RouteRule>) -> Route {
     Route { kind: RouteKind::Grpc, ..route(name, rules) }
 }
 
@@ -114,7 +114,7 @@ fn of_both_kinds_on_one_port_the_more_specific_holds() {
     assert_eq!(at_80.kind(), RouteKind::Grpc);
     assert_eq!(goes(&at_80, "POST /a/b"), "grpc");
     assert_eq!(goes(&at_80, "GET /"), "404");
-    assert!(matches!(at_80.ignored(), [Ignored::Kind(route)] if &*route.name == "http"));
+    assert!(matches!(at_80.ignored(), [IgnoredRoute::Kind(route)] if &*route.name == "http"));
     let at_81 = RouteTable::compile(&routes, 81).unwrap();
     assert_eq!(goes(&at_81, "GET /"), "http");
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use leno_policy::{Choice, Request, RouteTable, Weights, sampled};
-use leno_types::routes::{PathMatch, Route, Rule};
+use leno_types::routes::{PathMatch, Route, RouteRule};
 use proptest::prelude::*;
 
 use crate::support::{TestRequest, backend, goes, matched, route, rule, sent, table};
@@ -35,13 +35,13 @@ fn words() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 0..5).prop_map(|words| words.join(" "))
 }
 
-fn rules() -> impl Strategy<Value = Vec<Rule>> {
+fn rules() -> impl Strategy<Value = Vec<RouteRule>> {
     let matches = prop::collection::vec(words(), 0..4);
     prop::collection::vec(matches, 1..5).prop_map(|rules| {
-        let rule = |matches: &Vec<String>| Rule {
+        let rule = |matches: &Vec<String>| RouteRule {
             matches: matches.iter().map(|text| matched(text)).collect(),
             backends: vec![backend("v1", 1)],
-            ..Rule::default()
+            ..RouteRule::default()
         };
         rules.iter().map(rule).collect()
     })
@@ -50,7 +50,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
 fn routes() -> impl Strategy<Value = Vec<Route>> {
     let one = (0_u64..3, rules());
     prop::collection::vec(one, 1..5).prop_map(|routes| {
-        let named = |(index, (created, rules)): (usize, (u64, Vec<Rule>))| Route {
+        let named = |(index, (created, rules)): (usize, (u64, Vec<RouteRule>))| Route {
             created,
             ..route(&format!("r{index}"), rules)
         };
@@ -77,7 +77,7 @@ fn by_the_book(routes: &[Arc<Route>], request: &TestRequest) -> Option<(String, 
             let matches = if rule.matches.is_empty() { &all[..] } else { &rule.matches };
             for (place, one) in matches.iter().enumerate() {
                 // A match alone in its table competes with no other.
-                let alone = Rule { matches: vec![one.clone()], ..Rule::default() };
+                let alone = RouteRule { matches: vec![one.clone()], ..RouteRule::default() };
                 if table(vec![self::route("alone", vec![alone])]).find(request).is_none() {
                     continue;
                 }
@@ -249,9 +249,9 @@ fn parts_are_kept() {
 /// HTTPRouteWeight, MeshHTTPRouteWeight, MeshGRPCRouteWeight, through the table.
 #[test]
 fn a_rule_chooses_by_weight() {
-    let rule = Rule {
+    let rule = RouteRule {
         backends: vec![backend("v1", 70), backend("v2", 30), backend("v3", 0)],
-        ..Rule::default()
+        ..RouteRule::default()
     };
     let table = table(vec![route("weight", vec![rule])]);
     let found = table.find(&sent("GET /")).expect("a rule");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leno_policy::{RouteTable, StreamDecision, StreamTable};
-use leno_types::routes::{InvalidTarget, Route, RouteKind, Rule, Target};
+use leno_types::routes::{InvalidTarget, Route, RouteKind, RouteRule, RouteTarget};
 
 use crate::support::{backend, route, rule};
 
@@ -26,8 +26,8 @@ fn goes(table: &StreamTable, name: Option<&str>) -> String {
     match table.decide(name, 0) {
         StreamDecision::Backend(rule, place) => {
             match &table.rules()[rule].rule().backends[place].target {
-                Target::Service { name, .. } => name.name.to_string(),
-                Target::Invalid(_) => unreachable!("it was chosen"),
+                RouteTarget::Service { name, .. } => name.name.to_string(),
+                RouteTarget::Invalid(_) => unreachable!("it was chosen"),
             }
         }
         refused => refused.refusal().expect("a refusal").to_string(),
@@ -86,13 +86,13 @@ fn one_name_has_one_route() {
 /// TCPRouteInvalidBackendRefNonexistent, TLSRouteInvalidBackendRefNonexistent.
 #[test]
 fn what_leads_nowhere_is_refused() {
-    let invalid = Target::Invalid(InvalidTarget::NotFound);
+    let invalid = RouteTarget::Invalid(InvalidTarget::NotFound);
     let mut bad = tcp("bad");
     bad.rules[0].backends[0].target = invalid;
     let expected = "backend-invalid; reason=BackendNotFound; by=\"TCPRoute shop/bad rule 0\"";
     assert_eq!(goes(&table(vec![bad]), None), expected);
     let mut zero = tcp("zero");
-    zero.rules = vec![Rule { backends: vec![backend("v1", 0)], ..Rule::default() }];
+    zero.rules = vec![RouteRule { backends: vec![backend("v1", 0)], ..RouteRule::default() }];
     assert_eq!(goes(&table(vec![zero]), None), "no-backend; by=\"TCPRoute shop/zero rule 0\"");
 }
 

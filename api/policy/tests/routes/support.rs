@@ -5,7 +5,8 @@ use std::sync::Arc;
 use leno_policy::{Request, RouteTable};
 use leno_types::ServiceName;
 use leno_types::routes::{
-    Backend, Match, PathMatch, Route, RouteKind, Rule, Target, TextMatch, ValueMatch,
+    PathMatch, Route, RouteBackend, RouteKind, RouteMatch, RouteRule, RouteTarget, TextMatch,
+    ValueMatch,
 };
 
 /// A request: `GET /path?query` and headers.
@@ -49,8 +50,8 @@ pub(crate) fn sent(text: &str) -> TestRequest {
 
 /// Conditions, all of which must hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,
 /// `name~pattern`, `?name=value`, `?name~pattern`.
-pub(crate) fn matched(text: &str) -> Match {
-    let mut wanted = Match::default();
+pub(crate) fn matched(text: &str) -> RouteMatch {
+    let mut wanted = RouteMatch::default();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         if let Some(path) = word.strip_prefix('=') {
             wanted.path = PathMatch::Exact(path.into());
@@ -77,21 +78,21 @@ fn value(word: &str) -> ValueMatch {
     ValueMatch { name: word[..at].into(), value }
 }
 
-pub(crate) fn backend(name: &str, weight: u32) -> Backend {
+pub(crate) fn backend(name: &str, weight: u32) -> RouteBackend {
     let name = ServiceName::new("shop", name).expect("a label");
-    Backend { target: Target::Service { name, port: 80 }, weight, filters: Vec::new() }
+    RouteBackend { target: RouteTarget::Service { name, port: 80 }, weight, filters: Vec::new() }
 }
 
 /// A rule to one backend.
-pub(crate) fn rule(matches: &[&str], to: &str) -> Rule {
-    Rule {
+pub(crate) fn rule(matches: &[&str], to: &str) -> RouteRule {
+    RouteRule {
         matches: matches.iter().map(|text| matched(text)).collect(),
         backends: vec![backend(to, 1)],
-        ..Rule::default()
+        ..RouteRule::default()
     }
 }
 
-pub(crate) fn route(name: &str, rules: Vec<Rule>) -> Route {
+pub(crate) fn route(name: &str, rules: Vec<RouteRule>) -> Route {
     Route {
         kind: RouteKind::Http,
         namespace: "shop".into(),
@@ -116,8 +117,8 @@ pub(crate) fn goes(table: &RouteTable, request: &str) -> String {
     let explained = table.explain(&request).found;
     assert_eq!(found.map(|f| (f.place, f.prefix)), explained.map(|f| (f.place, f.prefix)));
     match found.map(|found| &found.rule.rule().backends[0].target) {
-        Some(Target::Service { name, .. }) => name.name.to_string(),
-        Some(Target::Invalid(_)) => "500".to_owned(),
+        Some(RouteTarget::Service { name, .. }) => name.name.to_string(),
+        Some(RouteTarget::Invalid(_)) => "500".to_owned(),
         None => "404".to_owned(),
     }
 }

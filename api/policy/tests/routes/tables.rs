@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use leno_policy::{Choice, Ignored, RouteTable};
-use leno_types::routes::{Backend, InvalidTarget, Route, Rule, Target};
+use leno_policy::{Choice, IgnoredRoute, RouteTable};
+use leno_types::routes::{InvalidTarget, Route, RouteBackend, RouteRule, RouteTarget};
 
 use crate::support::{backend, goes, route, rule, sent, table};
 
@@ -64,7 +64,7 @@ fn an_expression_that_cannot_be_used_is_left_out_and_told() {
     let table = table(vec![route("bad", vec![rule(&["~("], "bad"), rule(&["=/good"], "good")])]);
     assert_eq!(goes(&table, "GET /good"), "good");
     assert_eq!(goes(&table, "GET /("), "404");
-    assert!(matches!(table.ignored(), [Ignored::Pattern(..)]));
+    assert!(matches!(table.ignored(), [IgnoredRoute::Pattern(..)]));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn explanations_name_what_each_match_lacks() {
     let rules = vec![
         rule(&["=/a"], "v1"),
         rule(&["/b method:PUT version=two ?page~[0-9]+"], "v2"),
-        Rule { name: Some("rest".into()), ..rule(&["/"], "v3") },
+        RouteRule { name: Some("rest".into()), ..rule(&["/"], "v3") },
     ];
     let table = table(vec![route("why", rules)]);
     let lines = |request: &str| -> Vec<String> {
@@ -105,13 +105,13 @@ fn explanations_name_what_each_match_lacks() {
 /// HTTPRouteNoBackendRefs, HTTPRouteInvalidNonExistentBackendRef, and weights of zero.
 #[test]
 fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
-    let invalid = |weight| Backend {
-        target: Target::Invalid(InvalidTarget::NotFound),
+    let invalid = |weight| RouteBackend {
+        target: RouteTarget::Invalid(InvalidTarget::NotFound),
         weight,
         filters: Vec::new(),
     };
-    let choices = |backends: Vec<Backend>| {
-        let rule = Rule { backends, ..Rule::default() };
+    let choices = |backends: Vec<RouteBackend>| {
+        let rule = RouteRule { backends, ..RouteRule::default() };
         let table = table(vec![route("backends", vec![rule])]);
         let found = table.find(&sent("GET /")).unwrap();
         [0, u64::MAX / 2 + 2, u64::MAX].map(|random| found.rule.choose(random))
@@ -130,7 +130,7 @@ fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
 fn matches_that_are_outranked_are_told_too() {
     let table = table(vec![route("why", vec![rule(&["/a"], "v1"), rule(&["/", "/b"], "v2")])]);
     let explanation = table.explain(&sent("GET /a"));
-    let lines = |list: &[leno_policy::Considered<'_>]| -> Vec<String> {
+    let lines = |list: &[leno_policy::MatchResult<'_>]| -> Vec<String> {
         list.iter().map(ToString::to_string).collect()
     };
     assert_eq!(lines(&explanation.considered), ["HTTPRoute shop/why rule 0 match 0: holds"]);
@@ -150,7 +150,7 @@ fn matches_that_no_request_reaches_are_named() {
         let routes =
             vec![route("a", vec![rule(first, "v1")]), route("b", vec![rule(second, "v2")])];
         let table = table(routes);
-        let one = |one: &leno_policy::Shadowed<'_>| {
+        let one = |one: &leno_policy::ShadowedMatch<'_>| {
             let by = |(by, place): &(&leno_policy::TableRule, usize)| {
                 format!("{}{place}", by.route().name)
             };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::traffic::{
-    Abort, Algorithm, Backoff, Balancing, Budget, Conditions, Delay, Ejection, Faults, HashOn,
-    Hedging, LimitKey, Limits, RateLimit, Retries, Scope, Share, Source, StatusRange, SuccessRate,
-    Timeouts, Traffic,
+    Abort, Algorithm, Balancing, Delay, Ejection, Faults, HashOn, Hedging, LimitKey, PolicyScope,
+    PolicySource, RateLimit, RequestShare, Retries, RetryBackoff, RetryBudget, RetryConditions,
+    StatusRange, SuccessRate, Traffic, TrafficTimeouts, WorkerLimits,
 };
 
 use super::{
@@ -82,9 +82,9 @@ impl RetryOn {
 impl TrafficPolicy {
     /// The values that proxies receive for one of its targets.
     #[must_use]
-    pub fn traffic(&self, scope: Scope) -> Traffic {
+    pub fn traffic(&self, scope: PolicyScope) -> Traffic {
         let spec = &self.spec;
-        let limits = spec.limits.as_ref().map(|limits| Limits {
+        let limits = spec.limits.as_ref().map(|limits| WorkerLimits {
             connections: limits.connections,
             requests: limits.requests,
             pending: limits.pending,
@@ -129,10 +129,10 @@ impl RateLimitPolicy {
 }
 
 /// The document of a policy with this metadata.
-pub(crate) fn source(metadata: &crate::Metadata) -> Source {
+pub(crate) fn source(metadata: &crate::Metadata) -> PolicySource {
     let created = metadata.creation_timestamp.as_ref();
     let created = created.and_then(|time| u64::try_from(time.0.as_second()).ok());
-    Source {
+    PolicySource {
         created: created.unwrap_or(0),
         namespace: metadata.namespace.as_str().into(),
         name: metadata.name.as_str().into(),
@@ -144,11 +144,11 @@ fn retries(spec: &RetriesSpec) -> Retries {
         attempts: spec.attempts.unwrap_or(1),
         statuses: Vec::new(),
         grpc_statuses: Vec::new(),
-        on: Conditions::default(),
+        on: RetryConditions::default(),
         non_idempotent: spec.non_idempotent,
         per_try_timeout: spec.per_try_timeout.map(|timeout| timeout.0),
-        backoff: Backoff::default(),
-        budget: Budget::default(),
+        backoff: RetryBackoff::default(),
+        budget: RetryBudget::default(),
         max_retry_after: spec.max_retry_after.map_or(MAX_RETRY_AFTER, |longest| longest.0),
     };
     for on in spec.on.iter().filter_map(|trigger| RetryOn::parse(&trigger.0)) {
@@ -185,8 +185,8 @@ fn hedging(spec: &HedgingSpec) -> Hedging {
     }
 }
 
-fn timeouts(spec: &TimeoutsSpec) -> Timeouts {
-    Timeouts {
+fn timeouts(spec: &TimeoutsSpec) -> TrafficTimeouts {
+    TrafficTimeouts {
         request: spec.request.map(|timeout| timeout.0),
         response: spec.response.map(|timeout| timeout.0),
         idle: spec.idle.map(|timeout| timeout.0),
@@ -242,7 +242,7 @@ fn hash_on(spec: &HashSpec) -> HashOn {
 }
 
 fn faults(spec: &FaultsSpec) -> Faults {
-    let share = |percent: f64| Share((percent * 10_000.0).round() as u32);
+    let share = |percent: f64| RequestShare((percent * 10_000.0).round() as u32);
     Faults {
         delay: spec.delay.as_ref().map(|d| Delay { by: d.by.0, share: share(d.percent) }),
         abort: spec.abort.as_ref().map(|a| Abort { status: a.status, share: share(a.percent) }),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
-    DefaultAuthorization, HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, PathReading, RequestMatch,
-    Rule, SegmentMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, MAX_POLICIES, PathPermission, PathReading,
+    PermissionRule, RequestMatch, SegmentMatch,
 };
 use leno_types::authorizer::{
     AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer, MAX_AUTHORIZER_BODY,
@@ -68,7 +68,7 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
         }
     };
     let rules = all("rules", message.rules, |rule| {
-        Ok(Rule {
+        Ok(PermissionRule {
             from: all("clients", rule.from, client)?,
             to: all("requests", rule.to, request)?,
             claims: all("claims", rule.claims, claim)?,
@@ -191,8 +191,8 @@ fn segment(message: proto::SegmentMatch) -> Result<SegmentMatch, DecodeError> {
 fn request(message: proto::RequestMatch) -> Result<RequestMatch, DecodeError> {
     use proto::path_match::Path;
     let path = |path: proto::PathMatch| match path.path {
-        Some(Path::Segment(text)) => segment(text).map(PathMatch::Segment),
-        Some(Path::GrpcMethod(method)) => Ok(PathMatch::GrpcMethod(method.into())),
+        Some(Path::Segment(text)) => segment(text).map(PathPermission::Segment),
+        Some(Path::GrpcMethod(method)) => Ok(PathPermission::GrpcMethod(method.into())),
         None => Err(DecodeError::Later("the conditions of policies")),
     };
     let header = |header: proto::HeaderMatch| {

@@ -16,7 +16,7 @@ const MAX_STEPS: usize = 1_024;
 pub struct ServiceUpdate(proto::ServiceUpdate);
 
 /// The endpoints of each port.
-type Lists = Vec<(u16, Vec<Endpoint>)>;
+type EndpointLists = Vec<(u16, Vec<Endpoint>)>;
 
 /// Texts that endpoints refer to by position.
 struct SharedTexts {
@@ -77,7 +77,7 @@ impl ServiceUpdate {
     }
 }
 
-fn all_of(message: proto::Endpoints, service: &ServiceName) -> Result<Lists, DecodeError> {
+fn all_of(message: proto::Endpoints, service: &ServiceName) -> Result<EndpointLists, DecodeError> {
     bounded(
         "endpoints",
         message.ports.iter().map(|port| port.endpoints.len()).sum(),
@@ -95,13 +95,13 @@ fn changed(
     message: proto::EndpointsDelta,
     version: &str,
     held: &Service,
-) -> Result<Lists, DecodeError> {
+) -> Result<EndpointLists, DecodeError> {
     let of_endpoints = version.split_once('.').map_or("", |(_, endpoints)| endpoints);
     if message.from != of_endpoints {
         return Err(DecodeError::Version { from: message.from, held: of_endpoints.to_owned() });
     }
     bounded("steps", message.steps.len(), MAX_STEPS)?;
-    let mut lists: Lists =
+    let mut lists: EndpointLists =
         held.ports.iter().map(|port| (port.port, port.endpoints.to_vec())).collect();
     for step in message.steps {
         take_step(step, &held.name, &mut lists)?;
@@ -113,7 +113,7 @@ fn changed(
 fn take_step(
     step: proto::EndpointsStep,
     service: &ServiceName,
-    lists: &mut Lists,
+    lists: &mut EndpointLists,
 ) -> Result<(), DecodeError> {
     let texts = SharedTexts::new(step.identities, step.places)?;
     let mut splices = step.splices.into_iter().peekable();

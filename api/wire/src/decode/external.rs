@@ -1,6 +1,6 @@
 //! Decodes the endpoints outside of the mesh.
 
-use leno_types::mesh::{External, NamedEndpoint, Origination, Roots, SubjectName};
+use leno_types::mesh::{ExternalEndpoints, NamedEndpoint, Origination, Roots, SubjectName};
 
 use super::{DecodeError, bounded, port};
 use crate::proto;
@@ -12,13 +12,13 @@ const MAX_ROOTS: usize = 1_000;
 /// Most alternative names that a certificate may have.
 const MAX_SUBJECT_NAMES: usize = 100;
 
-pub(super) fn external(message: proto::External) -> Result<External, DecodeError> {
+pub(super) fn external(message: proto::External) -> Result<ExternalEndpoints, DecodeError> {
     bounded("external names", message.names.len(), MAX_NAMES)?;
     let name = |one: proto::NamedEndpoint| match one.host.is_empty() {
         true => Err(DecodeError::Missing("host of an external name")),
         false => Ok(NamedEndpoint { host: one.host.into(), port: port(one.port)? }),
     };
-    Ok(External {
+    Ok(ExternalEndpoints {
         names: message.names.into_iter().map(name).collect::<Result<_, _>>()?,
         tls: message.tls.map(origination).transpose()?,
     })

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
-    ValueMatch,
+    Cors, Filter, HeaderChanges, InvalidTarget, Mirror, PathChange, PathMatch, Redirect, Rewrite,
+    Route, RouteBackend, RouteKind, RouteMatch, RouteRetry, RouteRule, RouteTarget, RouteTimeouts,
+    SessionAffinity, TextMatch, ValueMatch,
 };
 
 use super::{DecodeError, bounded, port};
@@ -55,29 +55,29 @@ fn route(message: proto::Route) -> Result<Route, DecodeError> {
     })
 }
 
-fn rule(message: proto::Rule) -> Result<Rule, DecodeError> {
+fn rule(message: proto::Rule) -> Result<RouteRule, DecodeError> {
     let timeout = |milliseconds: u64| match milliseconds {
         0 => None,
         some => Some(Duration::from_millis(some)),
     };
-    Ok(Rule {
+    Ok(RouteRule {
         name: text(message.name),
         matches: list("matches", message.matches, matched)?,
         filters: list("filters", message.filters, filter)?,
         backends: list("backends", message.backends, backend)?,
-        timeouts: Timeouts {
+        timeouts: RouteTimeouts {
             request: timeout(message.request_timeout_ms),
             backend_request: timeout(message.backend_request_timeout_ms),
         },
         retry: match message.retry {
             None => None,
-            Some(retry) => Some(Retry {
+            Some(retry) => Some(RouteRetry {
                 codes: list("codes of a retry", retry.codes, code)?,
                 attempts: retry.attempts,
                 backoff: timeout(retry.backoff_ms),
             }),
         },
-        session: message.session.map(|session| Session {
+        session: message.session.map(|session| SessionAffinity {
             name: session.name.into(),
             is_header: session.header,
             absolute: timeout(session.absolute_ms),
@@ -100,7 +100,7 @@ fn texts(field: &'static str, texts: Vec<String>) -> Result<Vec<Arc<str>>, Decod
     list(field, texts, |text| Ok(text.into()))
 }
 
-fn matched(message: proto::Match) -> Result<Match, DecodeError> {
+fn matched(message: proto::Match) -> Result<RouteMatch, DecodeError> {
     use proto::r#match::Path;
     let path = match message.path.ok_or(DecodeError::Missing("path of a match"))? {
         Path::Exact(path) => PathMatch::Exact(path.into()),
@@ -111,7 +111,7 @@ fn matched(message: proto::Match) -> Result<Match, DecodeError> {
             method: grpc.method.map(text_match).transpose()?,
         },
     };
-    Ok(Match {
+    Ok(RouteMatch {
         path,
         method: text(message.method),
         headers: list("headers of a match", message.headers, value_match)?,
@@ -196,20 +196,23 @@ fn redirect(message: proto::Redirect) -> Result<Redirect, DecodeError> {
     })
 }
 
-fn backend(message: proto::Backend) -> Result<Backend, DecodeError> {
-    Ok(Backend {
+fn backend(message: proto::Backend) -> Result<RouteBackend, DecodeError> {
+    Ok(RouteBackend {
         target: target(message.target)?,
         weight: message.weight,
         filters: list("filters of a backend", message.filters, filter)?,
     })
 }
 
-fn target(message: Option<proto::Target>) -> Result<Target, DecodeError> {
+fn target(message: Option<proto::Target>) -> Result<RouteTarget, DecodeError> {
     let message = message.ok_or(DecodeError::Missing("target"))?;
     if !message.service.is_empty() {
-        return Ok(Target::Service { name: message.service.parse()?, port: port(message.port)? });
+        return Ok(RouteTarget::Service {
+            name: message.service.parse()?,
+            port: port(message.port)?,
+        });
     }
-    Ok(Target::Invalid(match proto::InvalidTarget::try_from(message.invalid) {
+    Ok(RouteTarget::Invalid(match proto::InvalidTarget::try_from(message.invalid) {
         Ok(proto::InvalidTarget::NoSuchPort) => InvalidTarget::NoSuchPort,
         Ok(proto::InvalidTarget::NotGranted) => InvalidTarget::NotGranted,
         Ok(proto::InvalidTarget::Kind) => InvalidTarget::Kind,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leno_types::routes::RouteKind;
 use leno_types::traffic::{
-    Abort, Algorithm, Backoff, Balancing, Budget, Conditions, Delay, Ejection, Faults, HashOn,
-    Hedging, LimitKey, Limits, RateLimit, Retries, Scope, Share, Source, StatusRange, SuccessRate,
-    Timeouts, Traffic,
+    Abort, Algorithm, Balancing, Delay, Ejection, Faults, HashOn, Hedging, LimitKey, PolicyScope,
+    PolicySource, RateLimit, RequestShare, Retries, RetryBackoff, RetryBudget, RetryConditions,
+    StatusRange, SuccessRate, Traffic, TrafficTimeouts, WorkerLimits,
 };
 
 use super::{DecodeError, bounded, port};
@@ -39,7 +39,7 @@ fn one(message: proto::Traffic) -> Result<Traffic, DecodeError> {
         copies: hedging.copies,
         non_idempotent: hedging.non_idempotent,
     };
-    let limits = |limits: proto::TrafficLimits| Limits {
+    let limits = |limits: proto::TrafficLimits| WorkerLimits {
         connections: limits.connections,
         requests: limits.requests,
         pending: limits.pending,
@@ -79,17 +79,17 @@ fn rate_limit(message: proto::RateLimit) -> Result<RateLimit, DecodeError> {
     })
 }
 
-pub(super) fn source(message: Option<proto::PolicySource>) -> Source {
+pub(super) fn source(message: Option<proto::PolicySource>) -> PolicySource {
     let proto::PolicySource { created, namespace, name } = message.unwrap_or_default();
-    Source { created, namespace: namespace.into(), name: name.into() }
+    PolicySource { created, namespace: namespace.into(), name: name.into() }
 }
 
-fn scope(message: Option<proto::traffic::Scope>) -> Result<Scope, DecodeError> {
+fn scope(message: Option<proto::traffic::Scope>) -> Result<PolicyScope, DecodeError> {
     use proto::traffic::Scope as Message;
     Ok(match message {
-        None => Scope::Service,
-        Some(Message::Port(number)) => Scope::Port(port(number)?),
-        Some(Message::Route(route)) => Scope::Route {
+        None => PolicyScope::Service,
+        Some(Message::Port(number)) => PolicyScope::Port(port(number)?),
+        Some(Message::Route(route)) => PolicyScope::Route {
             kind: match proto::RouteKind::try_from(route.kind) {
                 Ok(proto::RouteKind::Http) => RouteKind::Http,
                 Ok(proto::RouteKind::Grpc) => RouteKind::Grpc,
@@ -125,7 +125,7 @@ fn retries(message: proto::Retries) -> Result<Retries, DecodeError> {
         attempts: message.attempts,
         statuses: message.statuses.into_iter().map(range).collect::<Result<_, _>>()?,
         grpc_statuses: message.grpc_statuses.into_iter().map(grpc).collect::<Result<_, _>>()?,
-        on: Conditions {
+        on: RetryConditions {
             connect_failure: message.connect_failure,
             reset: message.reset,
             refused_stream: message.refused_stream,
@@ -133,11 +133,11 @@ fn retries(message: proto::Retries) -> Result<Retries, DecodeError> {
         },
         non_idempotent: message.non_idempotent,
         per_try_timeout: time(message.per_try_timeout_ms),
-        backoff: Backoff {
+        backoff: RetryBackoff {
             base: Duration::from_millis(message.backoff_ms),
             max: Duration::from_millis(message.max_backoff_ms),
         },
-        budget: Budget {
+        budget: RetryBudget {
             percent: message.budget_percent,
             min_per_second: message.budget_min_per_second,
         },
@@ -157,8 +157,8 @@ fn percent(number: u32) -> Result<u8, DecodeError> {
     u8::try_from(number).map_err(|_| unknown("percentage", number))
 }
 
-fn timeouts(message: proto::Timeouts) -> Timeouts {
-    Timeouts {
+fn timeouts(message: proto::Timeouts) -> TrafficTimeouts {
+    TrafficTimeouts {
         request: time(message.request_ms),
         response: time(message.response_ms),
         idle: time(message.idle_ms),
@@ -210,10 +210,11 @@ fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
 }
 
 fn faults(message: proto::Faults) -> Result<Faults, DecodeError> {
-    let delay = time(message.delay_ms).map(|by| Delay { by, share: Share(message.delay_share) });
+    let delay =
+        time(message.delay_ms).map(|by| Delay { by, share: RequestShare(message.delay_share) });
     let abort = match message.abort_status {
         0 => None,
-        number => Some(Abort { status: status(number)?, share: Share(message.abort_share) }),
+        number => Some(Abort { status: status(number)?, share: RequestShare(message.abort_share) }),
     };
     Ok(Faults { delay, abort })
 }

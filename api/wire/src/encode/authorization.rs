@@ -6,8 +6,8 @@ use std::sync::Arc;
 use leno_types::TrustDomain;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
-    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
-    SegmentMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathPermission, PathReading, PermissionRule,
+    RequestMatch, SegmentMatch,
 };
 use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer, TokenKey};
@@ -130,7 +130,7 @@ fn claim_header(one: &ClaimHeader) -> proto::ClaimHeader {
     proto::ClaimHeader { header: one.header.to_string(), claim: one.claim.to_string() }
 }
 
-fn rule(rule: &Rule) -> proto::AuthorizationRule {
+fn rule(rule: &PermissionRule) -> proto::AuthorizationRule {
     proto::AuthorizationRule {
         from: rule.from.iter().map(client).collect(),
         to: rule.to.iter().map(request).collect(),
@@ -187,10 +187,10 @@ fn segment(segment: &SegmentMatch) -> proto::SegmentMatch {
 
 fn request(request: &RequestMatch) -> proto::RequestMatch {
     use proto::path_match::Path;
-    let path = |path: &PathMatch| proto::PathMatch {
+    let path = |path: &PathPermission| proto::PathMatch {
         path: Some(match path {
-            PathMatch::Segment(path) => Path::Segment(segment(path)),
-            PathMatch::GrpcMethod(method) => Path::GrpcMethod(method.to_string()),
+            PathPermission::Segment(path) => Path::Segment(segment(path)),
+            PathPermission::GrpcMethod(method) => Path::GrpcMethod(method.to_string()),
         }),
     };
     let header = |header: &HeaderMatch| proto::HeaderMatch {

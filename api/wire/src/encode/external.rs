@@ -1,10 +1,10 @@
 //! Encodes the endpoints outside of the mesh.
 
-use leno_types::mesh::{External, Origination, Roots, SubjectName};
+use leno_types::mesh::{ExternalEndpoints, Origination, Roots, SubjectName};
 
 use crate::proto;
 
-pub(super) fn external(external: &External) -> proto::External {
+pub(super) fn external(external: &ExternalEndpoints) -> proto::External {
     let names = external
         .names
         .iter()

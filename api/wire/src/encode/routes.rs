@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, PathChange, PathMatch, Redirect,
-    Rewrite, Route, RouteKind, Rule, Target, TextMatch, ValueMatch,
+    Cors, Filter, HeaderChanges, InvalidTarget, PathChange, PathMatch, Redirect, Rewrite, Route,
+    RouteBackend, RouteKind, RouteMatch, RouteRule, RouteTarget, TextMatch, ValueMatch,
 };
 
 use crate::proto;
@@ -28,7 +28,7 @@ pub(super) fn route(route: &Arc<Route>) -> proto::Route {
     }
 }
 
-fn rule(rule: &Rule) -> proto::Rule {
+fn rule(rule: &RouteRule) -> proto::Rule {
     proto::Rule {
         name: text(rule.name.as_ref()),
         matches: rule.matches.iter().map(matched).collect(),
@@ -64,7 +64,7 @@ fn texts(texts: &[Arc<str>]) -> Vec<String> {
     texts.iter().map(ToString::to_string).collect()
 }
 
-fn matched(wanted: &Match) -> proto::Match {
+fn matched(wanted: &RouteMatch) -> proto::Match {
     use proto::r#match::Path;
     let path = match &wanted.path {
         PathMatch::Exact(path) => Path::Exact(path.to_string()),
@@ -162,7 +162,7 @@ fn cors(cors: &Cors) -> proto::Cors {
     }
 }
 
-fn backend(backend: &Backend) -> proto::Backend {
+fn backend(backend: &RouteBackend) -> proto::Backend {
     proto::Backend {
         target: Some(target(&backend.target)),
         weight: backend.weight,
@@ -170,14 +170,14 @@ fn backend(backend: &Backend) -> proto::Backend {
     }
 }
 
-fn target(target: &Target) -> proto::Target {
+fn target(target: &RouteTarget) -> proto::Target {
     match target {
-        Target::Service { name, port } => proto::Target {
+        RouteTarget::Service { name, port } => proto::Target {
             service: name.to_string(),
             port: (*port).into(),
             ..proto::Target::default()
         },
-        Target::Invalid(reason) => {
+        RouteTarget::Invalid(reason) => {
             let reason = match reason {
                 InvalidTarget::NotFound => proto::InvalidTarget::NotFound,
                 InvalidTarget::NoSuchPort => proto::InvalidTarget::NoSuchPort,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leno_types::routes::RouteKind;
 use leno_types::traffic::{
-    Algorithm, Balancing, Ejection, Faults, HashOn, LimitKey, Limits, RateLimit, Retries, Scope,
-    Source, StatusRange, SuccessRate, Timeouts, Traffic,
+    Algorithm, Balancing, Ejection, Faults, HashOn, LimitKey, PolicyScope, PolicySource, RateLimit,
+    Retries, StatusRange, SuccessRate, Traffic, TrafficTimeouts, WorkerLimits,
 };
 
 use crate::proto;
@@ -46,7 +46,7 @@ pub(super) fn rate_limit(limit: &RateLimit) -> proto::RateLimit {
     }
 }
 
-pub(super) fn source(source: &Source) -> proto::PolicySource {
+pub(super) fn source(source: &PolicySource) -> proto::PolicySource {
     proto::PolicySource {
         created: source.created,
         namespace: source.namespace.to_string(),
@@ -54,12 +54,12 @@ pub(super) fn source(source: &Source) -> proto::PolicySource {
     }
 }
 
-fn scope(scope: &Scope) -> Option<proto::traffic::Scope> {
+fn scope(scope: &PolicyScope) -> Option<proto::traffic::Scope> {
     use proto::traffic::Scope as Message;
     match scope {
-        Scope::Service => None,
-        Scope::Port(port) => Some(Message::Port((*port).into())),
-        Scope::Route { kind, namespace, name, rule } => {
+        PolicyScope::Service => None,
+        PolicyScope::Port(port) => Some(Message::Port((*port).into())),
+        PolicyScope::Route { kind, namespace, name, rule } => {
             let kind = match kind {
                 RouteKind::Http => proto::RouteKind::Http,
                 RouteKind::Grpc => proto::RouteKind::Grpc,
@@ -107,7 +107,7 @@ fn retries(retries: &Retries) -> proto::Retries {
     }
 }
 
-fn timeouts(timeouts: &Timeouts) -> proto::Timeouts {
+fn timeouts(timeouts: &TrafficTimeouts) -> proto::Timeouts {
     proto::Timeouts {
         request_ms: some_milliseconds(timeouts.request),
         response_ms: some_milliseconds(timeouts.response),
@@ -116,7 +116,7 @@ fn timeouts(timeouts: &Timeouts) -> proto::Timeouts {
     }
 }
 
-fn limits(limits: &Limits) -> proto::TrafficLimits {
+fn limits(limits: &WorkerLimits) -> proto::TrafficLimits {
     proto::TrafficLimits {
         connections: limits.connections,
         requests: limits.requests,

@@ -1,17 +1,17 @@
 //! Records of the access log.
 
 use bytes::Bytes;
-use leno_tap::{AccessRecord, Attribute, TraceIds};
+use leno_tap::{AccessField, AccessRecord, TraceIds};
 use prost::Message;
 
-use super::{Resource, flag, int, proto, scope, text};
+use super::{OtlpResource, flag, int, proto, scope, text};
 
 const INFORMATION: i32 = 9;
 const ERROR: i32 = 17;
 
 /// The message with these records of the access log.
 #[must_use]
-pub fn encode_records(resource: Resource<'_>, records: Vec<AccessRecord>) -> Bytes {
+pub fn encode_records(resource: OtlpResource<'_>, records: Vec<AccessRecord>) -> Bytes {
     let log_records = records.into_iter().map(record).collect();
     let request = proto::ExportLogsServiceRequest {
         resource_logs: vec![proto::ResourceLogs {
@@ -24,10 +24,10 @@ pub fn encode_records(resource: Resource<'_>, records: Vec<AccessRecord>) -> Byt
 
 fn record(record: AccessRecord) -> proto::LogRecord {
     let time = record.at_unix_us.saturating_mul(1000);
-    let attribute = |(key, value): &(String, Attribute)| match value {
-        Attribute::Text(value) => text(key, value),
-        Attribute::Number(value) => int(key, *value),
-        Attribute::Flag(value) => flag(key, *value),
+    let attribute = |(key, value): &(String, AccessField)| match value {
+        AccessField::Text(value) => text(key, value),
+        AccessField::Number(value) => int(key, *value),
+        AccessField::Flag(value) => flag(key, *value),
     };
     let (severity_number, severity) =
         if record.is_failed { (ERROR, "ERROR") } else { (INFORMATION, "INFO") };
@@ -60,7 +60,7 @@ mod tests {
             trace: Some(TraceIds { trace_id: 1, span_id: 2, sampled: true }),
             is_failed: true,
             is_request: true,
-            attributes: vec![("leno.mtls".to_owned(), Attribute::Flag(true))],
+            attributes: vec![("leno.mtls".to_owned(), AccessField::Flag(true))],
         });
         assert_eq!((made.time_unix_nano, made.severity_number, made.flags), (7000, ERROR, 1));
         assert_eq!((made.trace_id.len(), made.span_id.len()), (16, 8));

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, CertificateMatch, Cidr, ClientMatch,
-    DefaultAuthorization, HeaderMatch, IpBlock, PathMatch, PathReading, RequestMatch, Rule,
-    SegmentMatch,
+    DefaultAuthorization, HeaderMatch, IpBlock, PathPermission, PathReading, PermissionRule,
+    RequestMatch, SegmentMatch,
 };
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::mesh::{ServerPolicy, Topology};
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 use leno_wire::{AUTHORIZATION_LEVEL, decode, encode, proto};
 use proptest::collection::vec;
@@ -62,7 +62,7 @@ prop_compose! {
         methods in vec(text(), 0..2),
         hosts in vec(text(), 0..2),
         paths in vec(prop_oneof![
-            segment().prop_map(PathMatch::Segment), text().prop_map(PathMatch::GrpcMethod)], 0..3),
+            segment().prop_map(PathPermission::Segment), text().prop_map(PathPermission::GrpcMethod)], 0..3),
         headers in vec((text(), vec(text(), 0..2)), 0..2),
         server_names in vec(text(), 0..2),
     ) -> RequestMatch {
@@ -134,10 +134,10 @@ prop_compose! {
     ) -> AuthorizationPolicy {
         let external = Some(external);
         AuthorizationPolicy {
-            source: Source { created, namespace, name },
+            source: PolicySource { created, namespace, name },
             action,
             ports: ports.map(Into::into),
-            rules: rules.into_iter().map(|(from, to, claims)| Rule { from, to, claims }).collect(),
+            rules: rules.into_iter().map(|(from, to, claims)| PermissionRule { from, to, claims }).collect(),
             tokens: tokens.into(),
             external: external.filter(|_| action == Action::External).map(Into::into),
         }
@@ -255,17 +255,17 @@ fn a_policy_is_not_read_without_a_part_of_it() {
     let max_age = Some(Duration::from_secs(3600));
     let certificate = CertificateMatch { max_age, ..CertificateMatch::default() };
     let client = ClientMatch { certificate, ..ClientMatch::default() };
-    let of_time = Rule { from: vec![client], ..Rule::default() };
+    let of_time = PermissionRule { from: vec![client], ..PermissionRule::default() };
     for (tokens, external, rule, level) in [
-        (vec![], None, Rule::default(), 1),
-        (vec![issuer.clone()], None, Rule::default(), 2),
-        (vec![issuer], Some(external), Rule::default(), 3),
-        (vec![with_headers], None, Rule::default(), 4),
-        (vec![], Some(with_body), Rule::default(), 4),
+        (vec![], None, PermissionRule::default(), 1),
+        (vec![issuer.clone()], None, PermissionRule::default(), 2),
+        (vec![issuer], Some(external), PermissionRule::default(), 3),
+        (vec![with_headers], None, PermissionRule::default(), 4),
+        (vec![], Some(with_body), PermissionRule::default(), 4),
         (vec![], None, of_time, AUTHORIZATION_LEVEL),
     ] {
         let policy = AuthorizationPolicy {
-            source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
+            source: PolicySource { created: 0, namespace: "shop".into(), name: "p".into() },
             action: if external.is_some() { Action::External } else { Action::Allow },
             ports: None,
             rules: [rule].into(),

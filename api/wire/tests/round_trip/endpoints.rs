@@ -97,7 +97,8 @@ fn a_change_of_another_version_is_refused() {
     let step = endpoints_step(&before, &after).unwrap();
     let change = |from: &str, steps: &[Bytes]| {
         let any = service_update(None, EndpointsUpdate::Delta(from, steps));
-        let leno_wire::decode::Address::Service(update) = leno_wire::decode::address(&any).unwrap()
+        let leno_wire::decode::AddressResource::Service(update) =
+            leno_wire::decode::address(&any).unwrap()
         else {
             panic!("not a service")
         };

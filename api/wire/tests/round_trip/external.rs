@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use leno_types::mesh::{External, NamedEndpoint, Origination, Roots, SubjectName};
+use leno_types::mesh::{ExternalEndpoints, NamedEndpoint, Origination, Roots, SubjectName};
 
-pub(crate) fn of(number: u16) -> Arc<External> {
+pub(crate) fn of(number: u16) -> Arc<ExternalEndpoints> {
     let names = vec![NamedEndpoint { host: "api.example.com".into(), port: number.max(1) }];
     let tls = (!number.is_multiple_of(3)).then(|| Origination {
         source: "BackendTLSPolicy shop/pay".into(),
@@ -17,5 +17,5 @@ pub(crate) fn of(number: u16) -> Arc<External> {
         names: [SubjectName::Host("a.example".into()), SubjectName::Uri("spiffe://a/b".into())]
             .into(),
     });
-    Arc::new(External { names, tls })
+    Arc::new(ExternalEndpoints { names, tls })
 }

@@ -91,7 +91,7 @@ prop_compose! {
 
 /// Applies an update to the service that the proxy holds.
 fn received(any: proto::Any, held: Option<(&str, &Service)>) -> Service {
-    let decode::Address::Service(update) = decode::address(&any).unwrap() else {
+    let decode::AddressResource::Service(update) = decode::address(&any).unwrap() else {
         panic!("not a service: {any:?}");
     };
     update.apply(held).unwrap()
@@ -119,7 +119,7 @@ proptest! {
         let name = InstanceName::new(&name.0, &name.1).unwrap();
         let workload = Workload { name, addresses, identity, ports, wire };
         let received = decode::address(&encode::workload(&workload)).unwrap();
-        prop_assert_eq!(received, decode::Address::Workload(workload));
+        prop_assert_eq!(received, decode::AddressResource::Workload(workload));
     }
 
     #[test]

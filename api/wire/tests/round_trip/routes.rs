@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leno_types::ServiceName;
 use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
-    ValueMatch,
+    Cors, Filter, HeaderChanges, InvalidTarget, Mirror, PathChange, PathMatch, Redirect, Rewrite,
+    Route, RouteBackend, RouteKind, RouteMatch, RouteRetry, RouteRule, RouteTarget, RouteTimeouts,
+    SessionAffinity, TextMatch, ValueMatch,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -43,14 +43,14 @@ prop_compose! {
         method in option::of(text()),
         headers in value_matches(),
         query in value_matches(),
-    ) -> Match {
-        Match { path, method, headers, query }
+    ) -> RouteMatch {
+        RouteMatch { path, method, headers, query }
     }
 }
 
-fn target() -> impl Strategy<Value = Target> {
+fn target() -> impl Strategy<Value = RouteTarget> {
     let service = ("[a-z]{1,4}", "[a-z]{1,4}", 1_u16..).prop_map(|(namespace, name, port)| {
-        Target::Service { name: ServiceName::new(&namespace, &name).unwrap(), port }
+        RouteTarget::Service { name: ServiceName::new(&namespace, &name).unwrap(), port }
     });
     let reasons = vec![
         InvalidTarget::NotFound,
@@ -58,7 +58,7 @@ fn target() -> impl Strategy<Value = Target> {
         InvalidTarget::NotGranted,
         InvalidTarget::Kind,
     ];
-    prop_oneof![service, select(reasons).prop_map(Target::Invalid)]
+    prop_oneof![service, select(reasons).prop_map(RouteTarget::Invalid)]
 }
 
 fn changes() -> impl Strategy<Value = HeaderChanges> {
@@ -126,22 +126,22 @@ prop_compose! {
         timeouts in (option::of(1_u64..), option::of(1_u64..)),
         retry in option::of((vec(400_u16..600, 0..3), option::of(0_u32..10), option::of(1_u64..))),
         session in option::of((text(), any::<(bool, bool)>(), option::of(1_u64..))),
-    ) -> Rule {
-        let retry = retry.map(|(codes, attempts, backoff)| Retry {
+    ) -> RouteRule {
+        let retry = retry.map(|(codes, attempts, backoff)| RouteRetry {
             codes, attempts, backoff: backoff.map(Duration::from_millis),
         });
-        let session = session.map(|(name, (is_header, is_permanent), time)| Session {
+        let session = session.map(|(name, (is_header, is_permanent), time)| SessionAffinity {
             name, is_header, is_permanent,
             absolute: time.map(Duration::from_millis),
             idle: time.map(|time| Duration::from_millis(time / 2 + 1)),
         });
-        let backend = |(target, weight, filters)| Backend { target, weight, filters };
-        let timeouts = Timeouts {
+        let backend = |(target, weight, filters)| RouteBackend { target, weight, filters };
+        let timeouts = RouteTimeouts {
             request: timeouts.0.map(Duration::from_millis),
             backend_request: timeouts.1.map(Duration::from_millis),
         };
         let backends = backends.into_iter().map(backend).collect();
-        Rule { name, matches, filters, backends, timeouts, retry, session }
+        RouteRule { name, matches, filters, backends, timeouts, retry, session }
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leno_types::routes::RouteKind;
 use leno_types::traffic::{
-    Abort, Algorithm, Backoff, Balancing, Budget, Conditions, Delay, Ejection, Faults, HashOn,
-    Hedging, LimitKey, Limits, RateLimit, Retries, Scope, Share, Source, StatusRange, SuccessRate,
-    Timeouts, Traffic,
+    Abort, Algorithm, Balancing, Delay, Ejection, Faults, HashOn, Hedging, LimitKey, PolicyScope,
+    PolicySource, RateLimit, RequestShare, Retries, RetryBackoff, RetryBudget, RetryConditions,
+    StatusRange, SuccessRate, Traffic, TrafficTimeouts, WorkerLimits,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -28,18 +28,18 @@ fn wait() -> impl Strategy<Value = Duration> {
 }
 
 prop_compose! {
-    fn source()(created in any::<u64>(), namespace in text(), name in text()) -> Source {
-        Source { created, namespace, name }
+    fn source()(created in any::<u64>(), namespace in text(), name in text()) -> PolicySource {
+        PolicySource { created, namespace, name }
     }
 }
 
-fn scope() -> impl Strategy<Value = Scope> {
+fn scope() -> impl Strategy<Value = PolicyScope> {
     let kinds = select(vec![RouteKind::Http, RouteKind::Grpc]);
     prop_oneof![
-        Just(Scope::Service),
-        (1_u16..).prop_map(Scope::Port),
+        Just(PolicyScope::Service),
+        (1_u16..).prop_map(PolicyScope::Port),
         (kinds, text(), text(), option::of(text())).prop_map(|(kind, namespace, name, rule)| {
-            Scope::Route { kind, namespace, name, rule }
+            PolicyScope::Route { kind, namespace, name, rule }
         }),
     ]
 }
@@ -60,11 +60,11 @@ prop_compose! {
             attempts,
             statuses: statuses.into_iter().map(range).collect(),
             grpc_statuses,
-            on: Conditions { connect_failure, reset, refused_stream, timeout },
+            on: RetryConditions { connect_failure, reset, refused_stream, timeout },
             non_idempotent,
             per_try_timeout,
-            backoff: Backoff { base, max },
-            budget: Budget { percent, min_per_second },
+            backoff: RetryBackoff { base, max },
+            budget: RetryBudget { percent, min_per_second },
             max_retry_after,
         }
     }
@@ -74,8 +74,8 @@ prop_compose! {
     fn timeouts()(
         request in option::of(time()), response in option::of(time()),
         idle in option::of(time()), stream in option::of(time()),
-    ) -> Timeouts {
-        Timeouts { request, response, idle, stream }
+    ) -> TrafficTimeouts {
+        TrafficTimeouts { request, response, idle, stream }
     }
 }
 
@@ -84,8 +84,8 @@ prop_compose! {
         (connections, requests, pending, requests_per_endpoint) in
             any::<(Option<u32>, Option<u32>, Option<u32>, Option<u32>)>(),
         adaptive in any::<bool>(),
-    ) -> Limits {
-        Limits { connections, requests, pending, requests_per_endpoint, adaptive }
+    ) -> WorkerLimits {
+        WorkerLimits { connections, requests, pending, requests_per_endpoint, adaptive }
     }
 }
 
@@ -133,8 +133,8 @@ prop_compose! {
         abort in option::of((200_u16..600, any::<u32>())),
     ) -> Faults {
         Faults {
-            delay: delay.map(|(by, share)| Delay { by, share: Share(share) }),
-            abort: abort.map(|(status, share)| Abort { status, share: Share(share) }),
+            delay: delay.map(|(by, share)| Delay { by, share: RequestShare(share) }),
+            abort: abort.map(|(status, share)| Abort { status, share: RequestShare(share) }),
         }
     }
 }

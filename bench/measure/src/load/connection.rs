@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::dialler::{Dialler, RequestOutcome};
-use super::plan::Target;
+use super::plan::ClusterTarget;
 use super::{h2, stream};
 
 /// A slot: it carries one request at a time.
@@ -16,7 +16,7 @@ pub(super) enum Connection {
 impl Connection {
     /// All slots of `connections` connections; `first` is the number of the first connection.
     pub(super) fn all(
-        target: &Rc<Target>,
+        target: &Rc<ClusterTarget>,
         (first, connections): (usize, usize),
         streams: usize,
     ) -> Vec<Self> {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 
-use super::plan::Target;
+use super::plan::ClusterTarget;
 
 /// Why a request failed, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct RequestOutcome {
 
 /// Connects to a target's addresses; after a failure it moves on to the next one.
 pub(super) struct Dialler {
-    pub(super) target: Rc<Target>,
+    pub(super) target: Rc<ClusterTarget>,
     pub(super) next_address: usize,
     pub(super) opened: u64,
 }

@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use tokio::sync::Mutex;
 
 use super::dialler::{Dialler, RequestFailure, RequestOutcome};
-use super::plan::{Protocol, Target};
+use super::plan::{ClusterTarget, Protocol};
 
 /// Flow-control window of streams and connections, so large that it never delays a response.
 const WINDOW: u32 = 4 * 1024 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct Slot {
 /// A connection, which may be closed.
 struct SharedConnection {
     dialler: Mutex<Dialler>,
-    target: Rc<Target>,
+    target: Rc<ClusterTarget>,
     sender: RefCell<Option<SendRequest<Bytes>>>,
     opened: Cell<u64>,
 }

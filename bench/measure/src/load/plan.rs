@@ -136,14 +136,14 @@ impl Plan {
 
 /// What every connection sends, and the addresses it connects to.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ClusterTarget {
     pub(super) plan: Plan,
     pub(super) addresses: Vec<SocketAddr>,
     /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
     pub(super) requests: Vec<Bytes>,
 }
 
-impl Target {
+impl ClusterTarget {
     /// The request of protocols that send the same bytes every time.
     pub(super) fn request(&self) -> &Bytes {
         &self.requests[0]
@@ -191,7 +191,7 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
 }
 
 /// What the connections of a plan send, and where to.
-pub(super) fn target(plan: &Plan) -> Result<Target> {
+pub(super) fn target(plan: &Plan) -> Result<ClusterTarget> {
     let rest = plan.url.strip_prefix("http://").context("the URL must start with http://")?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let has_port = authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
@@ -209,7 +209,7 @@ pub(super) fn target(plan: &Plan) -> Result<Target> {
         Protocol::Http2 | Protocol::Tcp | Protocol::WebSocket => vec![vec![b'x'; plan.body_size]],
     };
     let requests = requests.into_iter().map(Bytes::from).collect();
-    Ok(Target { plan: plan.clone(), addresses, requests })
+    Ok(ClusterTarget { plan: plan.clone(), addresses, requests })
 }
 
 fn http1_request(plan: &Plan, authority: &str, path: &str) -> Vec<u8> {

@@ -11,7 +11,7 @@ use tokio::task::LocalSet;
 
 use super::clock::Clock;
 use super::connection::Connection;
-use super::plan::{Pace, Plan, Stop, Target};
+use super::plan::{ClusterTarget, Pace, Plan, Stop};
 use super::record::{BACKLOG_FULL, LoadTally, UNSENT};
 use crate::usage::cpu_of_this_thread;
 
@@ -167,14 +167,14 @@ impl Desk {
     }
 }
 
-pub(super) fn run(target: &Target, share: LoadShare, stop: &Stop) -> Result<LoadTally> {
+pub(super) fn run(target: &ClusterTarget, share: LoadShare, stop: &Stop) -> Result<LoadTally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Tasks of a `LocalSet` must be `'static`, so they own the target.
-    let target: Rc<Target> = Rc::new(target.clone());
+    let target: Rc<ClusterTarget> = Rc::new(target.clone());
     LocalSet::new().block_on(&runtime, drive(target, share, stop.clone()))
 }
 
-async fn drive(target: Rc<Target>, share: LoadShare, stop: Stop) -> Result<LoadTally> {
+async fn drive(target: Rc<ClusterTarget>, share: LoadShare, stop: Stop) -> Result<LoadTally> {
     let (plan, now) = (&target.plan, Instant::now());
     let mut slots =
         Connection::all(&target, (share.first_connection, share.connections), plan.streams);

@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use leno_charts::Values;
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Right};
-use leno_operate::{Error, Target};
+use leno_operate::{ClusterTarget, Error};
 
 use super::mesh::Mesh;
 use super::names::MANAGED;
@@ -65,7 +65,7 @@ pub struct ClusterRun {
 /// The cluster of a run.
 pub struct BenchCluster {
     pub(super) client: Client,
-    pub(super) target: Target,
+    pub(super) target: ClusterTarget,
     /// The UID that distinguishes the cluster from others.
     pub(super) identity: String,
     pub(super) namespace: String,
@@ -78,11 +78,11 @@ impl BenchCluster {
     ///
     /// # Errors
     /// If the cluster is not reachable, a right is missing, or no node accepts pods.
-    pub async fn open(target: &Target) -> Result<Self> {
-        let Target { kubeconfig, context } = target.pinned();
+    pub async fn open(target: &ClusterTarget) -> Result<Self> {
+        let ClusterTarget { kubeconfig, context } = target.pinned();
         // An absolute path, because `clean` may run in another directory.
         let kubeconfig = kubeconfig.map(std::path::absolute).transpose()?;
-        let target = Target { kubeconfig, context };
+        let target = ClusterTarget { kubeconfig, context };
         let client = leno_operate::connect(&target).await?;
         let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
         let lacking = leno_operate::lacking(&client, &rights()).await?;

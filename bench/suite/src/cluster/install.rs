@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Pod;
 use leno_charts::{NAMESPACE, Values};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, ResourceExt as _, Right};
-use leno_operate::{Error, Removal, Removed, Target, is_ready};
+use leno_operate::{ClusterTarget, Error, MeshRemoval, RemovalReport, is_ready};
 use serde_json::Value;
 
 use super::ledger::Installed;
@@ -56,7 +56,7 @@ pub(super) type Agents<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 pub(super) struct Installation<'a> {
     pub(super) client: &'a Client,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a ClusterTarget,
     pub(super) mesh: Mesh,
     /// The mesh's own installer, if it has one.
     pub(super) tool: Option<&'a Path>,
@@ -71,7 +71,7 @@ impl Installation<'_> {
     pub(super) async fn lacking(&self, values: &Values) -> Result<Vec<String>> {
         if self.mesh == Mesh::Leno {
             let text = leno_charts::render(values, NAMESPACE)?;
-            let removal = Removal::new(self.client.clone(), NAMESPACE, false);
+            let removal = MeshRemoval::new(self.client.clone(), NAMESPACE, false);
             return Ok(removal.lacking_with(&text).await?);
         }
         let rights = |(group, resource): &(&'static str, &'static str)| {
@@ -206,12 +206,14 @@ impl Installation<'_> {
 
     async fn remove_leno(&self, installed: &Installed) -> Result<Vec<String>> {
         let mut left = Vec::new();
-        let removal = Removal::new(self.client.clone(), NAMESPACE, false);
+        let removal = MeshRemoval::new(self.client.clone(), NAMESPACE, false);
         let removal = if installed.agents { removal } else { removal.without_agents() };
         let removal = if installed.fresh { removal.fresh() } else { removal };
         let done = removal.run(|step| match step {
-            Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
-            Removed::NamespaceKept(name) => eprintln!("  namespace {name} was there: it stays"),
+            RemovalReport::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
+            RemovalReport::NamespaceKept(name) => {
+                eprintln!("  namespace {name} was there: it stays")
+            }
             // Only the suite's pods were meshed, and they have been removed.
             _ => {}
         });

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use leno_operate::Target;
+use leno_operate::ClusterTarget;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(super) fn run(
     program: &Path,
     words: &[&str],
-    target: &Target,
+    target: &ClusterTarget,
     interrupt: &Interrupt,
 ) -> Result<String> {
     let mut command = Command::new(program);
@@ -66,15 +66,17 @@ mod tests {
 
     #[test]
     fn an_installer_gets_the_cluster_and_its_failure_shows_its_output() {
-        let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
+        let target = ClusterTarget { kubeconfig: Some("/k".into()), context: Some("c".into()) };
         let interrupt = Interrupt::default();
         let said = run(Path::new("echo"), &["install", "-y"], &target, &interrupt).unwrap();
         assert_eq!(said, "install -y --kubeconfig /k --context c\n");
         let words = ["-c", "echo because >&2; exit 3"];
-        let error = run(Path::new("sh"), &words, &Target::default(), &interrupt).unwrap_err();
+        let error =
+            run(Path::new("sh"), &words, &ClusterTarget::default(), &interrupt).unwrap_err();
         assert!(error.to_string().ends_with("because"), "{error}");
         interrupt.raise();
-        let error = run(Path::new("sleep"), &["600"], &Target::default(), &interrupt).unwrap_err();
+        let error =
+            run(Path::new("sleep"), &["600"], &ClusterTarget::default(), &interrupt).unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>());
     }
 
@@ -99,7 +101,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        run(Path::new("sh"), &["-c", &script], &Target::default(), &interrupt).unwrap_err();
+        run(Path::new("sh"), &["-c", &script], &ClusterTarget::default(), &interrupt).unwrap_err();
         let status = format!("/proc/{}/stat", pid.join().unwrap());
         // The child has another parent by now, which may not have reaped it yet.
         while let Ok(text) = std::fs::read_to_string(&status) {

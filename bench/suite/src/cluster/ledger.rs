@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use leno_operate::Target;
+use leno_operate::ClusterTarget;
 use serde::{Deserialize, Serialize};
 
 use super::mesh::Mesh;
@@ -56,7 +56,7 @@ const fn unknown() -> bool {
 
 impl Ledger {
     /// The ledger of a run that only creates its namespaces so far, in the cluster with this UID.
-    pub(super) fn new(target: &Target, cluster: &str, namespace: &str) -> Self {
+    pub(super) fn new(target: &ClusterTarget, cluster: &str, namespace: &str) -> Self {
         Self {
             kubeconfig: target.kubeconfig.clone(),
             context: target.context.clone(),
@@ -67,8 +67,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn target(&self) -> Target {
-        Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    pub(super) fn target(&self) -> ClusterTarget {
+        ClusterTarget { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 
     /// Checks that a cluster is the one of this ledger.
@@ -136,7 +136,7 @@ mod tests {
     fn the_ledger_is_read_as_written_until_it_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(Ledger::read(directory.path()).unwrap(), None);
-        let target = Target { kubeconfig: Some("/k".into()), context: Some("c".into()) };
+        let target = ClusterTarget { kubeconfig: Some("/k".into()), context: Some("c".into()) };
         let mut ledger = Ledger::new(&target, "u1", "leno-bench-1");
         let before = vec!["ClusterRole admin".to_owned()];
         let mesh = Mesh::IstioAmbient;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Result, anyhow};
-use leno_capture::Choice;
+use leno_capture::CaptureChoice;
 use serde::Deserialize;
 
 use crate::mesh_names::{CLUSTER, NONE};
@@ -51,7 +51,7 @@ struct LabMeshFacts {
 pub struct LenoProxies {
     /// How they capture traffic.
     #[serde(deserialize_with = "parsed")]
-    pub capture: Choice,
+    pub capture: CaptureChoice,
     /// What they observe of requests.
     pub observed: Observed,
     /// Node mode, and which workloads share a process; `None` for sidecars.

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use leno_bpf::{Counting, PinRoot};
-use leno_local::status::{ProxyProcess, Status};
+use leno_bpf::{PinRoot, RunTimeCounting};
+use leno_local::status::{MeshStatus, ProxyProcess};
 use leno_measure::usage::{Memory, memory_of_process, pids_of_cgroup};
 
 use super::namespaces::{Lab, is_client, proxy_cgroup};
@@ -41,7 +41,7 @@ pub(crate) struct LabComponents {
 
 impl LabComponents {
     pub(crate) fn of(lab: &Lab, scenario: &Scenario) -> Result<Self> {
-        let status: Status = lab.status()?;
+        let status: MeshStatus = lab.status()?;
         let component = |role, name: &str, id: &Path| Component {
             role,
             name: name.to_owned(),
@@ -169,7 +169,7 @@ impl Sampler {
     /// Reads everything once, and from then on the components.
     pub(crate) fn start(parts: &LabComponents) -> Result<Self> {
         // If the kernel cannot time its programs, their run time counts as 0.
-        let counting = Counting::start().ok();
+        let counting = RunTimeCounting::start().ok();
         let (before, begun) = (parts.read_whole()?, Instant::now());
         let (stop, stopped) = mpsc::channel();
         let parts = parts.clone();

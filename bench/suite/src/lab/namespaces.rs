@@ -14,12 +14,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_launch::Launched;
+use leno_launch::LaunchedMesh;
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
 use leno_local::netns::Netns;
 use leno_local::program::{find, missing};
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, MeshStatus};
 
 use super::documents::{NAMESPACE, Programs, documents};
 use super::mesh::{LenoProxies, Observed};
@@ -48,7 +48,7 @@ pub(crate) struct Lab {
     layout: Layout,
     application: Option<PathBuf>,
     own: Option<LenoProxies>,
-    up: Launched,
+    up: LaunchedMesh,
     /// `leno tap`, where that is what is measured.
     tap: Option<Child>,
     ended: bool,
@@ -81,7 +81,7 @@ impl Lab {
             .arg(&file)
             // Ctrl-C must only reach the bench, which ends the lab in order.
             .process_group(0);
-        let up = Launched::start(&mut up, "").context("cannot start leno up")?;
+        let up = LaunchedMesh::start(&mut up, "").context("cannot start leno up")?;
         let (layout, name) = (Layout::new(name)?, name.to_owned());
         let tap = None;
         let mut lab = Lab { name, layout, application, own, up, tap, ended: false, directory };
@@ -104,8 +104,8 @@ impl Lab {
         tap.spawn().context("cannot start leno tap")
     }
 
-    pub(crate) fn status(&self) -> Result<Status> {
-        Ok(Status::read(&self.layout)?)
+    pub(crate) fn status(&self) -> Result<MeshStatus> {
+        Ok(MeshStatus::read(&self.layout)?)
     }
 
     pub(crate) fn is_real(&self) -> bool {

@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use leno_capture::{Captured, Choice, Report, Workload};
+use leno_capture::{CaptureChoice, CaptureTarget, Captured, ProbeReport};
 use leno_local::addresses::Addresses;
 use leno_local::isolation::Isolation;
 use leno_local::listening;
 use leno_local::netns::Netns;
 use leno_local::network::has_ipv6;
 use leno_local::proxy::never_captured;
-use leno_local::ranges::Ranges;
+use leno_local::ranges::MeshRanges;
 use leno_local::status::InstanceStatus;
 use leno_measure::load::Protocol;
-use leno_supervise::{Cgroup, Credentials, Tether};
+use leno_supervise::{Cgroup, ProcessCredentials, Tether};
 use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -96,7 +96,7 @@ impl Sidecars {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let authority = Arc::new(Authority::new()?);
-        let backend = Report::probe().choose(Choice::Auto)?;
+        let backend = ProbeReport::probe().choose(CaptureChoice::Auto)?;
         let mut sidecars =
             Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
         let instances = lab.status()?.instances;
@@ -133,7 +133,7 @@ impl Sidecars {
                 let listener = netns.within(|| Ok(TcpListener::bind(control.address())))??;
                 sidecars.controls.push(control.serve(listener)?);
             }
-            let workload = Workload {
+            let workload = CaptureTarget {
                 name: instance.surroundings.netns.clone(),
                 netns: netns.path(),
                 cgroup: instance.surroundings.cgroup.parent().context("no group")?.to_owned(),
@@ -228,7 +228,7 @@ impl Sidecar {
         files.push((program.to_owned(), laid.clone()));
         let group = Cgroup::at(proxy_cgroup(&self.instance)?);
         let isolation = Isolation::new(&group, &netns, &files, &self.instance.name)?;
-        let credentials = Credentials::confined(PROXY_UID);
+        let credentials = ProcessCredentials::confined(PROXY_UID);
         let tether = Tether::to_this_process();
         let mut command = Command::new(&laid);
         command
@@ -291,5 +291,5 @@ fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
 
 /// Where DNS and the control plane are: the mesh is started without an option that chooses other addresses.
 fn gateway() -> Addresses {
-    Ranges::DEFAULT.workloads(has_ipv6()).gateway()
+    MeshRanges::DEFAULT.workloads(has_ipv6()).gateway()
 }

@@ -14,9 +14,9 @@ use leno_bpf_abi::flow::{FLOW_LAYOUT, FlowConfig, FlowOwner, FlowPair, FlowRole}
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program};
 
-use super::migrate::{self, Earlier};
-use super::ports::Replaced;
-use super::sizes::Capacities;
+use super::migrate::{self, SetAsideMaps};
+use super::ports::ReplacedHook;
+use super::sizes::MapCapacities;
 use super::{drops, ports, reading};
 use crate::error::Error;
 use crate::{batch, features, object, pins};
@@ -57,7 +57,7 @@ pub(super) fn attach_in(
     directory: &Path,
     owner: &str,
     cgroup: &Path,
-    capacities: Capacities,
+    capacities: MapCapacities,
 ) -> Result<(), Error> {
     let at = File::open(cgroup).map_err(Error::io(format!("open {}", cgroup.display())))?;
     pins::create_private_directory(directory)?;
@@ -71,16 +71,16 @@ pub(super) fn attach_in(
 pub(super) fn put_in_place(
     directory: &Path,
     cgroup: Option<&File>,
-    capacities: Capacities,
+    capacities: MapCapacities,
 ) -> Result<(), Error> {
-    if let Some(earlier) = Earlier::set_aside(directory)? {
+    if let Some(earlier) = SetAsideMaps::set_aside(directory)? {
         take_over(directory, cgroup, capacities, earlier)?;
     }
     let next = pins::map_path(directory, NEXT_TABLE);
     if next.exists() {
         // A process that was carrying entries over was killed: first its work is done.
         let interrupted = opened(&next, NEXT_TABLE)?.max_entries();
-        carry_over(directory, cgroup, Capacities { flows: interrupted, ..capacities })?;
+        carry_over(directory, cgroup, MapCapacities { flows: interrupted, ..capacities })?;
     }
     let pin = pins::map_path(directory, TABLE);
     if pin.exists() && opened(&pin, TABLE)?.max_entries() != capacities.flows {
@@ -97,8 +97,8 @@ pub(super) fn put_in_place(
 fn take_over(
     directory: &Path,
     cgroup: Option<&File>,
-    capacities: Capacities,
-    mut earlier: Earlier,
+    capacities: MapCapacities,
+    mut earlier: SetAsideMaps,
 ) -> Result<(), Error> {
     let pin = pins::map_path(directory, TABLE);
     // A table of today's form is of a process that was killed, and its programs may use it already.
@@ -108,7 +108,7 @@ fn take_over(
         Some(room) => room,
         None => capacities.flows,
     };
-    let loaded = load(directory, Capacities { flows, ..capacities }, None);
+    let loaded = load(directory, MapCapacities { flows, ..capacities }, None);
     let replaced = loaded.and_then(|loaded| {
         make_rest(&loaded.object)?;
         earlier.fill(directory)?;
@@ -127,7 +127,7 @@ fn take_over(
 }
 
 /// Has the programs use a new table, and moves the entries of the one before into it.
-fn carry_over(directory: &Path, cgroup: Option<&File>, to: Capacities) -> Result<(), Error> {
+fn carry_over(directory: &Path, cgroup: Option<&File>, to: MapCapacities) -> Result<(), Error> {
     let before = opened(&pins::map_path(directory, TABLE), TABLE)?;
     let loaded = load(directory, to, Some(&before))?;
     make_rest(&loaded.object)?;
@@ -187,7 +187,7 @@ pub(crate) fn open(carries_over: bool, turn: u32) -> Result<OpenObject, Error> {
 /// the one `before` is given.
 fn load(
     directory: &Path,
-    capacities: Capacities,
+    capacities: MapCapacities,
     before: Option<&MapHandle>,
 ) -> Result<Loaded, Error> {
     let turn = drops::next_turn(directory);
@@ -205,7 +205,7 @@ fn load(
 /// The object with the maps that it is to use.
 fn prepare(
     directory: &Path,
-    capacities: Capacities,
+    capacities: MapCapacities,
     before: Option<&MapHandle>,
     turn: u32,
 ) -> Result<OpenObject, Error> {
@@ -290,7 +290,7 @@ fn replace(loaded: &Loaded, directory: &Path, cgroup: Option<&File>) -> Result<(
         .and_then(|()| drops::replace(object, directory, *turn));
     if replaced.is_err() {
         pins::remove(&reader)?;
-        before.into_iter().try_for_each(SetBack::run)?;
+        before.into_iter().try_for_each(PreviousProgram::run)?;
     }
     replaced
 }
@@ -299,24 +299,24 @@ fn replace_all(
     object: &Object,
     directory: &Path,
     cgroup: Option<&File>,
-    before: &mut Vec<SetBack>,
+    before: &mut Vec<PreviousProgram>,
 ) -> Result<(), Error> {
     before.extend(replace_sockops(object, directory, cgroup)?);
-    ports::replace(object, directory, |of, program| before.push(SetBack { of, program }))
+    ports::replace(object, directory, |of, program| before.push(PreviousProgram { of, program }))
 }
 
 /// The program that a link or a filter had before.
-struct SetBack {
-    of: Replaced,
+struct PreviousProgram {
+    of: ReplacedHook,
     program: OwnedFd,
 }
 
-impl SetBack {
+impl PreviousProgram {
     fn run(self) -> Result<(), Error> {
         let action = "set a link back to the program before";
         let link = match self.of {
-            Replaced::Link(link) => link,
-            Replaced::Filter(filters, at) => {
+            ReplacedHook::Link(link) => link,
+            ReplacedHook::Filter(filters, at) => {
                 return filters.put(at, self.program.as_fd()).map_err(Error::io(action));
             }
         };
@@ -335,7 +335,7 @@ fn replace_sockops(
     object: &Object,
     directory: &Path,
     cgroup: Option<&File>,
-) -> Result<Option<SetBack>, Error> {
+) -> Result<Option<PreviousProgram>, Error> {
     let program = object.progs_mut().find(|one| one.name() == SOCKOPS).ok_or_else(missing)?;
     let path = pins::link_path(directory, SOCKOPS);
     let action = || format!("attach {SOCKOPS}");
@@ -345,7 +345,7 @@ fn replace_sockops(
         if cgroup.is_none() || is_on(&info.info, cgroup)? {
             let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
             link.update_prog(&program).map_err(Error::bpf(action()))?;
-            return Ok(Some(SetBack { of: Replaced::Link(link), program: before }));
+            return Ok(Some(PreviousProgram { of: ReplacedHook::Link(link), program: before }));
         }
         pins::detach(&path)?;
     }

@@ -5,19 +5,19 @@ use std::io;
 use leno_bpf_abi::flow::{FlowCap, FlowLevel, FlowProgram, FlowRuns};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use super::{Flows, Maps, Price};
+use super::{AccountingPrice, Flows, Maps};
 use crate::error::Error;
 use crate::pins;
 
 /// How often each [`FlowProgram`] has accounted for something of a workload, in their order.
-pub type Runs = [u64; FlowProgram::ALL.len()];
+pub type ProgramRuns = [u64; FlowProgram::ALL.len()];
 
 impl Flows {
     /// How often programs have accounted for something of a workload.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn runs(&self, workload: u32) -> Result<Runs, Error> {
+    pub fn runs(&self, workload: u32) -> Result<ProgramRuns, Error> {
         let action = "read how often programs ran for a workload";
         let value = lookup(&Maps::open_one(&self.directory, "runs")?, workload, action)?;
         FlowRuns::from_bytes(&value).map(|runs| runs.of).ok_or_else(|| invalid(action))
@@ -27,13 +27,17 @@ impl Flows {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn cap(&self, workload: u32) -> Result<Price, Error> {
+    pub fn cap(&self, workload: u32) -> Result<AccountingPrice, Error> {
         // Pins of a version without such budgets lack it.
         if !pins::map_path(&self.directory, "caps").exists() {
-            return Ok(Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 });
+            return Ok(AccountingPrice {
+                level: FlowLevel::Full,
+                budget_millionths: 0,
+                cost_millionths: 0,
+            });
         }
         let cap = self.cap_of(workload)?;
-        Ok(Price {
+        Ok(AccountingPrice {
             level: super::level_of(cap.level),
             budget_millionths: cap.budget,
             cost_millionths: cap.cost,
@@ -44,8 +48,8 @@ impl Flows {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_cap(&self, workload: u32, price: Price) -> Result<(), Error> {
-        let Price { level, budget_millionths, cost_millionths } = price;
+    pub fn set_cap(&self, workload: u32, price: AccountingPrice) -> Result<(), Error> {
+        let AccountingPrice { level, budget_millionths, cost_millionths } = price;
         let (level, budget, cost) = (u32::from(level as u8), budget_millionths, cost_millionths);
         self.set_cap_of(workload, &FlowCap { level, budget, cost, ..self.cap_of(workload)? })
     }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::pins;
 
 /// The only reader of the events. The programs write events while it exists; dropping it makes them stop.
-pub struct Follower<'a> {
+pub struct EventReader<'a> {
     flows: &'a Flows,
     ring: RingBuffer<'static>,
     read: Rc<RefCell<Vec<FlowEvent>>>,
@@ -24,7 +24,7 @@ pub struct Follower<'a> {
     _lock: Flock<File>,
 }
 
-impl<'a> Follower<'a> {
+impl<'a> EventReader<'a> {
     pub(super) fn start(flows: &'a Flows) -> Result<Self, Error> {
         let action = "follow the events of flows";
         let lock = lock(&flows.directory)?;
@@ -76,7 +76,7 @@ pub(super) fn lock(directory: &Path) -> Result<Flock<File>, Error> {
     }
 }
 
-impl Drop for Follower<'_> {
+impl Drop for EventReader<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.flows.set_followed(false) {
             tracing::warn!(%error, "the programs go on writing flow events that no program reads");

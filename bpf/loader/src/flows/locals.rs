@@ -14,13 +14,13 @@ use crate::error::Error;
 /// Programs note every address that frames come from, and a workload may send from any that it likes: it can fill the map of
 /// those, and find an address with the number of another workload's. So the map serves for what is known in no other way.
 #[derive(Clone, Debug, Default)]
-pub struct Locals {
+pub struct WorkloadAddresses {
     /// The addresses of named workloads, and those that are the same everywhere.
     certain: BTreeMap<u32, IpAddr>,
     noted: BTreeMap<u32, IpAddr>,
 }
 
-impl Locals {
+impl WorkloadAddresses {
     /// The address; `None` if it is not known, or not any more.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<IpAddr> {
@@ -39,7 +39,7 @@ impl Flows {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn locals(&self) -> Result<Locals, Error> {
+    pub fn locals(&self) -> Result<WorkloadAddresses, Error> {
         let everywhere = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST].map(IpAddr::from);
         let named = self.addresses()?.into_iter().map(|address| FlowLocal { ip: address.ip }.ip());
         let certain = everywhere
@@ -53,7 +53,7 @@ impl Flows {
             let number = key.try_into().map(u32::from_ne_bytes).ok();
             noted.extend(number.zip(FlowLocal::from_bytes(value).map(|local| local.ip())));
         })?;
-        Ok(Locals { certain, noted })
+        Ok(WorkloadAddresses { certain, noted })
     }
 }
 
@@ -63,13 +63,13 @@ mod tests {
     use libbpf_rs::{MapCore as _, MapFlags};
 
     use super::*;
-    use crate::flows::Sizes;
+    use crate::flows::FlowSizes;
     use crate::flows::self_test::apart;
 
     #[test]
     fn frames_from_made_up_addresses_hide_none_of_a_workload() {
         apart("locals", |group, root| {
-            let sizes = Sizes::new(64, 64).unwrap();
+            let sizes = FlowSizes::new(64, 64).unwrap();
             let (flows, _) = Flows::attach(root, "locals", group, sizes).unwrap();
             let ip = |text: &str| text.parse::<IpAddr>().unwrap();
             let note = |number: u32, at: IpAddr| {

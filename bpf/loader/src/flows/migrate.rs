@@ -50,7 +50,7 @@ const FORMS: [(&str, IsEarlier); 4] = [
 
 /// What has another form in another layout, set aside so that the loader makes new ones: its pins have another name until all
 /// that is in them was taken over. So a process that is killed meanwhile loses nothing: the next one begins again.
-pub(super) struct Earlier {
+pub(super) struct SetAsideMaps {
     tables: Vec<MapHandle>,
     totals: Option<MapHandle>,
     control: Option<MapHandle>,
@@ -58,7 +58,7 @@ pub(super) struct Earlier {
     copied: [u64; TOTALS_2.len()],
 }
 
-impl Earlier {
+impl SetAsideMaps {
     /// Sets it aside; `None` if the pins have the layout of this build, or there are none.
     pub(super) fn set_aside(directory: &Path) -> Result<Option<Self>, Error> {
         if !["2", "3"].contains(&pins::read_note(directory, "layout").as_str()) {
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
     use crate::flows::self_test::apart;
-    use crate::flows::{Earlier as Found, Flows, Sizes, attach};
+    use crate::flows::{EarlierMaps as Found, FlowSizes, Flows, attach};
 
     #[test]
     fn every_counter_of_an_earlier_layout_has_a_place() {
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn what_earlier_layouts_have_counted_is_taken_over() {
         apart("migrate", |group, root| {
-            let sizes = Sizes::new(64, 64).unwrap();
+            let sizes = FlowSizes::new(64, 64).unwrap();
             let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::New);
             let directory = root.of("migrate").unwrap();
@@ -352,7 +352,7 @@ mod tests {
             pairs.update(&pair.to_bytes(), &sums.to_bytes(), MapFlags::ANY).unwrap();
             drop(flows);
 
-            let sizes = Sizes::new(128, 64).unwrap();
+            let sizes = FlowSizes::new(128, 64).unwrap();
             let (flows, found) = Flows::attach(root, "migrate", group, sizes).unwrap();
             assert_eq!(found, Found::Kept);
             let totals = flows.totals().unwrap();
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_process_that_is_killed_while_it_takes_over_loses_nothing() {
         apart("killed", |group, root| {
-            let sizes = Sizes::new(64, 64).unwrap();
+            let sizes = FlowSizes::new(64, 64).unwrap();
             let attach = || Flows::attach(root, "killed", group, sizes).unwrap().0;
             let flows = attach();
             let directory = root.of("killed").unwrap();
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn what_cannot_be_taken_over_gets_its_name_back() {
         apart("put-back", |group, root| {
-            let sizes = Sizes::new(64, 64).unwrap();
+            let sizes = FlowSizes::new(64, 64).unwrap();
             let (flows, _) = Flows::attach(root, "put-back", group, sizes).unwrap();
             drop(flows);
             let directory = root.of("put-back").unwrap();
@@ -466,7 +466,7 @@ mod tests {
             let before = pins::map_path(&directory, "control_before");
             rename(&control, &before).unwrap();
             std::os::unix::fs::symlink(".", &control).unwrap();
-            Earlier::set_aside(&directory).map(drop).unwrap_err();
+            SetAsideMaps::set_aside(&directory).map(drop).unwrap_err();
             assert!(!is_aside(&directory));
             pins::remove(&control).unwrap();
             rename(&before, &control).unwrap();

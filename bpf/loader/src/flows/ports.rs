@@ -24,14 +24,14 @@ const PROGRAMS: [(&str, Direction); 2] =
 
 /// An interface whose frames are those of one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct WorkloadInterface {
     /// The network namespace of the interface, as a file. All ports of one owner are in the same one.
     pub netns: PathBuf,
     /// The interface.
     pub name: String,
 }
 
-impl Port {
+impl WorkloadInterface {
     /// Attaches the programs, in place of those of an earlier interface with the same number; what an earlier process
     /// attached to this one stays. Returns the number.
     pub(super) fn attach(&self, directory: &Path) -> Result<u32, Error> {
@@ -124,7 +124,7 @@ pub(crate) fn filtered(directory: &Path) -> Result<Vec<(u32, &'static str, u32)>
 }
 
 /// What has another program now.
-pub(super) enum Replaced {
+pub(super) enum ReplacedHook {
     Link(Link),
     Filter(Filters, Direction),
 }
@@ -140,7 +140,7 @@ fn is_at(link: &Path, index: u32) -> bool {
 pub(super) fn replace(
     object: &Object,
     directory: &Path,
-    mut replaced: impl FnMut(Replaced, OwnedFd),
+    mut replaced: impl FnMut(ReplacedHook, OwnedFd),
 ) -> Result<(), Error> {
     let links = links(directory)?;
     let filtered = Filters::noted(directory)?;
@@ -159,12 +159,12 @@ pub(super) fn replace(
             }
             let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
             link.update_prog(&program).map_err(Error::bpf(action()))?;
-            replaced(Replaced::Link(link), before);
+            replaced(ReplacedHook::Link(link), before);
         }
         for filters in &filtered {
             let Some(before) = filters.program(at) else { continue };
             filters.put(at, program.as_fd()).map_err(Error::io(action()))?;
-            replaced(Replaced::Filter(filters.clone(), at), before);
+            replaced(ReplacedHook::Filter(filters.clone(), at), before);
         }
         let pin = program_path(directory, name);
         pins::remove(&pin)?;

@@ -116,7 +116,8 @@ impl Flows {
         if self.capacities()?.sample_bytes != RING {
             let _lock = self.lock_pins()?;
             // Another process may have given the table another size until it let go of the lock.
-            let capacities = super::sizes::Capacities { sample_bytes: RING, ..self.capacities()? };
+            let capacities =
+                super::sizes::MapCapacities { sample_bytes: RING, ..self.capacities()? };
             attach::put_in_place(&self.directory, None, capacities)?;
         }
         Ok(SamplesAt(self.directory.clone()))

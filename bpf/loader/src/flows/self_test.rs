@@ -14,7 +14,7 @@ use leno_bpf_abi::flow::{FIRST_WORKLOAD, FlowRole, FlowSums, FlowWorkload, PEER_
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-use super::{Flows, Sizes};
+use super::{FlowSizes, Flows};
 use crate::PinRoot;
 use crate::error::Error;
 
@@ -35,7 +35,7 @@ pub fn self_test() -> Result<(), Error> {
         let groups = own_namespaces().map_err(Error::io("make namespaces for the self-test"))?;
         let moved = Moved::into_new(&groups).map_err(Error::io("enter a control group"))?;
         let root = PinRoot::at(&Path::new(PLACE).join("bpf"))?;
-        let sizes = Sizes::new(64, 64)?;
+        let sizes = FlowSizes::new(64, 64)?;
         let (flows, _) = Flows::attach(&root, "self-test", &moved.group, sizes)?;
         let compared = compare(&flows);
         flows.detach()?;

@@ -22,19 +22,19 @@ const LEAST_RING: u64 = 64 * 1024;
 
 /// How many flows and events are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct FlowSizes {
     flows: u32,
     events: u32,
 }
 
-impl Default for Sizes {
+impl Default for FlowSizes {
     /// 16,384 flows (2.5 MB) and 4,096 events (0.5 MB).
     fn default() -> Self {
         Self { flows: 16_384, events: 4_096 }
     }
 }
 
-impl Sizes {
+impl FlowSizes {
     /// These many flows and events.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Sizes {
     /// These sizes, where others are not given.
     ///
     /// # Errors
-    /// As [`Sizes::new`].
+    /// As [`FlowSizes::new`].
     pub fn with(self, flows: Option<u32>, events: Option<u32>) -> Result<Self, Error> {
         Self::new(flows.unwrap_or(self.flows), events.unwrap_or(self.events))
     }
@@ -79,16 +79,16 @@ impl Sizes {
     }
 
     /// What the kernel's maps are made with. A ring buffer's size is a power of two.
-    pub(super) fn capacities(self) -> Capacities {
+    pub(super) fn capacities(self) -> MapCapacities {
         let bytes = u32::try_from(ring_of(self.events)).expect("the bound on events is far below");
         let sample_bytes = super::samples::NO_RING;
-        Capacities { flows: self.flows, event_bytes: bytes, sample_bytes }
+        MapCapacities { flows: self.flows, event_bytes: bytes, sample_bytes }
     }
 }
 
 /// The sizes of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Capacities {
+pub(super) struct MapCapacities {
     /// Entries of the table.
     pub(super) flows: u32,
     /// Bytes of the ring of events.
@@ -115,7 +115,7 @@ pub fn try_memory() -> Result<(), Error> {
         ..Default::default()
     };
     let (key, value) = (size_of::<u64>() as u32, size_of::<Flow>() as u32);
-    let flows = Sizes::default().flows;
+    let flows = FlowSizes::default().flows;
     MapHandle::create(MapType::LruHash, Some("leno_try"), key, value, flows, &options)
         .map(drop)
         .map_err(Error::bpf("make the table of flows in its usual size"))
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_size_that_is_not_given_stays_and_what_differs_is_told() {
-        let usual = Sizes::default();
+        let usual = FlowSizes::default();
         let other = usual.with(Some(65_536), None).unwrap();
         assert_eq!((other.flows(), other.events()), (65_536, usual.events()));
         assert_eq!([other.since(usual), usual.since(usual)], [(Some(65_536), None), (None, None)]);
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn sizes_above_the_bound_are_refused_with_the_memory_they_would_take() {
-        assert!(Sizes::new(MAX_FLOWS, MAX_EVENTS).is_ok());
-        assert!(Sizes::new(0, 1).is_err());
-        let error = Sizes::new(2_000_000, 1).unwrap_err().to_string();
+        assert!(FlowSizes::new(MAX_FLOWS, MAX_EVENTS).is_ok());
+        assert!(FlowSizes::new(0, 1).is_err());
+        let error = FlowSizes::new(2_000_000, 1).unwrap_err().to_string();
         assert_eq!(
             error,
             "2000000 flows are too many: they would take 306 MB of kernel memory; the most is \

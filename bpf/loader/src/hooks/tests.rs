@@ -76,7 +76,7 @@ fn a_program_that_another_owner_keeps_for_itself_is_found() {
         let below = group.join("below");
         fs::create_dir(&below).unwrap();
         let [group, below] = [group, below.as_path()].map(|path| File::open(path).unwrap());
-        let mut object = Part::Capture.object().unwrap();
+        let mut object = ProgramRole::Capture.object().unwrap();
         for mut program in object.progs_mut() {
             let is_it = program.name() == "leno_sock_create";
             program.set_autoload(is_it);
@@ -84,9 +84,9 @@ fn a_program_that_another_owner_keeps_for_itself_is_found() {
         let object = object::verify(object).unwrap();
         let program = object.progs_mut().find(|one| one.name() == "leno_sock_create").unwrap();
         for (flags, sharing) in [
-            (libbpf_sys::BPF_F_ALLOW_MULTI, Sharing::All),
-            (libbpf_sys::BPF_F_ALLOW_OVERRIDE, Sharing::Overridden),
-            (0, Sharing::Exclusive),
+            (libbpf_sys::BPF_F_ALLOW_MULTI, HookSharing::All),
+            (libbpf_sys::BPF_F_ALLOW_OVERRIDE, HookSharing::Overridden),
+            (0, HookSharing::Exclusive),
         ] {
             let kind = libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE;
             let (descriptor, at) = (program.as_fd().as_raw_fd(), group.as_raw_fd());
@@ -101,7 +101,7 @@ fn a_program_that_another_owner_keeps_for_itself_is_found() {
             let refused = tried.iter().filter(|one| one.outcome.is_err() && is_possible(one));
             let refused: Vec<&str> = refused.map(|one| one.hook.as_str()).collect();
             match sharing {
-                Sharing::Exclusive => assert_eq!(refused, ["cgroup/sock_create"]),
+                HookSharing::Exclusive => assert_eq!(refused, ["cgroup/sock_create"]),
                 _ => assert_eq!(refused, [""; 0]),
             }
             // SAFETY: as above.

@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use super::proxy_counters::{IDENTITY, KNOWN};
-use super::{Instance, Name, ProxyCounters};
-use crate::admin::Reply;
+use super::{NamespacedName, ProxyCounters, StatInstance};
+use crate::admin::AdminReply;
 use crate::metrics::{self, Sample};
 
 /// Most edges of one proxy: each of its workers counts 256.
@@ -31,7 +31,7 @@ impl ProxyCounters {
     ///
     /// # Errors
     /// The response is not a page of metrics; the text says why.
-    pub fn of_instance(reply: &Reply, own: &Instance) -> Result<(Self, u64), String> {
+    pub fn of_instance(reply: &AdminReply, own: &StatInstance) -> Result<(Self, u64), String> {
         if reply.status != 200 {
             return Err(reply.why_no_metrics());
         }
@@ -68,7 +68,7 @@ impl ProxyCounters {
 }
 
 /// Whether a sample is of this instance, or of none. An edge beyond the proxy's own bound becomes one of the instance.
-fn is_believed(sample: &mut Sample, own: &Instance) -> bool {
+fn is_believed(sample: &mut Sample, own: &StatInstance) -> bool {
     if !sample.value.is_finite() || sample.value < 0.0 {
         return false;
     }
@@ -89,7 +89,7 @@ fn is_believed(sample: &mut Sample, own: &Instance) -> bool {
         false => ("client_namespace", "client"),
     };
     let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
-    let of: Name = (label(namespace), label(name));
+    let of: NamespacedName = (label(namespace), label(name));
     if of.0.is_empty() && of.1 == OTHER {
         sample.labels.insert(namespace.to_owned(), own.namespace.clone());
         sample.labels.insert(name.to_owned(), own.name.clone());
@@ -102,8 +102,8 @@ fn is_believed(sample: &mut Sample, own: &Instance) -> bool {
 mod tests {
     use super::*;
 
-    fn own() -> Instance {
-        Instance {
+    fn own() -> StatInstance {
+        StatInstance {
             namespace: "shop".to_owned(),
             workload: "web".to_owned(),
             name: "web-7d9-a".to_owned(),
@@ -114,14 +114,14 @@ mod tests {
     }
 
     fn of(text: &str) -> (ProxyCounters, u64) {
-        let reply = Reply { status: 200, body: text.to_owned() };
+        let reply = AdminReply { status: 200, body: text.to_owned() };
         ProxyCounters::of_instance(&reply, &own()).unwrap()
     }
 
     #[test]
     fn a_proxy_that_shows_its_metrics_to_others_is_said_to_with_the_remedy() {
         let of = |status| {
-            let reply = Reply { status, body: "leno_busy 1\n".to_owned() };
+            let reply = AdminReply { status, body: "leno_busy 1\n".to_owned() };
             let why = ProxyCounters::of_instance(&reply, &own()).unwrap_err();
             assert_eq!(ProxyCounters::of(&reply).unwrap_err(), why);
             why

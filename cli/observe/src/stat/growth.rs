@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::believed::{MAX_EDGES, MAX_ROUTES};
 use super::{
-    Counts, Grown, Instance, Name, ProxyCounters, ProxyState, RouteGrowth, Scrape, grown, routes,
+    GrownCounts, NamespacedName, PairCounts, ProxyCounters, ProxyState, RouteGrowth, Scrape,
+    StatInstance, grown, routes,
 };
 
 /// What all proxies of a mesh have counted between two scrapes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Growth {
+pub struct MeshGrowth {
     /// The time between the scrapes.
     pub seconds: f64,
     /// Every workload that is there, by namespace and name.
@@ -19,13 +20,13 @@ pub struct Growth {
     /// Every rule of a route that requests followed.
     pub routes: Vec<RouteGrowth>,
     /// The identities that the proxies of workloads prove, by namespace and name.
-    pub identities: BTreeMap<Name, String>,
+    pub identities: BTreeMap<NamespacedName, String>,
     /// Instances whose proxy did not answer, with the reason.
     pub silent: Vec<String>,
     /// Instances whose proxy has lost the control plane.
     pub detached: Vec<String>,
     /// Instances whose certificate has expired, by namespace and name.
-    pub expired: Vec<Name>,
+    pub expired: Vec<NamespacedName>,
     /// What clients have counted of each instance, of workloads that have several.
     pub instances: Vec<InstanceGrowth>,
 }
@@ -34,7 +35,7 @@ pub struct Growth {
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadGrowth {
     /// Its namespace and name.
-    pub name: Name,
+    pub name: NamespacedName,
     /// How many instances it has.
     pub instances: u32,
     /// How many of them take traffic.
@@ -42,31 +43,31 @@ pub struct WorkloadGrowth {
     /// Whether it has proxies.
     pub meshed: bool,
     /// What its proxies have counted of the requests that it answered.
-    pub counts: Counts,
+    pub counts: PairCounts,
 }
 
 /// An instance of a workload that has several, as a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceGrowth {
     /// Its namespace and name.
-    pub name: Name,
+    pub name: NamespacedName,
     /// Its workload.
     pub workload: String,
     /// What the proxies of its clients have counted.
-    pub counts: Counts,
+    pub counts: PairCounts,
 }
 
 /// A client workload and a server workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeGrowth {
     /// Namespace and name of the client.
-    pub client: Name,
+    pub client: NamespacedName,
     /// Namespace and name of the server.
-    pub server: Name,
+    pub server: NamespacedName,
     /// Whether the connections between their proxies are mTLS.
     pub encrypted: bool,
     /// What was counted.
-    pub counts: Counts,
+    pub counts: PairCounts,
 }
 
 impl Scrape {
@@ -107,14 +108,14 @@ impl Scrape {
 
     /// What clients have counted of each instance, of workloads that have several.
     fn grown_instances(&self, before: &Self) -> Vec<InstanceGrowth> {
-        let workload = |one: &Instance| (one.namespace.clone(), one.workload.clone());
-        let mut numbers: BTreeMap<Name, usize> = BTreeMap::new();
+        let workload = |one: &StatInstance| (one.namespace.clone(), one.workload.clone());
+        let mut numbers: BTreeMap<NamespacedName, usize> = BTreeMap::new();
         for instance in &self.instances {
             *numbers.entry(workload(instance)).or_default() += 1;
         }
         let several = self.instances.iter().filter(|one| numbers[&workload(one)] > 1);
-        let mut sums: BTreeMap<Name, (&Instance, Counts)> = several
-            .map(|one| ((one.namespace.clone(), one.name.clone()), (one, Counts::default())))
+        let mut sums: BTreeMap<NamespacedName, (&StatInstance, PairCounts)> = several
+            .map(|one| ((one.namespace.clone(), one.name.clone()), (one, PairCounts::default())))
             .collect();
         if sums.is_empty() {
             return Vec::new();
@@ -140,9 +141,9 @@ impl Scrape {
 
     /// What was counted between `before` and this scrape.
     #[must_use]
-    pub fn growth(&self, before: &Self) -> Growth {
-        let Grown { mut servers, edges } = grown(self, before);
-        let mut workloads: BTreeMap<Name, WorkloadGrowth> = BTreeMap::new();
+    pub fn growth(&self, before: &Self) -> MeshGrowth {
+        let GrownCounts { mut servers, edges } = grown(self, before);
+        let mut workloads: BTreeMap<NamespacedName, WorkloadGrowth> = BTreeMap::new();
         for instance in &self.instances {
             let name = (instance.namespace.clone(), instance.workload.clone());
             let one = workloads.entry(name.clone()).or_insert_with(|| WorkloadGrowth {
@@ -160,7 +161,7 @@ impl Scrape {
             let counts = total.sum;
             (!counts.is_empty()).then_some(EdgeGrowth { client, server, encrypted, counts })
         };
-        Growth {
+        MeshGrowth {
             seconds: self.at.duration_since(before.at).as_secs_f64(),
             workloads: workloads.into_values().collect(),
             edges: edges.into_iter().filter_map(edge).collect(),

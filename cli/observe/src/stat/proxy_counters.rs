@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use crate::admin::Reply;
-use crate::ejected::Ejected;
-use crate::metrics::{self, Histogram, Sample};
+use crate::admin::AdminReply;
+use crate::ejected::EjectedEndpoint;
+use crate::metrics::{self, CumulativeHistogram, Sample};
 
 use super::proxy_state::ProxyState;
 use super::routes::{self, RouteName};
@@ -84,19 +84,19 @@ pub const DENIED: &str = "authorization-denied";
 const GRPC_FAILED: [&str; 5] = ["2", "4", "13", "14", "15"];
 
 /// Namespace and name: of an instance, or of a workload.
-pub type Name = (String, String);
+pub type NamespacedName = (String, String);
 
 /// The counters of one proxy at the time of its answer.
 #[derive(Clone, Debug)]
 pub struct ProxyCounters {
     pub(super) at: Instant,
-    pub(super) edges: BTreeMap<EdgeEnds, Counts>,
+    pub(super) edges: BTreeMap<EdgeEnds, PairCounts>,
     /// Requests of its workload that followed rules of routes.
-    pub(super) routes: BTreeMap<RouteName, Counts>,
+    pub(super) routes: BTreeMap<RouteName, PairCounts>,
     /// The identity that it proves, if it has one.
     pub(super) identity: Option<String>,
     /// Endpoints that it ejects.
-    pub(super) ejected: Vec<Ejected>,
+    pub(super) ejected: Vec<EjectedEndpoint>,
     /// Whether it has lost the control plane.
     pub(super) detached: bool,
     /// Whether its certificate has expired.
@@ -110,15 +110,15 @@ pub struct ProxyCounters {
 pub(super) struct EdgeEnds {
     /// Whether the server's side has counted.
     pub(super) inbound: bool,
-    pub(super) client: Name,
-    pub(super) server: Name,
+    pub(super) client: NamespacedName,
+    pub(super) server: NamespacedName,
     pub(super) service: String,
     pub(super) encrypted: bool,
 }
 
 /// The counters between two ends.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Counts {
+pub struct PairCounts {
     /// Requests by the class of their status: the first is 1xx, or a status that is none.
     pub classes: [f64; 5],
     /// Those of them that their client gave up before there was a response; they are counted as 4xx.
@@ -127,7 +127,7 @@ pub struct Counts {
     /// are in `classes` with the HTTP status that this stands for as well.
     pub grpc_failed: f64,
     /// Durations of the requests.
-    pub durations: Histogram,
+    pub durations: CumulativeHistogram,
     /// Opaque connections open now.
     pub tcp_open: f64,
     /// Opaque connections opened.
@@ -151,11 +151,11 @@ impl ProxyCounters {
     ///
     /// # Errors
     /// The response is not a page of metrics; the text says why.
-    pub fn of(reply: &Reply) -> Result<Self, String> {
+    pub fn of(reply: &AdminReply) -> Result<Self, String> {
         Self::at(reply, Instant::now())
     }
 
-    pub(super) fn at(reply: &Reply, at: Instant) -> Result<Self, String> {
+    pub(super) fn at(reply: &AdminReply, at: Instant) -> Result<Self, String> {
         if reply.status != 200 {
             return Err(reply.why_no_metrics());
         }
@@ -165,8 +165,8 @@ impl ProxyCounters {
 
     /// The counters in these samples.
     pub(super) fn of_samples(samples: &[Sample], at: Instant) -> Self {
-        let mut edges: BTreeMap<EdgeEnds, Counts> = BTreeMap::new();
-        let mut routes: BTreeMap<RouteName, Counts> = BTreeMap::new();
+        let mut edges: BTreeMap<EdgeEnds, PairCounts> = BTreeMap::new();
+        let mut routes: BTreeMap<RouteName, PairCounts> = BTreeMap::new();
         for sample in samples {
             if let Some(ends) = EdgeEnds::of(sample) {
                 edges.entry(ends).or_default().take(&sample.name, sample);
@@ -182,7 +182,7 @@ impl ProxyCounters {
         let expired = ends.is_some_and(|one| one.value < now.as_secs_f64());
         let identity = samples.iter().find(|one| one.name == IDENTITY);
         let identity = identity.and_then(|one| one.labels.get("identity").cloned());
-        let ejected = Ejected::of(samples);
+        let ejected = EjectedEndpoint::of(samples);
         let state = ProxyState::of(samples);
         Self { at, edges, routes, identity, ejected, detached, expired, state }
     }
@@ -202,7 +202,7 @@ fn refused(sample: &Sample) -> Option<(EdgeEnds, String)> {
 
 impl ProxyCounters {
     /// The same, with the name of the proxy's instance at its end of connections that it refused.
-    pub(super) fn owned_by(mut self, own: &Name) -> Self {
+    pub(super) fn owned_by(mut self, own: &NamespacedName) -> Self {
         for inbound in [false, true] {
             let unknown = EdgeEnds { inbound, ..EdgeEnds::default() };
             let Some(counts) = self.edges.remove(&unknown) else { continue };
@@ -238,7 +238,7 @@ impl EdgeEnds {
     }
 }
 
-impl Counts {
+impl PairCounts {
     /// The number of requests.
     #[must_use]
     pub fn requests(&self) -> f64 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::proxy_counters::{CONNECTED, EXPIRATION, IDENTITY};
-use super::{Name, Scrape};
+use super::{NamespacedName, Scrape};
 use crate::metrics::Sample;
 
 /// Decisions by policy.
@@ -110,8 +110,8 @@ impl Scrape {
     /// The proxies that were queried, by the order of their instances.
     #[must_use]
     pub fn proxies(&self) -> Vec<ProxyReport> {
-        let of = |one: &super::Instance| {
-            let name: Name = (one.namespace.clone(), one.name.clone());
+        let of = |one: &super::StatInstance| {
+            let name: NamespacedName = (one.namespace.clone(), one.name.clone());
             let silent = self.silent.get(&name).cloned();
             let counted = self.counted.get(&name).filter(|_| silent.is_none());
             let state = counted.map(|counted| counted.state.clone());
@@ -133,8 +133,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::admin::Reply;
-    use crate::stat::{Instance, ProxyCounters};
+    use crate::admin::AdminReply;
+    use crate::stat::{ProxyCounters, StatInstance};
 
     #[test]
     fn a_proxy_reports_its_control_plane_its_certificate_and_its_decisions() {
@@ -142,7 +142,7 @@ mod tests {
                     leno_identity_info{identity=\"spiffe://d/ns/shop/sa/web\"} 1\n\
                     leno_identity_expiration_timestamp_seconds 1700000000\n\
                     leno_authorization_total{decision=\"deny\",policy=\"shop/locked\"} 3\n";
-        let instance = |name: &str| Instance {
+        let instance = |name: &str| StatInstance {
             namespace: "shop".to_owned(),
             workload: "web".to_owned(),
             name: name.to_owned(),
@@ -150,7 +150,7 @@ mod tests {
             ready: true,
             proxy: None,
         };
-        let reply = Reply { status: 200, body: text.to_owned() };
+        let reply = AdminReply { status: 200, body: text.to_owned() };
         let answers = vec![
             (instance("web-0"), Some(ProxyCounters::of(&reply))),
             (instance("web-1"), Some(Err("timed out".to_owned()))),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::proxy_counters::{DURATIONS, ERRORS, GRPC, REQUESTS, RETRIES};
-use super::{Counts, Name, ProxyCounters, Report, Scrape, Signals, Total};
+use super::{GoldenSignals, NamespacedName, PairCounts, ProxyCounters, Scrape, StatReport, Total};
 use crate::metrics::Sample;
 
 /// The families of a rule of a route, and those of an edge that count the same.
@@ -21,7 +21,7 @@ const FAMILIES: [(&str, &str); 5] = [
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteName {
     /// Namespace and name of the service.
-    pub service: Name,
+    pub service: NamespacedName,
     /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: String,
     /// The name of the rule, or its place in the route. Empty for requests that match no rule.
@@ -41,7 +41,7 @@ pub struct RouteReport {
     pub rule: String,
     /// Its requests, as the proxies of clients count them.
     #[serde(flatten)]
-    pub signals: Signals,
+    pub signals: GoldenSignals,
 }
 
 /// What was counted of a rule of a route.
@@ -50,11 +50,11 @@ pub struct RouteGrowth {
     /// The rule.
     pub name: RouteName,
     /// What was counted.
-    pub counts: Counts,
+    pub counts: PairCounts,
 }
 
 impl RouteReport {
-    pub(super) fn new(name: RouteName, signals: Signals) -> Self {
+    pub(super) fn new(name: RouteName, signals: GoldenSignals) -> Self {
         let RouteName { service: (namespace, service), route, rule } = name;
         Self { namespace, service, route, rule, signals }
     }
@@ -77,7 +77,7 @@ pub(super) fn grown(now: &Scrape, before: &Scrape) -> BTreeMap<RouteName, Total>
     routes
 }
 
-impl Report {
+impl StatReport {
     pub(super) fn routes_between(now: &Scrape, before: &Scrape) -> Vec<RouteReport> {
         let routes = grown(now, before).into_iter().filter(|(_, total)| !total.sum.is_empty());
         routes.map(|(name, total)| RouteReport::new(name, total.signals())).collect()

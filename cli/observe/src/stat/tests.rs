@@ -1,8 +1,8 @@
 use super::*;
-use crate::admin::Reply;
+use crate::admin::AdminReply;
 
-fn instances() -> Vec<Instance> {
-    let instance = |workload: &str, number: u32| Instance {
+fn instances() -> Vec<StatInstance> {
+    let instance = |workload: &str, number: u32| StatInstance {
         namespace: "shop".into(),
         workload: workload.into(),
         name: format!("{workload}-{number}"),
@@ -17,7 +17,7 @@ fn instances() -> Vec<Instance> {
 fn scrape(begin: Instant, answered: &[(u64, Option<&str>)]) -> Scrape {
     let answer = |(seconds, text): &(u64, Option<&str>)| {
         let text = text.ok_or_else(|| "nothing".to_owned())?;
-        let reply = Reply { status: 200, body: text.to_owned() };
+        let reply = AdminReply { status: 200, body: text.to_owned() };
         ProxyCounters::at(&reply, begin + Duration::from_secs(*seconds))
     };
     let answers = answered.iter().map(|answered| Some(answer(answered)));
@@ -32,7 +32,7 @@ fn edge(direction: &str, client: &str, server: &str, mtls: bool) -> String {
     )
 }
 
-fn over_ten_seconds(text: &str) -> Report {
+fn over_ten_seconds(text: &str) -> StatReport {
     let begin = Instant::now();
     let before = scrape(begin, &[(0, Some("")); 3]);
     scrape(begin, &[(10, Some(text)), (10, Some("")), (10, Some(""))]).since(&before)
@@ -156,7 +156,7 @@ fn a_proxy_that_has_come_since_has_counted_since_then() {
 fn proxies_that_do_not_answer_are_named() {
     let now = scrape(Instant::now(), &[(0, Some("")), (0, None), (0, Some(""))]);
     assert_eq!(now.since(&now).silent, ["shop/cart-1: nothing"]);
-    let reply = Reply { status: 503, body: String::new() };
+    let reply = AdminReply { status: 503, body: String::new() };
     assert_eq!(ProxyCounters::of(&reply).unwrap_err(), "HTTP 503");
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use leno_charts::Values;
-use leno_checks::{Check, Finding};
+use leno_checks::{Check, CheckResult};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
 
@@ -39,7 +39,7 @@ pub(super) async fn platform(
     client: &Client,
     namespace: &str,
     told: Option<&Values>,
-) -> Result<Vec<Finding>, Error> {
+) -> Result<Vec<CheckResult>, Error> {
     let groups = client.list_api_groups().await.map_err(Error::api("list the API groups"))?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), CILIUM.0);
     let cilium = match maps.get_opt(CILIUM.1).await {
@@ -58,7 +58,7 @@ pub(super) async fn platform(
 }
 
 impl Platform {
-    fn findings(&self, namespace: &str, told: &Values) -> Vec<Finding> {
+    fn findings(&self, namespace: &str, told: &Values) -> Vec<CheckResult> {
         let all = [
             self.exclusive(),
             self.socket_balancing(),
@@ -69,7 +69,7 @@ impl Platform {
     }
 
     /// Cilium removes other plugins from the nodes' configuration unless it is told not to.
-    fn exclusive(&self) -> Option<Finding> {
+    fn exclusive(&self) -> Option<CheckResult> {
         let cilium = self.cilium.as_ref()?;
         let exclusive = cilium.get("cni-exclusive").is_none_or(|value| value == "true");
         exclusive.then(|| {
@@ -80,7 +80,7 @@ impl Platform {
     }
 
     /// A connection to a Service's address gets a pod's address before netfilter rules see it.
-    fn socket_balancing(&self) -> Option<Finding> {
+    fn socket_balancing(&self) -> Option<CheckResult> {
         let cilium = self.cilium.as_ref()?;
         let is =
             |key: &str| cilium.get(key).is_some_and(|value| value == "true" || value == "strict");
@@ -95,7 +95,7 @@ impl Platform {
         })
     }
 
-    fn openshift(&self, namespace: &str) -> Option<Finding> {
+    fn openshift(&self, namespace: &str) -> Option<CheckResult> {
         let is_openshift = self.groups.iter().any(|group| group == OPENSHIFT);
         is_openshift.then(|| {
             let text = "its SecurityContextConstraints refuse Leno's pods until they are granted";
@@ -109,7 +109,7 @@ impl Platform {
     }
 
     /// Distributions that keep CNI plugins or their configuration elsewhere than most.
-    fn folders(&self, told: &Values) -> Option<Finding> {
+    fn folders(&self, told: &Values) -> Option<CheckResult> {
         let label = |name: &str| {
             let mut nodes = self.nodes.iter();
             nodes

@@ -1,7 +1,7 @@
 //! What the replicas of the control plane say of themselves, as conditions of their pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use leno_checks::{Check, Finding};
+use leno_checks::{Check, CheckResult};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
 use leno_resources::KINDS_CONDITION;
@@ -48,14 +48,14 @@ impl ConditionCheck {
 }
 
 /// What the replicas say. Nothing of what no replica says, such as one that has just started.
-pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
+pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<CheckResult>, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
     let pods = pods.list(&ours).await.map_err(Error::api("list the control plane's pods"))?;
     Ok(ALL.iter().filter_map(|said| finding(said, &pods.items)).collect())
 }
 
-fn finding(said: &ConditionCheck, pods: &[Pod]) -> Option<Finding> {
+fn finding(said: &ConditionCheck, pods: &[Pod]) -> Option<CheckResult> {
     let of_pods = pods.iter().filter_map(|pod| condition(pod, said.condition));
     let conditions: Vec<&PodCondition> = of_pods.collect();
     let mut failing: Vec<&str> = conditions

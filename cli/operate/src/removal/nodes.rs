@@ -15,7 +15,7 @@ use leno_kube::ResourceExt as _;
 use leno_kube::api::{ListParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep};
 
-use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
+use super::{CLEANS, CLEANUP, LOOK, MeshRemoval, NODE_LIMIT, RemovalReport};
 use crate::pods::{phase, unstartable};
 use crate::proxy_removal::ProxyRemoval;
 use crate::{AGENTS, Error};
@@ -47,11 +47,11 @@ pub(super) trait Cleaner {
 pub(super) async fn clean(
     nodes: &[Node],
     on_nodes: &impl Cleaner,
-    say: &mut impl FnMut(Removed),
+    say: &mut impl FnMut(RemovalReport),
 ) -> Result<(), Error> {
     let (ready, others): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| is_ready(node));
     for node in others {
-        say(Removed::NodeLeft(node.name_any(), Error::NotReady.said()));
+        say(RemovalReport::NodeLeft(node.name_any(), Error::NotReady.said()));
     }
     let mut waiting: BTreeSet<String> = ready.iter().map(|node| node.name_any()).collect();
     let mut begun = BTreeSet::new();
@@ -66,7 +66,7 @@ pub(super) async fn clean(
             on_nodes.holds().await?;
             match on_nodes.start(&node).await {
                 Ok(()) => begun.extend([node]),
-                Err(reason) => say(Removed::NodeLeft(node, reason.said())),
+                Err(reason) => say(RemovalReport::NodeLeft(node, reason.said())),
             }
         }
         finish(&mut begun, on_nodes, say).await?;
@@ -77,7 +77,7 @@ pub(super) async fn clean(
     }
     let late = |what: String| Error::Late(what, limit.as_secs()).said();
     for node in waiting {
-        say(Removed::NodeLeft(node, late("its agent does not end".to_owned())));
+        say(RemovalReport::NodeLeft(node, late("its agent does not end".to_owned())));
     }
     until = Instant::now() + limit;
     while !begun.is_empty() {
@@ -88,7 +88,7 @@ pub(super) async fn clean(
             for node in begun {
                 let phase = phases.get(&node).map_or("gone", String::as_str);
                 let what = late(format!("Pod {CLEANS}{node} is {phase}"));
-                say(Removed::NodeLeft(node, what));
+                say(RemovalReport::NodeLeft(node, what));
             }
             break;
         }
@@ -102,21 +102,21 @@ pub(super) async fn clean(
 async fn finish(
     begun: &mut BTreeSet<String>,
     on_nodes: &impl Cleaner,
-    say: &mut impl FnMut(Removed),
+    say: &mut impl FnMut(RemovalReport),
 ) -> Result<BTreeMap<String, String>, Error> {
     if begun.is_empty() {
         return Ok(BTreeMap::new());
     }
     let phases = on_nodes.phases().await?;
     let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
-    begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(Removed::Node(node)));
+    begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(RemovalReport::Node(node)));
     // A removal that has not yet noticed that this one replaced it deletes the pods.
     let missing: Vec<String> = begun.extract_if(.., |node| !phases.contains_key(node)).collect();
     for node in missing {
         on_nodes.holds().await?;
         match on_nodes.start(&node).await {
             Ok(()) => drop(begun.insert(node)),
-            Err(reason) => say(Removed::NodeLeft(node, reason.said())),
+            Err(reason) => say(RemovalReport::NodeLeft(node, reason.said())),
         }
     }
     Ok(phases)
@@ -128,14 +128,14 @@ fn is_ready(node: &Node) -> bool {
 }
 
 /// The nodes of a cluster.
-pub(super) struct OnNodes<'a> {
-    pub(super) removal: &'a Removal,
+pub(super) struct ClusterNodes<'a> {
+    pub(super) removal: &'a MeshRemoval,
     /// The specification of the agents' pods.
     pub(super) agent: &'a PodSpec,
     pub(super) proxies: &'a ProxyRemoval<'a>,
 }
 
-impl Cleaner for OnNodes<'_> {
+impl Cleaner for ClusterNodes<'_> {
     async fn holds(&self) -> Result<(), Error> {
         self.proxies.holds().await
     }
@@ -254,12 +254,12 @@ mod tests {
         let (begin, mut clean_at) = (Instant::now(), None);
         let (mut left, mut cleaned) = (BTreeMap::new(), 0);
         clean(&nodes, &Nodes::default(), &mut |said| match said {
-            Removed::Node(name) => {
+            RemovalReport::Node(name) => {
                 assert!(name.starts_with("good"), "{name}");
                 cleaned += 1;
                 clean_at = Some(Instant::now());
             }
-            Removed::NodeLeft(name, why) => drop(left.insert(name, why)),
+            RemovalReport::NodeLeft(name, why) => drop(left.insert(name, why)),
             other => panic!("{other:?}"),
         })
         .await
@@ -280,7 +280,7 @@ mod tests {
         let good = [node("good-3".to_owned(), "True"), node("good-7".to_owned(), "True")];
         let mut cleaned = BTreeSet::new();
         clean(&good, &nodes, &mut |said| match said {
-            Removed::Node(name) => assert!(cleaned.insert(name)),
+            RemovalReport::Node(name) => assert!(cleaned.insert(name)),
             other => panic!("{other:?}"),
         })
         .await

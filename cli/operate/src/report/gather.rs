@@ -20,8 +20,8 @@ use super::ReportScope;
 use super::archive::Archive;
 use super::tail::tail;
 use crate::namespaces::NamespaceModes;
+use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{all, name, phase, statuses};
-use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
 
 /// Logs read at the same time.
@@ -110,12 +110,12 @@ impl ReportCoverage {
 }
 
 /// The archive, and what is missing from it so far.
-pub(super) struct Gathered {
+pub(super) struct ReportContent {
     pub(super) archive: Archive,
     pub(super) missing: Vec<String>,
 }
 
-impl Gathered {
+impl ReportContent {
     pub(super) fn new(archive: Archive) -> Self {
         Self { archive, missing: Vec::new() }
     }
@@ -249,7 +249,7 @@ impl Gathered {
         client: &Client,
         place: &ReportCoverage,
     ) -> io::Result<()> {
-        let reach = Reach::new(client.clone());
+        let reach = PodAdminClient::new(client.clone());
         let proxies = place.proxies.iter().map(|pod| (pod, Some(ports::ADMIN), OF_PROXY));
         let parts = place.parts.iter().map(|pod| (pod, port_of(pod), pages_of(pod)));
         let running = proxies.chain(parts).filter(|(pod, ..)| phase(pod) == "Running");

@@ -5,8 +5,8 @@ use std::io;
 use serde_json::Value;
 
 use super::ReportScope;
-use super::gather::Gathered;
-use crate::History;
+use super::gather::ReportContent;
+use crate::ClusterHistory;
 
 /// The pages of the interface, with the window that is reported, and the files that have them.
 const PAGES: [(&str, &str); 7] = [
@@ -19,12 +19,12 @@ const PAGES: [(&str, &str); 7] = [
     ("flows", "flows.json"),
 ];
 
-impl Gathered {
+impl ReportContent {
     /// The pages, of the namespaces of the report, as far as the user may see them. The observer decides that by the user's own
     /// token.
     pub(super) async fn observed(
         &mut self,
-        history: &History,
+        history: &ClusterHistory,
         wanted: &ReportScope,
     ) -> io::Result<()> {
         for (page, file) in PAGES {

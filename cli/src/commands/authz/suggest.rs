@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use leno_analysis::{Mesh, RecordedRequests, Suggestion};
-use leno_operate::{PodName, Reach, Target};
+use leno_analysis::{MeshModel, RecordedRequests, Suggestion};
+use leno_operate::{ClusterTarget, PodAdminClient, PodName};
 use leno_resources::{Object, to_yaml};
 use leno_types::InstanceName;
 use serde_json::{Value, json};
 
-use crate::commands::{AnyMesh, ChosenMesh, Output, block_on, explain, print, print_json};
+use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, explain, print, print_json};
 
 /// Where proxies report what they have recorded.
 const PAGE: &str = "/audited";
@@ -41,7 +41,7 @@ pub(crate) struct Suggest {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
@@ -58,8 +58,8 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
     }
     let is_whole = suggestions.iter().all(|one| one.denied.is_empty());
     match suggest.output {
-        Output::Json => print_json(&suggestions.iter().map(value).collect::<Vec<Value>>())?,
-        Output::Table => {
+        OutputForm::Json => print_json(&suggestions.iter().map(value).collect::<Vec<Value>>())?,
+        OutputForm::Table => {
             for one in &suggestions {
                 eprint!("{}", said(one));
             }
@@ -72,7 +72,7 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
 type Recorded = Vec<(InstanceName, RecordedRequests)>;
 
 /// The mesh, what its proxies have recorded, and what is not known.
-fn recorded(suggest: &Suggest) -> Result<(Mesh, Recorded, Vec<String>)> {
+fn recorded(suggest: &Suggest) -> Result<(MeshModel, Recorded, Vec<String>)> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
     match suggest.mesh.choose()? {
         ChosenMesh::Machine(name) => {
@@ -101,14 +101,14 @@ fn recorded(suggest: &Suggest) -> Result<(Mesh, Recorded, Vec<String>)> {
 
 type Pages = Vec<(InstanceName, std::result::Result<String, String>)>;
 
-async fn of_pods(target: &Target, asked: &[InstanceName]) -> Result<Pages> {
+async fn of_pods(target: &ClusterTarget, asked: &[InstanceName]) -> Result<Pages> {
     let client = leno_operate::connect(target).await?;
     let name = |one: &InstanceName| PodName {
         namespace: one.namespace.to_string(),
         name: one.name.to_string(),
     };
     let pods: Vec<PodName> = asked.iter().map(name).collect();
-    let answers = Reach::new(client).each(&pods, PAGE, |reply| reply.page()).await;
+    let answers = PodAdminClient::new(client).each(&pods, PAGE, |reply| reply.page()).await;
     let of_pod = |pod: &PodName| InstanceName::new(&pod.namespace, &pod.name);
     let page = |(pod, answer): (&PodName, std::result::Result<_, leno_operate::Error>)| {
         Some((of_pod(pod).ok()?, answer.map_err(|error| error.said()).and_then(|page| page)))

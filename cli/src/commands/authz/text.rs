@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 
-use leno_analysis::{Access, AccessChange, Check, ClientAccess, Question};
+use leno_analysis::{
+    AccessChange, AuthorizationCheck, ClientAccess, ExplainQuestion, WorkloadAccess,
+};
 
 use crate::commands::explain::text::authorization;
-use crate::commands::lines::Lines;
+use crate::commands::lines::LabelledLines;
 use crate::commands::table::width;
 
 /// Every workload with its policies and clients.
-pub(super) fn access(all: &[Access]) -> String {
+pub(super) fn access(all: &[WorkloadAccess]) -> String {
     if all.is_empty() {
         return "no workload has a proxy, so no policy is enforced\n".to_owned();
     }
@@ -17,8 +19,8 @@ pub(super) fn access(all: &[Access]) -> String {
     blocks.join("\n")
 }
 
-fn workload(one: &Access) -> String {
-    let mut lines = Lines::default();
+fn workload(one: &WorkloadAccess) -> String {
+    let mut lines = LabelledLines::default();
     if !one.enforced {
         let text = format!("{} (no proxy, so that every client reaches it)", one.workload);
         lines.add("workload", &text);
@@ -77,8 +79,8 @@ pub(super) fn changes(all: &[AccessChange]) -> String {
 }
 
 /// One request.
-pub(super) fn check(check: &Check, from: &str, question: &Question) -> String {
-    let mut lines = Lines::default();
+pub(super) fn check(check: &AuthorizationCheck, from: &str, question: &ExplainQuestion) -> String {
+    let mut lines = LabelledLines::default();
     let name = match &check.client {
         Some(client) => format!("{}/{}", client.namespace, client.workload),
         None => from.to_owned(),

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use leno_local::admin::Admin;
-use leno_local::check::Health;
+use leno_local::check::MachineHealth;
 use leno_local::layout::Layout;
-use leno_local::log::{Entry, Reader};
+use leno_local::log::{LogEntry, LogReader};
 use leno_local::netns::Netns;
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, MeshStatus};
 use leno_operate::Archive;
 use serde::Serialize;
 use serde_json::Value;
@@ -46,7 +46,7 @@ struct Report {
 /// Writes a report on a mesh that runs; returns what could not be gathered.
 pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<String>> {
     let layout = Layout::new(name)?;
-    let status = Status::read(&layout)?;
+    let status = MeshStatus::read(&layout)?;
     let cannot_write = || format!("cannot write {}", file.display());
     let archive = Archive::create(file).with_context(cannot_write)?;
     let mut report = Report { archive, missing: Vec::new() };
@@ -57,8 +57,8 @@ pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<Stri
 
 impl Report {
     /// Fails where the archive cannot be written; all else is missing from it.
-    fn gather(&mut self, layout: &Layout, status: &Status, proxies: usize) -> Result<()> {
-        match block_on(async { Ok(Health::run(layout).await?) }) {
+    fn gather(&mut self, layout: &Layout, status: &MeshStatus, proxies: usize) -> Result<()> {
+        match block_on(async { Ok(MachineHealth::run(layout).await?) }) {
             Ok(check) => self.found("check.json", &check)?,
             Err(error) => self.lacks("check.json", &error),
         }
@@ -105,17 +105,17 @@ impl Report {
 
     /// The lines of `leno up`, of the control plane and of the proxies; those of applications are theirs.
     fn logs(&mut self, layout: &Layout) -> Result<()> {
-        let entries = match Reader::new(layout.log()).more() {
+        let entries = match LogReader::new(layout.log()).more() {
             Ok(entries) => entries,
             Err(error) => {
                 self.lacks("logs", &error.into());
                 return Ok(());
             }
         };
-        let is_own = |entry: &&Entry| {
+        let is_own = |entry: &&LogEntry| {
             matches!(&*entry.name, "leno" | "controller") || entry.name.ends_with(" proxy")
         };
-        let own: Vec<&Entry> = entries.iter().filter(is_own).collect();
+        let own: Vec<&LogEntry> = entries.iter().filter(is_own).collect();
         let mut names: Vec<&str> = own.iter().map(|entry| &*entry.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use leno_local::layout::Layout;
 use leno_local::record;
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, MeshStatus};
 
 /// Completes the name of a mesh that runs.
 pub(super) fn meshes() -> ArgValueCompleter {
@@ -91,7 +91,7 @@ impl Line {
     fn instances(&self) -> Vec<InstanceStatus> {
         let meshes = record::running().into_iter();
         let wanted = meshes.filter(|name| self.mesh.as_ref().is_none_or(|wanted| wanted == name));
-        let read = wanted.filter_map(|name| Status::read(&Layout::new(&name).ok()?).ok());
+        let read = wanted.filter_map(|name| MeshStatus::read(&Layout::new(&name).ok()?).ok());
         read.flat_map(|status| status.instances).collect()
     }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use leno_analysis::{Finding, Severity};
 use leno_local::layout::Layout;
-use leno_local::{analysis, status::Status};
-use leno_observe::admin::Reply;
+use leno_local::{analysis, status::MeshStatus};
+use leno_observe::admin::AdminReply;
 use leno_operate::{ObjectReference, documents, is_absent};
 use leno_resources::{Kind, Object, ObjectKey, to_yaml};
 use leno_telemetry::tap::{MASK, is_secret};
@@ -64,11 +64,11 @@ struct Condition {
 #[derive(Default)]
 pub(super) struct Documents {
     /// Those of a mesh of this machine. They are read by one thread at a time, for which the others wait.
-    kept: Arc<Mutex<Option<OfMachine>>>,
+    kept: Arc<Mutex<Option<LocalDocuments>>>,
 }
 
 /// What the control plane of a mesh of this machine reads, and what `leno analyze` finds in it.
-struct OfMachine {
+struct LocalDocuments {
     mesh: String,
     at: Instant,
     objects: BTreeMap<ObjectKey, Object>,
@@ -83,7 +83,7 @@ impl Documents {
             let fresh = kept.take().filter(|one| one.mesh == mesh && one.at.elapsed() < HOLDS);
             let all = match fresh {
                 Some(all) => all,
-                None => OfMachine::read(mesh)?,
+                None => LocalDocuments::read(mesh)?,
             };
             kept.insert(all).document(&key)
         };
@@ -92,8 +92,9 @@ impl Documents {
 }
 
 /// Answers for a query, `kind=HTTPRoute&name=shop/cart`.
-pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Reply {
-    let refused = |status, why: &str| Reply { status, body: json!({"error": why}).to_string() };
+pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> AdminReply {
+    let refused =
+        |status, why: &str| AdminReply { status, body: json!({"error": why}).to_string() };
     let parameters: HashMap<String, String> =
         form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     if let Some(name) = parameters.keys().find(|name| !["kind", "name"].contains(&name.as_str())) {
@@ -121,7 +122,7 @@ pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Repl
     match read {
         Ok(Some(document)) => {
             let body = serde_json::to_string(&document).expect("a document has only text");
-            Reply { status: 200, body }
+            AdminReply { status: 200, body }
         }
         Ok(None) => refused(404, &format!("there is no {} {namespace}/{name}", kind.as_str())),
         Err(error) => {
@@ -141,10 +142,10 @@ fn is_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('.')
 }
 
-impl OfMachine {
+impl LocalDocuments {
     fn read(mesh: String) -> Result<Self> {
         let layout = Layout::new(&mesh)?;
-        Status::read(&layout)?;
+        MeshStatus::read(&layout)?;
         let objects = of_state(&layout.state().join("state.yaml"))?;
         let findings = analysis::followed_by(&mesh)
             .map(|(files, ranges)| analysis::findings(&files, ranges))
@@ -200,7 +201,7 @@ fn analyzed(status: &str, reason: &str, message: String) -> Condition {
 
 /// Of a cluster: the object as the API server has it.
 async fn of_cluster(
-    target: &leno_operate::Target,
+    target: &leno_operate::ClusterTarget,
     kind: Kind,
     (namespace, name): (&str, &str),
 ) -> Result<Option<Document>> {
@@ -421,8 +422,12 @@ mod tests {
         let path = directory.path().join("state.yaml");
         std::fs::write(&path, format!("{config}---\n{}", route(pem))).unwrap();
         let objects = of_state(&path).unwrap();
-        let all =
-            OfMachine { mesh: String::new(), at: Instant::now(), objects, findings: Ok(vec![]) };
+        let all = LocalDocuments {
+            mesh: String::new(),
+            at: Instant::now(),
+            objects,
+            findings: Ok(vec![]),
+        };
         let document = all.document(&key()).unwrap().unwrap();
         let yaml = &document.yaml;
         assert!(yaml.contains("real.example") && yaml.contains("MIIB"), "{yaml}");

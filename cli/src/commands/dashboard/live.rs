@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_observe::admin::Reply;
+use leno_observe::admin::AdminReply;
 use leno_tap::TappedRequest;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::commands::tap::reach::Unpolled;
-use crate::commands::tap::{RequestFilter, Session, Tap};
-use crate::commands::{AnyMesh, Output};
+use crate::commands::tap::proxies::PollFailure;
+use crate::commands::tap::{RequestFilter, Tap, TapSession};
+use crate::commands::{AnyMesh, OutputForm};
 
 /// Taps at once: a proxy has as many.
 const MAX_TAPS: usize = 4;
@@ -24,24 +24,24 @@ const MAX_RPS: u32 = 20;
 const MAX_ID: usize = 64;
 
 /// The taps of the page.
-pub(super) struct Live {
+pub(super) struct LiveTaps {
     mesh: AnyMesh,
     taps: RefCell<HashMap<String, LiveTap>>,
 }
 
 struct LiveTap {
     /// It is there when its first poll has opened it.
-    session: Rc<Mutex<Option<Session>>>,
+    session: Rc<Mutex<Option<TapSession>>>,
     polled: Instant,
 }
 
-impl Live {
+impl LiveTaps {
     pub(super) fn new(mesh: AnyMesh) -> Self {
         Self { mesh, taps: RefCell::default() }
     }
 
     /// Polls the tap that a query names, which is opened by its first poll, or closes it with `close=true`.
-    pub(super) async fn answer(&self, query: &str) -> Reply {
+    pub(super) async fn answer(&self, query: &str) -> AdminReply {
         let parameters: Parameters =
             form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let known = ["id", "workload", "to", "method", "path", "status", "close"];
@@ -53,7 +53,7 @@ impl Live {
         };
         if text(&parameters, "close").is_some_and(|closes| closes == "true") {
             self.close(&id).await;
-            return Reply { status: 200, body: "{}".to_owned() };
+            return AdminReply { status: 200, body: "{}".to_owned() };
         }
         let Some((namespace, name)) =
             parameters.get("workload").and_then(|name| name.split_once('/'))
@@ -67,7 +67,7 @@ impl Live {
         let mut open = session.lock().await;
         let polled = async {
             if open.is_none() {
-                *open = Some(Session::open(&self.tap(namespace, name, &parameters)).await?);
+                *open = Some(TapSession::open(&self.tap(namespace, name, &parameters)).await?);
             }
             let session = open.as_mut().expect("it was opened");
             let requests = session.step().await?;
@@ -82,7 +82,7 @@ impl Live {
                 if let Some(tap) = own {
                     tap.polled = Instant::now();
                 }
-                Reply { status: 200, body: body.to_string() }
+                AdminReply { status: 200, body: body.to_string() }
             }
             Err(error) => {
                 if own.is_some() {
@@ -94,7 +94,7 @@ impl Live {
     }
 
     /// The tap of this name, or a place for it; `None` if there is none.
-    fn reserve(&self, id: &str) -> Option<Rc<Mutex<Option<Session>>>> {
+    fn reserve(&self, id: &str) -> Option<Rc<Mutex<Option<TapSession>>>> {
         let mut taps = self.taps.borrow_mut();
         // One that is being polled has other owners.
         taps.retain(|_, tap| {
@@ -135,7 +135,7 @@ impl Live {
             count: None,
             time: None,
             headers: false,
-            output: Output::Json,
+            output: OutputForm::Json,
         }
     }
 }
@@ -155,7 +155,7 @@ fn text(parameters: &Parameters, name: &str) -> Option<String> {
 /// The status that an error has for the page: from 400 to 499 where asking again would change nothing.
 fn status_of(error: &anyhow::Error) -> u16 {
     for cause in error.chain() {
-        if let Some(unpolled) = cause.downcast_ref::<Unpolled>() {
+        if let Some(unpolled) = cause.downcast_ref::<PollFailure>() {
             return unpolled.refusal.unwrap_or(502);
         }
         if let Some(error) = cause.downcast_ref::<leno_operate::Error>() {
@@ -169,14 +169,14 @@ fn status_of(error: &anyhow::Error) -> u16 {
     400
 }
 
-fn refusal(status: u16, why: &str) -> Reply {
-    Reply { status, body: json!({"error": why}).to_string() }
+fn refusal(status: u16, why: &str) -> AdminReply {
+    AdminReply { status, body: json!({"error": why}).to_string() }
 }
 
 #[cfg(test)]
 mod tests {
     use leno_dashboard::grpc::proto;
-    use leno_tap::Latency;
+    use leno_tap::RequestLatency;
 
     use super::*;
 
@@ -202,7 +202,7 @@ mod tests {
             request_bytes: 3,
             response_bytes: 4,
             error: Some("late".into()),
-            latency: Latency {
+            latency: RequestLatency {
                 total_us: 5,
                 client_proxy_us: Some(6),
                 network_us: Some(7),
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn what_asking_again_does_not_mend_is_a_refusal() {
         let unpolled = |refusal| {
-            anyhow::Error::new(Unpolled::new("HTTP", refusal)).context("the proxy of shop/web-0")
+            anyhow::Error::new(PollFailure::new("HTTP", refusal)).context("the proxy of shop/web-0")
         };
         assert_eq!(status_of(&unpolled(Some(400))), 400);
         assert_eq!(status_of(&unpolled(None)), 502);

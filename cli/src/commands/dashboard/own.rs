@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use leno_checks::Finding;
-use leno_local::check::Health;
+use leno_checks::CheckResult;
+use leno_local::check::MachineHealth;
 use leno_local::layout::Layout;
-use leno_observe::admin::Reply;
+use leno_observe::admin::AdminReply;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -23,14 +23,14 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The pages.
 pub(super) struct OwnPages {
     mesh: AnyMesh,
-    checks: Mutex<Option<KeptReply>>,
-    authority: Mutex<Option<KeptReply>>,
+    checks: Mutex<Option<CachedReply>>,
+    authority: Mutex<Option<CachedReply>>,
     documents: Documents,
 }
 
-struct KeptReply {
+struct CachedReply {
     at: Instant,
-    reply: Reply,
+    reply: AdminReply,
 }
 
 impl OwnPages {
@@ -40,13 +40,13 @@ impl OwnPages {
     }
 
     /// The page at a path with its query. Requests that come while it is made wait for it, and have the same.
-    pub(super) async fn answer(&self, path: &str) -> Reply {
+    pub(super) async fn answer(&self, path: &str) -> AdminReply {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         if path.ends_with("/document") {
             let read = document::answer(&self.documents, &self.mesh, query);
             return tokio::time::timeout(BOUND, read).await.unwrap_or_else(|_late| {
                 let error = format!("it takes longer than {} s", BOUND.as_secs());
-                Reply { status: 502, body: json!({"error": error}).to_string() }
+                AdminReply { status: 502, body: json!({"error": error}).to_string() }
             });
         }
         let is_checks = path.ends_with("/checks");
@@ -55,7 +55,7 @@ impl OwnPages {
         if let Some(kept) = &*kept
             && kept.at.elapsed() < HOLDS
         {
-            return Reply { status: kept.reply.status, body: kept.reply.body.clone() };
+            return AdminReply { status: kept.reply.status, body: kept.reply.body.clone() };
         }
         let look = async { if is_checks { self.checks().await } else { self.authority().await } };
         let looked = tokio::time::timeout(BOUND, look).await;
@@ -63,21 +63,21 @@ impl OwnPages {
             Err(anyhow::anyhow!("it takes longer than {} s", BOUND.as_secs()))
         });
         let reply = match looked {
-            Ok(page) => Reply { status: 200, body: page.to_string() },
+            Ok(page) => AdminReply { status: 200, body: page.to_string() },
             Err(error) => {
-                Reply { status: 502, body: json!({"error": format!("{error:#}")}).to_string() }
+                AdminReply { status: 502, body: json!({"error": format!("{error:#}")}).to_string() }
             }
         };
         let body = reply.body.clone();
         let status = reply.status;
-        *kept = Some(KeptReply { at: Instant::now(), reply });
-        Reply { status, body }
+        *kept = Some(CachedReply { at: Instant::now(), reply });
+        AdminReply { status, body }
     }
 
     async fn checks(&self) -> Result<Value> {
-        let groups: Vec<(&str, Vec<Finding>)> = match self.mesh.choose()? {
+        let groups: Vec<(&str, Vec<CheckResult>)> = match self.mesh.choose()? {
             ChosenMesh::Machine(name) => {
-                let found = Health::run(&Layout::new(&name)?).await?;
+                let found = MachineHealth::run(&Layout::new(&name)?).await?;
                 vec![
                     ("This machine", found.machine.findings()),
                     ("The mesh", found.mesh.unwrap_or_default()),

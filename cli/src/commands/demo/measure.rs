@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::mesh::Mesh;
+use super::mesh::ShopMesh;
 
 /// What the load generator reports; the rest of its record is left unread.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,12 +32,12 @@ pub(super) struct Cpu {
 
 /// One run of the shop under load.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
+pub(super) struct MeasuredRun {
     pub(super) load: Load,
     pub(super) cpu: Cpu,
 }
 
-impl Measured {
+impl MeasuredRun {
     pub(super) fn new(load: Load, before: Cpu, after: Cpu) -> Self {
         let cpu = Cpu {
             applications: after.applications.saturating_sub(before.applications),
@@ -53,7 +53,7 @@ impl Measured {
 }
 
 /// What the shop has used so far: its applications (the customer is none) and its proxies.
-pub(super) fn cpu(mesh: &Mesh) -> Result<Cpu> {
+pub(super) fn cpu(mesh: &ShopMesh) -> Result<Cpu> {
     let mut sum = Cpu::default();
     for instance in mesh.status()?.instances {
         let application = &instance.surroundings.cgroup;

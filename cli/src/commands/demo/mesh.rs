@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use leno_capture::Choice;
-use leno_launch::Launched;
+use leno_capture::CaptureChoice;
+use leno_launch::LaunchedMesh;
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 use super::measure::Load;
 
@@ -43,21 +43,25 @@ const LOOK: Duration = Duration::from_millis(50);
 const WARM_UP: &str = "1s";
 
 /// A running shop.
-pub(super) struct Mesh {
+pub(super) struct ShopMesh {
     name: &'static str,
     layout: Layout,
-    up: Launched,
+    up: LaunchedMesh,
     ended: bool,
 }
 
 /// The load generator while it runs.
-pub(super) struct Running {
+pub(super) struct ShopLoad {
     child: Child,
 }
 
-impl Mesh {
+impl ShopMesh {
     /// Starts the shop and waits until every instance takes traffic.
-    pub(super) async fn start(name: &'static str, capture: Choice, meshed: bool) -> Result<Self> {
+    pub(super) async fn start(
+        name: &'static str,
+        capture: CaptureChoice,
+        meshed: bool,
+    ) -> Result<Self> {
         for (program, package) in [("redis-server", "redis-server")] {
             if leno_local::program::find(program).is_none() {
                 bail!("{program} is missing: apt-get install -y {package}");
@@ -73,7 +77,7 @@ impl Mesh {
             .current_dir("/")
             // Ctrl-C is for the demo, which ends the mesh in order.
             .process_group(0);
-        let up = Launched::start(&mut up, &format!("{shop}{CLIENT}"));
+        let up = LaunchedMesh::start(&mut up, &format!("{shop}{CLIENT}"));
         let up = up.context("cannot start leno up")?;
         let mesh = Self { name, layout: Layout::new(name)?, up, ended: false };
         while !mesh.up.poll_ready(READY, mesh.status().is_ok_and(|status| status.is_ready()))? {
@@ -86,8 +90,8 @@ impl Mesh {
         &self.layout
     }
 
-    pub(super) fn status(&self) -> Result<Status> {
-        Ok(Status::read(&self.layout)?)
+    pub(super) fn status(&self) -> Result<MeshStatus> {
+        Ok(MeshStatus::read(&self.layout)?)
     }
 
     /// One line about what runs.
@@ -111,7 +115,7 @@ impl Mesh {
     }
 
     /// Runs the load generator as the customer.
-    pub(super) fn load(&self, rate: u32, duration: Duration) -> Result<Running> {
+    pub(super) fn load(&self, rate: u32, duration: Duration) -> Result<ShopLoad> {
         let generator = leno_local::program::find("leno-load")
             .ok_or_else(|| leno_local::program::missing("leno-load"))?;
         let child = Command::new(std::env::current_exe()?)
@@ -125,7 +129,7 @@ impl Mesh {
             .stderr(Stdio::piped())
             .spawn()
             .context("starting the load")?;
-        Ok(Running { child })
+        Ok(ShopLoad { child })
     }
 
     /// Rules of netfilter in all namespaces of the mesh, as `nft` lists them; none when there is
@@ -160,7 +164,7 @@ impl Mesh {
     }
 }
 
-impl Drop for Mesh {
+impl Drop for ShopMesh {
     fn drop(&mut self) {
         if !self.ended {
             // On the way out after an error, which is the one to report.
@@ -170,7 +174,7 @@ impl Drop for Mesh {
     }
 }
 
-impl Running {
+impl ShopLoad {
     pub(super) fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
@@ -185,7 +189,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ShopLoad {
     fn drop(&mut self) {
         // Ended already, unless the demo is on its way out.
         let _gone = self.child.kill();

@@ -1,27 +1,27 @@
 //! What the demo shows to hold.
 
-use leno_observe::stat::{EdgeReport, Report};
+use leno_observe::stat::{EdgeReport, StatReport};
 use serde::Serialize;
 
-use super::measure::{Latency, Measured};
+use super::measure::{Latency, MeasuredRun};
 
 /// The capture that needs no netfilter rule.
 const WITHOUT_RULES: &str = "ebpf";
 
 /// What was seen of the shop in the mesh.
 #[derive(Debug)]
-pub(super) struct Meshed {
+pub(super) struct MeshEvidence {
     /// By what traffic was captured.
     pub(super) capture: String,
-    pub(super) report: Report,
+    pub(super) report: StatReport,
     /// In the workloads' namespaces; `None` if `nft` did not answer.
     pub(super) netfilter_rules: Option<usize>,
-    pub(super) measured: Measured,
+    pub(super) measured: MeasuredRun,
 }
 
 /// The outcome of the demo; with `-o json`, its output.
 #[derive(Debug, Serialize)]
-pub(super) struct Proof {
+pub(super) struct DemoOutcome {
     /// Everything that should hold does.
     pub(super) holds: bool,
     /// By what traffic was captured.
@@ -31,18 +31,18 @@ pub(super) struct Proof {
     /// Rules in the workloads' namespaces; none when there was no `nft` to ask.
     pub(super) netfilter_rules: Option<usize>,
     /// The shop in the mesh.
-    pub(super) meshed: Pages,
+    pub(super) meshed: RunSummary,
     /// The same with no mesh.
-    pub(super) no_mesh: Pages,
+    pub(super) no_mesh: RunSummary,
     /// Which workload called which in the mesh.
     pub(super) edges: Vec<EdgeReport>,
     #[serde(skip)]
-    pub(super) report: Report,
+    pub(super) report: StatReport,
 }
 
 /// One run of the shop under load.
 #[derive(Debug, Serialize)]
-pub(super) struct Pages {
+pub(super) struct RunSummary {
     pub(super) requests: u64,
     pub(super) errors: u64,
     pub(super) latency_us: Latency,
@@ -52,17 +52,17 @@ pub(super) struct Pages {
     pub(super) proxies_cpu_us_per_page: f64,
 }
 
-impl Proof {
-    pub(super) fn new(meshed: Meshed, bare: Measured) -> Self {
-        let Meshed { capture, report, netfilter_rules, measured } = meshed;
+impl DemoOutcome {
+    pub(super) fn new(meshed: MeshEvidence, bare: MeasuredRun) -> Self {
+        let MeshEvidence { capture, report, netfilter_rules, measured } = meshed;
         let encrypted = |edge: &EdgeReport| edge.signals.mtls == Some(true);
         let mut proof = Self {
             holds: false,
             capture,
             mtls_on_every_edge: !report.edges.is_empty() && report.edges.iter().all(encrypted),
             netfilter_rules,
-            meshed: Pages::new(&measured),
-            no_mesh: Pages::new(&bare),
+            meshed: RunSummary::new(&measured),
+            no_mesh: RunSummary::new(&bare),
             edges: report.edges.clone(),
             report,
         };
@@ -81,8 +81,8 @@ impl Proof {
     }
 }
 
-impl Pages {
-    fn new(measured: &Measured) -> Self {
+impl RunSummary {
+    fn new(measured: &MeasuredRun) -> Self {
         Self {
             requests: measured.load.requests,
             errors: measured.load.errors,

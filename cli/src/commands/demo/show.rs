@@ -1,9 +1,9 @@
 //! What the demo prints.
 
 use anyhow::Result;
-use leno_observe::stat::Report;
+use leno_observe::stat::StatReport;
 
-use super::proof::{Pages, Proof};
+use super::proof::{DemoOutcome, RunSummary};
 use crate::commands::table::{edges, percent};
 use crate::commands::{escaped, print, print_raw};
 
@@ -18,7 +18,7 @@ Each runs in its own network namespace; none knows of the mesh.
 ";
 
 /// The live table: in place on a terminal, otherwise a line a second.
-pub(super) struct Pictures {
+pub(super) struct LiveTable {
     kind: OutputMode,
     lines: usize,
 }
@@ -29,7 +29,7 @@ enum OutputMode {
     None,
 }
 
-impl Pictures {
+impl LiveTable {
     pub(super) fn new(live: bool) -> Self {
         Self { kind: if live { OutputMode::Live } else { OutputMode::Lines }, lines: 0 }
     }
@@ -39,7 +39,7 @@ impl Pictures {
         Self { kind: OutputMode::None, lines: 0 }
     }
 
-    pub(super) fn show(&mut self, report: &Report) -> Result<()> {
+    pub(super) fn show(&mut self, report: &StatReport) -> Result<()> {
         match self.kind {
             OutputMode::None => Ok(()),
             OutputMode::Lines => print(&(summary(report) + "\n")),
@@ -56,7 +56,7 @@ impl Pictures {
     }
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &StatReport) -> String {
     let requests: f64 = report.edges.iter().map(|edge| edge.signals.requests_per_s).sum();
     let encrypted = report.edges.iter().filter(|edge| edge.signals.mtls == Some(true)).count();
     let worst =
@@ -69,11 +69,11 @@ fn summary(report: &Report) -> String {
 }
 
 /// What was shown to hold, in words.
-pub(super) fn proof(proof: &Proof) -> String {
+pub(super) fn proof(proof: &DemoOutcome) -> String {
     let mut text = format!("\n{}\n", edges(&proof.report));
     let count = proof.edges.len();
     text += &line(proof.mtls_on_every_edge, &format!("mTLS on every edge ({count} of them)"));
-    let Pages { requests, errors, .. } = proof.meshed;
+    let RunSummary { requests, errors, .. } = proof.meshed;
     text += &line(proof.meshed.good(), &format!("{requests} pages, {errors} failed"));
     text += &match (proof.netfilter_rules, proof.rules_hold()) {
         (Some(rules), Some(holds)) => {
@@ -87,7 +87,7 @@ pub(super) fn proof(proof: &Proof) -> String {
     if proof.no_mesh.good() {
         return text + &comparison(&proof.meshed, &proof.no_mesh);
     }
-    let Pages { requests, errors, .. } = proof.no_mesh;
+    let RunSummary { requests, errors, .. } = proof.no_mesh;
     text + &line(false, &format!("compared: with no mesh {errors} of {requests} pages failed"))
 }
 
@@ -95,14 +95,14 @@ fn line(holds: bool, what: &str) -> String {
     format!("  {} {what}\n", if holds { "ok " } else { "NOT" })
 }
 
-fn comparison(meshed: &Pages, bare: &Pages) -> String {
+fn comparison(meshed: &RunSummary, bare: &RunSummary) -> String {
     let mut text = format!("\n{:<34}{:>12}{:>12}{:>12}\n", "", "no mesh", "Leno", "added");
     // Milliseconds, from microseconds.
     let mut row = |what: &str, without: f64, with: f64| {
         let (without, with) = (without / 1000.0, with / 1000.0);
         text += &format!("{what:<34}{without:>12.2}{with:>12.2}{:>12.2}\n", with - without);
     };
-    let of = |pages: &Pages| (pages.latency_us.p50 as f64, pages.latency_us.p99 as f64);
+    let of = |pages: &RunSummary| (pages.latency_us.p50 as f64, pages.latency_us.p99 as f64);
     let ((bare_p50, bare_p99), (p50, p99)) = (of(bare), of(meshed));
     row("page latency p50, ms", bare_p50, p50);
     row("page latency p99, ms", bare_p99, p99);

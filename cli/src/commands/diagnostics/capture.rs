@@ -4,16 +4,16 @@ use anyhow::{Result, bail};
 use clap::Args;
 use leno_local::layout::Layout;
 use leno_local::open_ways::open_ways;
-use leno_local::status::Status;
-use leno_operate::{PodCapture, ProxyPod, ProxyReport, Target};
+use leno_local::status::MeshStatus;
+use leno_operate::{ClusterTarget, PodCapture, ProxyPod, ProxyReport};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::meshed_instance;
 use super::text::{list, said, since, text_of};
-use crate::commands::lines::Lines;
+use crate::commands::lines::LabelledLines;
 use crate::commands::table::width;
-use crate::commands::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
+use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
 /// Says whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
 ///
@@ -41,7 +41,7 @@ pub(crate) struct Capture {
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: OutputForm,
 }
 
 /// What is known of a pod's capture.
@@ -77,7 +77,7 @@ pub(super) fn run(capture: &Capture) -> Result<bool> {
         (ChosenMesh::Machine(_), _, _) => bail!("a mesh of leno up has no nodes: name a POD"),
         (ChosenMesh::Cluster(_), None, None) => bail!("name a POD or a --node"),
     };
-    if capture.output == Output::Json {
+    if capture.output == OutputForm::Json {
         print_json(&report)?;
     } else {
         print(&text(&report))?;
@@ -117,7 +117,7 @@ fn of_pod(found: PodCapture) -> Report {
 }
 
 fn of_machine(mesh: &str, capture: &Capture, pod: &str) -> Result<Report> {
-    let status = Status::read(&Layout::new(mesh)?)?;
+    let status = MeshStatus::read(&Layout::new(mesh)?)?;
     let instance = meshed_instance(&status, capture.namespace.as_deref(), pod)?;
     let state = if instance.capture.is_some() { "captured" } else { "waiting" };
     let capture = json!({"namespace": instance.namespace, "name": instance.name, "state": state,
@@ -132,13 +132,13 @@ fn of_machine(mesh: &str, capture: &Capture, pod: &str) -> Result<Report> {
     })
 }
 
-fn of_node(capture: &Capture, target: &Target, node: &str) -> Result<bool> {
+fn of_node(capture: &Capture, target: &ClusterTarget, node: &str) -> Result<bool> {
     let page = block_on(async {
         let client = leno_operate::connect(target).await?;
         let system = &capture.mesh.system_namespace;
         Ok(leno_operate::node_captures(&client, system, node).await?)
     })?;
-    if capture.output == Output::Json {
+    if capture.output == OutputForm::Json {
         print_json(&page)?;
     } else {
         print(&node_text(&page))?;
@@ -148,7 +148,7 @@ fn of_node(capture: &Capture, target: &Target, node: &str) -> Result<bool> {
 }
 
 fn text(report: &Report) -> String {
-    let mut lines = Lines::default();
+    let mut lines = LabelledLines::default();
     if let Some(pod) = &report.pod {
         lines.add(
             "pod",
@@ -225,7 +225,7 @@ fn how(capture: &Value) -> String {
     }
 }
 
-fn passes(lines: &mut Lines, passes: &Value) {
+fn passes(lines: &mut LabelledLines, passes: &Value) {
     if passes.is_null() {
         return;
     }
@@ -237,7 +237,7 @@ fn passes(lines: &mut Lines, passes: &Value) {
 }
 
 /// The ways around the capture that are open, and what closes them.
-fn open(lines: &mut Lines, open: &Value) {
+fn open(lines: &mut LabelledLines, open: &Value) {
     for one in list(&open["ways"]) {
         let mut text = text_of(&one["what"]);
         let by: Vec<String> = list(&one["by"]).map(text_of).collect();
@@ -253,7 +253,7 @@ fn open(lines: &mut Lines, open: &Value) {
     }
 }
 
-fn backends(lines: &mut Lines, backends: &Value) {
+fn backends(lines: &mut LabelledLines, backends: &Value) {
     for one in list(backends) {
         let usable = if one["usable"] == true { "usable" } else { "NOT usable" };
         let (name, reason) = (text_of(&one["backend"]), text_of(&one["reason"]));
@@ -262,7 +262,7 @@ fn backends(lines: &mut Lines, backends: &Value) {
 }
 
 fn node_text(page: &Value) -> String {
-    let mut lines = Lines::default();
+    let mut lines = LabelledLines::default();
     lines.add("node", &format!("{}, agent {}", text_of(&page["node"]), text_of(&page["version"])));
     if let Some(why) = page["not_ready"].as_str() {
         lines.add("NOT READY", why);

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::Report;
-use crate::commands::lines::Lines;
+use crate::commands::lines::LabelledLines;
 
 pub(super) fn text(report: &Report) -> String {
-    let mut lines = Lines::default();
+    let mut lines = LabelledLines::default();
     if let Some(pod) = &report.pod {
         let node = if pod.node.is_empty() { "no node" } else { &pod.node };
         lines.add(
@@ -37,7 +37,7 @@ pub(super) fn text(report: &Report) -> String {
     lines.text
 }
 
-fn of_config(lines: &mut Lines, config: &Value) {
+fn of_config(lines: &mut LabelledLines, config: &Value) {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let up = since(number(&config["started_unix_s"]));
     lines.add(
@@ -98,7 +98,7 @@ fn of_config(lines: &mut Lines, config: &Value) {
     }
 }
 
-fn of_port(lines: &mut Lines, port: &Value) {
+fn of_port(lines: &mut LabelledLines, port: &Value) {
     let (number, count) = (&port["port"], &port["endpoints"]);
     lines.add(
         "service",

@@ -1,17 +1,17 @@
 //! An explanation for people.
 
 use leno_analysis::{
-    AuthorizationAnswer, BackendAnswer, Explanation, HeaderEdits, Outcome, PolicyAnswer,
+    AuthorizationAnswer, BackendAnswer, Explanation, HeaderEdits, OutcomeAnswer, PolicyAnswer,
 };
 
-use crate::commands::lines::Lines;
+use crate::commands::lines::LabelledLines;
 
 /// Endpoints shown of one backend: what matters is who they are, not all of them.
 const MAX_ENDPOINTS: usize = 8;
 
 /// The explanation, a line for each thing that happens to the request, and then the matches.
 pub(super) fn text(explanation: &Explanation) -> String {
-    let mut lines = Lines::default();
+    let mut lines = LabelledLines::default();
     let client = &explanation.client;
     let meshed = if client.meshed { "" } else { " (no proxy)" };
     lines.add("client", &format!("{}/{}{meshed}", client.namespace, client.workload));
@@ -74,14 +74,14 @@ fn destination(explanation: &Explanation) -> String {
     format!("{kind} {name} port {port} ({protocol}) {addresses}").trim_end().to_owned()
 }
 
-fn outcome(outcome: &Outcome) -> String {
+fn outcome(outcome: &OutcomeAnswer) -> String {
     let status = outcome.status.map(|status| format!("{status}: ")).unwrap_or_default();
     let error = outcome.leno_error.as_deref();
     let error = error.map(|error| format!("\nleno-error: {error}")).unwrap_or_default();
     format!("{status}{}{error}", outcome.text)
 }
 
-fn backend(lines: &mut Lines, one: &BackendAnswer) {
+fn backend(lines: &mut LabelledLines, one: &BackendAnswer) {
     let share = format!("{:.1} %", one.share * 100.0);
     if let Some(error) = &one.leno_error {
         return lines.add("backend", &format!("{share} fail: leno-error: {error}"));
@@ -119,7 +119,7 @@ fn backend(lines: &mut Lines, one: &BackendAnswer) {
 }
 
 /// `=>` before what holds, `no` before what does not.
-fn policy(lines: &mut Lines, one: &PolicyAnswer) {
+fn policy(lines: &mut LabelledLines, one: &PolicyAnswer) {
     let place = one.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
     let mark = if one.holds { "=>" } else { "no" };
     let (part, kind) = (one.part, one.kind);
@@ -132,7 +132,10 @@ fn policy(lines: &mut Lines, one: &PolicyAnswer) {
 }
 
 /// The decisions of the servers, each with every policy of the server.
-pub(in crate::commands) fn authorization(lines: &mut Lines, answers: &[AuthorizationAnswer]) {
+pub(in crate::commands) fn authorization(
+    lines: &mut LabelledLines,
+    answers: &[AuthorizationAnswer],
+) {
     for answer in answers {
         let verb = if answer.permitted { "yes" } else { "no" };
         let at = match answer.servers.as_slice() {
@@ -154,7 +157,7 @@ pub(in crate::commands) fn authorization(lines: &mut Lines, answers: &[Authoriza
     }
 }
 
-fn edits(lines: &mut Lines, of: &str, edits: &HeaderEdits) {
+fn edits(lines: &mut LabelledLines, of: &str, edits: &HeaderEdits) {
     for (verb, list) in [("set", &edits.set), ("add", &edits.add)] {
         for (name, value) in list {
             lines.add("", &format!("  {of} header {verb} {name}: {value}"));

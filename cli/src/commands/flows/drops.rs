@@ -3,7 +3,7 @@
 use anyhow::Result;
 use leno_flows::DropRow;
 
-use super::super::{Output, print, print_json, table};
+use super::super::{OutputForm, print, print_json, table};
 use super::{Flows, names};
 
 /// Prints the dropped packets of the workloads that are asked for, most first.
@@ -14,7 +14,7 @@ pub(super) fn show(flows: &Flows, mut all: Vec<DropRow>) -> Result<()> {
             && flows.namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace)
     });
     all.sort_by_key(|one| std::cmp::Reverse(one.packets));
-    if flows.output == Output::Json { print_json(&all) } else { print(&text(&all)) }
+    if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
 }
 
 fn text(all: &[DropRow]) -> String {

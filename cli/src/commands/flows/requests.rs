@@ -3,13 +3,13 @@
 use anyhow::Result;
 use leno_flows::RequestRow;
 
-use super::super::{Output, print, print_json, table};
+use super::super::{OutputForm, print, print_json, table};
 use super::{Flows, names};
 
 /// Prints the requests of the pairs that are asked for.
 pub(super) fn show(flows: &Flows, mut all: Vec<RequestRow>) -> Result<()> {
     all.retain(|one| wants(flows, one));
-    if flows.output == Output::Json { print_json(&all) } else { print(&text(&all)) }
+    if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
 }
 
 /// Whether a row is asked for. Its proxy is the client's where the direction is outbound.

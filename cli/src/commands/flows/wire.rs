@@ -3,7 +3,7 @@
 use anyhow::Result;
 use leno_flows::WireRow;
 
-use super::super::{Output, print, print_json, table};
+use super::super::{OutputForm, print, print_json, table};
 use super::requests::ms;
 use super::{Flows, peer};
 
@@ -13,7 +13,7 @@ pub(super) fn show(flows: &Flows, mut all: Vec<WireRow>) -> Result<()> {
         flows.wants_ends((&one.namespace, &one.workload), &one.peer)
             && flows.role.is_none_or(|role| role.name() == one.role)
     });
-    if flows.output == Output::Json { print_json(&all) } else { print(&text(&all)) }
+    if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
 }
 
 fn text(all: &[WireRow]) -> String {

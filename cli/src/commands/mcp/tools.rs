@@ -25,15 +25,15 @@ pub(super) struct Tool {
 #[derive(Debug)]
 struct Parameter {
     name: &'static str,
-    place: Place,
-    kind: Kind,
+    place: ArgumentPosition,
+    kind: ParameterKind,
     is_required: bool,
     description: &'static str,
 }
 
 /// Where the command line of the command has it.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ArgumentPosition {
     /// `--NAME=VALUE`, with dashes where the name has underscores.
     Option,
     Positional,
@@ -42,7 +42,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ParameterKind {
     Text,
     Texts,
     /// One of these.
@@ -54,22 +54,26 @@ enum Kind {
     Flag,
 }
 
-const fn option(name: &'static str, kind: Kind, description: &'static str) -> Parameter {
-    Parameter { name, place: Place::Option, kind, is_required: false, description }
+const fn option(name: &'static str, kind: ParameterKind, description: &'static str) -> Parameter {
+    Parameter { name, place: ArgumentPosition::Option, kind, is_required: false, description }
 }
 
-const fn positional(name: &'static str, kind: Kind, description: &'static str) -> Parameter {
-    Parameter { name, place: Place::Positional, kind, is_required: true, description }
+const fn positional(
+    name: &'static str,
+    kind: ParameterKind,
+    description: &'static str,
+) -> Parameter {
+    Parameter { name, place: ArgumentPosition::Positional, kind, is_required: true, description }
 }
 
 const NAMESPACE: Parameter = option(
     "namespace",
-    Kind::Text,
+    ParameterKind::Text,
     "What concerns this namespace only; of a client or a workload, its namespace",
 );
 const SINCE: Parameter = option(
     "since",
-    Kind::Text,
+    ParameterKind::Text,
     "The time up to now, from the history, such as 10m; from 5s to 24h",
 );
 const SORTS: &[&str] = &["name", "success", "rate", "p50", "p95", "p99", "bytes"];
@@ -77,25 +81,25 @@ const FIGURES: &[Parameter] = &[
     NAMESPACE,
     option(
         "window",
-        Kind::Text,
+        ParameterKind::Text,
         "How long to look from now on, such as 5s; 1s where neither this nor since is given",
     ),
     SINCE,
     option(
         "sort",
-        Kind::Choice(SORTS),
+        ParameterKind::Choice(SORTS),
         "The figure that rows are sorted by, the worst or the most first",
     ),
     option(
         "filter",
-        Kind::Text,
+        ParameterKind::Text,
         "Rows with this in the name of the workload, client, server, service or route",
     ),
 ];
 const REQUEST: Parameter = Parameter {
     name: "request",
-    place: Place::Last,
-    kind: Kind::Texts,
+    place: ArgumentPosition::Last,
+    kind: ParameterKind::Texts,
     is_required: true,
     description: "The request: [METHOD] URL [-H 'name: value'], such as [\"GET\", \"http://cart/items\"]",
 };
@@ -132,7 +136,7 @@ pub(super) const TOOLS: [&Tool; 7] = [
             NAMESPACE,
             positional(
                 "client",
-                Kind::Text,
+                ParameterKind::Text,
                 "Who sends it: a workload (web, shop/web), an instance, or sa/web",
             ),
             REQUEST,
@@ -149,28 +153,28 @@ pub(super) const TOOLS: [&Tool; 7] = [
                 is_required: false,
                 ..positional(
                     "workload",
-                    Kind::Text,
+                    ParameterKind::Text,
                     "The workload that is reached (orders, shop/orders); all where none is given",
                 )
             },
             option(
                 "from",
-                Kind::Text,
+                ParameterKind::Text,
                 "Who sends the request: a workload, sa/web, a SPIFFE ID, an address, or anything",
             ),
             option(
                 "claim",
-                Kind::Texts,
+                ParameterKind::Texts,
                 "Claims of the request's token, each NAME=VALUE, which is taken for valid",
             ),
             option(
                 "certificate_age",
-                Kind::Text,
+                ParameterKind::Text,
                 "How long ago the certificates of clients began to hold, such as 17h, for policies on it",
             ),
             option(
                 "certificate_left",
-                Kind::Text,
+                ParameterKind::Text,
                 "How long the certificates of clients still hold, such as 2h, for policies on it",
             ),
             Parameter { is_required: false, ..REQUEST },
@@ -185,27 +189,31 @@ pub(super) const TOOLS: [&Tool; 7] = [
             NAMESPACE,
             positional(
                 "workloads",
-                Kind::Texts,
+                ParameterKind::Texts,
                 "Workloads (web) or instances (web-0) whose requests are shown",
             ),
-            option("to", Kind::Text, "Requests to this workload or service only"),
-            option("from", Kind::Text, "Requests of this workload or service account only"),
-            option("method", Kind::Text, "Requests with this method only"),
-            option("path", Kind::Text, "Requests whose path begins with this"),
+            option("to", ParameterKind::Text, "Requests to this workload or service only"),
+            option(
+                "from",
+                ParameterKind::Text,
+                "Requests of this workload or service account only",
+            ),
+            option("method", ParameterKind::Text, "Requests with this method only"),
+            option("path", ParameterKind::Text, "Requests whose path begins with this"),
             option(
                 "status",
-                Kind::Text,
+                ParameterKind::Text,
                 "Requests with this status (503) or class of statuses (5xx)",
             ),
-            option("headers", Kind::Flag, "With the headers of requests, secrets masked"),
+            option("headers", ParameterKind::Flag, "With the headers of requests, secrets masked"),
             option(
                 "count",
-                Kind::Number(1, 100, 10),
+                ParameterKind::Number(1, 100, 10),
                 "Ends after so many requests, 10 where none is given, 100 at most",
             ),
             option(
                 "for",
-                Kind::Seconds(1, 30, 10),
+                ParameterKind::Seconds(1, 30, 10),
                 "Ends after so many seconds, 10 where none is given, 30 at most",
             ),
         ],
@@ -247,15 +255,15 @@ impl Tool {
             let values =
                 parameter.values(given.get(parameter.name).filter(|one| !one.is_null()))?;
             match parameter.place {
-                Place::Option => {
+                ArgumentPosition::Option => {
                     let name = parameter.name.replace('_', "-");
                     line.extend(values.into_iter().map(|value| match parameter.kind {
-                        Kind::Flag => format!("--{name}"),
+                        ParameterKind::Flag => format!("--{name}"),
                         _ => format!("--{name}={value}"),
                     }))
                 }
-                Place::Positional => positionals.extend(values),
-                Place::Last => last.extend(values),
+                ArgumentPosition::Positional => positionals.extend(values),
+                ArgumentPosition::Last => last.extend(values),
             }
         }
         // What begins with a dash would be an option of the command.
@@ -274,13 +282,13 @@ impl Tool {
 impl Parameter {
     fn schema(&self) -> Value {
         let mut schema = match self.kind {
-            Kind::Text => json!({"type": "string"}),
-            Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
-            Kind::Choice(names) => json!({"type": "string", "enum": names}),
-            Kind::Number(from, to, usual) | Kind::Seconds(from, to, usual) => {
+            ParameterKind::Text => json!({"type": "string"}),
+            ParameterKind::Texts => json!({"type": "array", "items": {"type": "string"}}),
+            ParameterKind::Choice(names) => json!({"type": "string", "enum": names}),
+            ParameterKind::Number(from, to, usual) | ParameterKind::Seconds(from, to, usual) => {
                 json!({"type": "integer", "minimum": from, "maximum": to, "default": usual})
             }
-            Kind::Flag => json!({"type": "boolean"}),
+            ParameterKind::Flag => json!({"type": "boolean"}),
         };
         schema["description"] = self.description.into();
         schema
@@ -298,14 +306,14 @@ impl Parameter {
         let Some(given) = given else {
             return match self.kind {
                 _ if self.is_required => Err(wrong("missing")),
-                Kind::Number(.., usual) => Ok(vec![usual.to_string()]),
-                Kind::Seconds(.., usual) => Ok(vec![format!("{usual}s")]),
+                ParameterKind::Number(.., usual) => Ok(vec![usual.to_string()]),
+                ParameterKind::Seconds(.., usual) => Ok(vec![format!("{usual}s")]),
                 _ => Ok(Vec::new()),
             };
         };
         match self.kind {
-            Kind::Text => Ok(vec![text(given)?]),
-            Kind::Texts => {
+            ParameterKind::Text => Ok(vec![text(given)?]),
+            ParameterKind::Texts => {
                 let all = given.as_array().ok_or_else(|| wrong("not a list of texts"))?;
                 match all.len() {
                     0 if self.is_required => Err(wrong("an empty list")),
@@ -313,20 +321,20 @@ impl Parameter {
                     _ => all.iter().map(text).collect(),
                 }
             }
-            Kind::Choice(names) => {
+            ParameterKind::Choice(names) => {
                 let chosen = names.iter().find(|name| given.as_str() == Some(name));
                 let chosen =
                     chosen.ok_or_else(|| wrong(&format!("none of {}", names.join(", "))))?;
                 Ok(vec![(*chosen).to_owned()])
             }
-            Kind::Number(from, to, _) | Kind::Seconds(from, to, _) => {
+            ParameterKind::Number(from, to, _) | ParameterKind::Seconds(from, to, _) => {
                 let number = given.as_u64().filter(|number| (from..=to).contains(number));
                 let number =
                     number.ok_or_else(|| wrong(&format!("no whole number from {from} to {to}")))?;
-                let unit = if matches!(self.kind, Kind::Seconds(..)) { "s" } else { "" };
+                let unit = if matches!(self.kind, ParameterKind::Seconds(..)) { "s" } else { "" };
                 Ok(vec![format!("{number}{unit}")])
             }
-            Kind::Flag => match given.as_bool() {
+            ParameterKind::Flag => match given.as_bool() {
                 Some(true) => Ok(vec![String::new()]),
                 Some(false) => Ok(Vec::new()),
                 None => Err(wrong("neither true nor false")),

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use leno_dashboard::api::Budget;
-use leno_dashboard::objective::{Burn, ObjectiveState, Rule, Spent, rules, standing};
+use leno_dashboard::objective::{Burn, BurnRule, ObjectiveState, SpentBudget, rules, standing};
 use leno_local::layout::Layout;
-use leno_local::objectives::Objective;
+use leno_local::objectives::MeshObjective;
 use leno_resources::DEFAULT_OBJECTIVE_WINDOW;
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ pub(super) struct Report {
     pub(super) observed_s: f64,
     /// What was spent in it.
     #[serde(flatten)]
-    pub(super) spent: Spent,
+    pub(super) spent: SpentBudget,
     /// The share of the budget that is left, below 0 where more than all of it was spent.
     pub(super) budget_left: Option<f64>,
     /// How it is.
@@ -51,7 +51,7 @@ enum ObjectiveMeasure {
 
 impl Report {
     /// The reports of all of them.
-    pub(super) async fn of_all(layout: &Layout, objectives: &[Objective]) -> Result<Vec<Self>> {
+    pub(super) async fn of_all(layout: &Layout, objectives: &[MeshObjective]) -> Result<Vec<Self>> {
         let mut reports = Vec::new();
         for one in objectives {
             let spec = &one.object.spec;
@@ -69,17 +69,17 @@ impl Report {
 
     async fn of(
         layout: &Layout,
-        one: &Objective,
+        one: &MeshObjective,
         (counted, percent): (ObjectiveMeasure, f64),
     ) -> Result<Self> {
-        let Objective { object, servers } = one;
+        let MeshObjective { object, servers } = one;
         let window = object.spec.window.map_or(DEFAULT_OBJECTIVE_WINDOW, |window| window.0);
         let window_ms = u64::try_from(window.as_millis())?;
         let ask = async |window_ms: u64| asked(layout, servers, counted, window_ms).await;
         let whole = ask(window_ms).await?;
         let mut burn = Vec::new();
         for rule in rules(window_ms) {
-            let Rule { long_ms, short_ms, .. } = rule;
+            let BurnRule { long_ms, short_ms, .. } = rule;
             let (long, short) = (ask(long_ms).await?, ask(short_ms).await?);
             burn.push(rule.judge(percent, counted.spent(&long), counted.spent(&short)));
         }
@@ -121,7 +121,7 @@ impl Report {
 
     /// In words, with the figures that show it.
     pub(super) fn verdict(&self) -> String {
-        let Spent { requests, bad } = self.spent;
+        let SpentBudget { requests, bad } = self.spent;
         match self.standing {
             ObjectiveState::Idle => "no requests".to_owned(),
             ObjectiveState::Met => "met".to_owned(),
@@ -138,12 +138,12 @@ impl Report {
 }
 
 impl ObjectiveMeasure {
-    fn spent(self, budget: &Budget) -> Spent {
+    fn spent(self, budget: &Budget) -> SpentBudget {
         let bad = match self {
             Self::Success => budget.failed,
             Self::Latency(_) => budget.slow,
         };
-        Spent { requests: budget.requests, bad }
+        SpentBudget { requests: budget.requests, bad }
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn table(reports: &[Report]) -> String {
             .map_or_else(|| "-".to_owned(), |left| format!("{:.1}%", left * 100.0));
         let burn = |nth: usize| rate(report.burn.get(nth).and_then(|burn| burn.long));
         let window = leno_resources::Duration(std::time::Duration::from_secs(report.window_s));
-        let Spent { requests, bad } = report.spent;
+        let SpentBudget { requests, bad } = report.spent;
         text += &format!(
             "{title:<first$}{:>8}{requests:>10}{bad:>8}{left:>13}{:>11}{:>11}  {}\n",
             window.to_string(),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_objective_is_a_line_that_says_how_it_is() {
-        let spent = Spent { requests: 1000, bad: 20 };
+        let spent = SpentBudget { requests: 1000, bad: 20 };
         let [fast, slow] = rules(3_600_000);
         let burn = vec![fast.judge(99.0, spent, spent), slow.judge(99.0, spent, spent)];
         let report = Report {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::reach::Proxy;
+use super::proxies::TappedProxy;
 
 /// Prefixes of names as kubectl has them; what is behind them names a workload, an instance or a service.
 const KINDS: [&str; 16] = [
@@ -28,9 +28,9 @@ const KINDS: [&str; 16] = [
 
 /// The workloads of a mesh with their instances.
 #[derive(Debug, Default)]
-pub(super) struct Names(pub(super) Vec<(String, Proxy)>);
+pub(super) struct WorkloadInstances(pub(super) Vec<(String, TappedProxy)>);
 
-impl Names {
+impl WorkloadInstances {
     /// The only namespace that has a workload or an instance of this name.
     pub(super) fn namespace_of(&self, namespace: Option<&str>, name: &str) -> Option<String> {
         let all = self.instances(namespace, name).into_iter().map(|one| one.namespace);
@@ -45,10 +45,11 @@ impl Names {
     }
 
     /// The instances of the workload, or else the one instance, of this name.
-    pub(super) fn instances(&self, namespace: Option<&str>, name: &str) -> BTreeSet<Proxy> {
-        let here =
-            |(_, one): &&(String, Proxy)| namespace.is_none_or(|wanted| wanted == one.namespace);
-        let select = |is: &dyn Fn(&(String, Proxy)) -> bool| -> BTreeSet<Proxy> {
+    pub(super) fn instances(&self, namespace: Option<&str>, name: &str) -> BTreeSet<TappedProxy> {
+        let here = |(_, one): &&(String, TappedProxy)| {
+            namespace.is_none_or(|wanted| wanted == one.namespace)
+        };
+        let select = |is: &dyn Fn(&(String, TappedProxy)) -> bool| -> BTreeSet<TappedProxy> {
             let found = self.0.iter().filter(here).filter(|known| is(known));
             found.map(|(_, one)| one.clone()).collect()
         };
@@ -98,12 +99,12 @@ pub(super) fn encoded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
+    fn names() -> WorkloadInstances {
         let of = |namespace: &str, workload: &str, number: u32| {
             let name = format!("{workload}-{number}");
-            (workload.to_owned(), Proxy { namespace: namespace.to_owned(), name })
+            (workload.to_owned(), TappedProxy { namespace: namespace.to_owned(), name })
         };
-        Names(vec![
+        WorkloadInstances(vec![
             of("shop", "web", 0),
             of("shop", "web", 1),
             of("shop", "cart", 0),

@@ -1,6 +1,6 @@
 //! A request in a line, for people.
 
-use leno_tap::{Latency, TappedRequest};
+use leno_tap::{RequestLatency, TappedRequest};
 
 /// The line of a request, with its headers below it.
 pub(in crate::commands) fn lines(request: &TappedRequest) -> String {
@@ -43,7 +43,7 @@ fn address(request: &TappedRequest) -> String {
 }
 
 /// `12.3 ms (client proxy 0.1, network 0.2, server proxy 0.1, application 11.7, response 0.2)`.
-fn latency(latency: &Latency) -> String {
+fn latency(latency: &RequestLatency) -> String {
     let parts = [
         ("client proxy", latency.client_proxy_us),
         ("network", latency.network_us),
@@ -96,7 +96,11 @@ mod tests {
             request_bytes: 1,
             response_bytes: 2,
             error: Some("failfast".into()),
-            latency: Latency { total_us: 12_345, client_proxy_us: Some(90), ..Latency::default() },
+            latency: RequestLatency {
+                total_us: 12_345,
+                client_proxy_us: Some(90),
+                ..RequestLatency::default()
+            },
             headers: vec![("accept".into(), "*/*".into())],
             mark: None,
             ..TappedRequest::default()

@@ -1,8 +1,8 @@
 //! What `leno top` shows, and what keys do to it; without a terminal.
 
-use leno_observe::stat::Report;
+use leno_observe::stat::StatReport;
 
-use crate::commands::order::{Order, Sort};
+use crate::commands::order::{RowOrder, Sort};
 use crate::commands::{escaped, table};
 
 /// Inverse video, red, and none of it.
@@ -20,7 +20,7 @@ const BACKSPACE: [u8; 2] = [8, 0x7f];
 
 /// What a row is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum RowKind {
     Edges,
     Workloads,
 }
@@ -43,9 +43,9 @@ enum Sequence {
 
 /// The screen.
 pub(super) struct Screen {
-    pub(super) report: Option<Report>,
-    rows: Rows,
-    order: Order,
+    pub(super) report: Option<StatReport>,
+    rows: RowKind,
+    order: RowOrder,
     /// Rows above the first one that is shown.
     above: usize,
     /// Whether a filter is being typed.
@@ -53,8 +53,8 @@ pub(super) struct Screen {
     sequence: Sequence,
 }
 
-impl Rows {
-    pub(super) fn table(self, report: &Report) -> String {
+impl RowKind {
+    pub(super) fn table(self, report: &StatReport) -> String {
         match self {
             Self::Edges => table::edges(report),
             Self::Workloads => table::workloads(report, false),
@@ -69,7 +69,7 @@ impl Rows {
     }
 
     /// The success rates, a row each.
-    fn success(self, report: &Report) -> Vec<Option<f64>> {
+    fn success(self, report: &StatReport) -> Vec<Option<f64>> {
         match self {
             Self::Edges => report.edges.iter().map(|one| one.signals.success_rate).collect(),
             Self::Workloads => {
@@ -80,7 +80,7 @@ impl Rows {
 }
 
 impl Screen {
-    pub(super) fn new(rows: Rows, order: Order) -> Self {
+    pub(super) fn new(rows: RowKind, order: RowOrder) -> Self {
         let (above, sequence) = (0, Sequence::None);
         Self { report: None, rows, order, above, typing: false, sequence }
     }
@@ -137,7 +137,8 @@ impl Screen {
             b's' => self.order.sort = all[(at + 1) % all.len()],
             b'S' => self.order.sort = all[(at + all.len() - 1) % all.len()],
             b'w' => {
-                self.rows = if self.rows == Rows::Edges { Rows::Workloads } else { Rows::Edges };
+                self.rows =
+                    if self.rows == RowKind::Edges { RowKind::Workloads } else { RowKind::Edges };
                 self.above = 0;
             }
             b'/' => {
@@ -198,7 +199,7 @@ impl Screen {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{Signals, WorkloadReport};
+    use leno_observe::stat::{GoldenSignals, WorkloadReport};
 
     use super::*;
 
@@ -210,15 +211,15 @@ mod tests {
             ready: 1,
             meshed: true,
             proxies: Vec::new(),
-            signals: Signals {
+            signals: GoldenSignals {
                 success_rate: Some(success),
                 requests_per_s: rate,
-                ..Signals::default()
+                ..GoldenSignals::default()
             },
         };
         let workloads =
             [("cart", 1.0, 1.0), ("db", 9.0, 0.5), ("web", 3.0, 1.0)].map(workload).into();
-        let report = Report {
+        let report = StatReport {
             mesh: "default".to_owned(),
             window_s: 2.0,
             workloads,
@@ -227,7 +228,7 @@ mod tests {
             ejected: Vec::new(),
             silent: Vec::new(),
         };
-        let mut screen = Screen::new(Rows::Workloads, Order::default());
+        let mut screen = Screen::new(RowKind::Workloads, RowOrder::default());
         screen.report = Some(report);
         screen
     }
@@ -279,7 +280,8 @@ mod tests {
         let red: Vec<_> = lines.iter().filter(|line| line.starts_with(RED)).collect();
         assert!(red.len() == 1 && red[0].contains("db"), "{lines:?}");
         assert!(
-            Screen::new(Rows::Edges, Order::default()).lines((20, 5))[0].starts_with("leno top")
+            Screen::new(RowKind::Edges, RowOrder::default()).lines((20, 5))[0]
+                .starts_with("leno top")
         );
     }
 }

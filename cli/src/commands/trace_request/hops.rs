@@ -1,6 +1,6 @@
 //! The hops of one request, as a tree.
 
-use leno_tap::{Body, TappedRequest};
+use leno_tap::{TappedBody, TappedRequest};
 use serde::Serialize;
 
 use crate::commands::tap::text::{lines, ms};
@@ -82,8 +82,8 @@ impl Hops {
 }
 
 /// The beginning of a body, a line for each of its lines.
-fn body_text(of: &str, body: &Body, indent: &str) -> String {
-    let Body { text, bytes, is_cut } = body;
+fn body_text(of: &str, body: &TappedBody, indent: &str) -> String {
+    let TappedBody { text, bytes, is_cut } = body;
     let shown = if *is_cut { ", of which the first are" } else { "" };
     let mut lines = format!("{indent}    {of} body, {bytes} bytes{shown}\n");
     for line in text.lines() {
@@ -94,7 +94,7 @@ fn body_text(of: &str, body: &Body, indent: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leno_tap::{Decision, Latency};
+    use leno_tap::{ProxyDecision, RequestLatency};
 
     use super::*;
 
@@ -107,7 +107,7 @@ mod tests {
             target: "/".into(),
             status: 200,
             mtls: true,
-            latency: Latency { total_us, ..Latency::default() },
+            latency: RequestLatency { total_us, ..RequestLatency::default() },
             ..TappedRequest::default()
         }
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn decisions_are_below_their_hop_and_one_hop_has_a_remark() {
-        let decision = |by: &'static str, at_us, what: &str| Decision {
+        let decision = |by: &'static str, at_us, what: &str| ProxyDecision {
             by: by.into(),
             at_us,
             what: what.into(),
@@ -143,8 +143,8 @@ mod tests {
         ];
         let headers = vec![("accept".into(), "*/*".into())];
         let one = request("s/web", "s/cart", 0, 1_000);
-        let request_body = Some(Body { text: "one\ntwo".into(), bytes: 7, is_cut: false });
-        let response_body = Some(Body { text: "three".into(), bytes: 5000, is_cut: true });
+        let request_body = Some(TappedBody { text: "one\ntwo".into(), bytes: 7, is_cut: false });
+        let response_body = Some(TappedBody { text: "three".into(), bytes: 5000, is_cut: true });
         let one = TappedRequest { request_body, response_body, ..one };
         let text = Hops::new(vec![TappedRequest { decisions, headers, ..one }]).text();
         assert_eq!(

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::record;
-use leno_local::status::{InstanceStatus, Phase, Status};
+use leno_local::status::{InstancePhase, InstanceStatus, MeshStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::print;
@@ -149,28 +149,33 @@ fn now_unix_ms() -> i64 {
 }
 
 /// An instance that is not started again although it failed.
-fn ended(status: &Status) -> Option<&InstanceStatus> {
-    status.instances.iter().find(|one| one.phase == Phase::Ended)
+fn ended(status: &MeshStatus) -> Option<&InstanceStatus> {
+    status.instances.iter().find(|one| one.phase == InstancePhase::Ended)
 }
 
 /// The status of the mesh, once it is the child's.
-fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
-    let status = Status::read(layout).ok()?;
+fn of_child(layout: &Layout, child: &Child) -> Option<MeshStatus> {
+    let status = MeshStatus::read(layout).ok()?;
     (u32::try_from(status.owner).ok() == Some(child.id())).then_some(status)
 }
 
-fn started(status: &Status, begun: Instant) -> Result<bool> {
+fn started(status: &MeshStatus, begun: Instant) -> Result<bool> {
     let mut errors = io::stderr().lock();
     for mistake in &status.mistakes {
         writeln!(errors, "{}", mistake.text).context("cannot write to standard error")?;
     }
     let (mesh, owner) = (&status.mesh, status.owner);
     let ready = status.instances.iter().filter(|one| one.ready).count();
-    let of = |phase: Phase| match status.instances.iter().filter(|one| one.phase == phase).count() {
+    let of = |phase: InstancePhase| match status
+        .instances
+        .iter()
+        .filter(|one| one.phase == phase)
+        .count()
+    {
         0 => String::new(),
         number => format!(", {number} {}", phase.as_str()),
     };
-    let settled = of(Phase::Completed) + &of(Phase::Scheduled);
+    let settled = of(InstancePhase::Completed) + &of(InstancePhase::Scheduled);
     let (all, seconds) = (status.instances.len(), begun.elapsed().as_secs_f64());
     print(&format!(
         "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready{settled} \

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use leno_testkit_api::{Hands, binary, objects, until};
+use leno_testkit_api::{TestControllers, binary, objects, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ async fn a_route_is_pushed_where_routes_are_defined() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     linkerd(&bench).await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let run = bench.run_of("push", &["--mesh", "none,linkerd", "--no-install"]).await;
     assert!(run.status.success(), "{}", said(&run));
     let why = bench.why("linkerd");
@@ -63,7 +63,7 @@ async fn endpoints_of_a_service_without_selector_are_those_of_the_pods() {
     // The pods count as running, but cannot be reached, because there is no kubelet.
     let ready = json!({"phase": "Running", "podIPs": [{"ip": "10.1.2.3"}], "podIP": "10.1.2.3",
         "conditions": [{"type": "Ready", "status": "True"}]});
-    let _hands = Hands::begin(&bench.bed, OURS, ready);
+    let _hands = TestControllers::begin(&bench.bed, OURS, ready);
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
     command.args(["bench", "run", "churn", "--mesh", "none", "--kubeconfig"]);
@@ -105,7 +105,7 @@ async fn a_mesh_that_others_may_use_is_not_killed() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     linkerd(&bench).await;
-    let hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let run = bench.run_of("restart", &["--mesh", "none,linkerd", "--no-install"]).await;
     assert!(run.status.success(), "{}", said(&run));
     let why = bench.why("linkerd");

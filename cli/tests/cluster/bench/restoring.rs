@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use leno_testkit_api::{Hands, binary, until};
+use leno_testkit_api::{TestControllers, binary, until};
 use serde_json::{Value, json};
 
 use super::{Bench, OURS, role, unpulled};
@@ -63,7 +63,7 @@ async fn clean_removes_the_objects_of_a_killed_run() {
     bench.bed.apply(namespace).await;
     bench.half_of_leno(&["ClusterRole", "CustomResourceDefinition"], None).await;
     assert!(bench.everything().await.len() > before.len() + 3);
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     // Another run refuses to start meanwhile.
     let elsewhere = bench.bed.directory.path().join("elsewhere");
     let file = bench.kubeconfig.to_str().unwrap();
@@ -148,7 +148,7 @@ async fn a_mesh_that_is_installed_during_a_run_is_neither_installed_over_nor_rem
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let made = bench.tools.join("made");
     let wait = format!("until [ -e {} ]; do sleep 0.1; done; exit 1", made.display());
     bench.tool("istioctl", &wait);
@@ -187,7 +187,7 @@ async fn an_image_that_is_nowhere_is_said_at_once_and_leaves_no_node_behind() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let daemons = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {"name": "leno-agent", "namespace": leno_charts::NAMESPACE}});
     let nodes = async {
@@ -221,7 +221,7 @@ async fn what_never_had_an_agent_is_in_no_node() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     let cluster = bench.bed.get(namespace("kube-system")).await.unwrap().metadata.uid;
     bench.half_of_leno(&["Namespace", "ConfigMap", "ClusterRole"], Some(RUN)).await;
     bench.ledger(json!({"kubeconfig": bench.kubeconfig, "context": "test", "cluster": cluster,
@@ -237,7 +237,7 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     let Some(kube) = binary() else { return };
     let mut bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    let _hands = Hands::begin(&bench.bed, OURS, unpulled());
+    let _hands = TestControllers::begin(&bench.bed, OURS, unpulled());
     // May do everything except delete services.
     let everything = json!({"apiGroups": ["*"], "resources": ["*"],
         "verbs": ["get", "list", "create", "patch", "update"]});

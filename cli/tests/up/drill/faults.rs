@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Drill;
-use leno_local::status::Status;
+use leno_local::status::MeshStatus;
 
 /// A fault.
 pub(super) struct Fault {
@@ -245,7 +245,7 @@ fn drop_packets(drill: &Drill, action: &str) {
 }
 
 fn kill_proxy(drill: &Drill) {
-    let status = Status::read(drill.mesh.layout()).unwrap();
+    let status = MeshStatus::read(drill.mesh.layout()).unwrap();
     let group = status.find(None, "auth-0").unwrap().surroundings.cgroup.with_file_name("proxy");
     let processes = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| line.parse().ok()) {

@@ -10,9 +10,9 @@ use leno_types::{InstanceName, ServiceName};
 
 use super::finding::{Findings, Mistake};
 use super::routes::{instead, ports};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
-impl Mesh {
+impl MeshModel {
     /// The workloads whose policies are more than a proxy applies, each with the reason.
     #[must_use]
     pub fn overloaded(&self) -> Vec<(InstanceName, Arc<str>)> {
@@ -32,11 +32,11 @@ impl Mesh {
 
 /// A finding for each policy that is the first one too many for some workload; the last one, where all of them are too
 /// large.
-pub(super) fn authorization(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let mut found: BTreeMap<usize, (InstanceName, Arc<str>)> = BTreeMap::new();
     for (name, reason) in mesh.overloaded() {
         let Some(policy) = mesh.index.server_policy(&name) else { continue };
-        let of = |source: &leno_types::traffic::Source| ObjectKey {
+        let of = |source: &leno_types::traffic::PolicySource| ObjectKey {
             kind: Kind::AuthorizationPolicy,
             namespace: source.namespace.to_string(),
             name: source.name.to_string(),
@@ -56,7 +56,7 @@ pub(super) fn authorization(mesh: &Mesh, findings: &mut Findings<'_>) {
 
 /// An authorizer that cannot be asked.
 pub(super) fn authorizer(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     at: usize,
     policy: &AuthorizationPolicy,

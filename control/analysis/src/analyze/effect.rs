@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Namespace;
-use leno_index::Proxies;
+use leno_index::ProxyCoverage;
 use leno_resources::{
     AuthorizationPolicy, Kind, Object, PolicyTarget, RequestSpec, Workload, default_authorization,
 };
 use leno_types::authorization::DefaultAuthorization;
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// Most workloads that one finding names.
 const NAMED: usize = 5;
 
 pub(super) fn policy(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     at: usize,
     policy: &AuthorizationPolicy,
@@ -68,7 +68,7 @@ pub(super) fn policy(
 
 /// A default of a namespace that some of its workloads do not enforce.
 pub(super) fn of_namespace(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     at: usize,
     namespace: &Namespace,
@@ -83,7 +83,7 @@ pub(super) fn of_namespace(
     }
 }
 
-fn of_service<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Vec<&'m Workload> {
+fn of_service<'m>(mesh: &'m MeshModel, namespace: &str, name: &str) -> Vec<&'m Workload> {
     let selector = mesh.objects.iter().find_map(|object| match object {
         Object::Service(service) => {
             let key = object.key();
@@ -97,7 +97,7 @@ fn of_service<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Vec<&'m Worklo
 
 /// What has no proxy enforces nothing.
 fn enforced(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     (at, path): (usize, &str),
     selected: &[&Workload],
@@ -127,14 +127,14 @@ fn enforced(
 }
 
 /// Whether it is known that none of its instances has a proxy.
-fn is_without_proxy(mesh: &Mesh, workload: &Workload) -> bool {
+fn is_without_proxy(mesh: &MeshModel, workload: &Workload) -> bool {
     let target = PolicyTarget {
         group: "leno.dev".to_owned(),
         kind: Kind::Workload.as_str().to_owned(),
         name: workload.metadata.name.clone(),
         section_name: None,
     };
-    mesh.index.proxies_at(&workload.metadata.namespace, &target) == Proxies::None
+    mesh.index.proxies_at(&workload.metadata.namespace, &target) == ProxyCoverage::None
 }
 
 fn full_name(workload: &Workload) -> String {
@@ -177,7 +177,7 @@ fn requests(policy: &AuthorizationPolicy) -> impl Iterator<Item = (String, &Requ
 }
 
 /// Clients of the mesh itself that are not there. Of documents that are no workloads nothing is known.
-fn clients(mesh: &Mesh, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
+fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
     let accounts: BTreeSet<(&str, &str)> = mesh
         .workloads()
         .map(|one| (one.metadata.namespace.as_str(), one.spec.service_account.as_str()))

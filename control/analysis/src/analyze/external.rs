@@ -8,14 +8,14 @@ use leno_types::mesh::{Roots, Service, ServicePort};
 use leno_types::{Protocol, ServiceName};
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// The port of HTTP (RFC 9110 section 4.2.1).
 const HTTP: u16 = 80;
 /// The port of HTTP over TLS (RFC 9110 section 4.2.2).
 const HTTPS: u16 = 443;
 
-pub(super) fn external(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn external(mesh: &MeshModel, findings: &mut Findings<'_>) {
     for (at, object) in findings.objects() {
         match object {
             Object::BackendTlsPolicy(policy) => self::policy(mesh, findings, (at, policy)),
@@ -32,7 +32,7 @@ pub(super) fn external(mesh: &Mesh, findings: &mut Findings<'_>) {
     }
 }
 
-fn policy(mesh: &Mesh, findings: &mut Findings<'_>, (at, policy): (usize, &BackendTlsPolicy)) {
+fn policy(mesh: &MeshModel, findings: &mut Findings<'_>, (at, policy): (usize, &BackendTlsPolicy)) {
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     for (index, target) in policy.spec.target_refs.iter().enumerate() {
         let Ok(name) = ServiceName::new(namespace, &target.name) else { continue };

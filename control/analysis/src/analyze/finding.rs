@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Position, Problem, one_line};
+use leno_resources::{
+    Documents, IgnoredDocument, Located, Object, ObjectKey, Position, Problem, one_line,
+};
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -139,7 +141,7 @@ impl<'d> Findings<'d> {
     }
 
     /// A mistake in a document that is none of Leno's objects; these findings come last.
-    pub(super) fn push_ignored(&mut self, located: &Located<Ignored>, wrong: Mistake) {
+    pub(super) fn push_ignored(&mut self, located: &Located<IgnoredDocument>, wrong: Mistake) {
         let Mistake { severity, code, reason, remedy } = wrong;
         let (object, path) = (located.value.kind.clone(), String::new());
         let (file, line, column) =

@@ -1,6 +1,6 @@
 //! Documents of other meshes. Leno does not read them, so it allows what they forbid.
 
-use leno_resources::{Ignored, Located};
+use leno_resources::{IgnoredDocument, Located};
 
 use super::finding::{Findings, Mistake};
 
@@ -49,8 +49,8 @@ pub(super) fn foreign(findings: &mut Findings<'_>) {
     }
 }
 
-fn of_other_mesh(located: &Located<Ignored>) -> Option<Mistake> {
-    let Ignored { api_version, kind } = &located.value;
+fn of_other_mesh(located: &Located<IgnoredDocument>) -> Option<Mistake> {
+    let IgnoredDocument { api_version, kind } = &located.value;
     let (group, _) = api_version.split_once('/')?;
     if (group, kind.as_str()) == ("networking.k8s.io", "NetworkPolicy") {
         let reason = "only a cluster's network applies it: what it forbids is allowed in leno up";

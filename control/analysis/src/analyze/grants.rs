@@ -4,7 +4,7 @@ use leno_resources::gateway::{BackendObject, BackendRef, ReferenceGrant, RouteFi
 use leno_resources::{Object, ObjectKey};
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// A reference from one namespace to another.
 struct Reference {
@@ -13,7 +13,7 @@ struct Reference {
     name: String,
 }
 
-pub(super) fn grants(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn grants(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let references: Vec<Reference> = mesh.objects.iter().flat_map(of_route).collect();
     for (at, object) in findings.objects() {
         let Object::ReferenceGrant(grant) = object else { continue };

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use leno_policy::Part;
+use leno_policy::PolicyPart;
 use leno_resources::{Object, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::ServicePort;
-use leno_types::traffic::{Scope, Source, Traffic};
+use leno_types::traffic::{PolicyScope, PolicySource, Traffic};
 use leno_types::{Protocol, ServiceName};
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// The fields of a policy that apply to HTTP requests and so have no effect on opaque connections.
 fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
@@ -35,13 +35,15 @@ fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
 }
 
 /// Finds the parts without effect.
-pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn without_effect(mesh: &MeshModel, findings: &mut Findings<'_>) {
     // By target and part: the policy that takes precedence.
-    let mut winners: BTreeMap<(String, Part), Source> = BTreeMap::new();
+    let mut winners: BTreeMap<(String, PolicyPart), PolicySource> = BTreeMap::new();
     let mut policies: Vec<(usize, &TrafficPolicy, Traffic)> = findings
         .objects()
         .filter_map(|(at, object)| match object {
-            Object::TrafficPolicy(policy) => Some((at, &**policy, policy.traffic(Scope::Service))),
+            Object::TrafficPolicy(policy) => {
+                Some((at, &**policy, policy.traffic(PolicyScope::Service)))
+            }
             _ => None,
         })
         .collect();
@@ -50,7 +52,7 @@ pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
     for (at, policy, traffic) in policies {
         for target in &policy.spec.target_refs {
             on_bytes(mesh, findings, (at, policy), target);
-            for part in Part::ALL.into_iter().filter(|part| part.is_in(&traffic)) {
+            for part in PolicyPart::ALL.into_iter().filter(|part| part.is_in(&traffic)) {
                 match winners.entry((shown(policy, target), part)) {
                     Entry::Vacant(entry) => drop(entry.insert(traffic.source.clone())),
                     Entry::Occupied(entry) => {
@@ -64,8 +66,12 @@ pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
 }
 
 /// The part of a policy that does not hold because `winner` sets it for the same target.
-fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) -> Mistake {
-    let Source { namespace, name, .. } = winner;
+fn outranked(
+    (target, part): &(String, PolicyPart),
+    winner: &PolicySource,
+    policy: &PolicySource,
+) -> Mistake {
+    let PolicySource { namespace, name, .. } = winner;
     let why = if winner.created < policy.created { "is older" } else { "is first by name" };
     let part = part.as_str();
     let reason = format!(
@@ -77,7 +83,7 @@ fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) 
 }
 
 fn on_bytes(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     (at, policy): (usize, &TrafficPolicy),
     target: &PolicyTarget,

@@ -7,12 +7,12 @@ use leno_types::{ServiceName, nearest};
 use super::effect;
 use super::finding::{Findings, Mistake};
 use super::routes::instead;
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// Failures in which no application received the request, so that any request can be sent again.
 const UNSENT: [&str; 2] = ["connect-failure", "refused-stream"];
 
-pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn policies(mesh: &MeshModel, findings: &mut Findings<'_>) {
     for (at, object) in findings.objects() {
         let targets = match object {
             Object::TrafficPolicy(policy) => {
@@ -60,7 +60,7 @@ fn repeated(findings: &mut Findings<'_>, at: usize, policy: &TrafficPolicy) {
 }
 
 fn target(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     (at, path): (usize, &str),
     (namespace, target): (&str, &PolicyTarget),

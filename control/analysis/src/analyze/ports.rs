@@ -5,7 +5,7 @@ use leno_resources::{Object, Service, Workload};
 use leno_types::nearest;
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// Values of `appProtocol` that decide how a port is served, and names of protocols that are
 /// relayed as bytes (RFC 6335; service names of IANA and names that charts use). The likeliest come
@@ -68,7 +68,7 @@ const PROTOCOLS: [&str; 54] = [
 ];
 
 /// Finds mistakes about ports. `local`: `leno up` runs the documents.
-pub(super) fn ports(mesh: &Mesh, findings: &mut Findings<'_>, local: bool) {
+pub(super) fn ports(mesh: &MeshModel, findings: &mut Findings<'_>, local: bool) {
     for (at, object) in findings.objects() {
         match object {
             Object::Service(service) => {
@@ -115,7 +115,7 @@ fn protocols<'a>(
 
 /// Target ports that no selected workload declares. Workloads that declare no ports are not
 /// checked.
-fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Service)) {
+fn targets(mesh: &MeshModel, findings: &mut Findings<'_>, (at, service): (usize, &Service)) {
     let Some(spec) = &service.spec else { return };
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
     let Some(selector) = selector else { return };

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leno_policy::{Ignored, RouteTable, StreamShadowed, StreamTable, TableRule};
+use leno_policy::{IgnoredRoute, RouteTable, StreamShadowed, StreamTable, TableRule};
 use leno_resources::gateway::{BackendObject, BackendRef, ParentRef, RouteFilter, StreamRule};
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_types::mesh::{Resolution, Service, Subject};
-use leno_types::routes::{Filter, InvalidTarget, Route, RouteKind, Rule, Target};
+use leno_types::routes::{Filter, InvalidTarget, Route, RouteKind, RouteRule, RouteTarget};
 use leno_types::{Protocol, ServiceName, nearest};
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// The fields that all kinds of routes have.
 struct DeclaredRoute<'d> {
@@ -81,7 +81,7 @@ impl<'d> DeclaredRoute<'d> {
 }
 
 /// Checks where routes attach and what they refer to.
-pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn references(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let written = findings.objects().filter_map(|(at, object)| DeclaredRoute::new(at, object));
     for route in written.collect::<Vec<_>>() {
         attachment(mesh, findings, &route);
@@ -104,7 +104,7 @@ pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
 }
 
 /// The route as it is attached to a parent, with its references resolved.
-fn resolved(mesh: &Mesh, route: &DeclaredRoute<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
+fn resolved(mesh: &MeshModel, route: &DeclaredRoute<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
     let service = service_for(mesh, &route.parent_name(parent)?, &route.key.namespace)?;
     let same = |other: &&Arc<Route>| {
         other.kind == route.kind
@@ -114,14 +114,14 @@ fn resolved(mesh: &Mesh, route: &DeclaredRoute<'_>, parent: &ParentRef) -> Optio
     service.routes.iter().find(same).cloned()
 }
 
-fn service_for(mesh: &Mesh, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
+fn service_for(mesh: &MeshModel, name: &ServiceName, client: &str) -> Option<Arc<Service>> {
     match mesh.index.resolve(&Subject::Service(name.clone()), client) {
         Resolution::Service(service) => Some(service),
         _ => None,
     }
 }
 
-fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &DeclaredRoute<'_>) {
+fn attachment(mesh: &MeshModel, findings: &mut Findings<'_>, route: &DeclaredRoute<'_>) {
     if !route.parents.iter().any(ParentRef::is_service) {
         let reason = "attaches to no Service, so that nothing in a mesh follows it".to_owned();
         let remedy = "name one: parentRefs: [{group: \"\", kind: Service, name: ...}]".to_owned();
@@ -143,7 +143,7 @@ fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &DeclaredRoute<'_
 }
 
 fn parent(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     findings: &mut Findings<'_>,
     route: &DeclaredRoute<'_>,
     (path, parent): (&str, &ParentRef),
@@ -187,7 +187,7 @@ fn parent(
     }
 }
 
-fn is_headless(mesh: &Mesh, name: &ServiceName) -> bool {
+fn is_headless(mesh: &MeshModel, name: &ServiceName) -> bool {
     mesh.objects.iter().any(|object| match object {
         Object::Service(service) => {
             let key = object.key();
@@ -226,7 +226,7 @@ fn targets_given(
 fn invalid<'d>(
     route: &DeclaredRoute<'d>,
     index: usize,
-    rule: &Rule,
+    rule: &RouteRule,
 ) -> Vec<(String, InvalidTarget, BackendObject)> {
     let Some(written) = route.rules.get(index) else { return Vec::new() };
     let mut found = Vec::new();
@@ -234,7 +234,7 @@ fn invalid<'d>(
     mirrors(&mut found, &format!("{at}.filters"), &rule.filters, written.filters);
     for (place, (backend, given)) in rule.backends.iter().zip(written.backends).enumerate() {
         let at = format!("{at}.backendRefs[{place}]");
-        if let Target::Invalid(reason) = backend.target {
+        if let RouteTarget::Invalid(reason) = backend.target {
             found.push((at.clone(), reason, given.object()));
         }
         let filters = given.filters.as_deref().unwrap_or_default();
@@ -251,7 +251,7 @@ fn mirrors(
 ) {
     for (place, (filter, given)) in filters.iter().zip(written).enumerate() {
         if let Filter::Mirror(mirror) = filter
-            && let Target::Invalid(reason) = mirror.target
+            && let RouteTarget::Invalid(reason) = mirror.target
             && let Some(given) = &given.request_mirror
         {
             let path = format!("{at}[{place}].requestMirror.backendRef");
@@ -262,7 +262,7 @@ fn mirrors(
 
 /// The finding for an invalid reference, with a valid one as its remedy.
 fn dangling(
-    mesh: &Mesh,
+    mesh: &MeshModel,
     route: &DeclaredRoute<'_>,
     to: BackendObject,
     reason: InvalidTarget,
@@ -317,7 +317,7 @@ pub(super) fn ports(service: &Service) -> String {
 }
 
 /// Suggests a service that the user may have meant.
-pub(super) fn instead(mesh: &Mesh, wanted: &ServiceName) -> String {
+pub(super) fn instead(mesh: &MeshModel, wanted: &ServiceName) -> String {
     let keys = mesh.objects.iter().map(Object::key).filter(|key| key.kind == Kind::Service);
     let keys: Vec<ObjectKey> = keys.collect();
     let near = keys.iter().filter(|key| *key.namespace == *wanted.namespace);
@@ -333,7 +333,7 @@ pub(super) fn instead(mesh: &Mesh, wanted: &ServiceName) -> String {
 }
 
 /// Matches that no request reaches, and routes that a route of another kind displaces.
-pub(super) fn tables(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn tables(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let mut told = BTreeSet::new();
     let namespaces: BTreeSet<String> =
         mesh.objects.iter().map(|object| object.key().namespace).collect();
@@ -388,7 +388,7 @@ fn table(
         }
     }
     for ignored in table.ignored() {
-        let Ignored::Kind(route) = ignored else { continue };
+        let IgnoredRoute::Kind(route) = ignored else { continue };
         let Some(at) = findings.position(&key_of(route)) else { continue };
         if told.insert((at, "spec".to_owned())) {
             let reason =

@@ -8,9 +8,9 @@ use leno_types::ServiceName;
 
 use super::finding::{Findings, Mistake};
 use super::routes::instead;
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
-pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn services(mesh: &MeshModel, findings: &mut Findings<'_>) {
     // Documents without any workload are meant for a cluster, which has workloads of its own.
     let runs_here = mesh.workloads().next().is_some();
     for (at, object) in findings.objects() {
@@ -40,7 +40,7 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
 
 /// The endpoints of a slice that the mesh refuses because the slice's namespace has no right to
 /// them.
-fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
+fn refused(mesh: &MeshModel, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
     let key = |labels: &BTreeMap<String, String>| labels.get(SERVICE_NAME_LABEL).cloned();
     let name = slice.metadata.labels.as_ref().and_then(key);
     let name = name.zip(slice.metadata.namespace.as_deref());
@@ -60,7 +60,7 @@ fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &Endpo
 
 /// Whether a service has endpoints although no workload matches its selector. This is so for pods
 /// that share their node's network: Kubernetes lists them as endpoints, but the mesh ignores them.
-fn has_endpoints(mesh: &Mesh, service: &Object) -> bool {
+fn has_endpoints(mesh: &MeshModel, service: &Object) -> bool {
     let key = service.key();
     mesh.objects.iter().any(|object| {
         let Object::EndpointSlice(slice) = object else { return false };
@@ -72,7 +72,11 @@ fn has_endpoints(mesh: &Mesh, service: &Object) -> bool {
     })
 }
 
-fn without_owner(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &EndpointSlice)) {
+fn without_owner(
+    mesh: &MeshModel,
+    findings: &mut Findings<'_>,
+    (at, slice): (usize, &EndpointSlice),
+) {
     let labels = slice.metadata.labels.as_ref();
     let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else {
         let reason = "belongs to no Service".to_owned();

@@ -6,9 +6,9 @@ use leno_resources::{
 use leno_types::ServiceName;
 
 use super::finding::{Findings, Mistake};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
-pub(super) fn waypoints(mesh: &Mesh, findings: &mut Findings<'_>) {
+pub(super) fn waypoints(mesh: &MeshModel, findings: &mut Findings<'_>) {
     // Documents without any workload are meant for a cluster, which has waypoints of its own.
     if mesh.workloads().next().is_none() {
         return;
@@ -26,7 +26,7 @@ pub(super) fn waypoints(mesh: &Mesh, findings: &mut Findings<'_>) {
 }
 
 /// What a service sets, or else its namespace.
-fn uses(mesh: &Mesh, service: &Service, namespace: &str) -> Option<WaypointUse> {
+fn uses(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<WaypointUse> {
     let of = &service.metadata;
     waypoint_use(of.labels.as_ref(), of.annotations.as_ref(), namespace).or_else(|| {
         mesh.objects.iter().find_map(|object| match object {
@@ -40,7 +40,7 @@ fn uses(mesh: &Mesh, service: &Service, namespace: &str) -> Option<WaypointUse> 
 }
 
 /// Why a waypoint does not serve services of a namespace.
-fn wrong(mesh: &Mesh, waypoint: &ServiceName, namespace: &str) -> Option<Mistake> {
+fn wrong(mesh: &MeshModel, waypoint: &ServiceName, namespace: &str) -> Option<Mistake> {
     let instance =
         |one: &Workload| waypoint_instance(&one.metadata.labels, &one.metadata.namespace);
     let instances = || {

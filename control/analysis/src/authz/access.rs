@@ -8,8 +8,8 @@ use leno_policy::authorization::{
 use leno_types::authorization::Action;
 use serde::Serialize;
 
-use super::{Enforced, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later};
-use crate::mesh::Mesh;
+use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later};
+use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
 
 /// The name of clients that no document names.
@@ -17,7 +17,7 @@ const ANYTHING: &str = "(anything else)";
 
 /// Who may reach a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Access {
+pub struct WorkloadAccess {
     /// `<namespace>/<name>`.
     pub workload: String,
     /// Whether it has a proxy, which enforces policies.
@@ -97,7 +97,7 @@ impl AuthorizationRequest for NoRequest {
     fn each_line(&self, _: &dyn Fn(&str) -> bool, _: &mut dyn FnMut(&str, &[u8])) {}
 }
 
-impl Mesh {
+impl MeshModel {
     /// Who may reach a workload; every workload with a proxy if none is named.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Mesh {
         &self,
         namespace: Option<&str>,
         workload: Option<&str>,
-    ) -> Result<Vec<Access>, Unanswerable> {
+    ) -> Result<Vec<WorkloadAccess>, Unanswerable> {
         if let Some(name) = workload {
             return Ok(vec![self.access_to(&self.sender(namespace, name)?)]);
         }
@@ -118,11 +118,11 @@ impl Mesh {
         Ok(servers.map(|server| self.access_to(&server)).collect())
     }
 
-    fn access_to(&self, server: &Sender) -> Access {
+    fn access_to(&self, server: &Sender) -> WorkloadAccess {
         let workload = format!("{}/{}", server.namespace, server.workload);
         let enforced = server.instance.as_ref().and_then(|name| self.enforced(name));
         let Some(enforced) = enforced else {
-            return Access {
+            return WorkloadAccess {
                 workload,
                 enforced: false,
                 mtls: "disabled",
@@ -137,7 +137,7 @@ impl Mesh {
             ports: policy.ports.as_ref().map(|ports| ports.to_vec()).unwrap_or_default(),
             place: self.place_of(policy),
         });
-        Access {
+        WorkloadAccess {
             workload,
             enforced: true,
             mtls: enforced.policy.mtls.as_str(),
@@ -147,7 +147,7 @@ impl Mesh {
         }
     }
 
-    fn clients_of(&self, enforced: &Enforced) -> Vec<ClientAccess> {
+    fn clients_of(&self, enforced: &EnforcedPolicies) -> Vec<ClientAccess> {
         let mut ports: Vec<u16> = enforced.policy.ports.iter().map(|port| port.port).collect();
         ports.sort_unstable();
         ports.dedup();
@@ -188,7 +188,7 @@ impl Mesh {
     /// What one client may do on one port, now and once its certificate is older.
     fn access_of(
         &self,
-        enforced: &Enforced,
+        enforced: &EnforcedPolicies,
         client: &str,
         seen: &ObservedClient,
         port: u16,
@@ -209,7 +209,7 @@ impl Mesh {
 
 /// What one client may do on one port.
 fn access(
-    enforced: &Enforced,
+    enforced: &EnforcedPolicies,
     (client, seen): (&str, &ObservedClient),
     view: &ConnectionView<'_>,
 ) -> ClientAccess {
@@ -268,9 +268,9 @@ fn access(
 
 /// What is different for clients between two states of a mesh.
 #[must_use]
-pub fn access_changes(before: &[Access], after: &[Access]) -> Vec<AccessChange> {
-    let lines = |all: &[Access]| -> BTreeMap<(String, String, u16), ClientAccess> {
-        let of = |one: &Access| {
+pub fn access_changes(before: &[WorkloadAccess], after: &[WorkloadAccess]) -> Vec<AccessChange> {
+    let lines = |all: &[WorkloadAccess]| -> BTreeMap<(String, String, u16), ClientAccess> {
+        let of = |one: &WorkloadAccess| {
             let workload = one.workload.clone();
             one.clients
                 .iter()

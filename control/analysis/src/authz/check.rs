@@ -12,9 +12,11 @@ use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
 
-use super::{Enforced, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later, words};
-use crate::explain::{BackendAnswer, Client, Explanation, HeaderEdits, Outcome, Question};
-use crate::mesh::Mesh;
+use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later, words};
+use crate::explain::{
+    BackendAnswer, ClientAnswer, ExplainQuestion, Explanation, HeaderEdits, OutcomeAnswer,
+};
+use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
 
 /// Who sends a request that is checked.
@@ -32,9 +34,9 @@ pub enum CheckClient {
 
 /// What becomes of one request at a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct AuthorizationCheck {
     /// The client, if it is a workload of the mesh.
-    pub client: Option<Client>,
+    pub client: Option<ClientAnswer>,
     /// Its identity, if it has one.
     pub identity: Option<String>,
     /// `<namespace>/<name>` of the workload.
@@ -87,7 +89,7 @@ pub(crate) struct AskedServer {
 }
 
 /// A request as it arrives at the workload.
-pub(super) struct Arriving<'a> {
+pub(super) struct ArrivingRequest<'a> {
     method: &'a str,
     path: &'a str,
     authority: &'a str,
@@ -96,13 +98,13 @@ pub(super) struct Arriving<'a> {
     claims: &'a [(String, String)],
 }
 
-impl<'a> Arriving<'a> {
+impl<'a> ArrivingRequest<'a> {
     /// A request of which no more is known.
     pub(super) fn of_request(method: &'a str, path: &'a str, authority: &'a str) -> Self {
         Self { method, path, authority, headers: Vec::new(), claims: &[] }
     }
 
-    fn new(question: &'a Question, backend: Option<&'a BackendAnswer>) -> Self {
+    fn new(question: &'a ExplainQuestion, backend: Option<&'a BackendAnswer>) -> Self {
         let target = backend.and_then(|backend| backend.target.as_deref());
         let host = backend.and_then(|backend| backend.host.as_deref());
         let headers = match backend {
@@ -119,7 +121,7 @@ impl<'a> Arriving<'a> {
     }
 }
 
-impl AuthorizationRequest for Arriving<'_> {
+impl AuthorizationRequest for ArrivingRequest<'_> {
     fn method(&self) -> &str {
         self.method
     }
@@ -153,7 +155,7 @@ impl AuthorizationRequest for Arriving<'_> {
     }
 }
 
-impl Mesh {
+impl MeshModel {
     /// Checks one request against the policies of a workload, on its only port, or on the question's, or on
     /// the one behind that port of a service. With `claims` it has a valid token of every issuer, which holds
     /// them.
@@ -165,8 +167,8 @@ impl Mesh {
         namespace: Option<&str>,
         workload: &str,
         client: &CheckClient,
-        (question, claims): (&Question, &[(String, String)]),
-    ) -> Result<Check, Unanswerable> {
+        (question, claims): (&ExplainQuestion, &[(String, String)]),
+    ) -> Result<AuthorizationCheck, Unanswerable> {
         let server = self.sender(namespace, workload)?;
         let enforced = server.instance.as_ref().and_then(|name| self.enforced(name));
         let sender = match client {
@@ -202,7 +204,7 @@ impl Mesh {
                     (CheckClient::Address(address), None) => self.seen_at(*address),
                     (_, None) => ObservedClient::outside(None, OUTSIDE),
                 };
-                let arriving = Arriving { claims, ..Arriving::new(question, None) };
+                let arriving = ArrivingRequest { claims, ..ArrivingRequest::new(question, None) };
                 let is_bytes = declared(&enforced.policy.ports, port) == Protocol::Opaque;
                 let sent = (&arriving, question, !is_bytes);
                 let answer = self.decide(enforced, (&seen, port), sent);
@@ -210,8 +212,8 @@ impl Mesh {
             }
         };
         let identity = seen.and_then(|seen| seen.identity);
-        Ok(Check {
-            client: sender.map(|sender| Client::of(&sender)),
+        Ok(AuthorizationCheck {
+            client: sender.map(|sender| ClientAnswer::of(&sender)),
             identity: identity.as_ref().map(ToString::to_string),
             workload: format!("{}/{}", server.namespace, server.workload),
             port,
@@ -221,7 +223,7 @@ impl Mesh {
 
     /// The port of an instance to which a service of its namespace leads that has the question's port: the
     /// service that the question names, or else the first.
-    fn port_behind(&self, instance: &InstanceName, question: &Question) -> Option<u16> {
+    fn port_behind(&self, instance: &InstanceName, question: &ExplainQuestion) -> Option<u16> {
         let named = question.host.split('.').next();
         let mut found = None;
         for service in self.index.services_in(&instance.namespace) {
@@ -247,7 +249,12 @@ impl Mesh {
     }
 
     /// Adds to an explanation what the servers' policies say of the request.
-    pub(crate) fn authorize(&self, answer: &mut Explanation, sender: &Sender, question: &Question) {
+    pub(crate) fn authorize(
+        &self,
+        answer: &mut Explanation,
+        sender: &Sender,
+        question: &ExplainQuestion,
+    ) {
         let mut targets = Vec::new();
         for backend in answer.backends.iter().filter(|backend| backend.share > 0.0) {
             for endpoint in &backend.endpoints {
@@ -265,7 +272,7 @@ impl Mesh {
         &self,
         answer: &mut Explanation,
         sender: &Sender,
-        question: &Question,
+        question: &ExplainQuestion,
         targets: Vec<AskedServer>,
     ) {
         let mut all: Vec<AuthorizationAnswer> = Vec::new();
@@ -278,7 +285,7 @@ impl Mesh {
             if enforced.table.is_open() || enforced.refuses(&seen) {
                 continue;
             }
-            let arriving = Arriving::new(question, backend.as_ref());
+            let arriving = ArrivingRequest::new(question, backend.as_ref());
             let sent = (&arriving, question, is_http);
             let decided = self.decide(&enforced, (&seen, *port), sent);
             merge(&mut all, decided, format!("{name}:{port}"));
@@ -288,7 +295,7 @@ impl Mesh {
         if denying > 0 && denying == servers {
             let reason = all.iter().find(|one| !one.permitted).map(|one| one.reason.as_str());
             let is_http = is_http && question.is_http();
-            answer.outcome = Outcome::denied(is_http, reason.unwrap_or_default());
+            answer.outcome = OutcomeAnswer::denied(is_http, reason.unwrap_or_default());
         } else if denying > 0 {
             answer.notes.push(format!("{denying} of {servers} endpoints deny the request"));
         }
@@ -298,9 +305,9 @@ impl Mesh {
     /// What is decided on a request, now and once the client's certificate is older.
     fn decide(
         &self,
-        enforced: &Enforced,
+        enforced: &EnforcedPolicies,
         (seen, port): (&ObservedClient, u16),
-        sent: (&Arriving<'_>, &Question, bool),
+        sent: (&ArrivingRequest<'_>, &ExplainQuestion, bool),
     ) -> AuthorizationAnswer {
         let is_same = |one: &AuthorizationAnswer, other: &AuthorizationAnswer| {
             (one.permitted, &one.policy, &one.reason)
@@ -319,9 +326,9 @@ impl Mesh {
 
     fn decide_now(
         &self,
-        enforced: &Enforced,
+        enforced: &EnforcedPolicies,
         (seen, view): (&ObservedClient, &ConnectionView<'_>),
-        (arriving, question, is_http): (&Arriving<'_>, &Question, bool),
+        (arriving, question, is_http): (&ArrivingRequest<'_>, &ExplainQuestion, bool),
     ) -> AuthorizationAnswer {
         let rules = enforced.table.connection(view);
         let is_http = is_http && question.is_http();

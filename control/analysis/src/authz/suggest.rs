@@ -17,9 +17,9 @@ use leno_types::authorization::{Action, PathReading};
 use leno_types::{Identity, InstanceName};
 use serde::{Deserialize, Serialize};
 
-use super::check::Arriving;
+use super::check::ArrivingRequest;
 use super::{OUTSIDE, ObservedClient};
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// Most paths below one folder that are named; more of them are permitted by the folder, since they are likely to have
 /// identifiers in them.
@@ -73,9 +73,9 @@ pub struct Suggestion {
 }
 
 /// What a client has requested on one port: its methods and their paths. `None`: bytes.
-type OfPort = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
+type PortRequests = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
 
-impl Mesh {
+impl MeshModel {
     /// A policy for each `Audit` policy of a namespace, or for the one that is named, that has recorded anything.
     #[must_use]
     pub fn suggestions(
@@ -157,7 +157,7 @@ impl Mesh {
         audit: &AuthorizationPolicy,
         requests: impl Iterator<Item = (&'r InstanceName, &'r RecordedRequest)>,
     ) -> Option<AuthorizationPolicy> {
-        let mut of_clients: BTreeMap<Identity, OfPort> = BTreeMap::new();
+        let mut of_clients: BTreeMap<Identity, PortRequests> = BTreeMap::new();
         let mut readings: BTreeMap<&InstanceName, PathReading> = BTreeMap::new();
         for (server, request) in requests {
             let Ok(client) = request.client.parse::<Identity>() else { continue };
@@ -248,7 +248,7 @@ impl Mesh {
                 "" => enforced.table.decide_opaque(&rules, ServerNameView::Unknown, |_| ()),
                 method => {
                     let (path, authority) = (request.path.as_str(), request.host.as_str());
-                    let arriving = Arriving::of_request(method, path, authority);
+                    let arriving = ArrivingRequest::of_request(method, path, authority);
                     enforced.table.decide(&rules, &arriving, |_| ())
                 }
             };
@@ -266,7 +266,7 @@ impl Mesh {
 }
 
 /// What a client has requested, as entries of `to`: methods with the same paths share one.
-fn requests_of(of_port: &OfPort) -> Vec<RequestSpec> {
+fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     let mut entries: Vec<RequestSpec> = Vec::new();
     for ((port, method), paths) in of_port {
         let (methods, paths) = match method {

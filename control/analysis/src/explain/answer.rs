@@ -6,16 +6,16 @@ use leno_types::routes::HeaderChanges;
 use serde::Serialize;
 
 use super::policies::PolicyAnswer;
-use super::question::Question;
+use super::question::ExplainQuestion;
 use crate::authz::AuthorizationAnswer;
-use crate::mesh::WayOut;
+use crate::mesh::OutsideReach;
 use crate::sender::Sender;
 
 /// What happens to one request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The workload that sends it.
-    pub client: Client,
+    pub client: ClientAnswer,
     /// The method.
     pub method: String,
     /// The host and port as the client names them.
@@ -23,11 +23,11 @@ pub struct Explanation {
     /// Path and query.
     pub target: String,
     /// The service or workload at the address dialled.
-    pub destination: Destination,
+    pub destination: DestinationAnswer,
     /// The rule that it follows; `None` if it follows no route.
     pub rule: Option<RuleAnswer>,
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: OutcomeAnswer,
     /// The backends that it can go to, each with its share.
     pub backends: Vec<BackendAnswer>,
     /// The timeouts that apply to it.
@@ -46,7 +46,7 @@ pub struct Explanation {
 
 /// The workload that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Client {
+pub struct ClientAnswer {
     /// The namespace, which decides which routes apply.
     pub namespace: String,
     /// The workload.
@@ -57,7 +57,7 @@ pub struct Client {
 
 /// The service or workload at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Destination {
+pub struct DestinationAnswer {
     /// `service`, `workload` or `outside`.
     pub kind: &'static str,
     /// `<namespace>/<name>`; empty if the mesh does not know the address.
@@ -87,7 +87,7 @@ pub struct RuleAnswer {
 
 /// What happens to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub struct OutcomeAnswer {
     /// `forwarded`, `relayed` (as bytes), `answered` (by the mesh), `failed`, `outside` (forwarded
     /// unchanged) or `unmeshed`.
     pub kind: &'static str,
@@ -194,15 +194,15 @@ pub struct ConsideredMatch {
 }
 
 impl Explanation {
-    pub(super) fn new(sender: &Sender, question: &Question) -> Self {
+    pub(super) fn new(sender: &Sender, question: &ExplainQuestion) -> Self {
         Self {
-            client: Client::of(sender),
+            client: ClientAnswer::of(sender),
             method: question.method.clone(),
             authority: question.authority().to_owned(),
             target: question.target.clone(),
-            destination: Destination::outside(question.port),
+            destination: DestinationAnswer::outside(question.port),
             rule: None,
-            outcome: Outcome::outside(WayOut::Open),
+            outcome: OutcomeAnswer::outside(OutsideReach::Open),
             backends: Vec::new(),
             timeouts: TimeoutsAnswer::default(),
             policies: Vec::new(),
@@ -214,7 +214,7 @@ impl Explanation {
     }
 }
 
-impl Client {
+impl ClientAnswer {
     pub(crate) fn of(sender: &Sender) -> Self {
         Self {
             namespace: sender.namespace.clone(),
@@ -243,7 +243,7 @@ impl Explanation {
     }
 }
 
-impl Destination {
+impl DestinationAnswer {
     fn outside(port: u16) -> Self {
         let protocol = Protocol::Detect.as_str();
         Self { kind: "outside", name: String::new(), port, protocol, addresses: Vec::new() }
@@ -271,23 +271,23 @@ impl Destination {
     }
 }
 
-impl Outcome {
+impl OutcomeAnswer {
     fn new(kind: &'static str, text: &str) -> Self {
         let (status, leno_error, headers) = (None, None, Vec::new());
         Self { kind, status, leno_error, headers, text: text.to_owned() }
     }
 
-    pub(super) fn outside(way_out: WayOut) -> Self {
+    pub(super) fn outside(way_out: OutsideReach) -> Self {
         match way_out {
-            WayOut::Open => {
+            OutsideReach::Open => {
                 Self::new("outside", "goes there unchanged: the mesh knows nothing of that address")
             }
-            WayOut::WithUplink => Self::new(
+            OutsideReach::WithUplink => Self::new(
                 "outside",
                 "goes there unchanged if `leno up` has --uplink, else it is refused: the mesh knows nothing \
                  of that address",
             ),
-            WayOut::None => Self::new(
+            OutsideReach::None => Self::new(
                 "failed",
                 "is refused: the mesh knows nothing of that address, and `leno up` runs without --uplink, so \
                  nothing leaves the mesh",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leno_types::mesh::{Resolution, Service, Subject, Workload};
 use leno_types::{InstanceName, ServiceName, nearest};
 
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 
 /// The domain of all names in the mesh.
 const DOMAIN: &str = "svc.cluster.local";
@@ -15,7 +15,7 @@ const DOMAIN: &str = "svc.cluster.local";
 const MAX_ALIASES: usize = 8;
 
 /// What a host name stands for.
-pub(super) enum Host {
+pub(super) enum HostMeaning {
     Service(Arc<Service>),
     Workload(Arc<Workload>),
     Unknown {
@@ -24,21 +24,21 @@ pub(super) enum Host {
     },
 }
 
-impl Mesh {
+impl MeshModel {
     /// Resolves `host` for a client in the namespace `client`: an address, or a name, which is
     /// completed with the search domains of the client's resolver.
-    pub(super) fn host(&self, host: &str, client: &str) -> Host {
+    pub(super) fn host(&self, host: &str, client: &str) -> HostMeaning {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return match self.index.resolve(&Subject::Address(ip.to_canonical()), client) {
-                Resolution::Service(service) => Host::Service(service),
-                Resolution::Workload(workload) => Host::Workload(workload),
-                Resolution::Pending | Resolution::Unknown => Host::Unknown { meant: None },
+                Resolution::Service(service) => HostMeaning::Service(service),
+                Resolution::Workload(workload) => HostMeaning::Workload(workload),
+                Resolution::Pending | Resolution::Unknown => HostMeaning::Unknown { meant: None },
             };
         }
         let host = host.trim_end_matches('.');
         let searched = searched(host, client);
         let found = searched.iter().find_map(|name| self.full_name(name, client));
-        found.unwrap_or_else(|| Host::Unknown { meant: self.like(host, client) })
+        found.unwrap_or_else(|| HostMeaning::Unknown { meant: self.like(host, client) })
     }
 
     /// The same, where a name outside of the mesh may also stand for a service: one of the client's namespace with
@@ -48,9 +48,9 @@ impl Mesh {
         host: &str,
         client: &str,
         notes: &mut Vec<String>,
-    ) -> Host {
+    ) -> HostMeaning {
         let found = self.host(host, client);
-        if !matches!(found, Host::Unknown { .. }) {
+        if !matches!(found, HostMeaning::Unknown { .. }) {
             return found;
         }
         let of_client = self.services().filter(|name| *name.namespace == *client);
@@ -60,7 +60,7 @@ impl Mesh {
         // Of several the first by name counts.
         let Some(service) = named.min_by(|a, b| a.name.cmp(&b.name)) else { return found };
         notes.push(format!("the name {host} stands for the Service {}", service.name));
-        Host::Service(service)
+        HostMeaning::Service(service)
     }
 
     /// The name at the end of a chain of `ExternalName` services without ports, which are aliases in DNS
@@ -108,14 +108,14 @@ impl Mesh {
         Some((name, to.trim_end_matches('.').to_ascii_lowercase()))
     }
 
-    fn full_name(&self, name: &str, client: &str) -> Option<Host> {
+    fn full_name(&self, name: &str, client: &str) -> Option<HostMeaning> {
         let labels: Vec<&str> =
             name.strip_suffix(DOMAIN)?.trim_end_matches('.').split('.').collect();
         match labels[..] {
             [service, namespace] => {
                 let name = ServiceName::new(namespace, service).ok()?;
                 match self.index.resolve(&Subject::Service(name), client) {
-                    Resolution::Service(service) => Some(Host::Service(service)),
+                    Resolution::Service(service) => Some(HostMeaning::Service(service)),
                     _ => None,
                 }
             }
@@ -126,7 +126,7 @@ impl Mesh {
                 let mut endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
                 let behind = endpoints.any(|one| one.workload.as_ref() == Some(&instance));
                 let workload = behind.then(|| self.index.workload(&instance)).flatten()?;
-                Some(Host::Workload(workload))
+                Some(HostMeaning::Workload(workload))
             }
             _ => None,
         }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use leno_policy::{Part, RuleOf, Standing, TableRule, Verdict, standings, with_rule};
+use leno_policy::{
+    PartOutcome, PartVerdict, PolicyPart, RuleName, TableRule, standings, with_rule,
+};
 use leno_resources::{Kind, ObjectKey};
 use leno_types::ServiceName;
 use leno_types::mesh::{Resolution, Service, Subject};
-use leno_types::traffic::{Algorithm, LimitKey, RateLimit, Scope, Source, Traffic};
+use leno_types::traffic::{Algorithm, LimitKey, PolicyScope, PolicySource, RateLimit, Traffic};
 use serde::Serialize;
 
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
 /// One part of one policy, and whether it applies.
@@ -35,7 +37,7 @@ pub struct PolicyAnswer {
     pub reason: String,
 }
 
-impl Mesh {
+impl MeshModel {
     /// What applies to requests to a port of a service that follow `rule`: retries, timeouts,
     /// hedging, faults.
     pub(super) fn of_requests(
@@ -44,7 +46,7 @@ impl Mesh {
         port: u16,
         rule: Option<&TableRule>,
     ) -> Vec<PolicyAnswer> {
-        let of = rule.map(|rule| RuleOf {
+        let of = rule.map(|rule| RuleName {
             kind: rule.route().kind,
             namespace: &rule.route().namespace,
             name: &rule.route().name,
@@ -58,7 +60,7 @@ impl Mesh {
         }
         for one in all.iter().filter(|one| !one.part.is_of_endpoints()) {
             let mut answer = self.of_policy(service, one);
-            if own.is_some() && one.part == Part::Retries && answer.holds {
+            if own.is_some() && one.part == PolicyPart::Retries && answer.holds {
                 answer.holds = false;
                 answer.reason = "the rule speaks for itself, within the budget of this".to_owned();
             }
@@ -96,22 +98,22 @@ impl Mesh {
         told
     }
 
-    fn of_policy(&self, service: &Service, one: &Standing<'_>) -> PolicyAnswer {
-        let Standing { part, policy, verdict } = one;
+    fn of_policy(&self, service: &Service, one: &PartOutcome<'_>) -> PolicyAnswer {
+        let PartOutcome { part, policy, verdict } = one;
         let reason = match verdict {
-            Verdict::Holds => format!("it is for {}", scope(&policy.scope)),
-            Verdict::Outranked(by) if by.scope == policy.scope => {
+            PartVerdict::Holds => format!("it is for {}", scope(&policy.scope)),
+            PartVerdict::Outranked(by) if by.scope == policy.scope => {
                 format!("TrafficPolicy {} is for the same and goes before it", named(&by.source))
             }
-            Verdict::Outranked(by) => {
+            PartVerdict::Outranked(by) => {
                 let (named, scope) = (named(&by.source), scope(&by.scope));
                 format!("TrafficPolicy {named} is narrower: it is for {scope}")
             }
-            Verdict::Elsewhere => format!("it is for {} alone", scope(&policy.scope)),
+            PartVerdict::Elsewhere => format!("it is for {} alone", scope(&policy.scope)),
         };
         PolicyAnswer {
             part: part.as_str(),
-            holds: *verdict == Verdict::Holds,
+            holds: *verdict == PartVerdict::Holds,
             says: says(*part, policy),
             reason,
             ..self.named(service, (Kind::TrafficPolicy, &policy.source))
@@ -120,12 +122,15 @@ impl Mesh {
 
     fn of_rule(&self, service: &Service, rule: &TableRule) -> PolicyAnswer {
         let (kind, route) = (Kind::HttpRoute, rule.route());
-        let source =
-            Source { created: 0, namespace: route.namespace.clone(), name: route.name.clone() };
+        let source = PolicySource {
+            created: 0,
+            namespace: route.namespace.clone(),
+            name: route.name.clone(),
+        };
         PolicyAnswer {
-            part: Part::Retries.as_str(),
+            part: PolicyPart::Retries.as_str(),
             holds: true,
-            says: says(Part::Retries, &with_rule(Traffic::default(), rule.rule())),
+            says: says(PolicyPart::Retries, &with_rule(Traffic::default(), rule.rule())),
             reason: format!("rule {} speaks for itself", rule.index()),
             ..self.named(service, (kind, &source))
         }
@@ -155,7 +160,7 @@ impl Mesh {
         }
     }
 
-    fn named(&self, service: &Service, (kind, source): (Kind, &Source)) -> PolicyAnswer {
+    fn named(&self, service: &Service, (kind, source): (Kind, &PolicySource)) -> PolicyAnswer {
         let (namespace, name) = (source.namespace.to_string(), source.name.to_string());
         let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
         PolicyAnswer {
@@ -172,15 +177,15 @@ impl Mesh {
     }
 }
 
-fn named(source: &Source) -> String {
+fn named(source: &PolicySource) -> String {
     format!("{}/{}", source.namespace, source.name)
 }
 
-fn scope(scope: &Scope) -> String {
+fn scope(scope: &PolicyScope) -> String {
     match scope {
-        Scope::Service => "the Service".to_owned(),
-        Scope::Port(port) => format!("port {port}"),
-        Scope::Route { kind, namespace, name, rule } => {
+        PolicyScope::Service => "the Service".to_owned(),
+        PolicyScope::Port(port) => format!("port {port}"),
+        PolicyScope::Route { kind, namespace, name, rule } => {
             let rule = rule.as_deref().map(|rule| format!(" rule {rule}")).unwrap_or_default();
             format!("{} {namespace}/{name}{rule}", kind.as_str())
         }
@@ -188,19 +193,19 @@ fn scope(scope: &Scope) -> String {
 }
 
 /// A short text of what a part of a policy sets.
-fn says(part: Part, policy: &Traffic) -> String {
+fn says(part: PolicyPart, policy: &Traffic) -> String {
     let of = |bound: Option<Duration>| bound.map(time).unwrap_or_default();
     match part {
-        Part::Retries => retries(policy),
-        Part::RequestTimeout => of(policy.timeouts.request),
-        Part::ResponseTimeout => of(policy.timeouts.response),
-        Part::IdleTimeout => of(policy.timeouts.idle),
-        Part::StreamTimeout => of(policy.timeouts.stream),
-        Part::Hedging => hedging(policy),
-        Part::Faults => faults(policy),
-        Part::Limits => limits(policy),
-        Part::Ejection => ejection(policy),
-        Part::Balancing => balancing(policy),
+        PolicyPart::Retries => retries(policy),
+        PolicyPart::RequestTimeout => of(policy.timeouts.request),
+        PolicyPart::ResponseTimeout => of(policy.timeouts.response),
+        PolicyPart::IdleTimeout => of(policy.timeouts.idle),
+        PolicyPart::StreamTimeout => of(policy.timeouts.stream),
+        PolicyPart::Hedging => hedging(policy),
+        PolicyPart::Faults => faults(policy),
+        PolicyPart::Limits => limits(policy),
+        PolicyPart::Ejection => ejection(policy),
+        PolicyPart::Balancing => balancing(policy),
     }
 }
 
@@ -247,7 +252,7 @@ fn hedging(policy: &Traffic) -> String {
 
 fn faults(policy: &Traffic) -> String {
     let Some(faults) = &policy.faults else { return String::new() };
-    let percent = |share: leno_types::traffic::Share| f64::from(share.0) / 10_000.0;
+    let percent = |share: leno_types::traffic::RequestShare| f64::from(share.0) / 10_000.0;
     let delay =
         faults.delay.map(|delay| format!("{} % wait for {}", percent(delay.share), time(delay.by)));
     let abort = faults

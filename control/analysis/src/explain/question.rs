@@ -4,7 +4,7 @@ use leno_policy::Request;
 
 /// A client, and the request that it would send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ExplainQuestion {
     /// The client's namespace, if given.
     pub namespace: Option<String>,
     /// The client: a workload or an instance.
@@ -63,7 +63,7 @@ pub enum QuestionError {
     Word(String),
 }
 
-impl Question {
+impl ExplainQuestion {
     /// Reads the words of a request: `[METHOD] URL [-H 'name: value']... [-X METHOD]`.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Question {
     }
 }
 
-impl Request for Question {
+impl Request for ExplainQuestion {
     fn method(&self) -> &str {
         &self.method
     }

@@ -1,42 +1,43 @@
 //! What routes do with a request, decided by the same table that proxies use.
 
 use leno_policy::{
-    Changes, Considered, Decision, Ignored, MatchedRule, Request as _, RouteTable, TableRule, cors,
-    rewrite,
+    IgnoredRoute, MatchResult, MatchedRule, MergedFilters, Request as _, RouteDecision, RouteTable,
+    TableRule, cors, rewrite,
 };
 use leno_types::ServiceName;
 use leno_types::mesh::{Resolution, Service, Subject};
-use leno_types::routes::{Mirror, Redirect, Target};
+use leno_types::routes::{Mirror, Redirect, RouteTarget};
 
 use super::answer::{
-    BackendAnswer, ConsideredMatch, Explanation, MirrorAnswer, Outcome, RuleAnswer, TimeoutsAnswer,
+    BackendAnswer, ConsideredMatch, Explanation, MirrorAnswer, OutcomeAnswer, RuleAnswer,
+    TimeoutsAnswer,
 };
-use super::question::Question;
-use crate::mesh::Mesh;
+use super::question::ExplainQuestion;
+use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
-impl Mesh {
+impl MeshModel {
     pub(super) fn by_routes(
         &self,
         answer: &mut Explanation,
         sender: &Sender,
         (table, service): (&RouteTable, &Service),
-        question: &Question,
+        question: &ExplainQuestion,
     ) {
         answer.considered = considered(table, question);
         answer.ignored.extend(table.ignored().iter().map(ignored));
         let decision = table.decide(question, || 0);
         let found = match decision {
-            Decision::NoRule => {
+            RouteDecision::NoRule => {
                 let refusal = table.no_rule();
                 let text = "no rule of the routes here is for it";
-                answer.outcome = Outcome::refused(refusal.status, refusal.to_string(), text);
+                answer.outcome = OutcomeAnswer::refused(refusal.status, refusal.to_string(), text);
                 return;
             }
-            Decision::Preflight(found, _)
-            | Decision::Redirect(found, _)
-            | Decision::Backend(found, _)
-            | Decision::Nowhere(found, _) => found,
+            RouteDecision::Preflight(found, _)
+            | RouteDecision::Redirect(found, _)
+            | RouteDecision::Backend(found, _)
+            | RouteDecision::Nowhere(found, _) => found,
         };
         answer.rule = Some(rule(found.rule));
         let timeouts = &found.rule.rule().timeouts;
@@ -48,20 +49,20 @@ impl Mesh {
             backend_request_ms: ms(timeouts.backend_request),
         };
         answer.outcome = match decision {
-            Decision::Preflight(_, cors) => {
+            RouteDecision::Preflight(_, cors) => {
                 let lines = lines(cors::preflight(cors, question));
                 let text = match lines.is_empty() {
                     true => "the proxy answers the preflight: the origin may do nothing",
                     false => "the proxy answers the preflight: the origin may",
                 };
-                Outcome::answered(204, lines, text)
+                OutcomeAnswer::answered(204, lines, text)
             }
-            Decision::Redirect(_, redirect) => redirected(redirect, question, &found),
+            RouteDecision::Redirect(_, redirect) => redirected(redirect, question, &found),
             _ => {
                 answer.backends = self.backends(sender, table, question, &found);
                 answer.policies = self.of_requests(service, question.port, Some(found.rule));
                 for backend in &found.rule.rule().backends {
-                    if let Target::Service { name, port } = &backend.target {
+                    if let RouteTarget::Service { name, port } = &backend.target {
                         // Backends of one rule may share a service and port.
                         for policy in self.of_endpoints(sender, name, *port) {
                             if !answer.policies.contains(&policy) {
@@ -72,7 +73,7 @@ impl Mesh {
                 }
                 match answer.backends.iter().all(|one| one.share <= 0.0 || one.invalid.is_some()) {
                     true => nowhere(table, &found, &answer.backends),
-                    false => Outcome::forwarded(&answer.backends),
+                    false => OutcomeAnswer::forwarded(&answer.backends),
                 }
             }
         };
@@ -82,7 +83,7 @@ impl Mesh {
         &self,
         sender: &Sender,
         table: &RouteTable,
-        question: &Question,
+        question: &ExplainQuestion,
         found: &MatchedRule<'_>,
     ) -> Vec<BackendAnswer> {
         let rule = found.rule.rule();
@@ -90,14 +91,14 @@ impl Mesh {
         let all = rule.backends.iter().map(|backend| {
             let share = share(backend.weight, total);
             let mut shown = match &backend.target {
-                Target::Service { name, port } => self.of_target(sender, name, *port, share),
-                Target::Invalid(reason) => BackendAnswer {
+                RouteTarget::Service { name, port } => self.of_target(sender, name, *port, share),
+                RouteTarget::Invalid(reason) => BackendAnswer {
                     invalid: Some(reason.as_str()),
                     leno_error: Some(table.nowhere(found.rule, Some(*reason)).to_string()),
                     ..BackendAnswer::empty(String::new(), 0, share)
                 },
             };
-            let mut changes = Changes::new(rule, backend);
+            let mut changes = MergedFilters::new(rule, backend);
             if let Some(cors) = found.rule.cors() {
                 // The headers that the proxy sets on the response to this request.
                 let set = cors::actual(cors, question)
@@ -157,9 +158,9 @@ pub(super) fn rule(rule: &TableRule) -> RuleAnswer {
     }
 }
 
-fn considered(table: &RouteTable, question: &Question) -> Vec<ConsideredMatch> {
+fn considered(table: &RouteTable, question: &ExplainQuestion) -> Vec<ConsideredMatch> {
     let explanation = table.explain(question);
-    let shown = |one: &Considered<'_>, reached: bool| {
+    let shown = |one: &MatchResult<'_>, reached: bool| {
         let holds = one.mismatch.is_none();
         let reason = match (holds, reached) {
             (true, false) => "would hold, but another match goes before it".to_owned(),
@@ -172,15 +173,15 @@ fn considered(table: &RouteTable, question: &Question) -> Vec<ConsideredMatch> {
     reached.chain(outranked).collect()
 }
 
-fn ignored(ignored: &Ignored) -> String {
+fn ignored(ignored: &IgnoredRoute) -> String {
     match ignored {
-        Ignored::Kind(route) => format!(
+        IgnoredRoute::Kind(route) => format!(
             "{} {}/{} counts for nothing on a port that has a GRPCRoute",
             route.kind.as_str(),
             route.namespace,
             route.name
         ),
-        Ignored::Pattern(route, error) => {
+        IgnoredRoute::Pattern(route, error) => {
             format!(
                 "a match of {} {}/{}: {error}",
                 route.kind.as_str(),
@@ -192,12 +193,16 @@ fn ignored(ignored: &Ignored) -> String {
 }
 
 /// The outcome if every share of the requests fails.
-fn nowhere(table: &RouteTable, found: &MatchedRule<'_>, backends: &[BackendAnswer]) -> Outcome {
+fn nowhere(
+    table: &RouteTable,
+    found: &MatchedRule<'_>,
+    backends: &[BackendAnswer],
+) -> OutcomeAnswer {
     let targets = found.rule.rule().backends.iter().zip(backends);
     let mut chosen = targets.filter(|(_, shown)| shown.share > 0.0);
     let reason = chosen.find_map(|(backend, _)| match backend.target {
-        Target::Invalid(reason) => Some(reason),
-        Target::Service { .. } => None,
+        RouteTarget::Invalid(reason) => Some(reason),
+        RouteTarget::Service { .. } => None,
     });
     let refusal = table.nowhere(found.rule, reason);
     let text = match (reason, backends.is_empty()) {
@@ -205,10 +210,14 @@ fn nowhere(table: &RouteTable, found: &MatchedRule<'_>, backends: &[BackendAnswe
         (None, true) => "the rule names no backend",
         (None, false) => "the weights of all backends are zero",
     };
-    Outcome::refused(refusal.status, refusal.to_string(), text)
+    OutcomeAnswer::refused(refusal.status, refusal.to_string(), text)
 }
 
-fn redirected(redirect: &Redirect, question: &Question, found: &MatchedRule<'_>) -> Outcome {
+fn redirected(
+    redirect: &Redirect,
+    question: &ExplainQuestion,
+    found: &MatchedRule<'_>,
+) -> OutcomeAnswer {
     let place = rewrite::RequestUrl {
         scheme: "http",
         authority: question.authority(),
@@ -219,18 +228,18 @@ fn redirected(redirect: &Redirect, question: &Question, found: &MatchedRule<'_>)
     let location = rewrite::location(redirect, &place, found.prefix);
     let location = String::from_utf8_lossy(&location).into_owned();
     let headers = vec![("Location".to_owned(), location)];
-    Outcome::answered(redirect.status, headers, "the proxy answers with another place")
+    OutcomeAnswer::answered(redirect.status, headers, "the proxy answers with another place")
 }
 
 fn mirror(mirror: &Mirror) -> MirrorAnswer {
     let to = match &mirror.target {
-        Target::Service { name, port } => format!("{name}:{port}"),
-        Target::Invalid(reason) => reason.as_str().to_owned(),
+        RouteTarget::Service { name, port } => format!("{name}:{port}"),
+        RouteTarget::Invalid(reason) => reason.as_str().to_owned(),
     };
     MirrorAnswer { to, numerator: mirror.numerator, denominator: mirror.denominator }
 }
 
-fn lines(lines: Vec<cors::Line>) -> Vec<(String, String)> {
+fn lines(lines: Vec<cors::CorsHeader>) -> Vec<(String, String)> {
     let line = |(name, value): (&str, Vec<u8>)| {
         (name.to_owned(), String::from_utf8_lossy(&value).into_owned())
     };

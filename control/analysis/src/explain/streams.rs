@@ -1,21 +1,21 @@
 //! What connection routes do with a connection.
 
 use leno_policy::{StreamDecision, StreamTable, TableRule};
-use leno_types::routes::{RouteKind, Target};
+use leno_types::routes::{RouteKind, RouteTarget};
 
-use super::answer::{BackendAnswer, ConsideredMatch, Explanation, Outcome};
-use super::question::Question;
+use super::answer::{BackendAnswer, ConsideredMatch, Explanation, OutcomeAnswer};
+use super::question::ExplainQuestion;
 use super::routed;
-use crate::mesh::Mesh;
+use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
-impl Mesh {
+impl MeshModel {
     pub(super) fn by_streams(
         &self,
         answer: &mut Explanation,
         sender: &Sender,
         table: &StreamTable,
-        question: &Question,
+        question: &ExplainQuestion,
     ) {
         let name = question.server_name();
         let decision = table.decide(name, 0);
@@ -26,7 +26,8 @@ impl Mesh {
         };
         answer.considered = table.rules().iter().map(|one| considered(one, rule, name)).collect();
         let Some(rule) = rule else {
-            answer.outcome = Outcome::closed("no route is for the connection, which is refused");
+            answer.outcome =
+                OutcomeAnswer::closed("no route is for the connection, which is refused");
             return;
         };
         answer.rule = Some(routed::rule(rule));
@@ -34,8 +35,8 @@ impl Mesh {
         let backends = rule.rule().backends.iter().map(|backend| {
             let share = routed::share(backend.weight, total);
             match &backend.target {
-                Target::Service { name, port } => self.of_target(sender, name, *port, share),
-                Target::Invalid(reason) => BackendAnswer {
+                RouteTarget::Service { name, port } => self.of_target(sender, name, *port, share),
+                RouteTarget::Invalid(reason) => BackendAnswer {
                     invalid: Some(reason.as_str()),
                     ..BackendAnswer::empty(String::new(), 0, share)
                 },
@@ -44,8 +45,10 @@ impl Mesh {
         answer.backends = backends.collect();
         let good = |one: &BackendAnswer| one.share > 0.0 && !one.endpoints.is_empty();
         answer.outcome = match answer.backends.iter().any(good) {
-            true => Outcome::relayed(true),
-            false => Outcome::closed("nothing behind the rule takes connections: it is refused"),
+            true => OutcomeAnswer::relayed(true),
+            false => {
+                OutcomeAnswer::closed("nothing behind the rule takes connections: it is refused")
+            }
         };
     }
 }

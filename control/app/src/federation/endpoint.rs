@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_identity::Authority;
-use leno_keys::{BundleEndpoint, EndpointServer, Store, WebAuthorities};
+use leno_keys::{BundleEndpoint, DocumentStore, EndpointServer, WebAuthorities};
 use leno_program::Family;
 use leno_spiffe::Bundle;
 use leno_types::TrustDomain;
@@ -40,7 +40,7 @@ const MAX_NAME: usize = 253;
 
 /// Where a trust domain publishes its bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct BundleLocation {
     url: String,
     server: Option<EndpointId>,
 }
@@ -54,7 +54,7 @@ struct EndpointId {
     bundle: Option<PathBuf>,
 }
 
-impl FromStr for Endpoint {
+impl FromStr for BundleLocation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -86,7 +86,7 @@ impl FromStr for Endpoint {
     }
 }
 
-impl Endpoint {
+impl BundleLocation {
     /// The file with which its server is verified first.
     pub(super) fn given(&self) -> Option<&Path> {
         self.server.as_ref()?.bundle.as_deref()
@@ -116,14 +116,14 @@ impl Endpoint {
 }
 
 /// Follows one endpoint.
-pub(super) struct Follower {
+pub(super) struct BundleFollower {
     domain: TrustDomain,
     endpoint: BundleEndpoint,
     server: Option<EndpointId>,
     authority: Arc<Authority>,
     authorities: Arc<WebAuthorities>,
     /// Where the last bundle is kept.
-    store: Store,
+    store: DocumentStore,
     /// The bundle that is in use.
     held: Option<Bundle>,
     /// Whether that was stored by an earlier run. Nothing but the store vouches for its sequence.
@@ -132,23 +132,23 @@ pub(super) struct Follower {
     is_confirmed: bool,
     /// The hash of the given bundle that is in use, or was before a fetched one.
     given: Option<String>,
-    counts: Arc<Counts>,
+    counts: Arc<FetchCounts>,
 }
 
 /// What became of fetches.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct FetchCounts {
     fetched: AtomicU64,
     failed: AtomicU64,
     last_unix_s: AtomicU64,
 }
 
-impl Follower {
+impl BundleFollower {
     /// Takes the bundle that was stored or given, if there is one. Nothing is fetched yet.
     pub(super) fn new(
-        (domain, Endpoint { url, server }): (TrustDomain, Endpoint),
+        (domain, BundleLocation { url, server }): (TrustDomain, BundleLocation),
         (authority, authorities): (Arc<Authority>, Arc<WebAuthorities>),
-        store: Store,
+        store: DocumentStore,
     ) -> anyhow::Result<Self> {
         let endpoint = BundleEndpoint::new(&url)?;
         let (held, given, counts) = (None, None, Arc::default());
@@ -170,7 +170,7 @@ impl Follower {
     }
 
     /// What it counts, of its trust domain.
-    pub(super) fn counts(&self) -> (TrustDomain, Arc<Counts>) {
+    pub(super) fn counts(&self) -> (TrustDomain, Arc<FetchCounts>) {
         (self.domain.clone(), Arc::clone(&self.counts))
     }
 
@@ -359,7 +359,7 @@ fn hash(text: &str) -> String {
 }
 
 /// Appends what all followers have counted, as Prometheus text.
-pub(super) fn render(all: &[(TrustDomain, Arc<Counts>)], text: &mut String) {
+pub(super) fn render(all: &[(TrustDomain, Arc<FetchCounts>)], text: &mut String) {
     let help = "Fetches of trust bundles of other trust domains, by result.";
     let mut family = Family::counter(text, "leno_control_bundle_fetches_total", help);
     for (domain, counts) in all {

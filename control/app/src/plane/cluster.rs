@@ -6,25 +6,25 @@ use std::time::Instant;
 use anyhow::Context;
 
 use leno_cluster::{
-    AuthorityStore, FailingKind, KeptReconciler, KeySecrets, PodCertificateSigner,
-    RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas, Reports, RootsReconciler,
+    AuthorityStore, FailingKind, FetchedReconciler, KeySecrets, PodCertificateSigner,
+    RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas, ReportSource, RootsReconciler,
     StatusReconciler, TRUST_ANNOTATION, TokenReviewer, TrustBundleReconciler,
     UNENFORCED_ANNOTATION, WaypointReconciler, WebhookReconciler, XMeshReconciler, authority,
     kinds_followed, policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
-use leno_keys::{KeySets, Store, WebAuthorities};
+use leno_keys::{DocumentStore, KeySets, WebAuthorities};
 use leno_kube::{Client, Elector, connect, minor_version};
 use leno_program::Family;
-use leno_serve::{Credentials, State};
-use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind};
+use leno_serve::{PlaneState, ServerCredentials};
+use leno_sources::{KubernetesSource, UPDATES, UnfollowedKind, WatchStates};
 use tokio::sync::{mpsc, watch};
 
-use super::{Hook, Plane, Source};
+use super::{Plane, PlaneSource, WebhookServer};
 use crate::admin::Render;
-use crate::config::{BundleEndpoint, Cluster, Config};
+use crate::config::{BundleEndpoint, ClusterSettings, Config};
 use crate::refused::RefusedLog;
-use crate::rotation::{ClusterParts, Published, trust_annotation};
+use crate::rotation::{ClusterParts, PublishedRoots, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
@@ -38,9 +38,9 @@ const PRE_STOP_SLEEPS: u32 = 30;
 const LEASE: &str = "leno-controller";
 
 pub(super) async fn open(
-    cluster: &Cluster,
+    cluster: &ClusterSettings,
     config: &Config,
-    (state, authorities): (&Arc<State>, &Arc<WebAuthorities>),
+    (state, authorities): (&Arc<PlaneState>, &Arc<WebAuthorities>),
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<Plane> {
     let trust_domain = &config.trust_domain;
@@ -50,7 +50,7 @@ pub(super) async fn open(
     let (authority, secret) = authority(&client, &cluster.namespace, trust_domain, issuer).await?;
     let (render_secret, store) = (secret.render(), secret.store());
     tokio::spawn(secret.run());
-    let kept = Arc::new(KeptReconciler::open(client.clone(), &cluster.namespace).await);
+    let kept = Arc::new(FetchedReconciler::open(client.clone(), &cluster.namespace).await);
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
     let reviews = Arc::new(reviewer(&client, cluster, config));
@@ -91,7 +91,7 @@ pub(super) async fn open(
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
     let metrics = metrics.into_iter().chain([report]).chain(led).collect();
-    let source = Source {
+    let source = PlaneSource {
         updates,
         keys,
         secrets: Some(secrets),
@@ -108,14 +108,14 @@ pub(super) async fn open(
         details,
         webhook: Some(hook),
         rotation: Some(rotation),
-        bundles: Store::shared(kept.bundles()),
+        bundles: DocumentStore::shared(kept.bundles()),
     })
 }
 
 /// Starts what signs certificates of pods, and what makes pods.
 fn of_pods(
     client: &Client,
-    of: (&Cluster, &Config),
+    of: (&ClusterSettings, &Config),
     (authority, has_pod_certificates): (&Arc<Authority>, bool),
     leads: &watch::Receiver<bool>,
 ) -> anyhow::Result<Vec<Render>> {
@@ -127,7 +127,7 @@ fn of_pods(
 /// Starts what makes waypoints of Gateways, which does nothing unless that is switched on.
 fn waypoints(
     client: &Client,
-    cluster: &Cluster,
+    cluster: &ClusterSettings,
     has_pod_certificates: bool,
     leads: watch::Receiver<bool>,
 ) -> anyhow::Result<Render> {
@@ -145,7 +145,7 @@ fn waypoints(
 /// Starts what signs the certificates that kubelets request for pods.
 fn pod_certificates(
     client: &Client,
-    (cluster, config): (&Cluster, &Config),
+    (cluster, config): (&ClusterSettings, &Config),
     authority: &Arc<Authority>,
     leads: watch::Receiver<bool>,
 ) -> Render {
@@ -159,12 +159,16 @@ fn pod_certificates(
 }
 
 /// What publishes the roots.
-fn published(client: &Client, cluster: &Cluster, authority: &Arc<Authority>) -> Published {
+fn published(
+    client: &Client,
+    cluster: &ClusterSettings,
+    authority: &Arc<Authority>,
+) -> PublishedRoots {
     let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
     let [of_roots, of_hooks, of_bundle] = std::array::from_fn(|_| Arc::clone(authority));
     let hooks = WebhookReconciler::new(client.clone(), of_hooks, (inject, validate));
     let bundle = TrustBundleReconciler::new(client.clone(), of_bundle, cluster.trust_bundle);
-    Published {
+    PublishedRoots {
         roots: Arc::new(RootsReconciler::new(client.clone(), of_roots)),
         hooks: Arc::new(hooks),
         bundle: Arc::new(bundle),
@@ -174,10 +178,10 @@ fn published(client: &Client, cluster: &Cluster, authority: &Arc<Authority>) -> 
 /// The keys of tokens, what follows those in Secrets, and what appends the metrics of both.
 fn keys(
     client: &Client,
-    cluster: &Cluster,
-    (kept, authorities): (&KeptReconciler, &Arc<WebAuthorities>),
+    cluster: &ClusterSettings,
+    (kept, authorities): (&FetchedReconciler, &Arc<WebAuthorities>),
 ) -> ((KeySets, KeySecrets), Render) {
-    let store = Store::shared(kept.keys());
+    let store = DocumentStore::shared(kept.keys());
     let sets = KeySets::new(&cluster.namespace, Some(store), Arc::clone(authorities));
     let secrets = KeySecrets::new(client.clone());
     let (of_sets, of_secrets) = (sets.render(), secrets.render());
@@ -189,7 +193,7 @@ fn keys(
 }
 
 /// What asks the API server whose tokens are.
-fn reviewer(client: &Client, cluster: &Cluster, config: &Config) -> TokenReviewer {
+fn reviewer(client: &Client, cluster: &ClusterSettings, config: &Config) -> TokenReviewer {
     let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
     TokenReviewer::new(client.clone(), audience, config.trust_domain.clone(), namespace)
 }
@@ -197,8 +201,8 @@ fn reviewer(client: &Client, cluster: &Cluster, config: &Config) -> TokenReviewe
 /// What moves the authority.
 fn rotation(
     client: &Client,
-    (cluster, config): (&Cluster, &Config),
-    (store, published, leads): (AuthorityStore, Published, watch::Receiver<bool>),
+    (cluster, config): (&ClusterSettings, &Config),
+    (store, published, leads): (AuthorityStore, PublishedRoots, watch::Receiver<bool>),
     (name, started): (String, Instant),
 ) -> ClusterParts {
     let replicas = Arc::new(Replicas::default());
@@ -210,7 +214,7 @@ fn rotation(
 }
 
 /// Whether pods get the volume of a certificate that their kubelets request.
-async fn has_pod_certificates(client: &Client, cluster: &Cluster) -> bool {
+async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> bool {
     if !cluster.pod_certificates {
         return false;
     }
@@ -234,9 +238,9 @@ async fn has_pod_certificates(client: &Client, cluster: &Cluster) -> bool {
 fn hook(
     (kubernetes, has_pod_certificates): (u32, bool),
     authority: &Arc<Authority>,
-    (cluster, config): (&Cluster, &Config),
+    (cluster, config): (&ClusterSettings, &Config),
     stored: &Arc<AdmissionObjects>,
-) -> anyhow::Result<Hook> {
+) -> anyhow::Result<WebhookServer> {
     let secret = authority.webhook_secret();
     let mut proxies = (*cluster.proxies).clone();
     if kubernetes < PRE_STOP_SLEEPS {
@@ -247,15 +251,15 @@ fn hook(
     }
     let webhook = Webhook::new(proxies, Arc::clone(stored), &secret);
     let credentials = credentials(authority, cluster, config)?;
-    Ok(Hook { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
+    Ok(WebhookServer { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }
 
 /// What this replica says of itself; of its kinds and policies once each kind was read or refused.
 fn reports(
-    followed: &Arc<Followed>,
-    state: &Arc<State>,
+    followed: &Arc<WatchStates>,
+    state: &Arc<PlaneState>,
     (authority, run, started): (&Arc<Authority>, String, Instant),
-) -> Reports {
+) -> ReportSource {
     let (followed, state, authority) =
         (Arc::clone(followed), Arc::clone(state), Arc::clone(authority));
     Arc::new(move || {
@@ -273,7 +277,7 @@ fn reports(
 }
 
 /// The kinds that cannot be followed; `None` until each was read or refused once.
-fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
+fn failing(followed: &WatchStates) -> Option<Vec<FailingKind>> {
     let of =
         |one: UnfollowedKind| FailingKind { kind: one.kind, time: one.time, reason: one.reason };
     let kinds = || followed.unfollowed().into_iter().map(of).collect();
@@ -284,9 +288,9 @@ fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
 /// metrics.
 fn led(
     client: &Client,
-    cluster: &Cluster,
-    (Published { roots, hooks, bundle }, kept): (Published, &Arc<KeptReconciler>),
-    (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
+    cluster: &ClusterSettings,
+    (PublishedRoots { roots, hooks, bundle }, kept): (PublishedRoots, &Arc<FetchedReconciler>),
+    (state, statuses): (&Arc<PlaneState>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
@@ -314,7 +318,7 @@ fn led(
         start(
             Arc::clone(kept),
             |part| async move { part.run(sixth).await },
-            KeptReconciler::render,
+            FetchedReconciler::render,
         ),
         start(bundle, |part| async move { part.run(seventh).await }, TrustBundleReconciler::render),
     ]
@@ -333,12 +337,12 @@ fn start<P: Send + Sync + 'static, F: Future<Output = ()> + Send + 'static>(
 /// The certificate that the API server sees, by the names of the Service that it calls.
 fn credentials(
     authority: &Arc<Authority>,
-    cluster: &Cluster,
+    cluster: &ClusterSettings,
     config: &Config,
-) -> anyhow::Result<Credentials> {
+) -> anyhow::Result<ServerCredentials> {
     let name = format!("{SERVICE}.{}.svc", cluster.namespace);
     let names = vec![format!("{name}.cluster.local"), name];
-    let made = Credentials::of_names(Arc::clone(authority), config.cert_lifetime, names);
+    let made = ServerCredentials::of_names(Arc::clone(authority), config.cert_lifetime, names);
     made.context("making the certificate of the webhooks")
 }
 
@@ -348,7 +352,7 @@ fn render_lead(leads: bool, text: &mut String) {
 }
 
 /// The name of this replica: what it is told, else the host's, which in a pod is the pod's.
-fn replica(cluster: &Cluster) -> anyhow::Result<String> {
+fn replica(cluster: &ClusterSettings) -> anyhow::Result<String> {
     if let Some(name) = &cluster.name {
         return Ok(name.clone());
     }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use leno_identity::{Authority, TokenStore};
-use leno_keys::{KeySets, Store, WebAuthorities};
+use leno_keys::{DocumentStore, KeySets, WebAuthorities};
 use leno_serve::LocalTokens;
 use leno_sources::{FilesSource, UPDATES};
 use leno_types::TrustDomain;
 use tokio::sync::mpsc;
 
-use super::{Plane, Source};
+use super::{Plane, PlaneSource};
 use crate::admin::Render;
-use crate::config::Files;
+use crate::config::FileSettings;
 use crate::federation;
 use crate::refused::RefusedLog;
 
@@ -21,7 +21,7 @@ use crate::refused::RefusedLog;
 const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(
-    files: &Files,
+    files: &FileSettings,
     (issuer, trust_domain): (Option<&Path>, &TrustDomain),
     authorities: &Arc<WebAuthorities>,
 ) -> anyhow::Result<Plane> {
@@ -32,7 +32,7 @@ pub(super) fn open(
     let source = FilesSource::open(&files.documents).context("cannot follow the documents")?;
     let store = |name: &str, is_document| {
         let directory = files.ca_dir.join(name);
-        Store::open(&directory, is_document)
+        DocumentStore::open(&directory, is_document)
             .with_context(|| format!("opening {}", directory.display()))
     };
     let bundles = store("federation", federation::is_document)?;
@@ -47,7 +47,7 @@ pub(super) fn open(
     Ok(Plane {
         authority: Arc::new(authority),
         authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
-        source: Source {
+        source: PlaneSource {
             updates,
             keys,
             secrets: None,

@@ -14,19 +14,19 @@ use leno_cluster::{
     AuthorityStore, ReplicaTrust, Replicas, RootsReconciler, TrustBundleReconciler,
     WebhookReconciler,
 };
-use leno_identity::{Authority, AuthorityState, Phase};
-use leno_serve::State;
+use leno_identity::{Authority, AuthorityState, RotationPhase};
+use leno_serve::PlaneState;
 use tokio::sync::watch;
 use tokio::time::interval;
 
-use super::progress::Progress;
-use super::{Operator, SETTLE, Shown, TICK, held, locked};
+use super::progress::PhaseProgress;
+use super::{Operator, RotationReport, SETTLE, TICK, held, locked};
 
 /// What a rotation in a cluster needs.
 pub(crate) struct ClusterParts {
     pub(crate) store: AuthorityStore,
     pub(crate) replicas: Arc<Replicas>,
-    pub(crate) published: Published,
+    pub(crate) published: PublishedRoots,
     pub(crate) leads: watch::Receiver<bool>,
     /// The name of this replica's pod.
     pub(crate) name: String,
@@ -42,7 +42,7 @@ pub(crate) struct ClusterParts {
 
 /// Where the roots are written for those that verify the control plane.
 #[derive(Clone)]
-pub(crate) struct Published {
+pub(crate) struct PublishedRoots {
     /// For proxies that start.
     pub(crate) roots: Arc<RootsReconciler>,
     /// For the API server, which calls the webhooks.
@@ -58,7 +58,7 @@ const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edite
 
 impl ClusterParts {
     /// Moves the authority while this replica leads, until the process ends.
-    pub(crate) async fn run(mut self, shown: Arc<Shown>) {
+    pub(crate) async fn run(mut self, shown: Arc<RotationReport>) {
         let mut tick = interval(TICK);
         loop {
             if !*self.leads.borrow() {
@@ -74,7 +74,7 @@ impl ClusterParts {
         }
     }
 
-    async fn step(&self, shown: &Shown) -> anyhow::Result<()> {
+    async fn step(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         if self.store.stored().as_ref() != Some(trust.state()) {
             // What was stored last is about to be observed and followed.
@@ -99,8 +99,8 @@ impl ClusterParts {
     }
 
     /// What keeps the phase from ending beside the proxies of this replica.
-    fn waits(&self, shown: &Shown, state: &AuthorityState) -> Vec<String> {
-        if state.phase == Phase::Stable {
+    fn waits(&self, shown: &RotationReport, state: &AuthorityState) -> Vec<String> {
+        if state.phase == RotationPhase::Stable {
             return Vec::new();
         }
         let mut waits = self.replicas.waits(&self.name, &serves(&shown.state, state.phase), SETTLE);
@@ -126,7 +126,7 @@ impl ClusterParts {
     }
 
     /// A Secret that an earlier release has made has no state: it is stored before anything moves.
-    async fn complete(&self, shown: &Shown) -> anyhow::Result<()> {
+    async fn complete(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         let Some(stored) = self.store.stored() else { return Ok(()) };
         if stored.since_unix_s == 0 && stored.to.certificates == trust.state().to.certificates {
@@ -135,14 +135,14 @@ impl ClusterParts {
         Ok(())
     }
 
-    async fn take(&self, shown: &Shown, next: &AuthorityState) -> anyhow::Result<()> {
+    async fn take(&self, shown: &RotationReport, next: &AuthorityState) -> anyhow::Result<()> {
         self.store.save(next, shown.authority.trust_domain()).await?;
         Ok(())
     }
 }
 
 /// What a replica serves in a phase, so that no other phase is taken for it.
-fn serves(state: &State, phase: Phase) -> String {
+fn serves(state: &PlaneState, phase: RotationPhase) -> String {
     let wanted = state.wanted_trust().unwrap_or_default();
     format!("{} {} {}", phase.as_str(), wanted.bundle, wanted.issuer)
 }
@@ -150,18 +150,18 @@ fn serves(state: &State, phase: Phase) -> String {
 /// What a replica says of its proxies while a rotation is under way, as the value of its pod's annotation.
 pub(crate) fn trust_annotation(
     authority: &Authority,
-    state: &State,
+    state: &PlaneState,
     (run, started): (&str, Instant),
 ) -> Option<String> {
     let phase = authority.trust().state().phase;
-    if phase == Phase::Stable {
+    if phase == RotationPhase::Stable {
         return None;
     }
     let trust = ReplicaTrust {
         run: run.to_owned(),
         serves: serves(state, phase),
         settled: started.elapsed() >= SETTLE,
-        waiting: Progress::of(state, phase).waiting.len(),
+        waiting: PhaseProgress::of(state, phase).waiting.len(),
     };
     Some(serde_json::to_string(&trust).expect("texts and numbers are always JSON"))
 }

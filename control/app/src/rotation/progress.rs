@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use leno_identity::Phase;
+use leno_identity::RotationPhase;
 use leno_identity::report::{MAX_NAMED, ProxiesReport, WaitingProxy};
-use leno_serve::{ProxyTrust, State, TrustInUse};
+use leno_serve::{PlaneState, ProxyTrust, TrustInUse};
 
 /// The proxies in one phase.
-pub(super) struct Progress {
+pub(super) struct PhaseProgress {
     pub(super) connected: usize,
     /// Proxies that use all that they should.
     pub(super) current: usize,
@@ -16,13 +16,13 @@ pub(super) struct Progress {
     pub(super) waiting: Vec<ProxyTrust>,
 }
 
-impl Progress {
-    pub(super) fn of(state: &State, phase: Phase) -> Self {
+impl PhaseProgress {
+    pub(super) fn of(state: &PlaneState, phase: RotationPhase) -> Self {
         let wanted = state.wanted_trust().unwrap_or_default();
         Self::count(state.proxies(), &wanted, phase)
     }
 
-    fn count(proxies: Vec<ProxyTrust>, wanted: &TrustInUse, phase: Phase) -> Self {
+    fn count(proxies: Vec<ProxyTrust>, wanted: &TrustInUse, phase: RotationPhase) -> Self {
         let connected = proxies.iter().filter(|one| one.connected).count();
         let mut bundles = BTreeMap::new();
         for one in proxies.iter().filter(|one| one.connected) {
@@ -54,9 +54,10 @@ impl Progress {
 
 /// Whether the phase may end as far as this proxy is concerned. While a root is added, certificates of the key that
 /// signs are no matter: it has signed all along.
-fn acknowledges(proxy: &ProxyTrust, wanted: &TrustInUse, phase: Phase) -> bool {
+fn acknowledges(proxy: &ProxyTrust, wanted: &TrustInUse, phase: RotationPhase) -> bool {
     proxy.in_use.as_ref().is_some_and(|in_use| {
-        in_use.bundle == wanted.bundle && (phase == Phase::Add || in_use.issuer == wanted.issuer)
+        in_use.bundle == wanted.bundle
+            && (phase == RotationPhase::Add || in_use.issuer == wanted.issuer)
     })
 }
 
@@ -83,15 +84,15 @@ mod tests {
         ];
         let wanted = in_use("both", "new");
         let waits = |phase| {
-            let progress = Progress::count(proxies.clone(), &wanted, phase);
+            let progress = PhaseProgress::count(proxies.clone(), &wanted, phase);
             let report = progress.report();
             assert_eq!(report.waiting_total, report.waiting.len());
             assert_eq!(report.bundles, [("both".to_owned(), 2), ("unknown".to_owned(), 1)].into());
             let names = report.waiting.into_iter().map(|one| one.workload).collect::<Vec<_>>();
             (progress.connected, progress.current, names.join(" "))
         };
-        assert_eq!(waits(Phase::Add), (3, 2, "shop/away-0 shop/silent-0".to_owned()));
+        assert_eq!(waits(RotationPhase::Add), (3, 2, "shop/away-0 shop/silent-0".to_owned()));
         let names = "shop/older-0 shop/away-0 shop/silent-0".to_owned();
-        assert_eq!(waits(Phase::Switch), (3, 1, names));
+        assert_eq!(waits(RotationPhase::Switch), (3, 1, names));
     }
 }

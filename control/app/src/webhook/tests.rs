@@ -11,7 +11,7 @@ const SECRET: &str = "0123";
 const BUFFER: usize = 64 << 10;
 
 fn webhook() -> Arc<Webhook> {
-    Arc::new(Webhook::new(Settings::default(), Arc::default(), SECRET))
+    Arc::new(Webhook::new(InjectionSettings::default(), Arc::default(), SECRET))
 }
 
 /// A connection on which this was sent.
@@ -101,7 +101,7 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     let namespace =
         leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     let namespace = namespace.unwrap().objects.remove(0).value;
-    webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
+    webhook.stored.note(&[leno_index::ObjectChange::Upsert(namespace)]);
     // All that may judge does so for ever.
     let lane = &webhook.lanes[ReviewKind::Validate as usize];
     let mut turns = Vec::new();
@@ -138,7 +138,7 @@ async fn a_stranger_that_asks_for_injection_keeps_no_pod_of_the_api_server_waiti
     let namespace =
         leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     let namespace = namespace.unwrap().objects.remove(0).value;
-    webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
+    webhook.stored.note(&[leno_index::ObjectChange::Upsert(namespace)]);
     let lane = &webhook.lanes[ReviewKind::UnprovenInject as usize];
     let mut turns = Vec::new();
     while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leno_identity::{Store, Verb};
+use leno_identity::{AuthorityDirectory, OperatorVerb};
 use leno_testkit::tools;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -181,7 +181,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     wary.stop();
 
     let before = near.own();
-    Store::new(&near.place.path().join("control")).ask(Verb::Begin).unwrap();
+    AuthorityDirectory::new(&near.place.path().join("control")).ask(OperatorVerb::Begin).unwrap();
     let held = "other trust domains have fetched";
     let is_held = |report: &Value| report["waits"].to_string().contains(held);
     until("a phase to be held", || near.report(), is_held);

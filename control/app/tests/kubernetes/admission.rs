@@ -5,7 +5,7 @@ use leno_charts::{NAMESPACE, Values};
 use leno_kube::Api;
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use leno_testkit_api::objects::{http_route, http_route_definition, service, traffic_policy};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::proxy;
@@ -14,7 +14,7 @@ use crate::{cluster, installed, leads};
 
 /// Installs the webhooks, called on a port of this machine: the API server takes a service that is a
 /// name outside for that name.
-pub(crate) async fn install(bed: &Bed, port: u16) {
+pub(crate) async fn install(bed: &TestApiServer, port: u16) {
     bed.apply(json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "leno-controller", "namespace": "leno-system"},
         "spec": {"type": "ExternalName", "externalName": "localhost"}}))
@@ -34,7 +34,7 @@ fn injector() -> Value {
 }
 
 /// A namespace with a service account `web`.
-pub(crate) async fn namespace(bed: &Bed, name: &str, labels: Value, annotations: Value) {
+pub(crate) async fn namespace(bed: &TestApiServer, name: &str, labels: Value, annotations: Value) {
     let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
     let metadata = json!({"name": "web", "namespace": name});
@@ -63,7 +63,7 @@ pub(crate) fn proxy_of(pod: &Value) -> Option<&str> {
 }
 
 /// Waits until pods of the namespace get a proxy, and returns one that did.
-pub(crate) async fn injected(bed: &Bed, pod: &Value) -> Value {
+pub(crate) async fn injected(bed: &TestApiServer, pod: &Value) -> Value {
     until("the pod gets a proxy", async || {
         let tried = bed.tried(pod).await.ok()?;
         proxy_of(&tried).is_some().then_some(tried)
@@ -157,7 +157,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
 
 /// Asserts that a pod has the proxy's image and was given its Secrets, and that one whose service account has them is not
 /// given them again.
-async fn has_the_image_and_its_secrets(bed: &Bed, web: &Value) {
+async fn has_the_image_and_its_secrets(bed: &TestApiServer, web: &Value) {
     assert_eq!(proxy_of(web), Some("registry.test/proxy:1"));
     assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
@@ -207,7 +207,7 @@ async fn what_is_not_understood_is_denied_and_what_leads_nowhere_is_a_warning() 
 }
 
 /// What the API server warns of when it is asked to store an object; it has to be willing to.
-async fn warnings(bed: &Bed, object: &Value, version: &str, plural: &str) -> Vec<String> {
+async fn warnings(bed: &TestApiServer, object: &Value, version: &str, plural: &str) -> Vec<String> {
     let uri = format!("/apis/{version}/namespaces/shop/{plural}?dryRun=All");
     let request = Request::post(uri).header("content-type", "application/json");
     let request = request.body(object.to_string().into_bytes().into()).unwrap();
@@ -244,7 +244,7 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     let wrong = json!({"data": {"roots.pem": "wrong"}});
     bed.change(map("new"), &Patch::Merge(wrong)).await;
     kept("new").await;
-    // Not by `Bed::delete`, which waits until it is gone: it comes back at once.
+    // Not by `TestApiServer::delete`, which waits until it is gone: it comes back at once.
     bed.change(map("shop"), &Patch::Merge(json!({"data": null}))).await;
     kept("shop").await;
 

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use leno_testkit_api::objects::{http_route, http_route_definition, service};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -46,7 +46,7 @@ pub(crate) struct Burst {
 
 /// Applies so many routes at once, and creates pods until the status of all of them is written. Every pod gets its proxy.
 /// The API server has the definition of routes, and the service `web` of the shop.
-pub(crate) async fn run(bed: &Bed, replica: &Replica, count: usize) -> Burst {
+pub(crate) async fn run(bed: &TestApiServer, replica: &Replica, count: usize) -> Burst {
     install(bed, replica.webhook().await).await;
     namespace(bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;
     injected(bed, &pod("team", json!({}))).await;

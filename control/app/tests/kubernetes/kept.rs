@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::policies::says;
@@ -22,7 +22,7 @@ fn kept(name: &str, data: &Value) -> Value {
 }
 
 /// The documents in one.
-async fn documents(bed: &Bed, name: &str) -> Vec<String> {
+async fn documents(bed: &TestApiServer, name: &str) -> Vec<String> {
     let secret = bed.get(kept(name, &json!({}))).await;
     let data = secret.as_ref().and_then(|secret| secret.data.get("data")?.as_object());
     data.into_iter().flatten().map(|(name, _)| name.clone()).collect()

@@ -1,6 +1,6 @@
 //! Keys of tokens in Secrets, which the control plane may read where a Role of their namespace permits it.
 
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::policies::says;
@@ -37,7 +37,7 @@ fn rights(namespace: &str) -> [Value; 2] {
     [role, binding]
 }
 
-async fn permit(bed: &Bed, namespace: &str) {
+async fn permit(bed: &TestApiServer, namespace: &str) {
     for object in rights(namespace) {
         bed.apply(object).await;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leno_testkit_api::objects::{http_route, http_route_definition};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::operate::{findings, leno, pair};
@@ -24,12 +24,17 @@ pub(crate) fn own_pod(name: &str) -> Value {
 }
 
 /// Waits until the condition of a pod has this status; its message.
-async fn says(bed: &Bed, pod: &str, status: &str) -> String {
+async fn says(bed: &TestApiServer, pod: &str, status: &str) -> String {
     says_of(bed, pod, "leno.dev/KindsFollowed", status).await
 }
 
 /// The same of another condition.
-pub(crate) async fn says_of(bed: &Bed, pod: &str, condition: &str, status: &str) -> String {
+pub(crate) async fn says_of(
+    bed: &TestApiServer,
+    pod: &str,
+    condition: &str,
+    status: &str,
+) -> String {
     until(&format!("{condition}={status} of {pod}"), async || {
         let pod = bed.get(own_pod(pod)).await?;
         let conditions = pod.data["status"]["conditions"].as_array()?;

@@ -46,7 +46,7 @@ use leno_charts::{NAMESPACE, Values};
 use leno_testkit_api::objects::{
     condition, http_route, http_route_definition, pod, service, slice,
 };
-use leno_testkit_api::{Bed, Relay, binary, until};
+use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use proxy::Proxy;
 use replica::Replica;
 
@@ -66,13 +66,16 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
 }
 
 /// A cluster with what people install in it, and a kubeconfig of its service account.
-async fn cluster(kube: &std::path::Path) -> (Bed, std::path::PathBuf) {
+async fn cluster(kube: &std::path::Path) -> (TestApiServer, std::path::PathBuf) {
     cluster_with(kube, &[]).await
 }
 
 /// The same with flags of the API server.
-async fn cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, std::path::PathBuf) {
-    let bed = Bed::start_with(kube, flags).await;
+async fn cluster_with(
+    kube: &std::path::Path,
+    flags: &[&str],
+) -> (TestApiServer, std::path::PathBuf) {
+    let bed = TestApiServer::start_with(kube, flags).await;
     // Webhooks that no replica serves would block every request.
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;
@@ -86,7 +89,7 @@ async fn cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, std::path
     (bed, kubeconfig)
 }
 
-async fn run_pod(bed: &Bed, name: &str, address: &str) {
+async fn run_pod(bed: &TestApiServer, name: &str, address: &str) {
     bed.apply(pod(name, address)).await;
     bed.set_status(pod(name, address)).await;
 }
@@ -303,7 +306,7 @@ async fn one_leads(replicas: &[Replica]) {
 }
 
 /// Waits until a condition of a route's only parent says this, of the newest generation.
-async fn judged(bed: &Bed, route: &str, (kind, status, reason): (&str, &str, &str)) {
+async fn judged(bed: &TestApiServer, route: &str, (kind, status, reason): (&str, &str, &str)) {
     let what = format!("{kind}={status} ({reason}) of {route}");
     until(&what, async || {
         let route = bed.get(http_route(route, "")).await?;

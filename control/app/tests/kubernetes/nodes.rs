@@ -5,7 +5,7 @@ mod process;
 use std::sync::Arc;
 
 use leno_discovery::{Certificate, IdentityClient, Settings};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::proxy::{self, Proxy};
@@ -28,7 +28,7 @@ fn node_mode() -> Value {
 }
 
 /// The token of the node proxies of a node: that of a pod there, bound to it, as the kubelet has it from the API server.
-async fn node_proxies(bed: &Bed, account: &str, node: &str) -> String {
+async fn node_proxies(bed: &TestApiServer, account: &str, node: &str) -> String {
     let name = format!("{account}-{node}");
     let metadata = json!({"name": account, "namespace": "leno-system"});
     bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
@@ -39,14 +39,14 @@ async fn node_proxies(bed: &Bed, account: &str, node: &str) -> String {
     bed.token(("leno-system", account), Some("leno"), Some(&name)).await
 }
 
-async fn uid(bed: &Bed, pod: &str) -> String {
+async fn uid(bed: &TestApiServer, pod: &str) -> String {
     let metadata = json!({"name": pod, "namespace": "shop"});
     let found = bed.get(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     found.unwrap().metadata.uid.unwrap()
 }
 
 /// A pod in node mode that runs on a node; its uid.
-async fn run_on_node(bed: &Bed, name: &str, node: &str, ip: &str) -> String {
+async fn run_on_node(bed: &TestApiServer, name: &str, node: &str, ip: &str) -> String {
     let mut pod = on_node(name, node, node_mode());
     bed.apply(pod.clone()).await;
     pod["status"] = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]});
@@ -55,7 +55,12 @@ async fn run_on_node(bed: &Bed, name: &str, node: &str, ip: &str) -> String {
 }
 
 /// A client that requests the certificate of a pod with this token.
-async fn settings(bed: &Bed, replica: &Replica, token: &str, (pod, uid): (&str, &str)) -> Settings {
+async fn settings(
+    bed: &TestApiServer,
+    replica: &Replica,
+    token: &str,
+    (pod, uid): (&str, &str),
+) -> Settings {
     let instance = format!("shop/{pod}");
     let settings = proxy::settings_of(bed, replica, &instance, token).await;
     Settings { pod_uid: Some(uid.to_owned()), ..settings }
@@ -63,7 +68,7 @@ async fn settings(bed: &Bed, replica: &Replica, token: &str, (pod, uid): (&str, 
 
 /// What a holder of this token gets for a pod.
 async fn issue(
-    bed: &Bed,
+    bed: &TestApiServer,
     replica: &Replica,
     token: &str,
     pod: (&str, &str),

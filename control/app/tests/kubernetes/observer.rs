@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use leno_dashboard::api::{Edge, Topology};
 use leno_testkit_api::objects::{pod, service};
-use leno_testkit_api::{Bed, LIMIT, binary, until};
+use leno_testkit_api::{LIMIT, TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::installed;
@@ -170,7 +170,7 @@ async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAd
 }
 
 /// A pod with a proxy at this address.
-async fn run_pod(bed: &Bed, namespace: &str, name: &str, address: IpAddr) {
+async fn run_pod(bed: &TestApiServer, namespace: &str, name: &str, address: IpAddr) {
     let mut made = pod(name, &address.to_string());
     made["metadata"]["namespace"] = namespace.into();
     bed.apply(made.clone()).await;
@@ -178,7 +178,12 @@ async fn run_pod(bed: &Bed, namespace: &str, name: &str, address: IpAddr) {
 }
 
 /// A service account with a role in these namespaces, and its token.
-async fn reader(bed: &Bed, name: &str, namespaces: &[&str], audience: Option<&str>) -> String {
+async fn reader(
+    bed: &TestApiServer,
+    name: &str,
+    namespaces: &[&str],
+    audience: Option<&str>,
+) -> String {
     let metadata = json!({"name": name, "namespace": "people"});
     bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
     for namespace in namespaces {
@@ -206,7 +211,7 @@ fn ends(edges: &[Edge]) -> Vec<String> {
 }
 
 /// What the chart installs, and two namespaces whose pods call each other.
-async fn two_namespaces(bed: &Bed) {
+async fn two_namespaces(bed: &TestApiServer) {
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     for namespace in ["shop", "bank", "people"] {
         bed.apply(
@@ -242,7 +247,7 @@ async fn two_namespaces(bed: &Bed) {
 }
 
 /// What is shown without a token that proves a reader.
-async fn refuses_others(bed: &Bed, observer: &Observer) {
+async fn refuses_others(bed: &TestApiServer, observer: &Observer) {
     for (token, why) in [
         (None, "wants a token"),
         (Some("x"), "does not accept the token"),
@@ -257,7 +262,7 @@ async fn refuses_others(bed: &Bed, observer: &Observer) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_ports() {
     let Some(kube) = binary() else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     two_namespaces(&bed).await;
 
     // Nothing but what the chart permits.

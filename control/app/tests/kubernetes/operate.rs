@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use leno_charts::{NAMESPACE, Values};
-use leno_testkit_api::{Bed, binary};
+use leno_testkit_api::{TestApiServer, binary};
 use serde_json::{Value, json};
 
 /// The command line, built beside the controller (`cargo build -p leno`).
@@ -30,7 +30,7 @@ pub(crate) fn pair(subject: &str, level: &str) -> (String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     let Some(kube) = binary() else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     let admin = bed.administrator();
 
     let before = leno(&admin, &["check", "--pre", "-o", "json"]);
@@ -107,7 +107,7 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_api_server_takes_the_hook_by_which_helm_uninstall_is_refused() {
     let Some(kube) = binary() else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     let hook = leno_charts::helm_hook("default", "one").unwrap();
     let hook: Vec<Value> = serde_saphyr::from_multiple(&hook).unwrap();
     let refused = bed.tried(&hook[0]).await.unwrap_err();
@@ -131,7 +131,7 @@ fn helm() -> Option<PathBuf> {
 async fn helm_installs_the_chart_and_its_uninstall_is_refused_until_it_is_told_to_leave_the_hook_out()
  {
     let (Some(kube), Some(helm)) = (binary(), helm()) else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     let run = |words: &[&str]| {
         let mut command = Command::new(&helm);
         command.args(words).args(["--namespace", NAMESPACE]);
@@ -183,7 +183,7 @@ async fn helm_installs_the_chart_and_its_uninstall_is_refused_until_it_is_told_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_installed_goes_and_nothing_else() {
     let Some(kube) = binary() else { return };
-    let bed = Bed::start(&kube).await;
+    let bed = TestApiServer::start(&kube).await;
     let admin = bed.administrator();
     let namespace =
         |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

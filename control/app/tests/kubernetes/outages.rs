@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use leno_testkit_api::objects::{service, slice};
-use leno_testkit_api::{Bed, Relay, binary, until};
+use leno_testkit_api::{Relay, TestApiServer, binary, until};
 
 use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
 /// How often the controller has read all objects of each kind since the first `before` reads.
-pub(crate) fn whole_reads(bed: &Bed, before: usize) -> BTreeMap<String, usize> {
+pub(crate) fn whole_reads(bed: &TestApiServer, before: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for read in bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_whole())
     {

@@ -10,7 +10,7 @@ use leno_identity::{MIN_POD_LIFETIME, POD_CLOCK_SKEW};
 use leno_kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use leno_kube::{Client, connect};
 use leno_testkit_api::objects::pod;
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use rcgen::{
     CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData as _,
     SigningKey as _,
@@ -34,12 +34,12 @@ const FLAGS: [&str; 3] = ["--pod-certificates", "--phase-hold", "1s"];
 const FLOOD: usize = 300;
 
 /// A cluster in which pods get certificates, with two nodes, and a kubeconfig of the control plane.
-async fn signing_cluster(kube: &std::path::Path) -> (Bed, PathBuf) {
+async fn signing_cluster(kube: &std::path::Path) -> (TestApiServer, PathBuf) {
     signing_cluster_with(kube, &[]).await
 }
 
 /// The same with flags of the API server.
-async fn signing_cluster_with(kube: &std::path::Path, flags: &[&str]) -> (Bed, PathBuf) {
+async fn signing_cluster_with(kube: &std::path::Path, flags: &[&str]) -> (TestApiServer, PathBuf) {
     let (bed, kubeconfig) = cluster_with(kube, flags).await;
     let values = Values::load(&[], &["identity.podCertificates=true".to_owned()]).unwrap();
     let all: Vec<Value> =
@@ -69,7 +69,7 @@ fn binding() -> Value {
 
 /// Puts the policy of an earlier release, which covers v1 alone, in place of the one that is there, which it returns with
 /// its binding.
-async fn put_old_policy(bed: &Bed) -> [Value; 2] {
+async fn put_old_policy(bed: &TestApiServer) -> [Value; 2] {
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "leno-pod-certificates-v2"}});
     let mut current = [policy, binding()];
@@ -90,7 +90,7 @@ async fn put_old_policy(bed: &Bed) -> [Value; 2] {
 }
 
 /// Waits until the admission policy is so old that requests count.
-async fn is_guarded(bed: &Bed) {
+async fn is_guarded(bed: &TestApiServer) {
     until("the admission policy counts", async || {
         let created = bed.get(binding()).await?.metadata.creation_timestamp?.0.as_second();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -100,7 +100,7 @@ async fn is_guarded(bed: &Bed) {
 }
 
 /// A pod with a proxy and the volume, on a node.
-async fn run(bed: &Bed, name: &str, node: &str) {
+async fn run(bed: &TestApiServer, name: &str, node: &str) {
     let certificate = json!({"signerName": SIGNER, "keyType": "ECDSAP256",
         "credentialBundlePath": "credentials.pem"});
     let mut pod = pod(name, "10.244.0.7");
@@ -115,7 +115,7 @@ fn csr(key: &KeyPair) -> Vec<u8> {
     CertificateParams::default().serialize_request(key).unwrap().der().to_vec()
 }
 
-async fn uid(bed: &Bed, kind: &str, name: &str) -> String {
+async fn uid(bed: &TestApiServer, kind: &str, name: &str) -> String {
     let mut metadata = json!({"name": name});
     if kind != "Node" {
         metadata["namespace"] = json!("shop");
@@ -125,7 +125,11 @@ async fn uid(bed: &Bed, kind: &str, name: &str) -> String {
 }
 
 /// What the kubelet of a node requests for a pod.
-async fn request(bed: &Bed, (name, pod, node): (&str, &str, &str), key: &KeyPair) -> Value {
+async fn request(
+    bed: &TestApiServer,
+    (name, pod, node): (&str, &str, &str),
+    key: &KeyPair,
+) -> Value {
     json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {"signerName": SIGNER, "podName": pod, "podUID": uid(bed, "Pod", pod).await,
@@ -149,21 +153,21 @@ async fn created(client: &Client, object: &Value) {
 }
 
 /// The conditions of a request.
-async fn conditions(bed: &Bed, name: &str) -> Value {
+async fn conditions(bed: &TestApiServer, name: &str) -> Value {
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
         "metadata": {"name": name, "namespace": "shop"}});
     bed.get(object).await.unwrap().data["status"]["conditions"].clone()
 }
 
 /// The version of a request in which it has its answer.
-async fn version(bed: &Bed, name: &str) -> u64 {
+async fn version(bed: &TestApiServer, name: &str) -> u64 {
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
         "metadata": {"name": name, "namespace": "shop"}});
     bed.get(object).await.unwrap().metadata.resource_version.unwrap().parse().unwrap()
 }
 
 /// The status of a request once it has an answer.
-async fn answered(bed: &Bed, name: &str) -> Value {
+async fn answered(bed: &TestApiServer, name: &str) -> Value {
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
         "metadata": {"name": name, "namespace": "shop"}});
     until(&format!("the answer to {name}"), async || {
@@ -382,7 +386,7 @@ fn variant(good: &Value, name: &str, change: &dyn Fn(&mut Value)) -> Value {
 }
 
 /// The API server refuses a kubelet of another node, a pod of another node, and a key that has not signed.
-async fn other_nodes_are_refused(bed: &Bed, good: &Value, key: &KeyPair) {
+async fn other_nodes_are_refused(bed: &TestApiServer, good: &Value, key: &KeyPair) {
     let (own, other) = (bed.kubelet("n1").await, bed.kubelet("n2").await);
     let refused = async |client: &Client, name: &str, change: &dyn Fn(&mut Value)| {
         create(client, &variant(good, name, change)).await.unwrap_err()
@@ -407,7 +411,7 @@ async fn other_nodes_are_refused(bed: &Bed, good: &Value, key: &KeyPair) {
 }
 
 /// So it does a tenant with all rights in its namespace, and the administrator: they are no kubelets.
-async fn other_clients_are_refused(bed: &Bed, good: &Value) {
+async fn other_clients_are_refused(bed: &TestApiServer, good: &Value) {
     let right = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
         "verbs": ["create"]});
     bed.apply(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -435,7 +439,7 @@ async fn other_clients_are_refused(bed: &Bed, good: &Value) {
 }
 
 /// Puts requests that differ from the objects that they name, or do so soon.
-async fn put_what_differs(bed: &Bed, good: &Value) {
+async fn put_what_differs(bed: &TestApiServer, good: &Value) {
     let put = async |name: &str, change: &dyn Fn(&mut Value)| {
         created(&bed.admin, &variant(good, name, change)).await;
     };
@@ -466,7 +470,7 @@ async fn put_what_differs(bed: &Bed, good: &Value) {
 }
 
 /// Waits until they are denied.
-async fn what_differs_is_denied(bed: &Bed) {
+async fn what_differs_is_denied(bed: &TestApiServer) {
     for (name, reason, part) in [
         ("other-uid", "Mismatch", "its UID is not that of the request"),
         ("no-uid", "Mismatch", "its UID is not that of the request"),

@@ -4,7 +4,7 @@ use leno_testkit_api::objects::{
     backend_tls_policy, backend_tls_policy_definition, http_route, http_route_definition, outside,
     service, slice, texts, traffic_policy,
 };
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::replica::Replica;
@@ -26,7 +26,7 @@ fn rate_limit(service: &str) -> Value {
 
 /// Waits until the only ancestor of a policy has these conditions: of each its type with the reason why it does not
 /// hold, if it does not.
-pub(crate) async fn says(bed: &Bed, policy: &Value, wanted: &[(&str, &str)]) {
+pub(crate) async fn says(bed: &TestApiServer, policy: &Value, wanted: &[(&str, &str)]) {
     let what = format!("{wanted:?} of {}", policy["metadata"]["name"]);
     until(&what, async || {
         let policy = bed.get(policy.clone()).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn says(bed: &Bed, policy: &Value, wanted: &[(&str, &str)]) {
 }
 
 /// What `kubectl get` prints of an object: the cells of its row.
-async fn printed(bed: &Bed, path: &str) -> Vec<Value> {
+async fn printed(bed: &TestApiServer, path: &str) -> Vec<Value> {
     let request = http::Request::get(path)
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
         .body(Vec::new())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use leno_discovery::{
     Certificate, CertificateSource, Client, Directory, IdentityClient, Settings, Status,
 };
-use leno_testkit_api::{Bed, LIMIT, until};
+use leno_testkit_api::{LIMIT, TestApiServer, until};
 use leno_types::mesh::{Resolution, Roots};
 use leno_types::{ServiceName, TrustDomain};
 use serde_json::{Value, json};
@@ -26,12 +26,22 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Starts one of an instance, with a token.
-    pub(crate) async fn start(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Self {
+    pub(crate) async fn start(
+        bed: &TestApiServer,
+        replica: &Replica,
+        instance: &str,
+        token: &str,
+    ) -> Self {
         Self::start_at(bed, control(replica).await, instance, token).await
     }
 
     /// Starts one that reaches the control plane at this URL.
-    pub(crate) async fn start_at(bed: &Bed, control: String, instance: &str, token: &str) -> Self {
+    pub(crate) async fn start_at(
+        bed: &TestApiServer,
+        control: String,
+        instance: &str,
+        token: &str,
+    ) -> Self {
         Self::with(settings(bed, control, instance, token).await)
     }
 
@@ -120,7 +130,7 @@ impl Drop for Proxy {
 
 /// Asks once for a certificate; what was said where there is none.
 pub(crate) async fn issue(
-    bed: &Bed,
+    bed: &TestApiServer,
     replica: &Replica,
     token: &str,
 ) -> Result<Certificate, String> {
@@ -129,7 +139,7 @@ pub(crate) async fn issue(
 
 /// Asks the control plane at this URL once.
 pub(crate) async fn issue_at(
-    bed: &Bed,
+    bed: &TestApiServer,
     control: String,
     token: &str,
 ) -> Result<Certificate, String> {
@@ -143,7 +153,7 @@ async fn control(replica: &Replica) -> String {
 
 /// What a proxy of an instance needs to reach a replica with this token.
 pub(crate) async fn settings_of(
-    bed: &Bed,
+    bed: &TestApiServer,
     replica: &Replica,
     instance: &str,
     token: &str,
@@ -151,7 +161,7 @@ pub(crate) async fn settings_of(
     settings(bed, control(replica).await, instance, token).await
 }
 
-async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Settings {
+async fn settings(bed: &TestApiServer, control: String, instance: &str, token: &str) -> Settings {
     let file = |name: String, content: &str| -> PathBuf {
         let path = bed.directory.path().join(name);
         fs::write(&path, content).unwrap();
@@ -177,7 +187,7 @@ pub(crate) fn authority() -> Value {
 }
 
 /// The mesh's roots, as the replicas share them.
-pub(crate) async fn roots(bed: &Bed) -> String {
+pub(crate) async fn roots(bed: &TestApiServer) -> String {
     until("the authority's Secret", async || {
         let secret = bed.get(authority()).await?;
         let encoded = secret.data["data"]["ca.pem"].as_str()?.to_owned();

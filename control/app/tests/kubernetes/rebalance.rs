@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -71,7 +71,7 @@ async fn streams(replica: &Replica) -> usize {
 }
 
 /// Starts proxies of as many pods.
-async fn proxies(bed: &Bed, service: &Service) -> Vec<Proxy> {
+async fn proxies(bed: &TestApiServer, service: &Service) -> Vec<Proxy> {
     let mut proxies = Vec::new();
     for nth in 0..PROXIES {
         let name = format!("web-{nth}");

@@ -1,8 +1,8 @@
 //! A removal of the mesh that was given up, and is taken back.
 
-use leno_cluster::{Halfway, RemovalProgress, RemovalReconciler};
+use leno_cluster::{HeldRemoval, RemovalProgress, RemovalReconciler};
 use leno_kube::api::Patch;
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use leno_types::Removal;
 use serde_json::{Value, json};
 
@@ -14,16 +14,16 @@ fn own() -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-system"}})
 }
 
-async fn say(bed: &Bed, notes: Value) {
+async fn say(bed: &TestApiServer, notes: Value) {
     bed.merge(own(), json!({"metadata": {"annotations": notes}})).await;
 }
 
-async fn notes(bed: &Bed) -> Value {
+async fn notes(bed: &TestApiServer) -> Value {
     json!(bed.get(own()).await.unwrap().metadata.annotations)
 }
 
 /// Sets on how many of two nodes the agent is ready, as its controller does.
-async fn agents(bed: &Bed, ready: u64) {
+async fn agents(bed: &TestApiServer, ready: u64) {
     let mut agents = json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {"name": "leno-agent", "namespace": "leno-system"}});
     let generation = bed.get(agents.clone()).await.unwrap().metadata.generation;
@@ -121,7 +121,7 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     );
 }
 
-async fn halfway(stays: &RemovalReconciler) -> Halfway {
+async fn halfway(stays: &RemovalReconciler) -> HeldRemoval {
     match stays.look().await.unwrap() {
         RemovalProgress::Halfway(seen) => seen,
         nothing => panic!("{nothing:?}"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leno_identity::Authority;
 use leno_keys::{BundleEndpoint, EndpointServer};
 use leno_spiffe::Bundle;
-use leno_testkit_api::{Bed, LIMIT, binary, until};
+use leno_testkit_api::{LIMIT, TestApiServer, binary, until};
 use leno_types::TrustDomain;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Phases need not wait for kubelets here.
 pub(crate) const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
 
-pub(crate) async fn ask(bed: &Bed, id: &str, verb: Value) {
+pub(crate) async fn ask(bed: &TestApiServer, id: &str, verb: Value) {
     let request = json!({"id": id, "verb": verb}).to_string();
     bed.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "leno-identity", "namespace": "leno-system"},
@@ -47,7 +47,7 @@ pub(crate) async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> b
 }
 
 /// Three replicas, the first of which leads, with one proxy each.
-async fn mesh(bed: &Bed, kubeconfig: &std::path::Path) -> (Vec<Replica>, Vec<Proxy>) {
+async fn mesh(bed: &TestApiServer, kubeconfig: &std::path::Path) -> (Vec<Replica>, Vec<Proxy>) {
     let (mut replicas, mut proxies) = (Vec::new(), Vec::new());
     for number in 0..3 {
         let name = format!("controller-{number}");
@@ -138,7 +138,7 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
 }
 
 /// The roots that another trust domain gets of a replica, which proves the control plane's SPIFFE ID by those of new proxies.
-async fn published(bed: &Bed, replica: &Replica) -> Option<Vec<Vec<u8>>> {
+async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>>> {
     let line = replica.line("serving the trust bundle").await;
     let address = line.split("address=").nth(1).unwrap().trim();
     let roots_der = Bundle::read(&proxy::roots(bed).await).unwrap().roots_der;

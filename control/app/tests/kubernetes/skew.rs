@@ -1,7 +1,7 @@
 //! Proxies of an earlier and of a later release, played at the wire: their first request names the features that they
 //! have.
 
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use leno_wire::proto::{DeltaDiscoveryRequest, Node};
 use leno_wire::{AUTHORIZATION_FEATURE, PROTOCOL, SERVER_POLICY_TYPE};
 use serde_json::{Value, json};
@@ -25,18 +25,18 @@ fn policy() -> Value {
         "spec": {"selector": {}, "action": "Allow", "rules": []}})
 }
 
-async fn apply_policy(bed: &Bed) {
+async fn apply_policy(bed: &TestApiServer) {
     until("the kind is served", async || bed.serves(&policy()).await).await;
     bed.apply(policy()).await;
 }
 
-async fn run_own_pod(bed: &Bed, replica: &str) {
+async fn run_own_pod(bed: &TestApiServer, replica: &str) {
     bed.apply(own_pod(replica)).await;
     bed.set_status(own_pod(replica)).await;
 }
 
 /// The stream of a proxy of the release before: it speaks the same version of discovery, and has none of the features.
-async fn older_proxy(bed: &Bed, replica: &Replica, pod: &str) -> wire::Stream {
+async fn older_proxy(bed: &TestApiServer, replica: &Replica, pod: &str) -> wire::Stream {
     let instance = format!("shop/{pod}");
     let mut older = open(bed, replica, pod).await;
     older.send_as(Node { features: Vec::new(), ..Node::of(&*instance) }).await;
@@ -53,13 +53,13 @@ async fn older_proxy(bed: &Bed, replica: &Replica, pod: &str) -> wire::Stream {
 }
 
 /// A stream of a pod's proxy, without a request.
-async fn open(bed: &Bed, replica: &Replica, pod: &str) -> wire::Stream {
+async fn open(bed: &TestApiServer, replica: &Replica, pod: &str) -> wire::Stream {
     let channel = channel(bed, replica, pod).await;
     wire::Stream::open(channel, &format!("shop/{pod}")).await.unwrap()
 }
 
 /// A connection with the certificate of a pod's proxy.
-async fn channel(bed: &Bed, replica: &Replica, pod: &str) -> Channel {
+async fn channel(bed: &TestApiServer, replica: &Replica, pod: &str) -> Channel {
     let token = bed.token(("shop", "web"), Some("leno"), Some(pod)).await;
     let address = replica.address().await.parse().unwrap();
     let (_, shown) = wire::issue(address, &token, None).await.unwrap();
@@ -103,7 +103,7 @@ async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_
 }
 
 /// The condition `Programmed` of the policy, once it is of this status: its reason and message.
-async fn programmed(bed: &Bed, status: &str, part: &str) -> (String, String) {
+async fn programmed(bed: &TestApiServer, status: &str, part: &str) -> (String, String) {
     until(&format!("Programmed={status} of the policy, with {part:?}"), async || {
         let stored = bed.get(policy()).await?;
         let [ancestor] = &stored.data["status"]["ancestors"].as_array()?[..] else { return None };

@@ -2,7 +2,7 @@
 
 use leno_kube::api::DynamicObject;
 use leno_testkit_api::objects::{http_route_definition, service, slice};
-use leno_testkit_api::{Bed, LIMIT, binary, until};
+use leno_testkit_api::{LIMIT, TestApiServer, binary, until};
 use leno_types::Protocol;
 use leno_types::mesh::{Resolution, declared};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
 }
 
 /// Makes an object that is younger than another one. Ages are in seconds.
-pub(crate) async fn younger_than(bed: &Bed, other: &Value, object: &Value) {
+pub(crate) async fn younger_than(bed: &TestApiServer, other: &Value, object: &Value) {
     let created = |object: Option<DynamicObject>| object?.metadata.creation_timestamp;
     let other = created(bed.get(other.clone()).await).unwrap();
     until("a second has passed", async || {

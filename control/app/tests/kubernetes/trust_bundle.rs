@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use leno_charts::{NAMESPACE, Values, render};
 use leno_identity::Authority;
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use leno_kube::{Api, Event, Report, Selection, watch};
-use leno_testkit_api::{Bed, binary, until};
+use leno_kube::{Api, Event, WatchReport, WatchSelection, watch};
+use leno_testkit_api::{TestApiServer, binary, until};
 use leno_types::TrustDomain;
 use serde_json::{Value, json};
 
@@ -24,14 +24,14 @@ fn bundle() -> Value {
 }
 
 /// The roots in it.
-async fn published(bed: &Bed) -> Option<String> {
+async fn published(bed: &TestApiServer) -> Option<String> {
     let object = bed.get(bundle()).await?;
     assert_eq!(object.data["spec"]["signerName"], "leno.dev/identity");
     object.data["spec"]["trustBundle"].as_str().map(str::to_owned)
 }
 
 /// The roots that proxies get for a start.
-async fn roots(bed: &Bed) -> Option<String> {
+async fn roots(bed: &TestApiServer) -> Option<String> {
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "leno-roots", "namespace": "shop"}});
     let map = bed.get(map).await?;
@@ -39,7 +39,7 @@ async fn roots(bed: &Bed) -> Option<String> {
 }
 
 /// Waits until it has the roots that proxies get, and only these.
-async fn agrees(bed: &Bed) -> String {
+async fn agrees(bed: &TestApiServer) -> String {
     until("the roots in the ClusterTrustBundle", async || {
         let published = published(bed).await?;
         (roots(bed).await? == published).then_some(published)
@@ -53,19 +53,19 @@ fn other_root() -> String {
 }
 
 /// What the object has had since this was called, each once in a row; empty where it was deleted.
-fn history(bed: &Bed) -> Arc<Mutex<Vec<String>>> {
+fn history(bed: &TestApiServer) -> Arc<Mutex<Vec<String>>> {
     let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "ClusterTrustBundle");
     let api: Api<DynamicObject> = Api::all_with(bed.admin.clone(), &ApiResource::from_gvk(&kind));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     tokio::spawn(async move {
-        let mut reports = watch(api, Selection::named(NAME)).boxed();
+        let mut reports = watch(api, WatchSelection::named(NAME)).boxed();
         while let Some(report) = reports.next().await {
             let roots = match report {
-                Report::Event(Event::Apply(object) | Event::InitApply(object)) => {
+                WatchReport::Event(Event::Apply(object) | Event::InitApply(object)) => {
                     object.data["spec"]["trustBundle"].as_str().unwrap().to_owned()
                 }
-                Report::Event(Event::Delete(_)) => String::new(),
+                WatchReport::Event(Event::Delete(_)) => String::new(),
                 _ => continue,
             };
             let mut noted = noted.lock().unwrap();

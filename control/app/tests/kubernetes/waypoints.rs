@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leno_charts::{NAMESPACE, Values, render};
 use leno_testkit_api::objects::{pod, service, slice};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::proxy::Proxy;
@@ -48,7 +48,7 @@ fn deployment(namespace: &str, name: &str) -> Value {
 }
 
 /// Waits for a condition of a Gateway; its message.
-async fn says(bed: &Bed, gateway: &Value, kind: &str, is: (&str, &str)) -> String {
+async fn says(bed: &TestApiServer, gateway: &Value, kind: &str, is: (&str, &str)) -> String {
     let what = format!("{kind}={is:?} of {}", gateway["metadata"]["name"]);
     until(&what, async || {
         let found = bed.get(gateway.clone()).await?;
@@ -62,7 +62,7 @@ async fn says(bed: &Bed, gateway: &Value, kind: &str, is: (&str, &str)) -> Strin
 }
 
 /// A cluster whose chart has waypoints switched on.
-async fn with_waypoints(kube: &Path) -> (Bed, PathBuf) {
+async fn with_waypoints(kube: &Path) -> (TestApiServer, PathBuf) {
     let (bed, kubeconfig) = cluster(kube).await;
     for object in rights() {
         bed.apply(object).await;
@@ -84,7 +84,7 @@ fn rights() -> Vec<Value> {
 }
 
 /// Sets how many pods of a waypoint are available, as the cluster's own controllers would.
-async fn available(bed: &Bed, name: &str, number: u32) {
+async fn available(bed: &TestApiServer, name: &str, number: u32) {
     let mut status = deployment("shop", name);
     status["status"] = json!({"replicas": number, "readyReplicas": number, "availableReplicas": number,
         "updatedReplicas": number});
@@ -92,7 +92,7 @@ async fn available(bed: &Bed, name: &str, number: u32) {
 }
 
 /// The service account of a waypoint that was deleted is there again, and keeps what others add to it.
-async fn account_is_made_again(bed: &Bed, replica: &Replica) {
+async fn account_is_made_again(bed: &TestApiServer, replica: &Replica) {
     let account = || object("v1", "ServiceAccount", "shop", "edge");
     let before = bed.get(account()).await.unwrap().metadata.uid;
     bed.delete(account()).await;

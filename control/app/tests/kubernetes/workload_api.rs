@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leno_testkit::{command, tools};
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::admission::{injected, install, pod, proxy_of};
@@ -25,7 +25,7 @@ struct ServingProxy {
 }
 
 impl ServingProxy {
-    async fn start(bed: &Bed, control: &str, name: &str, account: &str) -> Self {
+    async fn start(bed: &TestApiServer, control: &str, name: &str, account: &str) -> Self {
         let folder = bed.directory.path().join(format!("proxy-{name}"));
         fs::create_dir(&folder).unwrap();
         let token = bed.token(("shop", account), Some("leno"), Some(name)).await;
@@ -123,7 +123,7 @@ async fn applications_of_pods_get_their_identity_over_the_workload_api_of_their_
 }
 
 /// The API server stores pods as the documentation says.
-async fn is_injected(bed: &Bed) {
+async fn is_injected(bed: &TestApiServer) {
     let labels = json!({"leno.dev/inject": "enabled"});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": "shop", "labels": labels}});

@@ -1,6 +1,6 @@
 //! XMesh: the features that the mesh reports of itself.
 
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
 
 use crate::replica::Replica;
@@ -36,7 +36,7 @@ fn mesh(name: &str, controller: &str) -> Value {
 }
 
 /// Waits until a mesh says that it is accepted, or not; how many features it has.
-async fn says(bed: &Bed, name: &str, accepted: &str) -> usize {
+async fn says(bed: &TestApiServer, name: &str, accepted: &str) -> usize {
     until(&format!("Accepted={accepted} of {name}"), async || {
         let found = bed.get(mesh(name, "")).await?;
         let status = &found.data["status"];

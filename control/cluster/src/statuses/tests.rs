@@ -1,6 +1,6 @@
 //! Writes to an API server that misbehaves.
 
-use leno_index::Settings;
+use leno_index::MeshSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -17,20 +17,20 @@ fn misread() -> (Object, String) {
     (Object::HttpRoute(serde_json::from_value(route).unwrap()), "spec.rule is unknown".to_owned())
 }
 
-struct Bed {
+struct StatusesFixture {
     server: TcpListener,
-    state: std::sync::Arc<State>,
+    state: std::sync::Arc<PlaneState>,
     statuses: std::sync::Arc<StatusReconciler>,
 }
 
-impl Bed {
+impl StatusesFixture {
     async fn new() -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap());
         let client = leno_kube::connect_to(address.parse().unwrap()).unwrap();
         let statuses = std::sync::Arc::new(StatusReconciler::new(client, "leno-system"));
         statuses.misread([misread()]);
-        Self { server, state: State::new(Index::new(Settings::default())), statuses }
+        Self { server, state: PlaneState::new(Index::new(MeshSettings::default())), statuses }
     }
 
     /// Writes what is due; the connection that it is written on has been read from.
@@ -50,7 +50,7 @@ impl Bed {
 
 #[tokio::test]
 async fn a_write_without_an_answer_is_given_up_and_tried_again() {
-    let bed = Bed::new().await;
+    let bed = StatusesFixture::new().await;
     let (write, _silent) = bed.write().await;
     tokio::time::pause();
     let left = timeout(ANSWER * 2, write).await.expect("the write ends").unwrap();
@@ -61,7 +61,7 @@ async fn a_write_without_an_answer_is_given_up_and_tried_again() {
 
 #[tokio::test]
 async fn a_status_that_is_refused_waits_for_another_version_of_its_route() {
-    let bed = Bed::new().await;
+    let bed = StatusesFixture::new().await;
     let (write, mut connection) = bed.write().await;
     let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too long",
         "reason":"Invalid","code":422}"#;
@@ -91,17 +91,17 @@ async fn a_thousand_statuses_are_written_at_a_bounded_rate() {
 
 #[test]
 fn endpoints_concern_policies_alone_and_config_maps_all() {
-    let state = State::new(Index::new(Settings::default()));
+    let state = PlaneState::new(Index::new(MeshSettings::default()));
     let nowhere = "http://127.0.0.1:1".parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
     let statuses = StatusReconciler::new(leno_kube::connect_to(nowhere).unwrap(), "leno-system");
     let gone = |kind: Kind| {
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
-        [Change::Delete(ObjectKey { kind, namespace, name })]
+        [ObjectChange::Delete(ObjectKey { kind, namespace, name })]
     };
     let endpoints = statuses.note(&gone(Kind::EndpointSlice));
-    assert_eq!(endpoints, Bearing { all: false, endpoints: true });
+    assert_eq!(endpoints, AffectedStatuses { all: false, endpoints: true });
     assert!(statuses.note(&gone(Kind::ConfigMap)).all);
     statuses.misread([misread()]);
     assert_eq!(statuses.due(&state, JudgedKinds::All, &BTreeMap::new()).len(), 1);
@@ -113,10 +113,10 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
 
 #[tokio::test]
 async fn nothing_is_written_once_the_leader_is_unknown() {
-    let bed = Bed::new().await;
+    let bed = StatusesFixture::new().await;
     let (leads, receiver) = watch::channel(true);
     let gone = misread().0.key();
-    let _ = bed.statuses.note(&[Change::Delete(gone)]);
+    let _ = bed.statuses.note(&[ObjectChange::Delete(gone)]);
     drop(leads);
     let run = bed.statuses.run(&bed.state, receiver);
     timeout(Duration::from_secs(20), run).await.expect("it ends with its sender");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::served::Bearer;
+use super::served_pods::TokenBearer;
 
 /// Most results kept, about 300 bytes each: one for each connection of a large mesh that comes back at
 /// once.
@@ -17,13 +17,13 @@ const GOOD_FOR: Duration = Duration::from_secs(10);
 const BAD_FOR: Duration = Duration::from_secs(5);
 
 /// What a review came to: who it is, or why it proves nothing.
-pub(super) type Reviewed = Result<Bearer, String>;
+pub(super) type Reviewed = Result<TokenBearer, String>;
 
 /// A token's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct TokenDigest([u8; 32]);
 
-impl Key {
+impl TokenDigest {
     pub(super) fn of(token: &str) -> Self {
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
@@ -33,18 +33,24 @@ impl Key {
 
 /// The results.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
-    results: HashMap<Key, (Reviewed, Instant)>,
+pub(super) struct ReviewCache {
+    results: HashMap<TokenDigest, (Reviewed, Instant)>,
 }
 
-impl Cache {
-    pub(super) fn get(&self, key: Key, now: Instant) -> Option<Reviewed> {
+impl ReviewCache {
+    pub(super) fn get(&self, key: TokenDigest, now: Instant) -> Option<Reviewed> {
         let (reviewed, until) = self.results.get(&key)?;
         (now < *until).then(|| reviewed.clone())
     }
 
     /// Keeps a result, of a token that itself holds for `left`.
-    pub(super) fn put(&mut self, key: Key, reviewed: Reviewed, left: Duration, now: Instant) {
+    pub(super) fn put(
+        &mut self,
+        key: TokenDigest,
+        reviewed: Reviewed,
+        left: Duration,
+        now: Instant,
+    ) {
         if self.results.len() >= MAX_RESULTS {
             self.results.retain(|_, (_, until)| now < *until);
         }
@@ -60,7 +66,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use leno_serve::Proven;
+    use leno_serve::ProvenIdentity;
 
     use super::*;
 
@@ -68,19 +74,24 @@ mod tests {
 
     fn good() -> Reviewed {
         let identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
-        Ok(Bearer { proven: Proven { identity, instance: None }, uid: None, node: None })
+        Ok(TokenBearer {
+            proven: ProvenIdentity { identity, instance: None },
+            uid: None,
+            node: None,
+        })
     }
 
     #[test]
     fn a_result_holds_for_a_while_and_never_longer_than_its_token() {
-        let (mut cache, now) = (Cache::default(), Instant::now());
-        let (long, short, bad) = (Key::of("long"), Key::of("short"), Key::of("bad"));
+        let (mut cache, now) = (ReviewCache::default(), Instant::now());
+        let (long, short, bad) =
+            (TokenDigest::of("long"), TokenDigest::of("short"), TokenDigest::of("bad"));
         cache.put(long, good(), HOUR, now);
         cache.put(short, good(), Duration::from_secs(1), now);
         cache.put(bad, Err("no".to_owned()), HOUR, now);
         assert_eq!(cache.get(long, now), Some(good()));
         assert_eq!(cache.get(bad, now), Some(Err("no".to_owned())));
-        assert_eq!(cache.get(Key::of("other"), now), None);
+        assert_eq!(cache.get(TokenDigest::of("other"), now), None);
         assert_eq!(cache.get(short, now + Duration::from_secs(1)), None);
         assert_eq!(cache.get(bad, now + BAD_FOR), None);
         assert_eq!(cache.get(long, now + BAD_FOR), Some(good()));
@@ -89,13 +100,13 @@ mod tests {
 
     #[test]
     fn no_number_of_tokens_makes_it_larger_than_its_bound() {
-        let (mut cache, now) = (Cache::default(), Instant::now());
+        let (mut cache, now) = (ReviewCache::default(), Instant::now());
         for token in 0..MAX_RESULTS + 10 {
-            cache.put(Key::of(&token.to_string()), Err(String::new()), HOUR, now);
+            cache.put(TokenDigest::of(&token.to_string()), Err(String::new()), HOUR, now);
         }
         assert_eq!(cache.results.len(), MAX_RESULTS);
-        assert!(cache.get(Key::of(&(MAX_RESULTS + 9).to_string()), now).is_some());
-        cache.put(Key::of("later"), good(), HOUR, now + BAD_FOR);
+        assert!(cache.get(TokenDigest::of(&(MAX_RESULTS + 9).to_string()), now).is_some());
+        cache.put(TokenDigest::of("later"), good(), HOUR, now + BAD_FOR);
         assert_eq!(cache.results.len(), 1, "what has ended makes room");
     }
 }

@@ -11,7 +11,7 @@ const MAX_TOKEN: usize = 8 * 1024;
 
 /// Why a token need not be reviewed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Hopeless {
+pub(super) enum InvalidClaims {
     #[error("this is not a token of a service account")]
     Form,
     #[error(
@@ -59,29 +59,29 @@ pub(super) fn check(
     token: &str,
     wanted: &str,
     now: SystemTime,
-) -> Result<Option<SystemTime>, Hopeless> {
+) -> Result<Option<SystemTime>, InvalidClaims> {
     let mut parts = token.split('.');
     let (Some(_), Some(claims), Some(_), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err(Hopeless::Form);
+        return Err(InvalidClaims::Form);
     };
     if token.len() > MAX_TOKEN {
-        return Err(Hopeless::Form);
+        return Err(InvalidClaims::Form);
     }
-    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).map_err(|_| Hopeless::Form)?;
-    let claims: Claims = serde_json::from_slice(&claims).map_err(|_| Hopeless::Form)?;
+    let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).map_err(|_| InvalidClaims::Form)?;
+    let claims: Claims = serde_json::from_slice(&claims).map_err(|_| InvalidClaims::Form)?;
     let found = match claims.aud {
         Audience::One(one) => vec![one],
         Audience::Several(several) => several,
     };
     if !found.iter().any(|audience| audience == wanted) {
-        return Err(Hopeless::Audience { found, wanted: wanted.to_owned() });
+        return Err(InvalidClaims::Audience { found, wanted: wanted.to_owned() });
     }
     let ends =
         claims.exp.and_then(|exp| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp)));
     match ends {
-        Some(ends) if ends <= now => Err(Hopeless::Ended),
+        Some(ends) if ends <= now => Err(InvalidClaims::Ended),
         ends => Ok(ends),
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)
     }
 
-    fn checked(claims: &str) -> Result<Option<SystemTime>, Hopeless> {
+    fn checked(claims: &str) -> Result<Option<SystemTime>, InvalidClaims> {
         check(&token(claims), "leno", now())
     }
 
@@ -124,12 +124,12 @@ mod tests {
 
     #[test]
     fn one_that_has_ended_or_is_none_is_refused() {
-        assert_eq!(checked(r#"{"aud":["leno"],"exp":1000}"#), Err(Hopeless::Ended));
+        assert_eq!(checked(r#"{"aud":["leno"],"exp":1000}"#), Err(InvalidClaims::Ended));
         let long = format!("{}.{}", token(r#"{"aud":["leno"]}"#), "x");
         let large = format!("{}{}", token(r#"{"aud":["leno"]}"#), "x".repeat(MAX_TOKEN));
         let bad = ["", "nonsense", "a.b", "a.!.c", &token("[]"), &token("{"), &long, &large];
         for text in bad {
-            assert_eq!(check(text, "leno", now()), Err(Hopeless::Form), "{text:.40}");
+            assert_eq!(check(text, "leno", now()), Err(InvalidClaims::Form), "{text:.40}");
         }
     }
 }

@@ -15,14 +15,14 @@ const GRACE_S: u32 = 45;
 
 /// The objects of one Gateway.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct WaypointPlan {
     pub(super) uid: String,
     pub(super) account: Value,
     pub(super) service: Value,
     pub(super) deployment: Value,
 }
 
-impl Plan {
+impl WaypointPlan {
     /// All of it, to be compared.
     pub(super) fn text(&self) -> String {
         format!("{}{}{}{}", self.uid, self.account, self.service, self.deployment)
@@ -31,17 +31,17 @@ impl Plan {
 
 /// Why a Gateway becomes no waypoint: the reason of its condition `Accepted`, and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct WaypointRefusal {
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-fn refused(reason: &'static str, message: impl Into<String>) -> Refusal {
-    Refusal { reason, message: message.into() }
+fn refused(reason: &'static str, message: impl Into<String>) -> WaypointRefusal {
+    WaypointRefusal { reason, message: message.into() }
 }
 
 /// What a Gateway asks for. `pod`: the spec of its pods, without the service account.
-pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<Plan, Refusal> {
+pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan, WaypointRefusal> {
     let spec = &gateway.data["spec"];
     let name = gateway.metadata.name.clone().unwrap_or_default();
     if let Err(error) = check_label("name", &name) {
@@ -109,7 +109,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<Plan, Refusal
         object["spec"] = spec;
         object
     };
-    Ok(Plan {
+    Ok(WaypointPlan {
         uid,
         account,
         service: with(object("v1", "Service"), service),
@@ -135,7 +135,7 @@ pub(super) fn is_of_waypoint(listener: &Value) -> bool {
 }
 
 /// Whose services may use the waypoint, as the label of its pods has it.
-fn from(spec: &Value) -> Result<&'static str, Refusal> {
+fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [listener] = listeners else {
         let message = "a waypoint has one listener, of protocol HBONE on port 15008";

@@ -3,13 +3,13 @@
 use leno_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::objects::{Refusal, is_of_waypoint};
+use super::objects::{WaypointRefusal, is_of_waypoint};
 
 /// What became of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum WaypointState {
     /// It asks for what a waypoint cannot be.
-    Refused(Refusal),
+    Refused(WaypointRefusal),
     /// Nothing was written yet.
     Pending,
     /// Its objects cannot be written.
@@ -22,13 +22,13 @@ pub(super) enum State {
 type Condition<'a> = (&'a str, &'a str, &'a str, String);
 
 /// What the status should be; `None` if it is right already.
-pub(super) fn status(gateway: &DynamicObject, state: &State, now: &str) -> Option<Value> {
+pub(super) fn status(gateway: &DynamicObject, state: &WaypointState, now: &str) -> Option<Value> {
     let (spec, said) = (&gateway.data["spec"], &gateway.data["status"]);
     let generation = gateway.metadata.generation;
     let [accepted, programmed] = conditions(state);
     let own = [&accepted, &programmed].map(|one| condition(one, said, (generation, now)));
     let addresses: Vec<Value> = match state {
-        State::Running { addresses, .. } => {
+        WaypointState::Running { addresses, .. } => {
             addresses.iter().map(|ip| json!({"type": "IPAddress", "value": ip})).collect()
         }
         _ => Vec::new(),
@@ -50,30 +50,32 @@ pub(super) fn status(gateway: &DynamicObject, state: &State, now: &str) -> Optio
     (wanted != now_there).then_some(wanted)
 }
 
-fn conditions(state: &State) -> [Condition<'static>; 2] {
+fn conditions(state: &WaypointState) -> [Condition<'static>; 2] {
     let accepted = |reason| ("Accepted", "True", reason, "it is a waypoint of Leno".to_owned());
     let waits = |reason, message| ("Programmed", "False", reason, message);
     match state {
-        State::Refused(Refusal { reason, message }) => [
+        WaypointState::Refused(WaypointRefusal { reason, message }) => [
             ("Accepted", "False", reason, message.clone()),
             waits("Invalid", "it is not accepted".to_owned()),
         ],
-        State::Pending => {
+        WaypointState::Pending => {
             [accepted("Accepted"), waits("Pending", "its objects are being written".to_owned())]
         }
-        State::Failed(failure) => [accepted("Accepted"), waits("NoResources", failure.clone())],
-        State::Running { available: ..=0, .. } => [
+        WaypointState::Failed(failure) => {
+            [accepted("Accepted"), waits("NoResources", failure.clone())]
+        }
+        WaypointState::Running { available: ..=0, .. } => [
             accepted("Accepted"),
             waits("Pending", "no pod of its Deployment is available yet".to_owned()),
         ],
-        State::Running { available, addresses } if addresses.is_empty() => [
+        WaypointState::Running { available, addresses } if addresses.is_empty() => [
             accepted("Accepted"),
             waits(
                 "AddressNotAssigned",
                 format!("{available} pods serve; its Service has no address"),
             ),
         ],
-        State::Running { .. } => {
+        WaypointState::Running { .. } => {
             let message = "its pods serve; clients of services that name it are sent through it";
             [accepted("Accepted"), ("Programmed", "True", "Programmed", message.to_owned())]
         }
@@ -155,17 +157,20 @@ mod tests {
 
     #[test]
     fn a_waypoint_is_programmed_once_a_pod_serves_and_it_has_an_address() {
-        let of = |state: State| status(&gateway(&Value::Null), &state, "t1").unwrap();
-        let running = |available, addresses: &[&str]| State::Running {
+        let of = |state: WaypointState| status(&gateway(&Value::Null), &state, "t1").unwrap();
+        let running = |available, addresses: &[&str]| WaypointState::Running {
             available,
             addresses: addresses.iter().map(|ip| (*ip).to_owned()).collect(),
         };
         let programmed = |state| said(&of(state), "Programmed");
         let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
-        assert_eq!(programmed(State::Pending), is("False", "Pending"));
+        assert_eq!(programmed(WaypointState::Pending), is("False", "Pending"));
         assert_eq!(programmed(running(0, &["10.96.0.7"])), is("False", "Pending"));
         assert_eq!(programmed(running(1, &[])), is("False", "AddressNotAssigned"));
-        assert_eq!(programmed(State::Failed("forbidden".into())), is("False", "NoResources"));
+        assert_eq!(
+            programmed(WaypointState::Failed("forbidden".into())),
+            is("False", "NoResources")
+        );
         let whole = of(running(1, &["10.96.0.7"]));
         assert_eq!(said(&whole, "Programmed"), is("True", "Programmed"));
         assert_eq!(whole["addresses"][0]["value"], "10.96.0.7");
@@ -174,14 +179,14 @@ mod tests {
 
     #[test]
     fn a_status_that_is_right_is_not_written_again_and_conditions_of_others_stay() {
-        let state = State::Pending;
+        let state = WaypointState::Pending;
         let mut first = status(&gateway(&Value::Null), &state, "t1").unwrap();
         first["conditions"]
             .as_array_mut()
             .unwrap()
             .push(json!({"type": "Theirs", "status": "True"}));
         assert_eq!(status(&gateway(&first), &state, "t2"), None);
-        let failed = State::Failed("no".into());
+        let failed = WaypointState::Failed("no".into());
         let second = status(&gateway(&first), &failed, "t2").unwrap();
         let conditions = second["conditions"].as_array().unwrap();
         assert_eq!(conditions[0]["lastTransitionTime"], "t1", "it is accepted as before");

@@ -11,13 +11,13 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 
 use super::request::{MAX_REQUEST, PodKey, proven_key};
 use super::{
-    Authority, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, MIN_POD_LIFETIME, POD_CLOCK_SKEW, Trust,
-    fields,
+    Authority, AuthorityTrust, CLOCK_SKEW, MAX_LIFETIME, MIN_LIFETIME, MIN_POD_LIFETIME,
+    POD_CLOCK_SKEW, fields,
 };
 
 /// A newly signed certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificate first, then intermediates up to the root; the root itself is omitted.
     pub chain_der: Vec<Vec<u8>>,
     /// When it becomes valid, in whole seconds.
@@ -32,7 +32,7 @@ pub struct Issued {
 #[derive(Debug)]
 pub struct CertificateWithKey {
     /// The certificate.
-    pub issued: Issued,
+    pub issued: IssuedCertificate,
     /// Its private key.
     pub key: PrivatePkcs8KeyDer<'static>,
 }
@@ -109,7 +109,7 @@ impl Authority {
         csr_der: &[u8],
         identity: &Identity,
         lifetime: Duration,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         let key = proven_key(csr_der)?;
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
@@ -124,7 +124,7 @@ impl Authority {
         key: PodKey<'_>,
         identity: &Identity,
         (lifetime, longest): (Duration, Duration),
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         let key = key.proven()?;
         let (trust, now) = (self.trust(), SystemTime::now());
         let (holder, earliest) = self.workload(identity, &trust)?;
@@ -194,7 +194,7 @@ impl Authority {
         identity: &Identity,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         let (holder, earliest) = self.workload(identity, &self.trust())?;
         self.certify_until(key, holder, (lifetime, earliest), now)
     }
@@ -203,7 +203,7 @@ impl Authority {
     fn workload(
         &self,
         identity: &Identity,
-        trust: &Trust,
+        trust: &AuthorityTrust,
     ) -> Result<(Holder, Option<u64>), IssueError> {
         if identity.trust_domain() != &self.trust_domain {
             return Err(IssueError::TrustDomain {
@@ -235,7 +235,7 @@ impl Authority {
         holder: Holder,
         (lifetime, earliest): (Duration, Option<u64>),
         now: SystemTime,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
             return Err(IssueError::Lifetime(lifetime));
         }
@@ -251,11 +251,11 @@ impl Authority {
 }
 
 fn certify_as(
-    trust: &Trust,
+    trust: &AuthorityTrust,
     key: &impl PublicKeyData,
     holder: Holder,
     validity: &Validity,
-) -> Result<Issued, IssueError> {
+) -> Result<IssuedCertificate, IssueError> {
     let signer = &trust.signer;
     let mut params = fields::params(validity.begin, validity.end).map_err(IssueError::Sign)?;
     params.subject_alt_names = holder.names;
@@ -270,5 +270,5 @@ fn certify_as(
     let mut chain_der = vec![certificate.der().to_vec()];
     chain_der.extend_from_slice(&signer.above_der);
     let (not_before, not_after) = (validity.begin, validity.end);
-    Ok(Issued { chain_der, not_before, not_after, issuer: signer.key_id.clone() })
+    Ok(IssuedCertificate { chain_der, not_before, not_after, issuer: signer.key_id.clone() })
 }

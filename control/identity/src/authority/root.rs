@@ -16,7 +16,7 @@ use x509_parser::prelude::FromDer;
 
 use super::signer::{SignerPem, not_after};
 use super::{CLOCK_SKEW, fields};
-use crate::files::{self, FileError, Keep};
+use crate::files::{self, Durability, FileError};
 use crate::p256::P256Key;
 
 /// The root's lifetime: ten years, longer than any mesh is likely to run without a rotation.
@@ -119,8 +119,8 @@ impl Root {
                 // The key goes first: if the process is killed in between, a key without a
                 // certificate remains. It has signed nothing and may be removed.
                 let key = root.key.serialize_pem();
-                files::write_private(&key_path, key.as_bytes(), Keep::Durable)?;
-                files::write_private(&certificate_path, root.pem.as_bytes(), Keep::Durable)?;
+                files::write_private(&key_path, key.as_bytes(), Durability::Durable)?;
+                files::write_private(&certificate_path, root.pem.as_bytes(), Durability::Durable)?;
                 Ok(root)
             }
         }

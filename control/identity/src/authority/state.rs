@@ -23,7 +23,7 @@ use super::{MAX_LIFETIME, OpenError, TooManyRoots, webhook_secret};
 /// Where a rotation of the root is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum RotationPhase {
     /// No rotation: one signer, and its roots are trusted.
     Stable,
     /// The new root becomes trusted. The old one signs.
@@ -38,10 +38,10 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityState {
     /// Where the rotation is.
-    pub phase: Phase,
+    pub phase: RotationPhase,
     /// What signs in the end.
     pub to: SignerPem,
-    /// What signed before; none in [`Phase::Stable`].
+    /// What signed before; none in [`RotationPhase::Stable`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<SignerPem>,
     /// Whether `to` is what signed before the rotation, as it was aborted.
@@ -64,12 +64,12 @@ pub struct AuthorityState {
     pub rejected: Option<SignerPem>,
     /// Certificates that are accepted no longer, by the identity that they name.
     #[serde(default)]
-    pub revoked: BTreeMap<String, Revocation>,
+    pub revoked: BTreeMap<String, IdentityRevocation>,
 }
 
 /// The certificates of an identity that are accepted no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revocation {
+pub struct IdentityRevocation {
     /// The latest begin of such a certificate, in seconds of Unix time.
     pub last_not_before_unix_s: i64,
     /// When the last of them has ended, so that the revocation can be forgotten.
@@ -105,7 +105,7 @@ pub enum RotationError {
     TooManyRevoked,
 }
 
-impl Phase {
+impl RotationPhase {
     /// The name on the command line and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -123,7 +123,7 @@ impl AuthorityState {
     #[must_use]
     pub fn stable(signer: SignerPem, now_unix_s: u64) -> Self {
         Self {
-            phase: Phase::Stable,
+            phase: RotationPhase::Stable,
             to: signer,
             from: None,
             aborted: false,
@@ -154,7 +154,8 @@ impl AuthorityState {
         let begin = i64::try_from(last_begin).unwrap_or(i64::MAX);
         // Another lifetime may have been set when it was issued.
         let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
-        next.revoked.insert(name, Revocation { last_not_before_unix_s: begin, until_unix_s });
+        next.revoked
+            .insert(name, IdentityRevocation { last_not_before_unix_s: begin, until_unix_s });
         Ok(next)
     }
 
@@ -168,7 +169,7 @@ impl AuthorityState {
     /// The same without revocations of certificates that have ended; `None` if there are none.
     #[must_use]
     pub fn without_ended(&self, now_unix_s: u64) -> Option<Self> {
-        let is_kept = |one: &Revocation| one.until_unix_s > now_unix_s;
+        let is_kept = |one: &IdentityRevocation| one.until_unix_s > now_unix_s;
         if self.revoked.values().all(is_kept) {
             return None;
         }
@@ -190,7 +191,7 @@ impl AuthorityState {
     #[must_use]
     pub fn signing(&self) -> &SignerPem {
         match (&self.from, self.phase) {
-            (Some(from), Phase::Add) => from,
+            (Some(from), RotationPhase::Add) => from,
             _ => &self.to,
         }
     }
@@ -199,7 +200,7 @@ impl AuthorityState {
     #[must_use]
     pub fn roots_pem(&self) -> String {
         match (&self.from, self.phase) {
-            (Some(from), Phase::Add | Phase::Switch) => {
+            (Some(from), RotationPhase::Add | RotationPhase::Switch) => {
                 let mut pem = from.roots.clone();
                 let known = certificates(&from.roots).unwrap_or_default();
                 let added = certificates(&self.to.roots).unwrap_or_default();
@@ -218,8 +219,10 @@ impl AuthorityState {
     /// What verifiers trust now.
     pub(super) fn roots(&self) -> Vec<CertificateDer<'static>> {
         match self.phase {
-            Phase::Add | Phase::Switch => self.all_roots(),
-            Phase::Stable | Phase::Remove => certificates(&self.to.roots).unwrap_or_default(),
+            RotationPhase::Add | RotationPhase::Switch => self.all_roots(),
+            RotationPhase::Stable | RotationPhase::Remove => {
+                certificates(&self.to.roots).unwrap_or_default()
+            }
         }
     }
 
@@ -240,12 +243,12 @@ impl AuthorityState {
     /// # Errors
     /// [`RotationError::UnderWay`].
     pub fn begin(&self, next: SignerPem, now_unix_s: u64) -> Result<Self, RotationError> {
-        if self.phase != Phase::Stable {
+        if self.phase != RotationPhase::Stable {
             return Err(RotationError::UnderWay);
         }
         let secret = self.webhook_secret.clone().unwrap_or_else(|| webhook_secret(&self.to));
         Ok(Self {
-            phase: Phase::Add,
+            phase: RotationPhase::Add,
             to: next,
             from: Some(self.to.clone()),
             aborted: false,
@@ -262,12 +265,12 @@ impl AuthorityState {
     #[must_use]
     pub fn advance(&self, now_unix_s: u64) -> Self {
         let phase = match self.phase {
-            Phase::Stable | Phase::Remove => Phase::Stable,
-            Phase::Add => Phase::Switch,
-            Phase::Switch => Phase::Remove,
+            RotationPhase::Stable | RotationPhase::Remove => RotationPhase::Stable,
+            RotationPhase::Add => RotationPhase::Switch,
+            RotationPhase::Switch => RotationPhase::Remove,
         };
-        let from = self.from.clone().filter(|_| phase != Phase::Stable);
-        let aborted = self.aborted && phase != Phase::Stable;
+        let from = self.from.clone().filter(|_| phase != RotationPhase::Stable);
+        let aborted = self.aborted && phase != RotationPhase::Stable;
         Self { phase, from, aborted, since_unix_s: now_unix_s, ..self.clone() }
     }
 
@@ -278,10 +281,10 @@ impl AuthorityState {
     pub fn abort(&self, now_unix_s: u64) -> Result<Self, RotationError> {
         let Some(from) = &self.from else { return Err(RotationError::None) };
         let phase = match self.phase {
-            Phase::Stable => return Err(RotationError::None),
-            Phase::Add => Phase::Remove,
-            Phase::Switch => Phase::Switch,
-            Phase::Remove => Phase::Add,
+            RotationPhase::Stable => return Err(RotationError::None),
+            RotationPhase::Add => RotationPhase::Remove,
+            RotationPhase::Switch => RotationPhase::Switch,
+            RotationPhase::Remove => RotationPhase::Add,
         };
         let aborted = !self.aborted;
         Ok(Self {
@@ -358,7 +361,7 @@ mod tests {
         let (old, new) = (signer("old"), signer("new"));
         let state = AuthorityState::stable(old.clone(), 1);
         let mut seen = vec![state.begin(new.clone(), 2).unwrap()];
-        while seen.last().unwrap().phase != Phase::Stable {
+        while seen.last().unwrap().phase != RotationPhase::Stable {
             seen.push(seen.last().unwrap().advance(3));
         }
         let facts = |state: &AuthorityState| {
@@ -367,10 +370,10 @@ mod tests {
         assert_eq!(
             seen.iter().map(facts).collect::<Vec<_>>(),
             [
-                (Phase::Add, true, 2, true),
-                (Phase::Switch, false, 2, true),
-                (Phase::Remove, false, 1, true),
-                (Phase::Stable, false, 1, false),
+                (RotationPhase::Add, true, 2, true),
+                (RotationPhase::Switch, false, 2, true),
+                (RotationPhase::Remove, false, 1, true),
+                (RotationPhase::Stable, false, 1, false),
             ]
         );
         assert_eq!(seen[0].begin(old.clone(), 4), Err(RotationError::UnderWay));
@@ -384,15 +387,17 @@ mod tests {
         let add = AuthorityState::stable(old.clone(), 1).begin(new.clone(), 2).unwrap();
         let switch = add.advance(3);
         let remove = switch.advance(4);
-        for (state, phase, trusted) in
-            [(&add, Phase::Remove, 1), (&switch, Phase::Switch, 2), (&remove, Phase::Add, 2)]
-        {
+        for (state, phase, trusted) in [
+            (&add, RotationPhase::Remove, 1),
+            (&switch, RotationPhase::Switch, 2),
+            (&remove, RotationPhase::Add, 2),
+        ] {
             let mut back = state.abort(5).unwrap();
             assert_eq!((back.phase, roots(&back), back.aborted), (phase, trusted, true));
             // In Remove all certificates are of the new root already, and it signs until the old one is trusted again.
-            assert_eq!(*back.signing() == old, phase != Phase::Add);
+            assert_eq!(*back.signing() == old, phase != RotationPhase::Add);
             assert_eq!(back.abort(6).unwrap().to, new, "aborted again, it goes forward");
-            while back.phase != Phase::Stable {
+            while back.phase != RotationPhase::Stable {
                 back = back.advance(7);
             }
             assert_eq!((back.to, back.from, back.aborted), (old.clone(), None, false));
@@ -406,9 +411,9 @@ mod tests {
         assert_eq!(state.with_issuer(&one, 2), None);
         let renewed = SignerPem { certificates: other.certificates.clone(), ..one.clone() };
         let next = state.with_issuer(&renewed, 2).unwrap();
-        assert_eq!((next.phase, &next.to), (Phase::Stable, &renewed));
+        assert_eq!((next.phase, &next.to), (RotationPhase::Stable, &renewed));
         let next = state.with_issuer(&other, 2).unwrap();
-        assert_eq!((next.phase, &next.to), (Phase::Add, &other));
+        assert_eq!((next.phase, &next.to), (RotationPhase::Add, &other));
         assert_eq!(next.with_issuer(&one, 3), None, "it waits for the end of the rotation");
     }
 

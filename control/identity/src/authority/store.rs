@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::root::Root;
 use super::signer::Signer;
 use super::{AuthorityState, OpenError, read_issuer, unix_s};
-use crate::files::{self, FileError, Keep};
+use crate::files::{self, Durability, FileError};
 
 /// The whole state. Until the first rotation there are `ca.pem` and `ca-key.pem` instead.
 const STATE: &str = "authority.json";
@@ -24,23 +24,23 @@ const MAX_REQUEST: u64 = 1024;
 
 /// The directory of an authority.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct AuthorityDirectory {
     directory: PathBuf,
 }
 
 /// What an operator asks of the authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct OperatorRequest {
     /// Tells it from other requests.
     pub id: String,
     /// What is to be done.
-    pub verb: Verb,
+    pub verb: OperatorVerb,
 }
 
 /// What can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verb {
+pub enum OperatorVerb {
     /// To replace the root.
     Begin,
     /// To go back.
@@ -49,7 +49,7 @@ pub enum Verb {
     Revoke(String),
 }
 
-impl Request {
+impl OperatorRequest {
     /// The ConfigMap with the request of a mesh in a cluster, in the control plane's namespace.
     pub const CONFIG_MAP: &str = "leno-identity";
     /// The ConfigMap's field.
@@ -57,14 +57,14 @@ impl Request {
 
     /// A new one; `None` if the system provides no random bytes.
     #[must_use]
-    pub fn new(verb: Verb) -> Option<Self> {
+    pub fn new(verb: OperatorVerb) -> Option<Self> {
         let mut id = [0; 8];
         aws_lc_rs::rand::fill(&mut id).ok()?;
         Some(Self { id: files::hex(&id), verb })
     }
 }
 
-impl Store {
+impl AuthorityDirectory {
     /// The store in this directory.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
@@ -110,7 +110,7 @@ impl Store {
     /// # Errors
     /// [`FileError`]. Then the state that was stored before may still be there.
     pub fn save(&self, state: &AuthorityState) -> Result<(), FileError> {
-        files::write_private(&self.place(), &state.to_json(), Keep::Durable)?;
+        files::write_private(&self.place(), &state.to_json(), Durability::Durable)?;
         // A key that is not in use any more does not stay behind.
         Root::remove_from(&self.directory)
     }
@@ -119,11 +119,11 @@ impl Store {
     ///
     /// # Errors
     /// [`FileError`] if the request cannot be written.
-    pub fn ask(&self, verb: Verb) -> Result<Request, FileError> {
+    pub fn ask(&self, verb: OperatorVerb) -> Result<OperatorRequest, FileError> {
         let path = self.directory.join(REQUEST);
-        let request = Request::new(verb).ok_or_else(|| files::no_randomness(&path))?;
+        let request = OperatorRequest::new(verb).ok_or_else(|| files::no_randomness(&path))?;
         let json = serde_json::to_vec(&request).expect("two texts are always JSON");
-        files::write_private(&path, &json, Keep::Volatile)?;
+        files::write_private(&path, &json, Durability::Volatile)?;
         Ok(request)
     }
 
@@ -131,7 +131,7 @@ impl Store {
     ///
     /// # Errors
     /// [`FileError`] if the file cannot be read.
-    pub fn request(&self) -> Result<Option<Request>, FileError> {
+    pub fn request(&self) -> Result<Option<OperatorRequest>, FileError> {
         let Some(json) = files::read_secret(&self.directory.join(REQUEST), MAX_REQUEST)? else {
             return Ok(None);
         };

@@ -22,9 +22,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use super::{
-    Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
-    MAX_ROOTS, MIN_LIFETIME, OpenError, POD_CLOCK_SKEW, PodKey, RotationError, SignerPem,
-    TooManyRoots,
+    Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, IssuedCertificate,
+    MAX_LIFETIME, MAX_ROOTS, MIN_LIFETIME, OpenError, POD_CLOCK_SKEW, PodKey, RotationError,
+    SignerPem, TooManyRoots,
 };
 use crate::files::FileError;
 
@@ -54,7 +54,7 @@ fn parse(der: &[u8]) -> X509Certificate<'_> {
 }
 
 /// Asserts all fields of a workload's certificate, including that no others are set.
-fn assert_names_only(issued: &Issued, identity: &str, as_client: bool) {
+fn assert_names_only(issued: &IssuedCertificate, identity: &str, as_client: bool) {
     assert_eq!(issued.chain_der.len(), 1);
     let certificate = parse(&issued.chain_der[0]);
     let names = certificate.subject_alternative_name().unwrap().unwrap();
@@ -77,7 +77,7 @@ fn assert_names_only(issued: &Issued, identity: &str, as_client: bool) {
 /// roots.
 fn verify(
     authority: &Authority,
-    issued: &Issued,
+    issued: &IssuedCertificate,
     now: SystemTime,
 ) -> [Result<(), rustls::Error>; 2] {
     let mut roots = RootCertStore::empty();
@@ -289,7 +289,9 @@ fn a_key_that_has_signed_the_uid_of_its_pod_is_proven() {
 fn a_revocation_covers_certificates_of_both_kinds_and_none_that_follow() {
     let authority = Authority::ephemeral(&domain()).unwrap();
     let day = 24 * HOUR;
-    let begin = |issued: &Issued| issued.not_before.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let begin = |issued: &IssuedCertificate| {
+        issued.not_before.duration_since(SystemTime::UNIX_EPOCH).unwrap()
+    };
     let both = || {
         let pod =
             authority.sign_for_pod(PodKey::Request(&plain_request()), &web(), (day, day)).unwrap();

@@ -8,7 +8,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use leno_types::InstanceName;
 
 use super::MAX_TOKENS;
-use super::record::{Digest, Record};
+use super::record::{Digest, TokenRecord};
 use crate::files::{self, FileError};
 
 /// Longest token file, in bytes: with the longest names it has less than 700.
@@ -30,14 +30,14 @@ pub struct BadToken {
 
 /// The tokens of a directory, with the directory's time of change.
 #[derive(Debug)]
-pub(super) struct Listing {
-    records: Vec<Record>,
+pub(super) struct TokenListing {
+    records: Vec<TokenRecord>,
     pub(super) bad: Vec<BadToken>,
     /// The directory's time of change when it was read; `None` if it was too recent to be reliable.
     changed: Option<SystemTime>,
 }
 
-impl Listing {
+impl TokenListing {
     /// Reads every token. A file that holds no valid token is recorded; it does not affect others.
     pub(super) fn read(directory: &Path) -> Result<Self, FileError> {
         let now = SystemTime::now();
@@ -70,7 +70,7 @@ impl Listing {
 
     /// The record with this digest. Takes constant time, whatever its position and the length of a
     /// match.
-    pub(super) fn find(&self, digest: &Digest) -> Option<&Record> {
+    pub(super) fn find(&self, digest: &Digest) -> Option<&TokenRecord> {
         self.records.iter().fold(None, |found, record| {
             let same = verify_slices_are_equal(&record.digest, digest).is_ok();
             if same { Some(record) } else { found }
@@ -78,7 +78,7 @@ impl Listing {
     }
 
     /// The record of this instance; there is at most one.
-    pub(super) fn of(&self, instance: &InstanceName) -> Option<&Record> {
+    pub(super) fn of(&self, instance: &InstanceName) -> Option<&TokenRecord> {
         self.records.iter().find(|record| record.instance == *instance)
     }
 
@@ -111,7 +111,7 @@ fn token_files(
 }
 
 /// `None` if the file was removed after it was listed.
-fn read_record(path: &Path) -> Result<Option<Record>, String> {
+fn read_record(path: &Path) -> Result<Option<TokenRecord>, String> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or("its name is not UTF-8")?;
     let bytes = match files::read_bounded(path, MAX_FILE) {
         Ok(Some(bytes)) => bytes,
@@ -119,7 +119,7 @@ fn read_record(path: &Path) -> Result<Option<Record>, String> {
         Err(FileError::Io { source, .. }) => return Err(source.to_string()),
         Err(error) => return Err(error.to_string()),
     };
-    Record::from_json(name, &bytes).map(Some)
+    TokenRecord::from_json(name, &bytes).map(Some)
 }
 
 fn changed_at(directory: &Path) -> Result<SystemTime, FileError> {

@@ -15,7 +15,7 @@ pub(super) type Digest = [u8; DIGEST_LEN];
 
 /// A granted token.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct TokenRecord {
     pub(super) digest: Digest,
     pub(super) instance: InstanceName,
     pub(super) identity: Identity,
@@ -29,7 +29,7 @@ struct File {
     sha256: String,
 }
 
-impl Record {
+impl TokenRecord {
     pub(super) fn new(token: &str, instance: InstanceName, identity: Identity) -> Self {
         Self { digest: digest(token), instance, identity }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use leno_resources::WaypointUse;
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, MAX_POLICIES, Rule,
+    Action, Authorization, AuthorizationPolicy, ClientMatch, MAX_POLICIES, PermissionRule,
 };
 use leno_types::authorizer::ExternalAuthorizer;
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_types::{InstanceName, Removal};
 
 use super::policies::numbers;
@@ -103,10 +103,10 @@ fn only_through(
     if has_any {
         return;
     }
-    let rules = through(&Rule::default(), &account).into_iter().collect();
+    let rules = through(&PermissionRule::default(), &account).into_iter().collect();
     let (namespace, of) = account.unwrap_or_else(|| ("".into(), "".into()));
     policies.push(AuthorizationPolicy {
-        source: Source { created: 0, namespace, name: format!("waypoint:{of}").into() },
+        source: PolicySource { created: 0, namespace, name: format!("waypoint:{of}").into() },
         action: Action::Allow,
         ports: None,
         rules,
@@ -116,7 +116,10 @@ fn only_through(
 }
 
 /// A rule for the clients of this account alone. `None` if it permits none of them.
-fn through(rule: &Rule, account: &Option<(Arc<str>, Arc<str>)>) -> Option<Rule> {
+fn through(
+    rule: &PermissionRule,
+    account: &Option<(Arc<str>, Arc<str>)>,
+) -> Option<PermissionRule> {
     let account = account.as_ref()?;
     let any = [ClientMatch::default()];
     let from = if rule.from.is_empty() { &any[..] } else { &rule.from };
@@ -128,7 +131,7 @@ fn through(rule: &Rule, account: &Option<(Arc<str>, Arc<str>)>) -> Option<Rule> 
         ..client.clone()
     };
     let from: Vec<ClientMatch> = from.map(own).collect();
-    (!from.is_empty()).then(|| Rule { from, ..rule.clone() })
+    (!from.is_empty()).then(|| PermissionRule { from, ..rule.clone() })
 }
 
 /// Why so many policies are not applied: part of them would permit what the others deny.

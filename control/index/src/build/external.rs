@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use leno_types::ServiceName;
-use leno_types::mesh::{External, NamedEndpoint};
+use leno_types::mesh::{ExternalEndpoints, NamedEndpoint};
 
 use super::policies::is_named;
 use super::{slice_port, target_number};
 use crate::facts::Facts;
-use crate::rows::{ServicePortRow, ServiceRow, Target};
+use crate::rows::{ServicePortRow, ServiceRow, TargetPort};
 
 /// `None` if the port has no endpoint known by its DNS name and no policy sets TLS origination.
 pub(super) fn external(
@@ -16,9 +16,9 @@ pub(super) fn external(
     name: &ServiceName,
     service: &ServiceRow,
     port: &ServicePortRow,
-) -> Option<Arc<External>> {
+) -> Option<Arc<ExternalEndpoints>> {
     let mut names = Vec::new();
-    if let (Some(host), Target::Number(number)) = (&service.external_name, &port.target) {
+    if let (Some(host), TargetPort::Number(number)) = (&service.external_name, &port.target) {
         names.push(NamedEndpoint { host: Arc::clone(host), port: *number });
     }
     for slice in facts.slices(name) {
@@ -34,5 +34,5 @@ pub(super) fn external(
         }
     }
     let tls = facts.origination(name, |section| is_named(port, section));
-    (!names.is_empty() || tls.is_some()).then(|| Arc::new(External { names, tls }))
+    (!names.is_empty() || tls.is_some()).then(|| Arc::new(ExternalEndpoints { names, tls }))
 }

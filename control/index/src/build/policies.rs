@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use leno_resources::{Kind, ObjectKey};
 use leno_types::routes::{Route, RouteKind};
-use leno_types::traffic::{Algorithm, Balancing, HashOn, RateLimit, Scope, Source, Traffic};
+use leno_types::traffic::{
+    Algorithm, Balancing, HashOn, PolicyScope, PolicySource, RateLimit, Traffic,
+};
 use leno_types::{InstanceName, ServiceName};
 
 use super::{slice_port, target_number};
@@ -26,8 +28,8 @@ pub(super) fn traffic(
             let TargetRow::Service(of, section) = target else { continue };
             let scope = match section {
                 _ if of != name => None,
-                None => Some(Scope::Service),
-                Some(section) => port(service, section).map(|port| Scope::Port(port.number)),
+                None => Some(PolicyScope::Service),
+                Some(section) => port(service, section).map(|port| PolicyScope::Port(port.number)),
             };
             found.extend(scope.map(|scope| Traffic { scope, ..row.traffic.clone() }));
         }
@@ -40,7 +42,7 @@ pub(super) fn traffic(
                 if *of != key {
                     continue;
                 }
-                let scope = Scope::Route {
+                let scope = PolicyScope::Route {
                     kind: route.kind,
                     namespace: Arc::clone(&route.namespace),
                     name: Arc::clone(&route.name),
@@ -66,8 +68,8 @@ fn keep_clients(service: &ServiceName, policies: &mut Vec<Traffic>) {
     }
     let (namespace, name) = (Arc::clone(&service.namespace), Arc::clone(&service.name));
     policies.push(Traffic {
-        source: Source { created: u64::MAX, namespace, name },
-        scope: Scope::Service,
+        source: PolicySource { created: u64::MAX, namespace, name },
+        scope: PolicyScope::Service,
         balancing: Some(Balancing { algorithm: by_source(), ..Balancing::default() }),
         ..Traffic::default()
     });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leno_types::ServiceName;
-use leno_types::routes::{Filter, InvalidTarget, Route, Target};
+use leno_types::routes::{Filter, InvalidTarget, Route, RouteTarget};
 
 use crate::facts::Facts;
 use crate::rows::ServiceRow;
@@ -56,11 +56,11 @@ fn attached(
     let ports = if all { Vec::new() } else { ports.into_iter().collect() };
     let mut route = Route { ports, ..row.route.clone() };
     let from = (route.kind, Arc::clone(&route.namespace));
-    let mut resolve = |target: &mut Target| {
-        if let Target::Service { name: to, port } = target
+    let mut resolve = |target: &mut RouteTarget| {
+        if let RouteTarget::Service { name: to, port } = target
             && let Err(reason) = resolved(facts, name, &from, (&*to, *port))
         {
-            *target = Target::Invalid(reason);
+            *target = RouteTarget::Invalid(reason);
         }
     };
     for rule in &mut route.rules {
@@ -74,7 +74,7 @@ fn attached(
 }
 
 /// Applies `resolve` to the targets of mirrors.
-pub(super) fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut Target)) {
+pub(super) fn mirrors(filters: &mut [Filter], resolve: &mut impl FnMut(&mut RouteTarget)) {
     for filter in filters {
         if let Filter::Mirror(mirror) = filter {
             resolve(&mut mirror.target);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use leno_resources::{Kind, ObjectKey, WaypointUse};
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, PathReading, Rule,
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, PathReading, PermissionRule,
 };
 use leno_types::mesh::{
     Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, WireForm,
 };
-use leno_types::routes::{InvalidTarget, Route, Target};
-use leno_types::traffic::{RateLimit, Source};
+use leno_types::routes::{InvalidTarget, Route, RouteTarget};
+use leno_types::traffic::{PolicySource, RateLimit};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, ServiceName, ports};
 
 use super::{BuiltService, policies, routes, slice_port, target_number};
@@ -20,7 +20,7 @@ use crate::facts::Facts;
 use crate::rows::authorization::AuthorizationRow;
 use crate::rows::policies::TargetRow;
 use crate::rows::routes::RouteRow;
-use crate::rows::{EndpointRow, ServicePortRow, ServiceRow, Target as Number};
+use crate::rows::{EndpointRow, ServicePortRow, ServiceRow, TargetPort as Number};
 
 /// Changes a service that uses a waypoint: its clients get the endpoints of the waypoint, and no routes and policies of
 /// clients, which the waypoint applies. If there is no such waypoint, clients get no endpoint.
@@ -246,7 +246,7 @@ impl TargetPorts {
 
     /// A rule of a policy of workloads, with the ports of the service in place of theirs. `None` if the service leads to
     /// none of its ports. A rule that does not permit is also for ports of the service that may lead anywhere.
-    fn of_service(&self, rule: &Rule, action: Action) -> Option<Rule> {
+    fn of_service(&self, rule: &PermissionRule, action: Action) -> Option<PermissionRule> {
         let mut rule = rule.clone();
         if rule.to.is_empty() {
             return Some(rule);
@@ -276,8 +276,8 @@ fn enforced(
     let check = |route: &Arc<Route>| {
         let mut route = Route::clone(route);
         let from = std::mem::take(&mut route.ports);
-        let mut check = |target: &mut Target| {
-            let Target::Service { name, port } = &*target else { return };
+        let mut check = |target: &mut RouteTarget| {
+            let RouteTarget::Service { name, port } = &*target else { return };
             let is_permitted = match facts.waypoint_use(name) {
                 _ if *name == service.name => {
                     let alone = row.ports.iter().map(|port| port.number);
@@ -292,7 +292,7 @@ fn enforced(
                 _ => true,
             };
             if !is_permitted {
-                *target = Target::Invalid(InvalidTarget::NotGranted);
+                *target = RouteTarget::Invalid(InvalidTarget::NotGranted);
             }
         };
         for rule in &mut route.rules {
@@ -310,7 +310,7 @@ fn enforced(
 
 /// Whether a rule of a policy names ports. Such a rule means different requests for each service.
 fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
-    let Source { namespace, name, .. } = &policy.source;
+    let PolicySource { namespace, name, .. } = &policy.source;
     let (namespace, name) = (namespace.to_string(), name.to_string());
     let key = ObjectKey { kind: Kind::AuthorizationPolicy, namespace, name };
     let row = facts.authorizations().attached().get(&key);

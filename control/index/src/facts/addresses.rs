@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use leno_types::{InstanceName, ServiceName};
 
 use super::{AffectedNames, Facts};
-use crate::index::Writers;
-use crate::rows::{EndpointRow, InstanceRow, Origin, SliceRow};
+use crate::index::ObjectWriters;
+use crate::rows::{EndpointRow, InstanceOrigin, InstanceRow, SliceRow};
 
 /// Addresses outside of the link-local range at which clouds serve credentials to a machine: AWS
 /// over IPv6, Azure's host (168.63.129.16), Alibaba, Oracle.
@@ -76,7 +76,7 @@ pub struct RefusedEndpoints {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     /// Sorted: the first claim wins.
-    claims: BTreeMap<IpAddr, Vec<Claim>>,
+    claims: BTreeMap<IpAddr, Vec<EndpointClaim>>,
     /// How many pods run on the node of each address.
     nodes: BTreeMap<IpAddr, usize>,
     /// For each address, the services whose endpoints there name no instance, with the number of
@@ -88,9 +88,9 @@ pub(super) struct Addresses {
 
 /// A claim on an address. The order of the variants is the order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Claim {
+enum EndpointClaim {
     Service(ServiceName),
-    Instance(Origin, InstanceName),
+    Instance(InstanceOrigin, InstanceName),
 }
 
 impl EndpointRefusal {
@@ -117,17 +117,17 @@ impl EndpointRefusal {
 }
 
 impl Addresses {
-    fn holder(&self, ip: IpAddr) -> Option<&Claim> {
+    fn holder(&self, ip: IpAddr) -> Option<&EndpointClaim> {
         self.claims.get(&ip)?.first()
     }
 
-    fn claim(&mut self, ip: IpAddr, claim: Claim) {
+    fn claim(&mut self, ip: IpAddr, claim: EndpointClaim) {
         let claims = self.claims.entry(ip).or_insert_with(|| Vec::with_capacity(1));
         let at = claims.partition_point(|other| *other <= claim);
         claims.insert(at, claim);
     }
 
-    fn unclaim(&mut self, ip: IpAddr, claim: &Claim) {
+    fn unclaim(&mut self, ip: IpAddr, claim: &EndpointClaim) {
         let Some(claims) = self.claims.get_mut(&ip) else { return };
         if let Ok(at) = claims.binary_search(claim) {
             claims.remove(at);
@@ -157,7 +157,7 @@ impl Addresses {
     /// Touches every instance and service whose answer at this address may change.
     fn touch(&self, ip: IpAddr, touched: &mut AffectedNames) {
         for claim in self.claims.get(&ip).into_iter().flatten() {
-            if let Claim::Instance(_, name) = claim {
+            if let EndpointClaim::Instance(_, name) = claim {
                 touched.instances.insert(name.clone());
             }
         }
@@ -168,7 +168,7 @@ impl Addresses {
 impl Facts {
     /// Whether tenants write the objects, so that their claims are checked.
     pub(super) fn checks_claims(&self) -> bool {
-        self.settings.writers == Writers::Tenants
+        self.settings.writers == ObjectWriters::Tenants
     }
 
     /// Whether clients of `service` may be sent to an endpoint of its slices.
@@ -193,11 +193,11 @@ impl Facts {
             return holds.then_some(()).ok_or(EndpointRefusal::NotOfTarget);
         }
         match self.addresses.holder(ip) {
-            Some(Claim::Service(_)) => Err(EndpointRefusal::ServiceAddress),
-            Some(Claim::Instance(_, name)) if name.namespace != service.namespace => {
+            Some(EndpointClaim::Service(_)) => Err(EndpointRefusal::ServiceAddress),
+            Some(EndpointClaim::Instance(_, name)) if name.namespace != service.namespace => {
                 Err(EndpointRefusal::ForeignAddress)
             }
-            Some(Claim::Instance(..)) => Ok(()),
+            Some(EndpointClaim::Instance(..)) => Ok(()),
             // The API server writes this slice itself, and may run in a node's network.
             None if (&*service.namespace, &*service.name) == ("default", "kubernetes") => Ok(()),
             None if self.addresses.nodes.contains_key(&ip) => Err(EndpointRefusal::NodeAddress),
@@ -211,7 +211,7 @@ impl Facts {
             return true;
         }
         let first = || match self.addresses.holder(ip) {
-            Some(Claim::Instance(_, holder)) => holder == name,
+            Some(EndpointClaim::Instance(_, holder)) => holder == name,
             _ => false,
         };
         row.addresses.contains(&ip) && (row.shares_node || first())
@@ -250,7 +250,7 @@ impl Facts {
     ) {
         let Some(row) = self.services.get(name).filter(|_| self.checks_claims()) else { return };
         for ip in row.vips.clone() {
-            self.change_claim(ip, Claim::Service(name.clone()), add, touched);
+            self.change_claim(ip, EndpointClaim::Service(name.clone()), add, touched);
         }
     }
 
@@ -272,7 +272,7 @@ impl Facts {
             return;
         }
         for ip in row.addresses.iter().copied() {
-            let claim = Claim::Instance(row.origin.clone(), name.clone());
+            let claim = EndpointClaim::Instance(row.origin.clone(), name.clone());
             self.change_claim(ip, claim, add, touched);
         }
     }
@@ -297,7 +297,13 @@ impl Facts {
         }
     }
 
-    fn change_claim(&mut self, ip: IpAddr, claim: Claim, add: bool, touched: &mut AffectedNames) {
+    fn change_claim(
+        &mut self,
+        ip: IpAddr,
+        claim: EndpointClaim,
+        add: bool,
+        touched: &mut AffectedNames,
+    ) {
         self.addresses.touch(ip, touched);
         if add {
             self.addresses.claim(ip, claim);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leno_resources::{AuthorizationPolicy, ObjectKey};
 
-use super::policies::{Attached, PolicyRow};
+use super::policies::{AttachedPolicies, PolicyRow};
 use super::{AffectedNames, Facts};
 use crate::rows::authorization::{AuthorizationRow, authorization};
 use crate::rows::policies::TargetRow;
@@ -16,7 +16,7 @@ const MESH_NAMESPACE: &str = "leno-system";
 /// The rows of authorization policies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Authorizations {
-    attached: Attached<AuthorizationRow>,
+    attached: AttachedPolicies<AuthorizationRow>,
     /// Those that select workloads of their namespace by labels, by namespace.
     selecting: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// Those for the whole mesh, in any namespace.
@@ -31,7 +31,7 @@ impl PolicyRow for AuthorizationRow {
 
 impl Authorizations {
     /// The policies that are attached to workloads and services.
-    pub(crate) fn attached(&self) -> &Attached<AuthorizationRow> {
+    pub(crate) fn attached(&self) -> &AttachedPolicies<AuthorizationRow> {
         &self.attached
     }
 

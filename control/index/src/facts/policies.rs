@@ -10,7 +10,7 @@ use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 
 /// The rows of one kind of policy, and an index from targets to them.
 #[derive(Clone, Debug)]
-pub(crate) struct Attached<R> {
+pub(crate) struct AttachedPolicies<R> {
     rows: BTreeMap<ObjectKey, R>,
     services: BTreeMap<ServiceName, BTreeSet<ObjectKey>>,
     /// By the route or workload that they are attached to.
@@ -41,13 +41,13 @@ impl PolicyRow for BackendTlsRow {
     }
 }
 
-impl<R> Default for Attached<R> {
+impl<R> Default for AttachedPolicies<R> {
     fn default() -> Self {
         Self { rows: BTreeMap::new(), services: BTreeMap::new(), objects: BTreeMap::new() }
     }
 }
 
-impl<R: PolicyRow> Attached<R> {
+impl<R: PolicyRow> AttachedPolicies<R> {
     /// The policies that are attached to a service or to ports of it, ordered by name.
     pub(crate) fn of_service(&self, name: &ServiceName) -> impl Iterator<Item = &R> {
         let keys = self.services.get(name).into_iter().flatten();

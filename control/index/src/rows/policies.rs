@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leno_resources::{Kind, ObjectKey, PolicyTarget, RateLimitPolicy, TrafficPolicy};
 use leno_types::ServiceName;
-use leno_types::traffic::{RateLimit, Scope, Traffic};
+use leno_types::traffic::{PolicyScope, RateLimit, Traffic};
 
 /// A policy of how clients treat services, or the requests of routes.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub(crate) enum TargetRow {
 pub(crate) fn traffic(policy: &TrafficPolicy) -> TrafficRow {
     let namespace = &policy.metadata.namespace;
     let targets = policy.spec.target_refs.iter().filter_map(|target| row(target, namespace));
-    TrafficRow { targets: targets.collect(), traffic: policy.traffic(Scope::Service) }
+    TrafficRow { targets: targets.collect(), traffic: policy.traffic(PolicyScope::Service) }
 }
 
 pub(crate) fn rate_limits(policy: &RateLimitPolicy) -> RateLimitRow {

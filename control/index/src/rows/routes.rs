@@ -13,9 +13,9 @@ use leno_resources::gateway::{
 };
 use leno_types::ServiceName;
 use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, InvalidTarget, Match, Mirror, PathChange, PathMatch,
-    Redirect, Retry, Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts,
-    ValueMatch,
+    Cors, Filter, HeaderChanges, InvalidTarget, Mirror, PathChange, PathMatch, Redirect, Rewrite,
+    Route, RouteBackend, RouteKind, RouteMatch, RouteRetry, RouteRule, RouteTarget, RouteTimeouts,
+    SessionAffinity, TextMatch, ValueMatch,
 };
 
 /// How long browsers may cache a CORS preflight, in seconds, if the route does not set it: the
@@ -65,13 +65,13 @@ impl RouteRow {
     pub(crate) fn targets(&self) -> impl Iterator<Item = &ServiceName> {
         let targets = self.route.rules.iter().flat_map(targets_of);
         targets.filter_map(|target| match target {
-            Target::Service { name, .. } => Some(name),
-            Target::Invalid(_) => None,
+            RouteTarget::Service { name, .. } => Some(name),
+            RouteTarget::Invalid(_) => None,
         })
     }
 }
 
-fn targets_of(rule: &Rule) -> impl Iterator<Item = &Target> {
+fn targets_of(rule: &RouteRule) -> impl Iterator<Item = &RouteTarget> {
     let of_backends = rule
         .backends
         .iter()
@@ -79,7 +79,7 @@ fn targets_of(rule: &Rule) -> impl Iterator<Item = &Target> {
     mirrored(&rule.filters).chain(of_backends)
 }
 
-fn mirrored(filters: &[Filter]) -> impl Iterator<Item = &Target> {
+fn mirrored(filters: &[Filter]) -> impl Iterator<Item = &RouteTarget> {
     filters.iter().filter_map(|filter| match filter {
         Filter::Mirror(mirror) => Some(&mirror.target),
         _ => None,
@@ -90,9 +90,9 @@ fn mirrored(filters: &[Filter]) -> impl Iterator<Item = &Target> {
 pub(crate) fn http(object: &HttpRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = object.spec.rules.as_deref().map_or_else(
-        || vec![Rule::default()],
+        || vec![RouteRule::default()],
         |rules| {
-            let rule = |rule: &leno_resources::gateway::HttpRouteRule| Rule {
+            let rule = |rule: &leno_resources::gateway::HttpRouteRule| RouteRule {
                 name: rule.name.as_deref().map(Into::into),
                 matches: rule.matches.iter().flatten().map(http_match).collect(),
                 filters: filters(rule.filters.as_deref(), namespace),
@@ -111,15 +111,15 @@ pub(crate) fn http(object: &HttpRoute) -> Option<RouteRow> {
 pub(crate) fn grpc(object: &GrpcRoute) -> Option<RouteRow> {
     let namespace = object.metadata.namespace.as_deref()?;
     let rules = object.spec.rules.as_deref().map_or_else(
-        || vec![Rule::default()],
+        || vec![RouteRule::default()],
         |rules| {
-            let rule = |rule: &leno_resources::gateway::GrpcRouteRule| Rule {
+            let rule = |rule: &leno_resources::gateway::GrpcRouteRule| RouteRule {
                 name: rule.name.as_deref().map(Into::into),
                 matches: rule.matches.iter().flatten().map(grpc_match).collect(),
                 filters: filters(rule.filters.as_deref(), namespace),
                 backends: backends(rule.backend_refs.as_deref(), namespace),
                 session: rule.session_persistence.as_ref().map(session),
-                ..Rule::default()
+                ..RouteRule::default()
             };
             rules.iter().map(rule).collect()
         },
@@ -145,11 +145,11 @@ pub(crate) fn tcp(object: &TcpRoute) -> Option<RouteRow> {
     row(RouteKind::Tcp, &object.metadata, object.spec.parent_refs.as_deref(), rules)
 }
 
-fn stream_rules(rules: &[StreamRule], namespace: &str) -> Vec<Rule> {
-    let rule = |rule: &StreamRule| Rule {
+fn stream_rules(rules: &[StreamRule], namespace: &str) -> Vec<RouteRule> {
+    let rule = |rule: &StreamRule| RouteRule {
         name: rule.name.as_deref().map(Into::into),
         backends: backends(Some(&rule.backend_refs), namespace),
-        ..Rule::default()
+        ..RouteRule::default()
     };
     rules.iter().map(rule).collect()
 }
@@ -181,7 +181,7 @@ fn row(
     kind: RouteKind,
     metadata: &ObjectMeta,
     parents: Option<&[ParentRef]>,
-    rules: Vec<Rule>,
+    rules: Vec<RouteRule>,
 ) -> Option<RouteRow> {
     let namespace = metadata.namespace.as_deref()?;
     let parent = |parent: &ParentRef| {
@@ -208,7 +208,7 @@ fn row(
     (!parents.is_empty()).then_some(RouteRow { parents, route })
 }
 
-fn http_match(wanted: &HttpRouteMatch) -> Match {
+fn http_match(wanted: &HttpRouteMatch) -> RouteMatch {
     let path = wanted.path.as_ref().map(|path| {
         let value: Arc<str> = path.value.as_deref().unwrap_or("/").into();
         match path.kind {
@@ -217,7 +217,7 @@ fn http_match(wanted: &HttpRouteMatch) -> Match {
             Some(PathMatchType::PathPrefix) | None => PathMatch::Prefix(value),
         }
     });
-    Match {
+    RouteMatch {
         path: path.unwrap_or_default(),
         method: wanted.method.as_deref().map(Into::into),
         headers: wanted.headers.iter().flatten().map(value_match).collect(),
@@ -225,33 +225,33 @@ fn http_match(wanted: &HttpRouteMatch) -> Match {
     }
 }
 
-fn grpc_match(wanted: &GrpcRouteMatch) -> Match {
+fn grpc_match(wanted: &GrpcRouteMatch) -> RouteMatch {
     let kind = wanted.method.as_ref().and_then(|method| method.kind);
     let part = |text: Option<&String>| {
         text.filter(|text| !text.is_empty()).map(|text| text_match(kind, text))
     };
     let method = wanted.method.as_ref();
-    Match {
+    RouteMatch {
         path: PathMatch::Grpc {
             service: part(method.and_then(|method| method.service.as_ref())),
             method: part(method.and_then(|method| method.method.as_ref())),
         },
         headers: wanted.headers.iter().flatten().map(value_match).collect(),
-        ..Match::default()
+        ..RouteMatch::default()
     }
 }
 
-fn retry(wanted: &HttpRetry) -> Retry {
-    Retry {
+fn retry(wanted: &HttpRetry) -> RouteRetry {
+    RouteRetry {
         codes: wanted.codes.clone().unwrap_or_default(),
         attempts: wanted.attempts,
         backoff: wanted.backoff.map(|backoff| backoff.0),
     }
 }
 
-fn session(wanted: &SessionPersistence) -> Session {
+fn session(wanted: &SessionPersistence) -> SessionAffinity {
     let lifetime = wanted.cookie_config.and_then(|config| config.lifetime_type);
-    Session {
+    SessionAffinity {
         name: wanted.session_name.as_deref().unwrap_or(SESSION_NAME).into(),
         is_header: wanted.kind == Some(SessionPersistenceType::Header),
         absolute: wanted.absolute_timeout.map(|timeout| timeout.0),
@@ -271,13 +271,16 @@ fn text_match(kind: Option<MatchType>, text: &str) -> TextMatch {
     }
 }
 
-fn timeouts(timeouts: &HttpTimeouts) -> Timeouts {
+fn timeouts(timeouts: &HttpTimeouts) -> RouteTimeouts {
     let some = |time: Option<Duration>| time.map(|time| time.0).filter(|time| !time.is_zero());
-    Timeouts { request: some(timeouts.request), backend_request: some(timeouts.backend_request) }
+    RouteTimeouts {
+        request: some(timeouts.request),
+        backend_request: some(timeouts.backend_request),
+    }
 }
 
-fn backends(backends: Option<&[BackendRef]>, namespace: &str) -> Vec<Backend> {
-    let backend = |backend: &BackendRef| Backend {
+fn backends(backends: Option<&[BackendRef]>, namespace: &str) -> Vec<RouteBackend> {
+    let backend = |backend: &BackendRef| RouteBackend {
         target: target(&backend.object(), namespace),
         weight: backend.weight.map_or(1, |weight| u32::try_from(weight).unwrap_or(0)),
         filters: filters(backend.filters.as_deref(), namespace),
@@ -285,15 +288,15 @@ fn backends(backends: Option<&[BackendRef]>, namespace: &str) -> Vec<Backend> {
     backends.unwrap_or_default().iter().map(backend).collect()
 }
 
-fn target(object: &BackendObject, namespace: &str) -> Target {
+fn target(object: &BackendObject, namespace: &str) -> RouteTarget {
     if !object.is_service() {
-        return Target::Invalid(InvalidTarget::Kind);
+        return RouteTarget::Invalid(InvalidTarget::Kind);
     }
     let of = object.namespace.as_deref().unwrap_or(namespace);
     match (ServiceName::new(of, &object.name), object.port.and_then(super::port_number)) {
-        (Ok(name), Some(port)) => Target::Service { name, port },
-        (Ok(_), None) => Target::Invalid(InvalidTarget::NoSuchPort),
-        (Err(_), _) => Target::Invalid(InvalidTarget::NotFound),
+        (Ok(name), Some(port)) => RouteTarget::Service { name, port },
+        (Ok(_), None) => RouteTarget::Invalid(InvalidTarget::NoSuchPort),
+        (Err(_), _) => RouteTarget::Invalid(InvalidTarget::NotFound),
     }
 }
 

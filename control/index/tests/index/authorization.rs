@@ -1,6 +1,6 @@
 //! Which authorization policies a workload's proxy receives, and when.
 
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_resources::Object;
 use leno_types::authorization::{Authorization, DefaultAuthorization};
 
@@ -67,7 +67,7 @@ fn a_policy_selects_by_name_service_labels_and_namespace() {
         assert!(put(&mut index, &other).policies.is_empty(), "{other}");
     }
     let key = objects(&policy("shop", "c-labels", "selector: {}"))[0].key();
-    assert_eq!(names(&index.apply(Change::Delete(key)).policies), both);
+    assert_eq!(names(&index.apply(ObjectChange::Delete(key)).policies), both);
     assert_eq!(told(&index, "shop/web-1").len(), 3);
 }
 
@@ -80,7 +80,7 @@ fn a_policy_of_the_mesh_is_of_the_control_planes_namespace() {
     assert_eq!(told(&index, "shop/web-0"), [named("all", None)]);
 
     let namespace = Some("mesh".to_owned());
-    let mut index = Index::new(Settings { namespace, ..Settings::default() });
+    let mut index = Index::new(MeshSettings { namespace, ..MeshSettings::default() });
     put(&mut index, SHOP);
     assert!(put(&mut index, &policy("leno-system", "all", attached)).policies.is_empty());
     assert!(!put(&mut index, &policy("mesh", "all", attached)).policies.is_empty());
@@ -101,7 +101,7 @@ fn the_default_is_that_of_the_namespace() {
     put(&mut index, &namespace("deny"));
     assert_eq!(of(&index, "shop/web-1").default, DefaultAuthorization::Deny);
     let key = objects(&namespace("deny"))[0].key();
-    index.apply(Change::Delete(key));
+    index.apply(ObjectChange::Delete(key));
     assert!(of(&index, "shop/web-0").is_open());
 }
 
@@ -126,7 +126,7 @@ fn how_paths_are_read_is_of_the_workload_or_else_of_its_namespace() {
             let annotations = &mut workload.metadata.annotations;
             annotations.insert("leno.dev/path-normalisation".to_owned(), value.to_owned());
         }
-        index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
+        index.apply_all(objects.iter().cloned().map(ObjectChange::Upsert).collect());
         assert_eq!(read(&index), expected, "{value}");
     }
 }

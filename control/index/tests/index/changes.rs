@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_index::{Address, Change};
+use leno_index::{AddressOwner, ObjectChange};
 use leno_types::mesh::Resolution;
 
 use crate::support::{SHOP, index, ip, names, objects, put, service, shop};
@@ -29,9 +29,10 @@ fn an_endpoint_that_comes_changes_its_service_alone() {
 fn of_two_changes_of_one_object_the_later_one_holds() {
     let mut index = shop();
     let web = objects(SHOP).swap_remove(1);
-    let there_again = vec![Change::Delete(web.key()), Change::Upsert(web.clone())];
+    let there_again = vec![ObjectChange::Delete(web.key()), ObjectChange::Upsert(web.clone())];
     assert!(index.apply_all(there_again).is_empty());
-    let gone = index.apply_all(vec![Change::Upsert(web.clone()), Change::Delete(web.key())]);
+    let gone =
+        index.apply_all(vec![ObjectChange::Upsert(web.clone()), ObjectChange::Delete(web.key())]);
     assert_eq!(names(&gone.services), ["shop/web"]);
     assert!(index.service(&"shop/web".parse().unwrap()).is_none());
 }
@@ -45,7 +46,7 @@ fn an_address_that_moves_is_told_once_with_its_new_answer() {
         panic!("the second document is the service");
     };
     service.metadata.name = Some("web2".to_owned());
-    let changed = index.apply_all(vec![Change::Delete(key), Change::Upsert(other)]);
+    let changed = index.apply_all(vec![ObjectChange::Delete(key), ObjectChange::Upsert(other)]);
     assert_eq!(names(&changed.services), ["shop/web", "shop/web2"]);
     assert_eq!(names(&changed.addresses), ["10.96.0.1", "fd96::1"]);
     match index.resolve(&ip("10.96.0.1").into(), "client") {
@@ -64,8 +65,8 @@ fn an_address_that_several_claim_goes_to_the_first_and_on_to_the_next() {
         )
     };
     let holder = |index: &leno_index::Index| match index.address(ip("10.89.0.2")).unwrap() {
-        Address::Service(service) => service.name.to_string(),
-        Address::Workload(workload) => workload.name.to_string(),
+        AddressOwner::Service(service) => service.name.to_string(),
+        AddressOwner::Workload(workload) => workload.name.to_string(),
     };
     assert_eq!(holder(&index), "shop/web-0");
     let changed = put(&mut index, &service("b"));
@@ -76,7 +77,7 @@ fn an_address_that_several_claim_goes_to_the_first_and_on_to_the_next() {
     put(&mut index, &service("a"));
     assert_eq!(holder(&index), "shop/a");
     for name in ["a", "b"] {
-        index.apply(Change::Delete(objects(&service(name))[0].key()));
+        index.apply(ObjectChange::Delete(objects(&service(name))[0].key()));
     }
     assert_eq!(holder(&index), "shop/web-0");
 }
@@ -97,12 +98,12 @@ fn objects_of_a_first_list_are_the_same_at_the_border_of_what_is_built_at_once()
 "#,
             service.0, service.1, workload.0, workload.1
         );
-        objects(&text).into_iter().map(Change::Upsert)
+        objects(&text).into_iter().map(ObjectChange::Upsert)
     };
     for count in [511, 512, 513, 1_024, 1_025] {
-        let all: Vec<Change> = (0..count).flat_map(|number| pair(number, 0)).collect();
+        let all: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 0)).collect();
         // The addresses of all services move on by one, also between those that are built at once.
-        let moved: Vec<Change> = (0..count).flat_map(|number| pair(number, 1)).collect();
+        let moved: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 1)).collect();
         let (mut preloaded, mut told) = (index(), index());
         for changes in [all, moved] {
             preloaded.preload(changes.clone());

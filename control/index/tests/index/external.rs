@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leno_index::Index;
-use leno_types::mesh::{External, Roots, SubjectName};
+use leno_types::mesh::{ExternalEndpoints, Roots, SubjectName};
 
 use crate::support::{index, names, put, service};
 
@@ -31,7 +31,7 @@ const SYSTEM: &str = "hostname: api.example.com, wellKnownCACertificates: System
 const GIVEN: &str =
     "hostname: api.example.com, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]";
 
-fn external(index: &Index, port: u16) -> Option<Arc<External>> {
+fn external(index: &Index, port: u16) -> Option<Arc<ExternalEndpoints>> {
     service(index, "shop/pay").port(port).unwrap().external.clone()
 }
 

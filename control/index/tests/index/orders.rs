@@ -11,7 +11,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
-use leno_index::{Address, Change, Changed, Index, Settings, Writers};
+use leno_index::{AddressOwner, ChangedNames, Index, MeshSettings, ObjectChange, ObjectWriters};
 use leno_resources::{
     EndpointSlice, InstanceStatus, MTLS_ANNOTATION, Metadata, Namespace, Object, ObjectKey,
     PodHost, PolicyTarget, RateLimitPolicy, RateLimitPolicySpec, RateLimitSpec, RetriesSpec,
@@ -281,14 +281,14 @@ prop_compose! {
     }
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = ObjectChange> {
     let object = prop_oneof![
         1 => namespace(), 3 => service(), 5 => slice(), 3 => workload(),
         2 => route(), 2 => traffic_policy(), 2 => rate_limit_policy(),
     ];
     (object, 0..4_u8).prop_map(|(object, dice)| match dice {
-        0 => Change::Delete(object.key()),
-        _ => Change::Upsert(object),
+        0 => ObjectChange::Delete(object.key()),
+        _ => ObjectChange::Upsert(object),
     })
 }
 
@@ -300,7 +300,7 @@ struct Answers {
     told: BTreeMap<String, Vec<Resolution>>,
     workloads: BTreeMap<String, Arc<mesh::Workload>>,
     policies: BTreeMap<String, Arc<ServerPolicy>>,
-    addresses: BTreeMap<IpAddr, Address>,
+    addresses: BTreeMap<IpAddr, AddressOwner>,
 }
 
 impl Answers {
@@ -350,7 +350,7 @@ fn kept<K: Ord + Debug, V: PartialEq>(
         .all(|(key, old)| after.get(key).is_none_or(|new| Arc::ptr_eq(old, new) || old != new))
 }
 
-fn check_told(before: &Answers, after: &Answers, changed: &Changed) {
+fn check_told(before: &Answers, after: &Answers, changed: &ChangedNames) {
     let texts = |set: Vec<String>| set.into_iter().collect::<BTreeSet<_>>();
     let services = texts(crate::support::names(&changed.services));
     let workloads = texts(crate::support::names(&changed.workloads));
@@ -369,8 +369,8 @@ fn check_aliases(index: &Index, answers: &Answers) {
     for (ip, address) in &answers.addresses {
         assert!(index.aliases(address).contains(ip));
     }
-    let services = answers.services.values().cloned().map(Address::Service);
-    let workloads = answers.workloads.values().cloned().map(Address::Workload);
+    let services = answers.services.values().cloned().map(AddressOwner::Service);
+    let workloads = answers.workloads.values().cloned().map(AddressOwner::Workload);
     for address in services.chain(workloads) {
         for alias in index.aliases(&address) {
             assert_eq!(answers.addresses[&alias], address);
@@ -385,9 +385,9 @@ proptest! {
     fn step_by_step_is_the_same_as_at_once(
         batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..16),
         seed in any::<u64>(),
-        writers in select(vec![Writers::Operator, Writers::Tenants]),
+        writers in select(vec![ObjectWriters::Operator, ObjectWriters::Tenants]),
     ) {
-        let index = || Index::new(Settings { writers, ..Settings::default() });
+        let index = || Index::new(MeshSettings { writers, ..MeshSettings::default() });
         let mut stepwise = index();
         let mut live: BTreeMap<ObjectKey, Object> = BTreeMap::new();
         let mut early = batches.clone();
@@ -396,8 +396,8 @@ proptest! {
             let before = Answers::of(&stepwise);
             for change in &batch {
                 match change {
-                    Change::Upsert(object) => drop(live.insert(object.key(), object.clone())),
-                    Change::Delete(key) => drop(live.remove(key)),
+                    ObjectChange::Upsert(object) => drop(live.insert(object.key(), object.clone())),
+                    ObjectChange::Delete(key) => drop(live.remove(key)),
                 }
             }
             let changed = stepwise.apply_all(batch);
@@ -405,7 +405,7 @@ proptest! {
             check_told(&before, &after, &changed);
             check_aliases(&stepwise, &after);
         }
-        let mut order: Vec<_> = live.values().cloned().map(Change::Upsert).collect();
+        let mut order: Vec<_> = live.values().cloned().map(ObjectChange::Upsert).collect();
         // Any order will do, as long as it differs from the first.
         order.sort_by_cached_key(|change| {
             use std::hash::{DefaultHasher, Hash, Hasher};
@@ -432,7 +432,7 @@ proptest! {
         let changed = preloaded.apply_all(last);
         check_told(&before, &Answers::of(&preloaded), &changed);
         prop_assert_eq!(format!("{stepwise:?}"), format!("{preloaded:?}"));
-        let gone = live.into_keys().map(Change::Delete).collect();
+        let gone = live.into_keys().map(ObjectChange::Delete).collect();
         stepwise.apply_all(gone);
         prop_assert_eq!(format!("{stepwise:?}"), format!("{:?}", index()));
     }

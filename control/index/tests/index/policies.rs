@@ -1,9 +1,9 @@
 //! Which policies the clients of a service and its workloads receive, and when.
 
-use leno_index::{Change, Index};
+use leno_index::{Index, ObjectChange};
 use leno_types::mesh::{Resolution, Subject};
 use leno_types::routes::RouteKind;
-use leno_types::traffic::Scope;
+use leno_types::traffic::PolicyScope;
 
 use crate::support::{SHOP, names, objects, put, shop};
 
@@ -33,7 +33,7 @@ fn route(name: &str, namespace: &str) -> String {
 }
 
 /// Names and scopes of the policies that a client in `namespace` receives.
-fn told(index: &Index, namespace: &str) -> Vec<(String, Scope)> {
+fn told(index: &Index, namespace: &str) -> Vec<(String, PolicyScope)> {
     let subject = Subject::Service("shop/web".parse().unwrap());
     let Resolution::Service(service) = index.resolve(&subject, namespace) else { panic!() };
     let of = |policy: &leno_types::traffic::Traffic| {
@@ -60,13 +60,13 @@ fn a_policy_comes_with_the_service_or_port_that_it_names() {
     // A policy cannot target a service of another namespace.
     let foreign = traffic("foreign", "other", "{group: '', kind: Service, name: web}");
     assert!(put(&mut index, &foreign).is_empty());
-    let port = || ("port".to_owned(), Scope::Port(80));
-    let whole_service = ("whole".to_owned(), Scope::Service);
+    let port = || ("port".to_owned(), PolicyScope::Port(80));
+    let whole_service = ("whole".to_owned(), PolicyScope::Service);
     assert_eq!(told(&index, "client"), [port(), port(), whole_service]);
     // The port of that name gets another number.
     put(&mut index, &SHOP.replace("port: 80,", "port: 81,"));
-    assert_eq!(told(&index, "client")[0].1, Scope::Port(81));
-    let changed = index.apply(Change::Delete(objects(&whole)[0].key()));
+    assert_eq!(told(&index, "client")[0].1, PolicyScope::Port(81));
+    let changed = index.apply(ObjectChange::Delete(objects(&whole)[0].key()));
     assert_eq!(names(&changed.services), ["shop/web"]);
     assert_eq!(told(&index, "client").len(), 1);
 }
@@ -81,7 +81,7 @@ fn a_policy_of_a_route_goes_where_the_route_goes() {
     put(&mut index, &theirs);
     assert_eq!(names(&put(&mut index, &route("r", "shop")).services), ["shop/web"]);
     put(&mut index, &route("r", "client"));
-    let scope = |namespace: &str| Scope::Route {
+    let scope = |namespace: &str| PolicyScope::Route {
         kind: RouteKind::Http,
         namespace: namespace.into(),
         name: "r".into(),
@@ -89,7 +89,7 @@ fn a_policy_of_a_route_goes_where_the_route_goes() {
     };
     assert_eq!(told(&index, "other"), [("own".to_owned(), scope("shop"))]);
     assert_eq!(told(&index, "client"), [("theirs".to_owned(), scope("client"))]);
-    let changed = index.apply(Change::Delete(objects(&theirs)[0].key()));
+    let changed = index.apply(ObjectChange::Delete(objects(&theirs)[0].key()));
     assert_eq!(names(&changed.services), ["shop/web"]);
     assert_eq!(told(&index, "client"), []);
 }
@@ -110,7 +110,7 @@ fn a_workload_takes_what_policies_of_its_own_and_of_its_services_say() {
     // Limits of other targets do not apply to it.
     let other = "{group: leno.dev, kind: Workload, name: db}, {group: '', kind: Service, name: db}";
     assert!(put(&mut index, &rate_limit("other", other, 1)).is_empty());
-    index.apply(Change::Delete(objects(&own)[0].key()));
+    index.apply(ObjectChange::Delete(objects(&own)[0].key()));
     assert_eq!(limits(&index, "shop/web-0"), [(Some(8080), 7)]);
     // Without documents of the instance, it is found by its endpoints and by its name.
     let mut bare = crate::support::index();

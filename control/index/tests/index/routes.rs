@@ -1,9 +1,9 @@
 //! Which routes a client of a service receives, and when.
 
-use leno_index::{Change, Index};
+use leno_index::{Index, ObjectChange};
 use leno_resources::ObjectKey;
 use leno_types::mesh::{Resolution, Subject};
-use leno_types::routes::{InvalidTarget, Route, Target};
+use leno_types::routes::{InvalidTarget, Route, RouteTarget};
 
 use crate::support::{index, names, objects, put, shop};
 
@@ -50,10 +50,10 @@ fn producer_routes_are_for_all_and_consumer_routes_for_their_own_namespace() {
     assert_eq!(told(&index, "shop/web", "shop"), ["own"]);
     assert_eq!(told(&index, "shop/web", "other"), ["own"]);
     assert_eq!(told(&index, "shop/web", "client"), ["theirs"]);
-    index.apply(Change::Delete(key(&own)));
+    index.apply(ObjectChange::Delete(key(&own)));
     assert_eq!(told(&index, "shop/web", "other"), [""; 0]);
     assert_eq!(told(&index, "shop/web", "client"), ["theirs"]);
-    let changed = index.apply(Change::Delete(key(&consumer)));
+    let changed = index.apply(ObjectChange::Delete(key(&consumer)));
     assert_eq!(names(&changed.services), ["shop/web"]);
     assert_eq!(told(&index, "shop/web", "client"), [""; 0]);
     assert!(put(&mut index, &service("else", "shop", "10.96.0.7")).services.len() == 1);
@@ -101,14 +101,14 @@ fn references_are_good_while_there_is_what_they_refer_to() {
     let to =
         |index: &Index| routes(index, "shop/web", "shop")[0].rules[0].backends[0].target.clone();
     put(&mut index, &route("r", "shop", "name: web", "backendRefs: [{name: v2, port: 80}]"));
-    assert_eq!(to(&index), Target::Invalid(InvalidTarget::NotFound));
+    assert_eq!(to(&index), RouteTarget::Invalid(InvalidTarget::NotFound));
     let v2 = service("v2", "shop", "10.96.0.2");
     assert_eq!(names(&put(&mut index, &v2).services), ["shop/v2", "shop/web"]);
-    assert_eq!(to(&index), Target::Service { name: "shop/v2".parse().unwrap(), port: 80 });
+    assert_eq!(to(&index), RouteTarget::Service { name: "shop/v2".parse().unwrap(), port: 80 });
     put(&mut index, &v2.replace("port: 80", "port: 81"));
-    assert_eq!(to(&index), Target::Invalid(InvalidTarget::NoSuchPort));
-    index.apply(Change::Delete(key(&v2)));
-    assert_eq!(to(&index), Target::Invalid(InvalidTarget::NotFound));
+    assert_eq!(to(&index), RouteTarget::Invalid(InvalidTarget::NoSuchPort));
+    index.apply(ObjectChange::Delete(key(&v2)));
+    assert_eq!(to(&index), RouteTarget::Invalid(InvalidTarget::NotFound));
 }
 
 /// Conformance tests HTTPRouteReferenceGrant, HTTPRoutePartiallyInvalidViaInvalidReferenceGrant.
@@ -121,10 +121,10 @@ fn other_namespaces_have_to_grant_references() {
     let to = |index: &Index, place: usize| {
         routes(index, "shop/web", "shop")[0].rules[0].backends[place].target.clone()
     };
-    let refused = Target::Invalid(InvalidTarget::NotGranted);
-    let good = Target::Service { name: "stock/far".parse().unwrap(), port: 80 };
+    let refused = RouteTarget::Invalid(InvalidTarget::NotGranted);
+    let good = RouteTarget::Service { name: "stock/far".parse().unwrap(), port: 80 };
     assert_eq!(to(&index, 0), refused);
-    assert!(matches!(to(&index, 1), Target::Service { .. }));
+    assert!(matches!(to(&index, 1), RouteTarget::Service { .. }));
     let grant = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: stock}\nspec:\n  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}]\n  to: [{group: \"\", kind: Service}]\n";
     put(&mut index, grant);
     assert_eq!(to(&index, 0), good);
@@ -132,7 +132,7 @@ fn other_namespaces_have_to_grant_references() {
     assert_eq!(to(&index, 0), refused);
     put(&mut index, &grant.replace("kind: Service}", "kind: Service, name: far}"));
     assert_eq!(to(&index, 0), good);
-    index.apply(Change::Delete(key(grant)));
+    index.apply(ObjectChange::Delete(key(grant)));
     assert_eq!(to(&index, 0), refused);
 }
 
@@ -142,5 +142,5 @@ fn a_consumer_may_send_requests_back_to_the_namespace_it_calls() {
     let rest = "backendRefs: [{name: web, namespace: shop, port: 80}]";
     put(&mut index, &route("r", "client", "name: web, namespace: shop", rest));
     let target = routes(&index, "shop/web", "client")[0].rules[0].backends[0].target.clone();
-    assert_eq!(target, Target::Service { name: "shop/web".parse().unwrap(), port: 80 });
+    assert_eq!(target, RouteTarget::Service { name: "shop/web".parse().unwrap(), port: 80 });
 }

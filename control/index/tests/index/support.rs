@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use leno_index::{Change, Changed, Index, Settings};
+use leno_index::{ChangedNames, Index, MeshSettings, ObjectChange};
 use leno_resources::{Object, parse};
 use leno_types::mesh::{Endpoint, Service, ServicePort, Workload};
 
@@ -55,7 +55,7 @@ pub(crate) fn objects(text: &str) -> Vec<Object> {
 }
 
 pub(crate) fn index() -> Index {
-    Index::new(Settings::default())
+    Index::new(MeshSettings::default())
 }
 
 pub(crate) fn shop() -> Index {
@@ -64,8 +64,8 @@ pub(crate) fn shop() -> Index {
     index
 }
 
-pub(crate) fn put(index: &mut Index, text: &str) -> Changed {
-    index.apply_all(objects(text).into_iter().map(Change::Upsert).collect())
+pub(crate) fn put(index: &mut Index, text: &str) -> ChangedNames {
+    index.apply_all(objects(text).into_iter().map(ObjectChange::Upsert).collect())
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {

@@ -1,6 +1,6 @@
 //! A tenant's objects cannot claim anything that belongs to other namespaces.
 
-use leno_index::{Address, Change, EndpointRefusal, Index, Settings, Writers};
+use leno_index::{AddressOwner, EndpointRefusal, Index, MeshSettings, ObjectChange, ObjectWriters};
 use leno_resources::{Object, PodHost};
 use leno_types::mesh::declared;
 use leno_types::{Egress, MtlsMode, Protocol};
@@ -11,7 +11,8 @@ const NODE: &str = "192.168.0.1";
 
 /// The shop as it is in a cluster: its instances are pods.
 fn cluster() -> Index {
-    let mut index = Index::new(Settings { writers: Writers::Tenants, ..Settings::default() });
+    let mut index =
+        Index::new(MeshSettings { writers: ObjectWriters::Tenants, ..MeshSettings::default() });
     put_pods(&mut index, SHOP, false);
     index
 }
@@ -25,7 +26,7 @@ fn put_pods(index: &mut Index, text: &str, shared: bool) {
                 instance.pod = Some(PodHost { addresses: vec![ip(NODE)], shared });
             }
         }
-        Change::Upsert(object)
+        ObjectChange::Upsert(object)
     };
     index.apply_all(objects(text).into_iter().map(pod).collect());
 }
@@ -207,8 +208,8 @@ fn a_claimed_address_stays_with_its_pod_and_its_service() {
         )
     };
     let holder = |index: &Index, at: &str| match index.address(ip(at)) {
-        Some(Address::Service(service)) => service.name.to_string(),
-        Some(Address::Workload(workload)) => workload.name.to_string(),
+        Some(AddressOwner::Service(service)) => service.name.to_string(),
+        Some(AddressOwner::Workload(workload)) => workload.name.to_string(),
         None => "-".to_owned(),
     };
     put(&mut index, &claim("b", "2026-01-02T00:00:00Z", "10.89.0.2, 10.96.0.1, 10.0.0.9"));
@@ -239,7 +240,7 @@ fn a_workload_cannot_take_the_name_of_a_pod() {
 /// In `leno up` and with a static configuration one operator writes all documents.
 #[test]
 fn an_operators_own_documents_are_not_doubted() {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     put(&mut index, SHOP);
     put(&mut index, &tenant("local", "", "[{addresses: [127.0.0.1]}, {addresses: [10.89.0.2]}]"));
     assert_eq!(told(&index, "local").0.len(), 2);
@@ -259,8 +260,8 @@ fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
         let with = format!("{{name: web, namespace: shop, annotations: {{{annotations}}}}}");
         SHOP.replacen("{name: web, namespace: shop}", &with, 1)
     };
-    let effective = |of_mesh: Settings, of_namespace: &str, of_pod: &str| {
-        let mut index = Index::new(Settings { writers: Writers::Tenants, ..of_mesh });
+    let effective = |of_mesh: MeshSettings, of_namespace: &str, of_pod: &str| {
+        let mut index = Index::new(MeshSettings { writers: ObjectWriters::Tenants, ..of_mesh });
         put(&mut index, &namespace(of_namespace));
         put_pods(&mut index, &pod(of_pod), false);
         let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
@@ -268,10 +269,10 @@ fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
     };
     let (strict, deny) = ("leno.dev/mtls: strict", "leno.dev/egress: deny");
     let (disabled, allow) = ("leno.dev/mtls: disabled", "leno.dev/egress: allow");
-    let mesh = |default_mtls, default_egress| Settings {
+    let mesh = |default_mtls, default_egress| MeshSettings {
         default_mtls,
         default_egress,
-        ..Settings::default()
+        ..MeshSettings::default()
     };
     let open = || mesh(MtlsMode::Permissive, Egress::Allow);
     let closed = || mesh(MtlsMode::Strict, Egress::Deny);
@@ -294,12 +295,12 @@ fn an_exemption_lets_the_pods_that_it_selects_loosen_what_it_names_while_it_is_t
              spec: {{selector: {{matchLabels: {{{labels}}}}}, settings: [{settings}]}}\n"
         )
     };
-    let settings = Settings {
+    let settings = MeshSettings {
         default_mtls: MtlsMode::Strict,
         default_egress: Egress::Deny,
-        ..Settings::default()
+        ..MeshSettings::default()
     };
-    let mut index = Index::new(Settings { writers: Writers::Tenants, ..settings });
+    let mut index = Index::new(MeshSettings { writers: ObjectWriters::Tenants, ..settings });
     let with = "{name: web, namespace: shop, labels: {app: web}, \
                 annotations: {leno.dev/mtls: permissive, leno.dev/egress: allow}}";
     put_pods(&mut index, &SHOP.replacen("{name: web, namespace: shop}", with, 1), false);
@@ -317,7 +318,7 @@ fn an_exemption_lets_the_pods_that_it_selects_loosen_what_it_names_while_it_is_t
     put(&mut index, &exemption("", "mtls, egress"));
     assert_eq!(effective(&index), (MtlsMode::Permissive, Egress::Allow), "all pods");
     let foreign = exemption("", "mtls, egress").replace("namespace: shop", "namespace: evil");
-    index.apply(Change::Delete(objects(&exemption("", "mtls"))[0].key()));
+    index.apply(ObjectChange::Delete(objects(&exemption("", "mtls"))[0].key()));
     put(&mut index, &foreign);
     assert_eq!(effective(&index), tight, "one of another namespace is nothing to it");
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use leno_index::{Index, Settings, Writers};
+use leno_index::{Index, MeshSettings, ObjectWriters};
 use leno_types::authorization::{Action, DefaultAuthorization};
 use leno_types::mesh::{Resolution, Service, Subject, WireForm};
-use leno_types::routes::{InvalidTarget, Target};
+use leno_types::routes::{InvalidTarget, RouteTarget};
 
 use crate::support::{SHOP, names, put};
 
@@ -51,7 +51,8 @@ fn web(labels: &str) -> String {
 }
 
 fn mesh() -> Index {
-    let mut index = Index::new(Settings { writers: Writers::Operator, ..Settings::default() });
+    let mut index =
+        Index::new(MeshSettings { writers: ObjectWriters::Operator, ..MeshSettings::default() });
     put(&mut index, &shop("app: web"));
     put(&mut index, &web("leno.dev/use-waypoint: edge"));
     put(&mut index, &waypoint("shop", "edge", true, ""));
@@ -120,7 +121,7 @@ fn what_is_no_waypoint_of_the_service_closes_it() {
         let label = (key.to_owned(), value.trim_matches('\'').to_owned());
         service.metadata.labels = Some([label].into());
         let changed =
-            index.apply(leno_index::Change::Upsert(leno_resources::Object::Service(service)));
+            index.apply(leno_index::ObjectChange::Upsert(leno_resources::Object::Service(service)));
         assert_eq!(names(&changed.services), ["shop/web"]);
         assert!(closed(&index), "{labels}");
     }
@@ -258,14 +259,14 @@ fn no_route_leads_past_the_policies_of_another_service_of_the_waypoint() {
     );
     let target =
         |index: &Index| told(index, "shop/web", EDGE).routes[0].rules[0].backends[0].target.clone();
-    let fine = Target::Service { name: "shop/other".parse().unwrap(), port: 80 };
+    let fine = RouteTarget::Service { name: "shop/other".parse().unwrap(), port: 80 };
     assert_eq!(target(&index), fine);
     assert!(told(&index, "shop/web", "shop").routes.is_empty(), "clients leave it to the waypoint");
     let all = policy("all", "targetRefs: [{group: '', kind: Namespace, name: shop}]", "{}");
     put(&mut index, &all);
     assert_eq!(target(&index), fine, "it holds for both");
     put(&mut index, &policy("own", "targetRefs: [{group: '', kind: Service, name: other}]", "{}"));
-    assert_eq!(target(&index), Target::Invalid(InvalidTarget::NotGranted));
+    assert_eq!(target(&index), RouteTarget::Invalid(InvalidTarget::NotGranted));
 }
 
 /// A route of `web` to another service, and where the waypoint sends its requests.
@@ -274,7 +275,7 @@ spec: {parentRefs: [{group: '', kind: Service, name: web}], rules: [{backendRefs
 
 fn is_led(index: &Index, waypoint: &str) -> bool {
     let service = told(index, "shop/web", waypoint);
-    matches!(service.routes[0].rules[0].backends[0].target, Target::Service { .. })
+    matches!(service.routes[0].rules[0].backends[0].target, RouteTarget::Service { .. })
 }
 
 #[test]
@@ -356,7 +357,7 @@ fn the_waypoint_hears_of_a_policy_that_targets_a_workload() {
     assert_eq!(names(&changed.services), ["shop/web"]);
     assert_eq!(enforced(&index, "shop/web"), [("of-workload".to_owned(), None)]);
     let key = crate::support::objects(&policy("of-workload", target, "{}"))[0].key();
-    let changed = index.apply(leno_index::Change::Delete(key));
+    let changed = index.apply(leno_index::ObjectChange::Delete(key));
     assert_eq!(names(&changed.services), ["shop/web"]);
     assert!(enforced(&index, "shop/web").is_empty());
 }
@@ -407,5 +408,5 @@ fn no_request_goes_round_between_waypoints() {
     assert!(!is_led(&index, EDGE));
     let service = told(&index, "shop/other", "shop/second");
     let target = &service.routes[0].rules[0].backends[0].target;
-    assert_eq!(*target, Target::Invalid(InvalidTarget::NotGranted));
+    assert_eq!(*target, RouteTarget::Invalid(InvalidTarget::NotGranted));
 }

@@ -1,7 +1,7 @@
 //! The values that are built of an instance: its own, its policy, and the identity that clients
 //! expect.
 
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_resources::{EGRESS_ANNOTATION, MTLS_ANNOTATION, Object};
 use leno_types::mesh::{Resolution, WireForm, declared};
 use leno_types::{Egress, MtlsMode, Protocol, Removal, TrustDomain};
@@ -44,7 +44,8 @@ fn an_instance_is_found_by_each_address() {
 fn the_workload_sets_the_mode_before_its_namespace_before_the_mesh() {
     let trust_domain = TrustDomain::new("example.org").unwrap();
     let default_mtls = MtlsMode::Strict;
-    let mut index = Index::new(Settings { trust_domain, default_mtls, ..Settings::default() });
+    let mut index =
+        Index::new(MeshSettings { trust_domain, default_mtls, ..MeshSettings::default() });
     put(&mut index, SHOP);
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
     let identity = workload(&index, "shop/web-0").identity.as_ref().unwrap().to_string();
@@ -57,7 +58,8 @@ fn the_workload_sets_the_mode_before_its_namespace_before_the_mesh() {
 
 #[test]
 fn the_workload_says_of_egress_before_its_namespace_before_the_mesh() {
-    let mut index = Index::new(Settings { default_egress: Egress::Deny, ..Settings::default() });
+    let mut index =
+        Index::new(MeshSettings { default_egress: Egress::Deny, ..MeshSettings::default() });
     let egress =
         |index: &Index| index.server_policy(&"shop/web-0".parse().unwrap()).unwrap().egress;
     let of = |yaml: &str, way: &str| yaml.replace("mtls: strict", &format!("egress: {way}"));
@@ -79,7 +81,7 @@ fn a_value_that_cannot_be_read_is_the_strictest() {
     let values = [(MTLS_ANNOTATION, "stirct"), (EGRESS_ANNOTATION, "dney")];
     let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
     of_shop.metadata.annotations = Some(values.into());
-    index.apply_all(stored.into_iter().map(Change::Upsert).collect());
+    index.apply_all(stored.into_iter().map(ObjectChange::Upsert).collect());
     assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
     let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
     assert_eq!(policy.egress, Egress::Deny);
@@ -163,10 +165,10 @@ fn an_instance_that_was_told_to_end_tells_its_proxy() {
 
 #[test]
 fn a_mesh_that_is_removed_takes_plaintext_before_it_speaks_it() {
-    let settings = Settings {
+    let settings = MeshSettings {
         default_mtls: MtlsMode::Strict,
         namespace: Some("mesh".to_owned()),
-        ..Settings::default()
+        ..MeshSettings::default()
     };
     let mut index = Index::new(settings);
     put(&mut index, SHOP);
@@ -268,7 +270,7 @@ endpoints: [{addresses: [10.89.0.2], targetRef: {kind: Workload, name: web-0}}]
 fn a_workload_that_ends_leaves_nothing_behind() {
     let mut index = shop();
     let key = objects(SHOP)[0].key();
-    let changed = index.apply(leno_index::Change::Delete(key));
+    let changed = index.apply(leno_index::ObjectChange::Delete(key));
     assert!(index.workload(&"shop/web-0".parse().unwrap()).is_none());
     assert!(index.server_policy(&"shop/web-0".parse().unwrap()).is_none());
     assert_eq!(index.resolve(&ip("fd89::2").into(), "client"), Resolution::Unknown);

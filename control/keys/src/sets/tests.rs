@@ -1,20 +1,20 @@
 use leno_resources::parse;
 
 use super::*;
-use crate::store::KeptDocuments;
+use crate::store::SharedDocuments;
 
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
 const URL: &str = "https://id.example.com/keys";
 
-fn change(text: &str) -> Change {
-    Change::Upsert(parse("p.yaml", text).expect("a document").objects.remove(0).value)
+fn change(text: &str) -> ObjectChange {
+    ObjectChange::Upsert(parse("p.yaml", text).expect("a document").objects.remove(0).value)
 }
 
-fn policy(url: &str) -> Change {
+fn policy(url: &str) -> ObjectChange {
     policy_of("shop", "p", url)
 }
 
-fn policy_of(namespace: &str, name: &str, url: &str) -> Change {
+fn policy_of(namespace: &str, name: &str, url: &str) -> ObjectChange {
     change(&format!(
         "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
          metadata: {{name: {name}, namespace: {namespace}}}\n\
@@ -22,7 +22,7 @@ fn policy_of(namespace: &str, name: &str, url: &str) -> Change {
     ))
 }
 
-fn permit(namespace: &str, origins: &str) -> Change {
+fn permit(namespace: &str, origins: &str) -> ObjectChange {
     change(&format!(
         "apiVersion: v1\nkind: Namespace\n\
          metadata: {{name: {namespace}, annotations: {{leno.dev/keys-from: \"{origins}\"}}}}\n"
@@ -30,17 +30,17 @@ fn permit(namespace: &str, origins: &str) -> Change {
 }
 
 /// The keys of the policies among changes.
-fn keys(changes: &[Change]) -> Vec<&str> {
+fn keys(changes: &[ObjectChange]) -> Vec<&str> {
     let mut found = Vec::new();
     for change in changes {
-        if let Change::Upsert(Object::AuthorizationPolicy(policy)) = change {
+        if let ObjectChange::Upsert(Object::AuthorizationPolicy(policy)) = change {
             found.push(policy.spec.tokens[0].jwks.as_str());
         }
     }
     found
 }
 
-fn key_sets(store: Option<Store>) -> KeySets {
+fn key_sets(store: Option<DocumentStore>) -> KeySets {
     let authorities =
         WebAuthorities::open(None).expect("those of the machine, or the built-in ones");
     KeySets::new("leno-system", store, Arc::new(authorities))
@@ -65,7 +65,7 @@ async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
     assert!(refreshed.is_err(), "{refreshed:?}");
     let text = rendered(&sets);
     assert!(text.contains("leno_control_key_sets{state=\"missing\"} 1\n"), "{text}");
-    let Change::Upsert(Object::AuthorizationPolicy(policy)) = &changes[0] else { panic!() };
+    let ObjectChange::Upsert(Object::AuthorizationPolicy(policy)) = &changes[0] else { panic!() };
     let meaning = policy.policy(&leno_types::TrustDomain::default());
     assert!(meaning.tokens[0].keys.is_empty());
 }
@@ -73,10 +73,11 @@ async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
 #[tokio::test]
 async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Store::open(&directory.path().join("keys"), KeySets::is_document).expect("a store");
-    store.write(&document(URL), SET);
     let store =
-        Store::open(&directory.path().join("keys"), KeySets::is_document).expect("the same store");
+        DocumentStore::open(&directory.path().join("keys"), KeySets::is_document).expect("a store");
+    store.write(&document(URL), SET);
+    let store = DocumentStore::open(&directory.path().join("keys"), KeySets::is_document)
+        .expect("the same store");
     let mut sets = key_sets(Some(store));
     let mut changes = vec![policy(URL), permit("leno-system", "https://id.example.com")];
     sets.fill(&mut changes);
@@ -89,16 +90,16 @@ async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     sets.fill(&mut withdrawn);
     assert_eq!(keys(&withdrawn), [""]);
     sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
-    let Change::Upsert(object) = permit("leno-system", "") else { panic!() };
-    let mut deleted = vec![Change::Delete(object.key())];
+    let ObjectChange::Upsert(object) = permit("leno-system", "") else { panic!() };
+    let mut deleted = vec![ObjectChange::Delete(object.key())];
     sets.fill(&mut deleted);
     assert_eq!(keys(&deleted), [""], "the namespace is gone, and its permission with it");
     let mut other = vec![policy("https://other.example.com/keys")];
     sets.fill(&mut other);
     assert_eq!(keys(&other), [""], "the set of another URL");
     assert_eq!(sets.followed.len(), 1, "only what a policy names is fetched");
-    let Change::Upsert(object) = &other[0] else { panic!() };
-    sets.fill(&mut vec![Change::Delete(object.key())]);
+    let ObjectChange::Upsert(object) = &other[0] else { panic!() };
+    sets.fill(&mut vec![ObjectChange::Delete(object.key())]);
     assert!(sets.followed.is_empty());
 }
 
@@ -128,20 +129,20 @@ async fn a_tenant_with_many_urls_takes_no_places_of_others() {
 #[tokio::test]
 async fn what_no_policy_names_is_removed_from_the_disk() {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Store::open(directory.path(), KeySets::is_document).expect("a store");
+    let store = DocumentStore::open(directory.path(), KeySets::is_document).expect("a store");
     store.write(&document(URL), SET);
     store.write(&document("https://id.example.com/named-before-the-last-start"), SET);
     let mut sets = key_sets(Some(store));
     let named = policy(URL);
-    let Change::Upsert(object) = &named else { panic!() };
+    let ObjectChange::Upsert(object) = &named else { panic!() };
     let key = object.key();
     sets.fill(&mut vec![named]);
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 1);
-    sets.fill(&mut vec![Change::Delete(key)]);
+    sets.fill(&mut vec![ObjectChange::Delete(key)]);
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 0);
 }
 
-fn keys_of(namespace: &str, set: &str) -> Change {
+fn keys_of(namespace: &str, set: &str) -> ObjectChange {
     change(&format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: keys, namespace: {namespace}}}\n\
          data: {{jwks.json: '{set}', other: x}}\n"
@@ -170,8 +171,8 @@ async fn a_policy_has_the_keys_of_a_secret_of_its_own_namespace() {
     let mut added = vec![secret("shop")];
     sets.fill(&mut added);
     assert_eq!(keys(&added), [SET]);
-    let Change::Upsert(object) = secret("shop") else { panic!() };
-    let mut deleted = vec![Change::Delete(object.key())];
+    let ObjectChange::Upsert(object) = secret("shop") else { panic!() };
+    let mut deleted = vec![ObjectChange::Delete(object.key())];
     sets.fill(&mut deleted);
     assert_eq!(keys(&deleted), [""]);
 }
@@ -205,8 +206,8 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     sets.fill(&mut wrong);
     assert_eq!(keys(&wrong), [""]);
     sets.fill(&mut vec![keys_of("shop", SET)]);
-    let Change::Upsert(object) = keys_of("shop", SET) else { panic!() };
-    let mut deleted = vec![Change::Delete(object.key())];
+    let ObjectChange::Upsert(object) = keys_of("shop", SET) else { panic!() };
+    let mut deleted = vec![ObjectChange::Delete(object.key())];
     sets.fill(&mut deleted);
     assert_eq!(keys(&deleted), [""]);
 }
@@ -261,9 +262,9 @@ async fn replicas_share_what_one_of_them_has_fetched() {
     let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
     let (url, _) = issuer(&served).await;
     let origin = url.trim_end_matches("/keys").to_owned();
-    let documents = KeptDocuments::new(BTreeMap::new());
+    let documents = SharedDocuments::new(BTreeMap::new());
     let wanted = documents.wanted();
-    let mut sets = key_sets(Some(Store::shared(documents)));
+    let mut sets = key_sets(Some(DocumentStore::shared(documents)));
     sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
     sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
     assert_eq!(wanted.borrow().get(&document(&url)), Some(&None), "another one may have it");
@@ -271,7 +272,7 @@ async fn replicas_share_what_one_of_them_has_fetched() {
     let stored = wanted.borrow().clone();
     let stored = stored.into_iter().filter_map(|(name, text)| Some((name, text?))).collect();
     // A replica that starts while nothing is permitted to be fetched that answers.
-    let mut next = key_sets(Some(Store::shared(KeptDocuments::new(stored))));
+    let mut next = key_sets(Some(DocumentStore::shared(SharedDocuments::new(stored))));
     let mut changes = vec![policy(&url), permit("leno-system", &origin)];
     next.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
@@ -281,19 +282,19 @@ async fn replicas_share_what_one_of_them_has_fetched() {
 #[tokio::test]
 async fn what_is_kept_survives_first_changes_without_policies() {
     let stored: BTreeMap<String, String> = [(document(URL), SET.to_owned())].into();
-    let documents = KeptDocuments::new(stored);
+    let documents = SharedDocuments::new(stored);
     let wanted = documents.wanted();
-    let mut sets = key_sets(Some(Store::shared(documents)));
+    let mut sets = key_sets(Some(DocumentStore::shared(documents)));
     sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
     assert_eq!(wanted.borrow().get(&document(URL)), Some(&None), "it stays as it is stored");
     let named = policy(URL);
-    let Change::Upsert(object) = &named else { panic!() };
+    let ObjectChange::Upsert(object) = &named else { panic!() };
     let key = object.key();
     let mut listed = vec![named.clone()];
     sets.fill(&mut listed);
     assert_eq!(keys(&listed), [SET]);
     // Later the kind is taken for removed, for a while.
-    sets.fill(&mut vec![Change::Delete(key)]);
+    sets.fill(&mut vec![ObjectChange::Delete(key)]);
     assert_eq!(wanted.borrow().get(&document(URL)), Some(&None));
     let mut again = vec![named];
     sets.fill(&mut again);
@@ -305,9 +306,9 @@ async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
     let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
     let (url, _) = issuer(&served).await;
     let origin = url.trim_end_matches("/keys").to_owned();
-    let documents = KeptDocuments::new([(document(&url), SET.to_owned())].into());
+    let documents = SharedDocuments::new([(document(&url), SET.to_owned())].into());
     let mut wanted = documents.wanted();
-    let mut sets = key_sets(Some(Store::shared(documents)));
+    let mut sets = key_sets(Some(DocumentStore::shared(documents)));
     sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
     sets.refresh = Duration::from_millis(20);
     sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
@@ -331,8 +332,8 @@ async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
 #[tokio::test]
 async fn what_is_stored_and_is_no_set_of_keys_is_left_out() {
     let secret = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#.to_owned();
-    let documents = KeptDocuments::new([(document(URL), secret)].into());
-    let mut sets = key_sets(Some(Store::shared(documents)));
+    let documents = SharedDocuments::new([(document(URL), secret)].into());
+    let mut sets = key_sets(Some(DocumentStore::shared(documents)));
     let mut changes = vec![permit("leno-system", "https://id.example.com"), policy(URL)];
     sets.fill(&mut changes);
     assert!(keys(&changes).iter().all(|keys| keys.is_empty()), "{changes:?}");

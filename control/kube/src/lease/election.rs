@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// What a Lease says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct LeaseRecord {
     /// The version of the object, which every write changes.
     pub(super) version: String,
     /// The replica that leads; empty if none does.
@@ -31,7 +31,7 @@ pub(super) enum LeaseAction {
 #[derive(Debug)]
 pub(super) struct Election {
     me: String,
-    seen: Option<(Record, Instant)>,
+    seen: Option<(LeaseRecord, Instant)>,
 }
 
 impl Election {
@@ -45,7 +45,7 @@ impl Election {
     }
 
     /// Takes note of what the Lease says now.
-    pub(super) fn step(&mut self, found: Option<Record>, now: Instant) -> LeaseAction {
+    pub(super) fn step(&mut self, found: Option<LeaseRecord>, now: Instant) -> LeaseAction {
         let Some(found) = found else {
             self.seen = None;
             return LeaseAction::Create;
@@ -72,8 +72,8 @@ mod tests {
 
     const TERM: Duration = Duration::from_secs(15);
 
-    fn record(version: &str, holder: &str) -> Option<Record> {
-        Some(Record { version: version.to_owned(), holder: holder.to_owned(), term: TERM })
+    fn record(version: &str, holder: &str) -> Option<LeaseRecord> {
+        Some(LeaseRecord { version: version.to_owned(), holder: holder.to_owned(), term: TERM })
     }
 
     #[test]

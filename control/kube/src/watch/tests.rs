@@ -20,7 +20,9 @@ const LIST: &str = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"res
 struct Server(TcpListener);
 
 impl Server {
-    async fn start(selection: Selection) -> (Self, BoxStream<'static, Report<ConfigMap>>) {
+    async fn start(
+        selection: WatchSelection,
+    ) -> (Self, BoxStream<'static, WatchReport<ConfigMap>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let client = connect_to(address.parse().unwrap()).unwrap();
@@ -54,13 +56,13 @@ async fn target(stream: &mut TcpStream) -> String {
 }
 
 /// The events as far as a whole list, by their kind and the object's name.
-async fn listed(reports: &mut BoxStream<'static, Report<ConfigMap>>) -> Vec<String> {
+async fn listed(reports: &mut BoxStream<'static, WatchReport<ConfigMap>>) -> Vec<String> {
     let mut all = Vec::new();
     loop {
         match reports.next().await.unwrap() {
-            Report::Event(Event::Init) => all.clear(),
-            Report::Event(Event::InitApply(map)) => all.push(map.metadata.name.unwrap()),
-            Report::Event(Event::InitDone) => return all,
+            WatchReport::Event(Event::Init) => all.clear(),
+            WatchReport::Event(Event::InitApply(map)) => all.push(map.metadata.name.unwrap()),
+            WatchReport::Event(Event::InitDone) => return all,
             other => panic!("{other:?}"),
         }
     }
@@ -68,7 +70,7 @@ async fn listed(reports: &mut BoxStream<'static, Report<ConfigMap>>) -> Vec<Stri
 
 #[tokio::test]
 async fn a_version_that_has_expired_is_listed_again_without_a_failure() {
-    let (server, mut reports) = Server::start(Selection::default()).await;
+    let (server, mut reports) = Server::start(WatchSelection::default()).await;
     let first = server.answer("200 OK", &[ADDED, LISTED, EXPIRED]);
     let (first, all) = tokio::join!(first, listed(&mut reports));
     assert!(first.contains("sendInitialEvents=true") && !first.contains("limit"), "{first}");
@@ -80,23 +82,25 @@ async fn a_version_that_has_expired_is_listed_again_without_a_failure() {
 
 #[tokio::test]
 async fn a_watch_that_is_cut_goes_on_from_its_last_version() {
-    let (server, mut reports) = Server::start(Selection::default()).await;
+    let (server, mut reports) = Server::start(WatchSelection::default()).await;
     let (_, all) = tokio::join!(server.answer("200 OK", &[ADDED, LISTED]), listed(&mut reports));
     assert_eq!(all, ["one"]);
     let next = async { reports.next().await.unwrap() };
     let (second, report) = tokio::join!(server.refuse(503), next);
     assert!(second.contains("resourceVersion=7") && !second.contains("sendInitial"), "{second}");
-    assert!(matches!(report, Report::Failed(_)), "{report:?}");
+    assert!(matches!(report, WatchReport::Failed(_)), "{report:?}");
     let next = async { reports.next().await.unwrap() };
     let (third, report) = tokio::join!(server.answer("200 OK", &[ADDED]), next);
     assert!(third.contains("resourceVersion=7") && !third.contains("sendInitial"), "{third}");
-    assert!(matches!(report, Report::Event(Event::Apply(_))), "{report:?}");
+    assert!(matches!(report, WatchReport::Event(Event::Apply(_))), "{report:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_cannot_stream_lists_is_asked_for_pages_or_for_the_list_of_its_cache() {
-    let few = Selection { fields: "spec.nodeName=n1".to_owned(), ..Selection::default() };
-    for (selection, expected) in [(Selection::default(), "limit=500"), (few, "resourceVersion=0")] {
+    let few = WatchSelection { fields: "spec.nodeName=n1".to_owned(), ..WatchSelection::default() };
+    for (selection, expected) in
+        [(WatchSelection::default(), "limit=500"), (few, "resourceVersion=0")]
+    {
         let (server, mut reports) = Server::start(selection).await;
         let requests = async {
             server.refuse(422).await;
@@ -110,19 +114,19 @@ async fn a_server_that_cannot_stream_lists_is_asked_for_pages_or_for_the_list_of
 
 #[tokio::test]
 async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
-    let (server, mut reports) = Server::start(Selection::default()).await;
+    let (server, mut reports) = Server::start(WatchSelection::default()).await;
     loop {
         let next = async {
             loop {
                 // A list of pages is begun before its first page is requested.
                 match reports.next().await.unwrap() {
-                    Report::Event(Event::Init) => {}
+                    WatchReport::Event(Event::Init) => {}
                     other => return other,
                 }
             }
         };
         let (request, report) = tokio::join!(server.refuse(429), next);
-        assert!(matches!(report, Report::Failed(_)), "{report:?}");
+        assert!(matches!(report, WatchReport::Failed(_)), "{report:?}");
         if !request.contains("sendInitialEvents=true") {
             break;
         }
@@ -135,7 +139,7 @@ async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
 /// A watch that has sent no request.
 fn idle() -> Watch<ConfigMap> {
     let client = connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
-    Watch::new(Api::all(client), Selection::default())
+    Watch::new(Api::all(client), WatchSelection::default())
 }
 
 /// The answer to the request for a watch; 0 seconds are no time of the next try.
@@ -151,7 +155,7 @@ fn answer(code: u16, seconds: u32) -> WatchError {
 async fn refused(watch: &mut Watch<ConfigMap>, seconds: u32) -> Duration {
     let begin = Instant::now();
     while watch.streams {
-        assert!(matches!(watch.failed(answer(429, seconds)), Some(Report::Failed(_))));
+        assert!(matches!(watch.failed(answer(429, seconds)), Some(WatchReport::Failed(_))));
         tokio::time::advance(watch.wait.take().unwrap()).await;
     }
     begin.elapsed()
@@ -215,17 +219,17 @@ async fn a_watch_without_news_after_a_failure_is_resumed_and_a_list_is_not() {
     let mut watch = idle();
     watch.events = stream::pending().boxed();
     watch.failing = true;
-    let long = Selection::default().settled() * 10;
+    let long = WatchSelection::default().settled() * 10;
     assert!(timeout(long, watch.next()).await.is_err(), "the list is not complete");
     watch.listing = false;
-    assert!(matches!(timeout(long, watch.next()).await, Ok(Report::Resumed)));
+    assert!(matches!(timeout(long, watch.next()).await, Ok(WatchReport::Resumed)));
     assert!(timeout(long, watch.next()).await.is_err(), "that is reported once");
 }
 
 #[test]
 fn waits_grow_to_a_bound_and_are_never_the_same_for_all() {
-    let longest = Selection::default().longest_wait;
-    let waits: Vec<Duration> = Selection::default().waits().take(40).collect();
+    let longest = WatchSelection::default().longest_wait;
+    let waits: Vec<Duration> = WatchSelection::default().waits().take(40).collect();
     assert!((FIRST_WAIT..=FIRST_WAIT * 2).contains(&waits[0]), "{waits:?}");
     assert!(waits[8..].iter().all(|wait| (longest..=longest * 2).contains(wait)), "{waits:?}");
     assert!(waits[8..].iter().any(|wait| *wait != waits[8]), "{waits:?}");

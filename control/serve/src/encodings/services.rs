@@ -12,7 +12,7 @@ use leno_types::mesh::Service;
 use leno_wire::Bytes;
 use leno_wire::encode::{self, EndpointsUpdate};
 
-use super::{Encoded, version_of};
+use super::{EncodedResource, version_of};
 use crate::metrics::Metrics;
 
 /// Most steps that are kept of one service. A stream is at most this many changes behind, or it gets
@@ -24,15 +24,15 @@ const MAX_ENCODED: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceVersions {
-    fronts: Vec<Front>,
+    fronts: Vec<BareService>,
     endpoints: Option<EndpointsLog>,
     /// For the version that a proxy holds, empty for none, what makes another version of it.
-    encoded: Vec<(String, Encoded)>,
+    encoded: Vec<(String, EncodedResource)>,
 }
 
 /// A service without its endpoints.
 #[derive(Debug)]
-struct Front {
+struct BareService {
     service: Arc<Service>,
     version: String,
     bytes: Bytes,
@@ -55,7 +55,7 @@ impl ServiceVersions {
         (name, service): (&str, &Arc<Service>),
         held: Option<&str>,
         metrics: &Metrics,
-    ) -> Option<Encoded> {
+    ) -> Option<EncodedResource> {
         self.follow(service);
         let front = self.front(service);
         let endpoints = self.endpoints.as_ref()?;
@@ -82,7 +82,7 @@ impl ServiceVersions {
         let any = encode::service_update((!has_front).then_some(&*front.bytes), update);
         // The proxy has the addresses with the rest.
         let ips = if has_front { [].as_slice() } else { service.vips.as_slice() };
-        let made = Encoded::of(name, version.into(), any, ips);
+        let made = EncodedResource::of(name, version.into(), any, ips);
         if self.encoded.len() == MAX_ENCODED {
             self.encoded.clear();
         }
@@ -110,7 +110,7 @@ impl ServiceVersions {
             self.fronts.retain(|front| Arc::strong_count(&front.service) > 1);
             let bytes = encode::front(service);
             let version = version_of(&bytes);
-            self.fronts.push(Front { service: Arc::clone(service), version, bytes });
+            self.fronts.push(BareService { service: Arc::clone(service), version, bytes });
             self.fronts.len() - 1
         })
     }

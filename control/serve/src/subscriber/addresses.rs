@@ -7,15 +7,15 @@ use leno_types::ServiceName;
 use leno_types::mesh::{Resolution, Subject};
 use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 
-use super::{Batch, StreamKey, Subscribed};
-use crate::encodings::{MAX_RESOURCE, Value};
+use super::{RefusedNames, ResponseBatch, StreamKey};
+use crate::encodings::{MAX_RESOURCE, ResourceValue};
 
 /// A batch is closed once it has this many bytes of resources, so that a proxy with much to fetch
 /// begins with the first part and no message nears the bound of the wire.
 const BATCH_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct Addresses {
+pub(super) struct AddressSubscriptions {
     /// The first request of the type has been taken.
     begun: bool,
     /// What the answers so far were made for.
@@ -24,11 +24,11 @@ pub(super) struct Addresses {
     resumed: bool,
     asked: HashMap<Subject, Subscription>,
     /// Resources by name, as the proxy has them.
-    held: HashMap<Arc<str>, Holding>,
+    held: HashMap<Arc<str>, HeldResource>,
     /// Subjects to answer.
     due: HashSet<Subject>,
     /// Resources to send with the next batches, by name.
-    pending: BTreeMap<Arc<str>, Value>,
+    pending: BTreeMap<Arc<str>, ResourceValue>,
     /// Names to be reported as gone once `pending` is empty.
     gone: BTreeSet<String>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Addresses {
 /// One subject that the proxy asked for.
 #[derive(Default)]
 struct Subscription {
-    answer: Answer,
+    answer: LastAnswer,
     /// The workload uses it: it was not only prefetched.
     used: bool,
     /// The service whose use it is counted as.
@@ -45,7 +45,7 @@ struct Subscription {
 
 /// The last answer for a subject.
 #[derive(Default)]
-enum Answer {
+enum LastAnswer {
     #[default]
     None,
     /// The name of the resource.
@@ -55,23 +55,23 @@ enum Answer {
 
 /// One resource that the proxy holds or is about to hold.
 #[derive(Default)]
-struct Holding {
+struct HeldResource {
     /// `None` until it is sent.
     version: Option<Arc<str>>,
     /// How many subjects lead to it. At 0 the resource goes.
     subjects: usize,
 }
 
-impl Addresses {
+impl AddressSubscriptions {
     pub(super) fn take(
         &mut self,
         request: proto::DeltaDiscoveryRequest,
         stream: &StreamKey,
-    ) -> Subscribed {
+    ) -> RefusedNames {
         if !std::mem::replace(&mut self.begun, true) {
             let versions = request.initial_resource_versions.into_iter().take(MAX_SUBSCRIPTIONS);
             let holding = |(name, version): (String, String)| {
-                (name.into(), Holding { version: Some(version.into()), subjects: 0 })
+                (name.into(), HeldResource { version: Some(version.into()), subjects: 0 })
             };
             self.held = versions.map(holding).collect();
             self.resumed = !self.held.is_empty();
@@ -81,7 +81,7 @@ impl Addresses {
             unsubscribed.iter().filter_map(|name| self.unsubscribe(name, stream)).collect();
         let namespace = &*stream.instance.namespace;
         stream.state.subscriptions.remove(&stream.mailbox, namespace, ended.iter());
-        let mut taken = Subscribed::default();
+        let mut taken = RefusedNames::default();
         let mut added = Vec::new();
         let used = request.resource_names_subscribe.into_iter().map(|name| (name, true));
         let prefetched = request.resource_names_prefetch.into_iter().map(|name| (name, false));
@@ -92,8 +92,8 @@ impl Addresses {
             };
             if let Some(known) = self.asked.get_mut(&subject) {
                 known.used |= used;
-                if matches!(known.answer, Answer::Absent) {
-                    known.answer = Answer::None;
+                if matches!(known.answer, LastAnswer::Absent) {
+                    known.answer = LastAnswer::None;
                 }
             } else if self.asked.len() < MAX_SUBSCRIPTIONS {
                 self.asked.insert(subject.clone(), Subscription { used, ..Default::default() });
@@ -126,7 +126,7 @@ impl Addresses {
         self.due.remove(&subject);
         self.gone.remove(name);
         ended.uncount(stream);
-        if let Answer::Resource(name) = ended.answer {
+        if let LastAnswer::Resource(name) = ended.answer {
             self.release(&name);
         }
         Some(subject)
@@ -174,12 +174,12 @@ impl Addresses {
     fn answer(&mut self, subject: &Subject, resolution: Resolution, stream: &StreamKey) {
         let Some(subscription) = self.asked.get_mut(subject) else { return };
         let value = match resolution {
-            Resolution::Service(service) => Value::Service(service),
-            Resolution::Workload(workload) => Value::Workload(workload),
+            Resolution::Service(service) => ResourceValue::Service(service),
+            Resolution::Workload(workload) => ResourceValue::Workload(workload),
             Resolution::Unknown | Resolution::Pending => {
                 subscription.count(None, stream);
-                let before = std::mem::replace(&mut subscription.answer, Answer::Absent);
-                if !matches!(before, Answer::Absent) {
+                let before = std::mem::replace(&mut subscription.answer, LastAnswer::Absent);
+                if !matches!(before, LastAnswer::Absent) {
                     self.gone.insert(names::of_subject(subject));
                 }
                 self.lead_away(before);
@@ -187,16 +187,16 @@ impl Addresses {
             }
         };
         let service = match &value {
-            Value::Service(service) => Some(&service.name),
-            Value::Workload(_) | Value::Policy(_) => None,
+            ResourceValue::Service(service) => Some(&service.name),
+            ResourceValue::Workload(_) | ResourceValue::Policy(_) => None,
         };
         subscription.count(service, stream);
         let name: Arc<str> = value.name().into();
         self.gone.remove(&names::of_subject(subject));
         self.gone.remove(&*name);
-        let answer = Answer::Resource(Arc::clone(&name));
+        let answer = LastAnswer::Resource(Arc::clone(&name));
         match std::mem::replace(&mut subscription.answer, answer) {
-            Answer::Resource(before) if before == name => {}
+            LastAnswer::Resource(before) if before == name => {}
             before => {
                 self.held.entry(Arc::clone(&name)).or_default().subjects += 1;
                 self.lead_away(before);
@@ -207,8 +207,8 @@ impl Addresses {
 
     /// Notes that a subject no longer leads where it led, and that the proxy must hear if the
     /// resource is gone with it.
-    fn lead_away(&mut self, from: Answer) {
-        if let Answer::Resource(name) = from
+    fn lead_away(&mut self, from: LastAnswer) {
+        if let LastAnswer::Resource(name) = from
             && self.release(&name)
         {
             self.gone.insert(name.to_string());
@@ -226,8 +226,8 @@ impl Addresses {
         self.held.remove(name).is_some_and(|holding| holding.version.is_some())
     }
 
-    pub(super) fn batch(&mut self, stream: &StreamKey) -> Option<Batch> {
-        let mut batch = Batch { type_url: ADDRESS_TYPE, ..Batch::default() };
+    pub(super) fn batch(&mut self, stream: &StreamKey) -> Option<ResponseBatch> {
+        let mut batch = ResponseBatch { type_url: ADDRESS_TYPE, ..ResponseBatch::default() };
         let mut bytes = 0;
         while bytes < BATCH_BYTES {
             let Some((name, value)) = self.pending.pop_first() else { break };

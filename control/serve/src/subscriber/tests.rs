@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use leno_index::{Change, Index, Settings};
+use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_resources::{Kind, ObjectKey};
 use leno_types::TrustDomain;
 use leno_types::mesh::Service;
@@ -17,18 +17,18 @@ struct Proxy {
     held: HashMap<String, (String, Service)>,
 }
 
-fn state() -> Arc<State> {
-    State::new(Index::new(Settings::default()))
+fn state() -> Arc<PlaneState> {
+    PlaneState::new(Index::new(MeshSettings::default()))
 }
 
-fn apply(state: &State, documents: &str) {
+fn apply(state: &PlaneState, documents: &str) {
     let parsed = leno_resources::parse("test.yaml", documents).unwrap();
-    state.apply(parsed.objects.into_iter().map(|one| Change::Upsert(one.value)).collect());
+    state.apply(parsed.objects.into_iter().map(|one| ObjectChange::Upsert(one.value)).collect());
 }
 
-fn delete(state: &State, name: &str) {
+fn delete(state: &PlaneState, name: &str) {
     let (kind, namespace) = (Kind::Service, "shop".to_owned());
-    state.apply(vec![Change::Delete(ObjectKey { kind, namespace, name: name.to_owned() })]);
+    state.apply(vec![ObjectChange::Delete(ObjectKey { kind, namespace, name: name.to_owned() })]);
 }
 
 /// A service at `10.96.0.<number>`, with endpoints at `10.0.<number>.<last>` for each of `lasts`.
@@ -44,16 +44,16 @@ fn service(number: usize, lasts: &[usize]) -> String {
     )
 }
 
-fn wakeups(state: &State) -> u64 {
+fn wakeups(state: &PlaneState) -> u64 {
     state.metrics.wakeups.get()
 }
 
-fn encodings(state: &State) -> u64 {
+fn encodings(state: &PlaneState) -> u64 {
     state.metrics.encodings.get()
 }
 
 impl Proxy {
-    fn new(state: &Arc<State>, instance: &str) -> Self {
+    fn new(state: &Arc<PlaneState>, instance: &str) -> Self {
         let instance: InstanceName = instance.parse().unwrap();
         let identity = Identity::new(TrustDomain::default(), &instance.namespace, "web").unwrap();
         let subscriber = Subscriber::new(Arc::clone(state), instance, identity);
@@ -78,7 +78,7 @@ impl Proxy {
                 size += bytes.len();
                 let resource = decode::resource(bytes).unwrap();
                 let any = resource.resource.unwrap();
-                if let decode::Address::Service(update) = decode::address(&any).unwrap() {
+                if let decode::AddressResource::Service(update) = decode::address(&any).unwrap() {
                     let held = self.held.get(&resource.name);
                     let held = held.map(|(version, service)| (version.as_str(), service));
                     let service = update.apply(held).unwrap();

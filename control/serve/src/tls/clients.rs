@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use leno_identity::{Authority, Trust};
+use leno_identity::{Authority, AuthorityTrust};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
@@ -21,7 +21,7 @@ pub(super) struct ClientVerifier {
 /// A verifier, and what it was built from.
 #[derive(Clone, Debug)]
 struct BuiltVerifier {
-    trust: Arc<Trust>,
+    trust: Arc<AuthorityTrust>,
     chain: Arc<dyn ClientCertVerifier>,
 }
 
@@ -54,7 +54,7 @@ impl ClientVerifier {
 }
 
 impl BuiltVerifier {
-    fn new(trust: Arc<Trust>) -> Result<Self, TlsError> {
+    fn new(trust: Arc<AuthorityTrust>) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for root in trust.bundle_der() {
             roots.add(CertificateDer::from(root))?;

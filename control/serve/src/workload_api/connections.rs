@@ -24,23 +24,23 @@ const HANDED_ON: usize = 16;
 
 /// The instance that a connection is of. `None`: the process is no workload. Requests carry it as an extension.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(pub(super) Option<InstanceName>);
+pub(super) struct CallingInstance(pub(super) Option<InstanceName>);
 
 /// How many connections there are of each instance.
 #[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<HashMap<Option<InstanceName>, usize>>>);
+struct InstanceConnections(Arc<Mutex<HashMap<Option<InstanceName>, usize>>>);
 
 /// One connection, which is counted until it is dropped.
 #[derive(Debug)]
-struct Place {
-    places: Places,
+struct ConnectionPermit {
+    places: InstanceConnections,
     of: Option<InstanceName>,
 }
 
 /// A connection of a process that was identified.
-pub(super) struct Attested {
+pub(super) struct AttestedConnection {
     stream: UnixStream,
-    place: Place,
+    place: ConnectionPermit,
     _counted: GaugeGuard,
 }
 
@@ -49,10 +49,10 @@ pub(super) fn accept(
     listener: UnixListener,
     attestor: CgroupAttestor,
     metrics: Arc<Metrics>,
-) -> mpsc::Receiver<io::Result<Attested>> {
+) -> mpsc::Receiver<io::Result<AttestedConnection>> {
     let (sender, receiver) = mpsc::channel(HANDED_ON);
     tokio::spawn(async move {
-        let places = Places::default();
+        let places = InstanceConnections::default();
         loop {
             let next = leno_program::accept("connection of the Workload API", async || {
                 listener.accept().await
@@ -74,7 +74,7 @@ pub(super) fn accept(
                 continue;
             };
             let counted = GaugeGuard::new(&metrics, |metrics| &metrics.workload_api_connections);
-            let connection = Attested { stream, place, _counted: counted };
+            let connection = AttestedConnection { stream, place, _counted: counted };
             if sender.send(Ok(connection)).await.is_err() {
                 return;
             }
@@ -83,8 +83,8 @@ pub(super) fn accept(
     receiver
 }
 
-impl Places {
-    fn take(&self, of: Option<InstanceName>) -> Option<Place> {
+impl InstanceConnections {
+    fn take(&self, of: Option<InstanceName>) -> Option<ConnectionPermit> {
         // A count is whole while the lock is held.
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.get(&of).copied().unwrap_or_default();
@@ -92,11 +92,11 @@ impl Places {
             return None;
         }
         taken.insert(of.clone(), own + 1);
-        Some(Place { places: self.clone(), of })
+        Some(ConnectionPermit { places: self.clone(), of })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get_mut(&self.of) {
@@ -108,15 +108,15 @@ impl Drop for Place {
     }
 }
 
-impl Connected for Attested {
-    type ConnectInfo = Caller;
+impl Connected for AttestedConnection {
+    type ConnectInfo = CallingInstance;
 
-    fn connect_info(&self) -> Caller {
-        Caller(self.place.of.clone())
+    fn connect_info(&self) -> CallingInstance {
+        CallingInstance(self.place.of.clone())
     }
 }
 
-impl AsyncRead for Attested {
+impl AsyncRead for AttestedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -126,7 +126,7 @@ impl AsyncRead for Attested {
     }
 }
 
-impl AsyncWrite for Attested {
+impl AsyncWrite for AttestedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn one_instance_takes_no_places_of_others() {
-        let places = Places::default();
+        let places = InstanceConnections::default();
         let name = |name: &str| Some(InstanceName::new("shop", name).expect("a name"));
-        let mut held: Vec<Place> =
+        let mut held: Vec<ConnectionPermit> =
             (0..MAX_OF_INSTANCE).filter_map(|_| places.take(name("web-0"))).collect();
         assert_eq!(held.len(), MAX_OF_INSTANCE);
         assert!(places.take(name("web-0")).is_none());

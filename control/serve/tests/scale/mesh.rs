@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_resources::{
     InstanceStatus, Kind, Metadata, Object, ObjectKey, PodHost, SERVICE_NAME_LABEL, Workload,
     WorkloadPort, WorkloadSpec, WorkloadStatus,
@@ -75,7 +75,7 @@ impl Mesh {
     }
 
     /// Every object, as a first list of a cluster has them.
-    pub(crate) fn objects(&self) -> Vec<Change> {
+    pub(crate) fn objects(&self) -> Vec<ObjectChange> {
         let mut changes = Vec::new();
         for service in 0..self.size.services {
             changes.push(upsert(Object::Service(Box::new(self.service(service)))));
@@ -90,7 +90,7 @@ impl Mesh {
     }
 
     /// Replaces one pod of a service: what a rolling update does, once for each pod.
-    pub(crate) fn replace(&mut self, service: usize, generation: u32) -> Vec<Change> {
+    pub(crate) fn replace(&mut self, service: usize, generation: u32) -> Vec<ObjectChange> {
         // The first half has proxies, which stay.
         let half = self.size.pods(service) / 2;
         let pod = half + generation as usize % half;
@@ -101,7 +101,7 @@ impl Mesh {
         vec![
             upsert(self.pod(service, pod)),
             upsert(self.slice(service, pod / SLICE)),
-            Change::Delete(old),
+            ObjectChange::Delete(old),
         ]
     }
 
@@ -207,8 +207,8 @@ fn pod_name(service: usize, pod: usize, generation: u32) -> String {
     }
 }
 
-fn upsert(object: Object) -> Change {
-    Change::Upsert(object)
+fn upsert(object: Object) -> ObjectChange {
+    ObjectChange::Upsert(object)
 }
 
 fn address(number: u32) -> IpAddr {

@@ -9,8 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_identity::Authority;
-use leno_index::{Index, Settings as IndexSettings};
-use leno_serve::{Answer, AuthenticationError, Authenticator, Proven, Server, Settings, State};
+use leno_index::{Index, MeshSettings as IndexSettings};
+use leno_serve::{
+    AnswerFuture, AuthenticationError, Authenticator, PlaneServer, PlaneState, ProvenIdentity,
+    ServerSettings,
+};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::watch;
 
@@ -24,13 +27,13 @@ impl Authenticator for NamesAsTokens {
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
-    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+    ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         let instance: InstanceName = token.parse().unwrap();
-        let proven = Proven { identity: identity(&instance), instance: Some(instance) };
+        let proven = ProvenIdentity { identity: identity(&instance), instance: Some(instance) };
         Box::pin(std::future::ready(Ok(proven)))
     }
 
-    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
+    fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>> {
         Box::pin(std::future::ready(Some(identity(instance))))
     }
 }
@@ -50,14 +53,14 @@ pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let runtime = runtime.unwrap();
-    let state = State::new(Index::new(IndexSettings::default()));
+    let state = PlaneState::new(Index::new(IndexSettings::default()));
     state.apply(objects);
     let authority = Arc::new(Authority::ephemeral(&TrustDomain::default()).unwrap());
     std::fs::write(roots, authority.trust().roots_pem()).unwrap();
     let authenticator = Arc::new(NamesAsTokens);
-    let settings = Settings { authority, authenticator, lifetime: Duration::from_hours(1) };
+    let settings = ServerSettings { authority, authenticator, lifetime: Duration::from_hours(1) };
     let (stop, stopped) = watch::channel(false);
-    let bound = Server::bind("127.0.0.1:0".parse().unwrap(), settings, Arc::clone(&state));
+    let bound = PlaneServer::bind("127.0.0.1:0".parse().unwrap(), settings, Arc::clone(&state));
     let server = runtime.block_on(bound).unwrap();
     let address = server.address();
     let running = runtime.spawn(server.run(stopped));
@@ -79,7 +82,7 @@ pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
     runtime.block_on(running).unwrap().unwrap();
 }
 
-fn stats(state: &State) -> String {
+fn stats(state: &PlaneState) -> String {
     let mut text = String::new();
     state.render_metrics(&mut text);
     let is_count = |line: &&str| !line.starts_with('#') && !line.contains("_seconds");

@@ -34,7 +34,7 @@ use tower_service::Service;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A certificate with its key.
-pub(crate) struct Shown {
+pub(crate) struct TestIdentity {
     pub(crate) chain: Vec<Vec<u8>>,
     pub(crate) key: Vec<u8>,
 }
@@ -51,7 +51,7 @@ pub(crate) fn request() -> (KeyPair, Vec<u8>) {
 /// Connects, with or without a certificate.
 pub(crate) async fn connect(
     address: SocketAddr,
-    shown: Option<&Shown>,
+    shown: Option<&TestIdentity>,
 ) -> Result<Channel, tonic::transport::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -61,7 +61,7 @@ pub(crate) async fn connect(
         .with_custom_certificate_verifier(Arc::new(Anyone));
     let mut config = match shown {
         None => builder.with_no_client_auth(),
-        Some(Shown { chain, key }) => {
+        Some(TestIdentity { chain, key }) => {
             let chain = chain.iter().cloned().map(CertificateDer::from).collect();
             let key = PrivateKeyDer::Pkcs8(key.clone().into());
             builder.with_client_auth_cert(chain, key).unwrap()
@@ -76,14 +76,14 @@ pub(crate) async fn connect(
 pub(crate) async fn issue(
     address: SocketAddr,
     token: &str,
-    shown: Option<&Shown>,
-) -> Result<(IssueCertificateResponse, Shown), tonic::Status> {
+    shown: Option<&TestIdentity>,
+) -> Result<(IssueCertificateResponse, TestIdentity), tonic::Status> {
     let channel = connect(address, shown).await.unwrap();
     let (key, csr) = request();
     let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned(), pod: None };
     let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
     let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
-    Ok((answer, Shown { chain, key: key.serialize_der() }))
+    Ok((answer, TestIdentity { chain, key: key.serialize_der() }))
 }
 
 /// A response with its resources read.

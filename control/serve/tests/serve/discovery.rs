@@ -6,7 +6,7 @@ use std::time::Duration;
 use leno_resources::Kind;
 use leno_types::mesh::{Distribution, Service};
 use leno_types::{MAX_FINISHING, MtlsMode};
-use leno_wire::decode::{self, Address};
+use leno_wire::decode::{self, AddressResource};
 use leno_wire::proto::{DeltaDiscoveryRequest, TrustInUse};
 use leno_wire::trust::bundle_hash;
 use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE};
@@ -184,7 +184,7 @@ async fn a_service_is_answered_by_its_name() {
 /// The first service of a response, as a proxy sees it that holds it without endpoints.
 fn first_service(response: &Response) -> Service {
     let any = response.resources[0].resource.as_ref().unwrap();
-    let Address::Service(update) = decode::address(any).unwrap() else { panic!("{any:?}") };
+    let AddressResource::Service(update) = decode::address(any).unwrap() else { panic!("{any:?}") };
     let held = Service {
         name: "shop/held".parse().unwrap(),
         vips: Vec::new(),

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_identity::{Authority, TokenStore};
-use leno_index::{Change, Index, Settings as IndexSettings};
+use leno_index::{Index, MeshSettings as IndexSettings, ObjectChange};
 use leno_resources::{Kind, ObjectKey};
-use leno_serve::{LocalTokens, Server, Settings, State};
+use leno_serve::{LocalTokens, PlaneServer, PlaneState, ServerSettings};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use client::{Shown, Stream};
+use client::{Stream, TestIdentity};
 
 /// A control plane on a port of its own; it ends when this is dropped.
 struct Plane {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     tokens: Arc<TokenStore>,
     authority: Arc<Authority>,
     _stop: watch::Sender<bool>,
@@ -58,13 +58,13 @@ impl Plane {
         lifetime: Duration,
     ) -> Self {
         let tokens = Arc::new(TokenStore::open(&directory.path().join("tokens")).unwrap());
-        let state = State::new(Index::new(IndexSettings::default()));
+        let state = PlaneState::new(Index::new(IndexSettings::default()));
         state.apply(upserts(documents));
         let shared = Arc::clone(&authority);
         let authenticator = Arc::new(LocalTokens::new(Arc::clone(&tokens)));
-        let settings = Settings { authority: shared, authenticator, lifetime };
+        let settings = ServerSettings { authority: shared, authenticator, lifetime };
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::bind(address, settings, Arc::clone(&state)).await.unwrap();
+        let server = PlaneServer::bind(address, settings, Arc::clone(&state)).await.unwrap();
         let address = server.address();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(server.run(stopped));
@@ -77,7 +77,7 @@ impl Plane {
 
     fn delete(&self, kind: Kind, namespace: &str, name: &str) {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.state.apply(vec![Change::Delete(ObjectKey { kind, namespace, name })]);
+        self.state.apply(vec![ObjectChange::Delete(ObjectKey { kind, namespace, name })]);
     }
 
     fn grant(&self, instance: &str, account: &str) -> String {
@@ -87,7 +87,7 @@ impl Plane {
     }
 
     /// The certificate of an instance, with the service account `web`.
-    async fn certificate(&self, instance: &str) -> Shown {
+    async fn certificate(&self, instance: &str) -> TestIdentity {
         let token = self.grant(instance, "web");
         client::issue(self.address, &token, None).await.unwrap().1
     }
@@ -108,9 +108,9 @@ impl Plane {
     }
 }
 
-fn upserts(documents: &str) -> Vec<Change> {
+fn upserts(documents: &str) -> Vec<ObjectChange> {
     let parsed = leno_resources::parse("test.yaml", documents).unwrap();
-    parsed.objects.into_iter().map(|located| Change::Upsert(located.value)).collect()
+    parsed.objects.into_iter().map(|located| ObjectChange::Upsert(located.value)).collect()
 }
 
 /// A service with a VIP and one port.

@@ -2,7 +2,7 @@
 
 use leno_resources::{Object, Problem};
 
-use crate::{Update, diff};
+use crate::{SourceUpdate, diff};
 
 #[derive(Debug, Default)]
 pub(super) struct AcceptedState {
@@ -14,19 +14,22 @@ pub(super) struct AcceptedState {
 
 impl AcceptedState {
     /// Takes the newest state; returns the update to send, if anything is new.
-    pub(super) fn take(&mut self, newest: Result<Vec<Object>, Vec<Problem>>) -> Option<Update> {
+    pub(super) fn take(
+        &mut self,
+        newest: Result<Vec<Object>, Vec<Problem>>,
+    ) -> Option<SourceUpdate> {
         match newest {
             Ok(newest) => {
                 let told = self.good.is_some() && self.refused.is_empty();
                 self.refused.clear();
                 let changes = diff(self.good.as_deref().unwrap_or_default(), &newest);
                 self.good = Some(newest);
-                (!told || !changes.is_empty()).then_some(Update::Changes(changes))
+                (!told || !changes.is_empty()).then_some(SourceUpdate::Changes(changes))
             }
             Err(problems) if problems == self.refused => None,
             Err(problems) => {
                 self.refused.clone_from(&problems);
-                Some(Update::Refused(problems))
+                Some(SourceUpdate::Refused(problems))
             }
         }
     }
@@ -43,19 +46,19 @@ mod tests {
     #[test]
     fn the_first_state_is_told_even_if_empty() {
         let mut accepted = AcceptedState::default();
-        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(SourceUpdate::Changes(Vec::new())));
         assert_eq!(accepted.take(Ok(Vec::new())), None);
     }
 
     #[test]
     fn a_refusal_is_told_once_and_its_end_too() {
         let mut accepted = AcceptedState::default();
-        let refused = |reason| Some(Update::Refused(problems(reason)));
+        let refused = |reason| Some(SourceUpdate::Refused(problems(reason)));
         assert_eq!(accepted.take(Err(problems("bad"))), refused("bad"));
-        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(SourceUpdate::Changes(Vec::new())));
         assert_eq!(accepted.take(Err(problems("bad"))), refused("bad"));
         assert_eq!(accepted.take(Err(problems("bad"))), None);
         assert_eq!(accepted.take(Err(problems("worse"))), refused("worse"));
-        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(SourceUpdate::Changes(Vec::new())));
     }
 }

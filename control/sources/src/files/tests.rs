@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_resources::Kind;
 use tempfile::TempDir;
 
@@ -11,7 +11,7 @@ use super::*;
 const HANG: Duration = Duration::from_secs(30);
 
 struct Run {
-    updates: mpsc::Receiver<Update>,
+    updates: mpsc::Receiver<SourceUpdate>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -22,14 +22,14 @@ impl Run {
         Self { updates, task }
     }
 
-    async fn next(&mut self) -> Update {
+    async fn next(&mut self) -> SourceUpdate {
         tokio::time::timeout(HANG, self.updates.recv()).await.unwrap().unwrap()
     }
 
     /// The next changes, as `+name` and `-name`.
     async fn changes(&mut self) -> Vec<String> {
         match self.next().await {
-            Update::Changes(changes) => changes.iter().map(short).collect(),
+            SourceUpdate::Changes(changes) => changes.iter().map(short).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -41,16 +41,16 @@ impl Run {
 
     async fn refused(&mut self) -> Vec<Problem> {
         match self.next().await {
-            Update::Refused(problems) => problems,
+            SourceUpdate::Refused(problems) => problems,
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn short(change: &Change) -> String {
+fn short(change: &ObjectChange) -> String {
     match change {
-        Change::Upsert(object) => format!("+{}", object.key().name),
-        Change::Delete(key) => format!("-{}", key.name),
+        ObjectChange::Upsert(object) => format!("+{}", object.key().name),
+        ObjectChange::Delete(key) => format!("-{}", key.name),
     }
 }
 

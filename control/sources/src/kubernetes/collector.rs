@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
-use leno_index::Change;
+use leno_index::ObjectChange;
 use leno_resources::{Kind, ObjectKey};
 use tokio::time::Instant;
 
-use super::watch::Event;
-use super::{WATCHED, Watched};
-use crate::Misread;
+use super::watch::KindEvent;
+use super::{WATCHED, WatchedKind};
+use crate::MisreadObject;
 
 /// How long the first update waits for a kind that the API server cannot list. An API server that
 /// is starting may refuse a list for a moment, and proxies would be told that no such objects
@@ -21,9 +21,9 @@ const UNREADABLE: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     kinds: [State; WATCHED.len()],
-    pending: Pending,
+    pending: PendingChanges,
     /// The newest state of each invalid route and policy that was not reported yet.
-    misread: BTreeMap<ObjectKey, Misread>,
+    misread: BTreeMap<ObjectKey, MisreadObject>,
     /// Whether the first update, with all kinds, was sent.
     begun: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct Collector {
 /// The newest unsent change of each object. Bounded by the number of objects, however long no
 /// update can be sent; of kinds with many objects, those that are sent early are not among them.
 #[derive(Debug, Default)]
-struct Pending(BTreeMap<ObjectKey, Change>);
+struct PendingChanges(BTreeMap<ObjectKey, ObjectChange>);
 
 /// Whether a cluster has so many objects of a kind that those of the first list are sent before it is complete. What
 /// follows from them is decided later: status, which says what is missing, is of other kinds.
@@ -52,12 +52,12 @@ struct State {
 }
 
 impl Collector {
-    pub(super) fn take(&mut self, nth: usize, event: Event) {
+    pub(super) fn take(&mut self, nth: usize, event: KindEvent) {
         let (state, pending, begun) = (&mut self.kinds[nth], &mut self.pending, self.begun);
         match event {
             // Of a first list no object can be missing.
-            Event::Begin => state.listed = state.has_any().then(BTreeSet::new),
-            Event::Put(object) => {
+            KindEvent::Begin => state.listed = state.has_any().then(BTreeSet::new),
+            KindEvent::Put(object) => {
                 let key = object.key();
                 if let Some(listed) = &mut state.listed {
                     listed.insert(key.clone());
@@ -65,16 +65,16 @@ impl Collector {
                 state.kept.remove(&key);
                 self.misread.remove(&key);
                 state.known.insert(key.clone());
-                pending.0.insert(key, Change::Upsert(object));
+                pending.0.insert(key, ObjectChange::Upsert(object));
             }
-            Event::Kept(key, misread) => {
+            KindEvent::Kept(key, misread) => {
                 self.misread.extend(misread.map(|misread| (key.clone(), misread)));
                 if let Some(listed) = &mut state.listed {
                     listed.insert(key.clone());
                 }
                 state.kept.insert(key);
             }
-            Event::Gone(key) => {
+            KindEvent::Gone(key) => {
                 if let Some(listed) = &mut state.listed {
                     listed.remove(&key);
                 }
@@ -84,17 +84,17 @@ impl Collector {
                     pending.end(key, begun);
                 }
             }
-            Event::Complete => {
+            KindEvent::Complete => {
                 if let Some(listed) = state.listed.take() {
                     state.keep_only(&listed, pending, begun);
                 }
                 state.complete = true;
                 state.unreadable = None;
             }
-            Event::Unreadable => {
+            KindEvent::Unreadable => {
                 state.unreadable.get_or_insert_with(Instant::now);
             }
-            Event::NoKind => {
+            KindEvent::NoKind => {
                 state.listed = None;
                 state.keep_only(&BTreeSet::new(), pending, begun);
                 state.complete = true;
@@ -108,7 +108,7 @@ impl Collector {
     }
 
     /// The kinds that have not been listed yet.
-    pub(super) fn missing(&self) -> Vec<Watched> {
+    pub(super) fn missing(&self) -> Vec<WatchedKind> {
         let all = WATCHED.into_iter().zip(&self.kinds);
         all.filter(|(_, state)| !state.complete).map(|(watched, _)| watched).collect()
     }
@@ -120,10 +120,10 @@ impl Collector {
     /// nothing can be served without them.
     fn waits(&self) -> bool {
         let missing = self.missing();
-        let needed = |one: &Watched| match one {
-            Watched::Core(kind) => *kind != Kind::ConfigMap,
-            Watched::Pods => true,
-            Watched::Custom(_) => false,
+        let needed = |one: &WatchedKind| match one {
+            WatchedKind::Core(kind) => *kind != Kind::ConfigMap,
+            WatchedKind::Pods => true,
+            WatchedKind::Custom(_) => false,
         };
         if missing.iter().any(needed) {
             return true;
@@ -135,7 +135,7 @@ impl Collector {
     }
 
     /// Before the first update: the objects of kinds with many, to be sent in advance.
-    pub(super) fn early(&mut self) -> Vec<Change> {
+    pub(super) fn early(&mut self) -> Vec<ObjectChange> {
         if self.begun {
             return Vec::new();
         }
@@ -145,14 +145,14 @@ impl Collector {
 
     /// The changes to send now: nothing until all kinds have been listed that can be; then all
     /// objects, even if there are none; afterwards the differences.
-    pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
+    pub(super) fn changes(&mut self) -> Option<Vec<ObjectChange>> {
         if !self.begun {
             if self.waits() {
                 return None;
             }
             let missing = self.missing();
             if !missing.is_empty() {
-                let missing: Vec<_> = missing.into_iter().map(Watched::as_str).collect();
+                let missing: Vec<_> = missing.into_iter().map(WatchedKind::as_str).collect();
                 tracing::error!(?missing, "serving without these kinds: they cannot be listed");
             }
             self.begun = true;
@@ -163,7 +163,7 @@ impl Collector {
 
     /// The invalid routes and policies that were not reported yet. Call it after
     /// [`changes`](Self::changes), and report them after those changes; nothing before the first update.
-    pub(super) fn misread(&mut self) -> Vec<Misread> {
+    pub(super) fn misread(&mut self) -> Vec<MisreadObject> {
         if !self.begun {
             return Vec::new();
         }
@@ -173,18 +173,18 @@ impl Collector {
     }
 }
 
-impl Pending {
+impl PendingChanges {
     /// Records the deletion of an object. Before the first update no receiver has the object, unless
     /// it was sent early.
     fn end(&mut self, key: ObjectKey, begun: bool) {
         if begun || is_early(key.kind) {
-            self.0.insert(key.clone(), Change::Delete(key));
+            self.0.insert(key.clone(), ObjectChange::Delete(key));
         } else {
             self.0.remove(&key);
         }
     }
 
-    fn take(&mut self) -> Vec<Change> {
+    fn take(&mut self) -> Vec<ObjectChange> {
         mem::take(&mut self.0).into_values().collect()
     }
 }
@@ -195,7 +195,12 @@ impl State {
     }
 
     /// Removes the objects that are not in the list.
-    fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Pending, begun: bool) {
+    fn keep_only(
+        &mut self,
+        listed: &BTreeSet<ObjectKey>,
+        pending: &mut PendingChanges,
+        begun: bool,
+    ) {
         let gone: BTreeSet<_> = self.known.union(&self.kept).collect();
         let gone = gone.into_iter().filter(|key| !listed.contains(key));
         gone.for_each(|key| pending.end(key.clone(), begun));
@@ -217,20 +222,20 @@ mod tests {
 
     fn all_empty_but_the_first(collector: &mut Collector) {
         for nth in 1..WATCHED.len() {
-            collector.take(nth, Event::NoKind);
+            collector.take(nth, KindEvent::NoKind);
         }
     }
 
     #[test]
     fn nothing_is_told_before_every_kind_was_listed() {
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Put(namespace("a")));
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Put(namespace("a")));
         all_empty_but_the_first(&mut collector);
         assert_eq!(collector.changes(), None);
-        assert_eq!(collector.missing(), [Watched::Core(Kind::Namespace)]);
-        collector.take(0, Event::Complete);
-        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
+        assert_eq!(collector.missing(), [WatchedKind::Core(Kind::Namespace)]);
+        collector.take(0, KindEvent::Complete);
+        assert_eq!(collector.changes(), Some(vec![ObjectChange::Upsert(namespace("a"))]));
         assert_eq!(collector.changes(), None);
     }
 
@@ -243,39 +248,39 @@ mod tests {
     #[test]
     fn pods_of_the_first_list_are_sent_early_and_those_that_go_meanwhile_are_taken_back() {
         const PODS: usize = 3;
-        assert_eq!(WATCHED[PODS], Watched::Pods);
+        assert_eq!(WATCHED[PODS], WatchedKind::Pods);
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Put(namespace("a")));
-        collector.take(PODS, Event::Begin);
-        collector.take(PODS, Event::Put(pod("p")));
-        collector.take(PODS, Event::Put(pod("q")));
-        let both = [Change::Upsert(pod("p")), Change::Upsert(pod("q"))];
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Put(namespace("a")));
+        collector.take(PODS, KindEvent::Begin);
+        collector.take(PODS, KindEvent::Put(pod("p")));
+        collector.take(PODS, KindEvent::Put(pod("q")));
+        let both = [ObjectChange::Upsert(pod("p")), ObjectChange::Upsert(pod("q"))];
         assert_eq!(collector.early(), both);
         assert_eq!(collector.changes(), None, "the lists are not complete");
         // The list has failed, and begins again.
-        collector.take(PODS, Event::Begin);
-        collector.take(PODS, Event::Put(pod("q")));
-        collector.take(PODS, Event::Complete);
-        let deleted = Change::Delete(pod("p").key());
-        assert_eq!(collector.early(), [deleted, Change::Upsert(pod("q"))]);
-        collector.take(PODS, Event::Put(pod("r")));
+        collector.take(PODS, KindEvent::Begin);
+        collector.take(PODS, KindEvent::Put(pod("q")));
+        collector.take(PODS, KindEvent::Complete);
+        let deleted = ObjectChange::Delete(pod("p").key());
+        assert_eq!(collector.early(), [deleted, ObjectChange::Upsert(pod("q"))]);
+        collector.take(PODS, KindEvent::Put(pod("r")));
         (0..WATCHED.len()).filter(|nth| ![0, PODS].contains(nth)).for_each(|nth| {
-            collector.take(nth, Event::NoKind);
+            collector.take(nth, KindEvent::NoKind);
         });
-        collector.take(0, Event::Complete);
-        let rest = [Change::Upsert(namespace("a")), Change::Upsert(pod("r"))];
+        collector.take(0, KindEvent::Complete);
+        let rest = [ObjectChange::Upsert(namespace("a")), ObjectChange::Upsert(pod("r"))];
         assert_eq!(collector.changes(), Some(rest.to_vec()));
-        collector.take(PODS, Event::Put(pod("s")));
+        collector.take(PODS, KindEvent::Put(pod("s")));
         assert_eq!(collector.early(), [], "changes are sent as one from now on");
-        assert_eq!(collector.changes(), Some(vec![Change::Upsert(pod("s"))]));
+        assert_eq!(collector.changes(), Some(vec![ObjectChange::Upsert(pod("s"))]));
     }
 
     #[test]
     fn an_empty_cluster_is_told_of_once() {
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Complete);
         all_empty_but_the_first(&mut collector);
         assert_eq!(collector.changes(), Some(vec![]));
         assert_eq!(collector.changes(), None);
@@ -284,85 +289,86 @@ mod tests {
     #[test]
     fn what_a_new_list_lacks_is_gone_and_what_was_never_there_is_not() {
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Put(namespace("a")));
-        collector.take(0, Event::Put(namespace("b")));
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Put(namespace("a")));
+        collector.take(0, KindEvent::Put(namespace("b")));
+        collector.take(0, KindEvent::Complete);
         all_empty_but_the_first(&mut collector);
         collector.changes();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Put(namespace("b")));
-        collector.take(0, Event::Complete);
-        collector.take(0, Event::Gone(namespace("c").key()));
-        let expected = [Change::Delete(namespace("a").key()), Change::Upsert(namespace("b"))];
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Put(namespace("b")));
+        collector.take(0, KindEvent::Complete);
+        collector.take(0, KindEvent::Gone(namespace("c").key()));
+        let expected =
+            [ObjectChange::Delete(namespace("a").key()), ObjectChange::Upsert(namespace("b"))];
         assert_eq!(collector.changes(), Some(expected.to_vec()));
-        collector.take(0, Event::NoKind);
-        assert_eq!(collector.changes(), Some(vec![Change::Delete(namespace("b").key())]));
+        collector.take(0, KindEvent::NoKind);
+        assert_eq!(collector.changes(), Some(vec![ObjectChange::Delete(namespace("b").key())]));
     }
 
     /// A broken conversion webhook, or a missing right on one kind.
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_cannot_be_listed_costs_its_own_objects_only() {
         let route =
-            WATCHED.iter().position(|one| *one == Watched::Custom(Kind::HttpRoute)).unwrap();
+            WATCHED.iter().position(|one| *one == WatchedKind::Custom(Kind::HttpRoute)).unwrap();
         let all_but = |collector: &mut Collector, nth: usize| {
             let others = (0..WATCHED.len()).filter(|other| *other != nth);
-            others.for_each(|other| collector.take(other, Event::NoKind));
+            others.for_each(|other| collector.take(other, KindEvent::NoKind));
         };
         let mut collector = Collector::default();
         all_but(&mut collector, route);
-        collector.take(route, Event::Unreadable);
+        collector.take(route, KindEvent::Unreadable);
         assert_eq!(collector.changes(), None, "it may be there in a moment");
         tokio::time::advance(UNREADABLE).await;
-        collector.take(route, Event::Unreadable);
+        collector.take(route, KindEvent::Unreadable);
         assert_eq!(collector.changes(), Some(vec![]), "the others are served");
-        collector.take(route, Event::Begin);
-        collector.take(route, Event::Put(namespace("a")));
-        collector.take(route, Event::Complete);
-        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
+        collector.take(route, KindEvent::Begin);
+        collector.take(route, KindEvent::Put(namespace("a")));
+        collector.take(route, KindEvent::Complete);
+        assert_eq!(collector.changes(), Some(vec![ObjectChange::Upsert(namespace("a"))]));
 
         let mut collector = Collector::default();
         all_but(&mut collector, 3);
-        assert_eq!(WATCHED[3], Watched::Pods);
-        collector.take(3, Event::Unreadable);
+        assert_eq!(WATCHED[3], WatchedKind::Pods);
+        collector.take(3, KindEvent::Unreadable);
         tokio::time::advance(UNREADABLE * 100).await;
-        collector.take(3, Event::Unreadable);
+        collector.take(3, KindEvent::Unreadable);
         assert_eq!(collector.changes(), None, "without pods there is nothing to serve");
     }
 
     /// What the source sends after each batch, in the order in which it sends it.
-    fn told(collector: &mut Collector) -> (Option<Vec<Change>>, Vec<Misread>) {
+    fn told(collector: &mut Collector) -> (Option<Vec<ObjectChange>>, Vec<MisreadObject>) {
         (collector.changes(), collector.misread())
     }
 
-    fn kept(name: &str, reason: &str) -> (Event, Misread) {
-        let misread = Misread { object: namespace(name), reason: reason.to_owned() };
-        (Event::Kept(namespace(name).key(), Some(misread.clone())), misread)
+    fn kept(name: &str, reason: &str) -> (KindEvent, MisreadObject) {
+        let misread = MisreadObject { object: namespace(name), reason: reason.to_owned() };
+        (KindEvent::Kept(namespace(name).key(), Some(misread.clone())), misread)
     }
 
     #[test]
     fn what_is_misread_is_told_of_once_with_the_first_changes_and_not_before() {
         let mut collector = Collector::default();
         let (event, misread) = kept("a", "why");
-        collector.take(0, Event::Begin);
+        collector.take(0, KindEvent::Begin);
         collector.take(0, event);
         all_empty_but_the_first(&mut collector);
         assert_eq!(told(&mut collector), (None, vec![]));
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Complete);
         assert_eq!(told(&mut collector), (Some(vec![]), vec![misread]));
         assert_eq!(told(&mut collector), (None, vec![]));
-        collector.take(0, Event::Gone(namespace("a").key()));
-        let gone = Some(vec![Change::Delete(namespace("a").key())]);
+        collector.take(0, KindEvent::Gone(namespace("a").key()));
+        let gone = Some(vec![ObjectChange::Delete(namespace("a").key())]);
         assert_eq!(told(&mut collector), (gone, vec![]));
     }
 
     #[test]
     fn of_several_states_of_a_route_in_one_batch_the_newest_is_told_of_last() {
         let mut collector = Collector::default();
-        (0..WATCHED.len()).for_each(|nth| collector.take(nth, Event::NoKind));
+        (0..WATCHED.len()).for_each(|nth| collector.take(nth, KindEvent::NoKind));
         told(&mut collector);
-        let put = || Event::Put(namespace("a"));
-        let upsert = || Some(vec![Change::Upsert(namespace("a"))]);
+        let put = || KindEvent::Put(namespace("a"));
+        let upsert = || Some(vec![ObjectChange::Upsert(namespace("a"))]);
         collector.take(0, put());
         collector.take(0, kept("a", "first").0);
         let (event, newest) = kept("a", "newest");
@@ -372,37 +378,37 @@ mod tests {
         collector.take(0, put());
         assert_eq!(told(&mut collector), (upsert(), vec![]), "it is understood again");
         collector.take(0, kept("a", "why").0);
-        collector.take(0, Event::Gone(namespace("a").key()));
-        let gone = Some(vec![Change::Delete(namespace("a").key())]);
+        collector.take(0, KindEvent::Gone(namespace("a").key()));
+        let gone = Some(vec![ObjectChange::Delete(namespace("a").key())]);
         assert_eq!(told(&mut collector), (gone, vec![]));
     }
 
     #[test]
     fn while_nothing_can_be_told_changes_do_not_pile_up() {
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
+        collector.take(0, KindEvent::Begin);
         for _ in 0..1_000 {
-            collector.take(0, Event::Put(namespace("a")));
-            collector.take(0, Event::Put(namespace("b")));
-            collector.take(0, Event::Gone(namespace("b").key()));
+            collector.take(0, KindEvent::Put(namespace("a")));
+            collector.take(0, KindEvent::Put(namespace("b")));
+            collector.take(0, KindEvent::Gone(namespace("b").key()));
         }
         assert_eq!(collector.pending.0.len(), 1);
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Complete);
         all_empty_but_the_first(&mut collector);
-        assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
+        assert_eq!(collector.changes(), Some(vec![ObjectChange::Upsert(namespace("a"))]));
     }
 
     #[test]
     fn an_object_that_no_longer_parses_keeps_its_last_value_also_after_a_new_list() {
         let mut collector = Collector::default();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Put(namespace("a")));
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Put(namespace("a")));
+        collector.take(0, KindEvent::Complete);
         all_empty_but_the_first(&mut collector);
         collector.changes();
-        collector.take(0, Event::Begin);
-        collector.take(0, Event::Kept(namespace("a").key(), None));
-        collector.take(0, Event::Complete);
+        collector.take(0, KindEvent::Begin);
+        collector.take(0, KindEvent::Kept(namespace("a").key(), None));
+        collector.take(0, KindEvent::Complete);
         assert_eq!(collector.changes(), None);
         assert_eq!(collector.count(0), 1);
     }

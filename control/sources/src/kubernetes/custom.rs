@@ -7,23 +7,27 @@ use leno_resources::{DEFAULT_NAMESPACE, Kind, Metadata, Object, ObjectKey, Probl
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{NoObject, Scope};
+use super::{ObjectScope, SkippedObject};
 
 /// API clients for the objects of a kind: one for each version that the kind may have.
-pub(super) fn versions(client: &Client, kind: Kind, scope: &Scope) -> Vec<Api<DynamicObject>> {
+pub(super) fn versions(
+    client: &Client,
+    kind: Kind,
+    scope: &ObjectScope,
+) -> Vec<Api<DynamicObject>> {
     let way = |given: &&str| {
         let (group, version) = given.split_once('/').unwrap_or(("", given));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind.as_str()));
         match scope {
-            Scope::All => Api::all_with(client.clone(), &resource),
-            Scope::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
+            ObjectScope::All => Api::all_with(client.clone(), &resource),
+            ObjectScope::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
         }
     };
     kind.api_versions().iter().map(way).collect()
 }
 
 /// Converts an object by the same rules as a document of a file.
-pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObject> {
+pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, SkippedObject> {
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
@@ -62,7 +66,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
             .into_iter()
             .next()
             .map(|located| seen.attach(located.value))
-            .ok_or_else(|| NoObject::Bad {
+            .ok_or_else(|| SkippedObject::Bad {
                 key,
                 reason: "it is none of Leno's".to_owned(),
                 outline: None,
@@ -70,7 +74,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(said).collect();
             let outline = outline(kind, document).map(|object| Box::new(seen.attach(object)));
-            Err(NoObject::Bad { key, reason: lines.join("; "), outline })
+            Err(SkippedObject::Bad { key, reason: lines.join("; "), outline })
         }
     }
 }
@@ -180,7 +184,7 @@ impl StatusFields {
 
 #[cfg(test)]
 mod tests {
-    use leno_types::traffic::Scope;
+    use leno_types::traffic::PolicyScope;
 
     use super::*;
 
@@ -217,14 +221,14 @@ mod tests {
         )
         .unwrap();
         let Ok(Object::TrafficPolicy(read)) = object(Kind::TrafficPolicy, given) else { panic!() };
-        assert_eq!(read.traffic(Scope::Service).source.created, 1_767_323_045);
+        assert_eq!(read.traffic(PolicyScope::Service).source.created, 1_767_323_045);
     }
 
     #[test]
     fn what_is_not_understood_says_which_object_and_why() {
         let spec = r#"{"parentRefs":[{"group":"","kind":"Service","name":"web"}],"rule":[]}"#;
         let bad = object(Kind::HttpRoute, route(spec));
-        let Err(NoObject::Bad { key, reason, outline }) = bad else { panic!() };
+        let Err(SkippedObject::Bad { key, reason, outline }) = bad else { panic!() };
         assert_eq!((&*key.namespace, &*key.name), ("shop", "r"));
         assert!(reason.starts_with("spec.rule "), "{reason}");
         let Some(Object::HttpRoute(route)) = outline.as_deref() else { panic!("{outline:?}") };
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(read.status.unwrap().ancestors[0].ancestor_ref.name, "web");
 
         let bad = object(Kind::TrafficPolicy, policy(&spec.replace("RETRIES", "retrys")));
-        let Err(NoObject::Bad { outline: Some(outline), reason, .. }) = bad else { panic!() };
+        let Err(SkippedObject::Bad { outline: Some(outline), reason, .. }) = bad else { panic!() };
         assert!(reason.starts_with("spec.retrys "), "{reason}");
         let Object::TrafficPolicy(outline) = *outline else { panic!("{outline:?}") };
         assert_eq!(outline.spec.target_refs[0].name, "web");

@@ -10,7 +10,7 @@ use super::WATCHED;
 
 /// The state of the watches of a cluster. The source writes it, `/metrics` reads it.
 #[derive(Debug)]
-pub struct Followed {
+pub struct WatchStates {
     state: Mutex<State>,
 }
 
@@ -55,7 +55,7 @@ const MAX_REASON: usize = 300;
 /// A metric with one value per kind: its name, type, help and getter.
 type Series = (&'static str, &'static str, &'static str, fn(&KindProgress) -> u64);
 
-impl Default for Followed {
+impl Default for WatchStates {
     /// No kind is watched yet; the time of failing starts now.
     fn default() -> Self {
         let kind = KindProgress {
@@ -73,7 +73,7 @@ impl Default for Followed {
     }
 }
 
-impl Followed {
+impl WatchStates {
     /// How long the objects may have changed without notice: since the first of the failing watches
     /// failed, or since the API server stopped answering. `None` while all watches work.
     #[must_use]
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_stale_while_any_kind_is_not_followed_or_the_server_is_silent() {
-        let followed = Followed::default();
+        let followed = WatchStates::default();
         assert!(followed.stale().is_some(), "nothing was read yet");
         assert_eq!(followed.unfollowed(), [], "nothing has failed yet");
         assert!(followed.is_starting());
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn every_number_has_its_kind() {
-        let followed = Followed::default();
+        let followed = WatchStates::default();
         followed.hold(1, 7);
         followed.refused(4);
         followed.told(Duration::from_millis(20));

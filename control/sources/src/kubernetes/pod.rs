@@ -10,7 +10,7 @@ use leno_resources::{
 };
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
-use super::NoObject;
+use super::SkippedObject;
 
 /// The name of the proxy's container; a pod with such a container is in the mesh.
 pub const PROXY_CONTAINER: &str = "leno-proxy";
@@ -21,14 +21,14 @@ const POD: &str = "pod/";
 /// The workload of a pod. A pod that has ended or has no address yet has none. A pod that shares
 /// its node's network becomes an instance without a proxy, so that endpoints at the node's address
 /// can be checked.
-pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
+pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let workload = format!("{POD}{name}");
     let absent = || {
         let (namespace, name) = (namespace.clone(), workload.clone());
-        NoObject::Absent(ObjectKey { kind: Kind::Workload, namespace, name })
+        SkippedObject::Absent(ObjectKey { kind: Kind::Workload, namespace, name })
     };
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return Err(absent()) };
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -140,7 +140,7 @@ mod tests {
         match workload(&pod(spec, status)) {
             Ok(Object::Workload(workload)) => Some(*workload),
             Ok(other) => panic!("{other:?}"),
-            Err(NoObject::Absent(key)) => {
+            Err(SkippedObject::Absent(key)) => {
                 assert_eq!((&*key.namespace, &*key.name), ("shop", "pod/web-7d9"));
                 None
             }

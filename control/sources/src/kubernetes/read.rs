@@ -11,8 +11,8 @@ use leno_resources::{Object, ObjectKey};
 use leno_types::{InstanceName, Owner};
 use serde::de::DeserializeOwned;
 
-use super::reduced::Reduced;
-use super::{KindOperation, NoObject, Scope, WATCHED, Watched, api, pod};
+use super::reduced::ReducedObject;
+use super::{KindOperation, ObjectScope, SkippedObject, WATCHED, WatchedKind, api, pod};
 
 /// How many pages one list may have: half a million objects of most kinds, more than an API server
 /// is designed for. It bounds a server whose list never ends.
@@ -24,14 +24,14 @@ pub struct SourceObjects {
     /// The objects of the mesh, as [`super::KubernetesSource`] sends them.
     pub objects: Vec<Object>,
     /// Objects that are invalid and therefore ignored.
-    pub unread: Vec<Unread>,
+    pub unread: Vec<UnreadObject>,
     /// The object that created each pod.
     pub owners: Vec<(InstanceName, Owner)>,
 }
 
 /// An object that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct UnreadObject {
     /// Its key.
     pub key: ObjectKey,
     /// Why it is invalid.
@@ -55,7 +55,7 @@ pub struct ReadError {
 /// # Errors
 /// A kind cannot be read. A kind that the cluster does not have is not an error.
 pub async fn read(client: &Client, namespace: Option<&str>) -> Result<SourceObjects, ReadError> {
-    let scope = namespace.map_or(Scope::All, |name| Scope::Namespace(name.to_owned()));
+    let scope = namespace.map_or(ObjectScope::All, |name| ObjectScope::Namespace(name.to_owned()));
     let scope = &scope;
     let parts = WATCHED.into_iter().map(async |watched| {
         let read = of_kind(client.clone(), watched, scope).await;
@@ -72,11 +72,11 @@ pub async fn read(client: &Client, namespace: Option<&str>) -> Result<SourceObje
 
 async fn of_kind(
     client: Client,
-    watched: Watched,
-    scope: &Scope,
+    watched: WatchedKind,
+    scope: &ObjectScope,
 ) -> Result<SourceObjects, leno_kube::Error> {
     match (watched, scope) {
-        (Watched::Core(leno_resources::Kind::Namespace), Scope::Namespace(name)) => {
+        (WatchedKind::Core(leno_resources::Kind::Namespace), ObjectScope::Namespace(name)) => {
             let found = match Api::<Namespace>::all(client).get_opt(name).await {
                 // Without the right to read it, go on without the namespace's annotations.
                 Err(error) if is_status(&error, 403) => None,
@@ -85,9 +85,9 @@ async fn of_kind(
             let objects = found.map(|one| Object::Namespace(Box::new(one)));
             Ok(SourceObjects { objects: objects.into_iter().collect(), ..SourceObjects::default() })
         }
-        (Watched::Pods, _) => {
+        (WatchedKind::Pods, _) => {
             let owners = Mutex::default();
-            let make = |Reduced(given): Reduced<Pod>| {
+            let make = |ReducedObject(given): ReducedObject<Pod>| {
                 let metadata = &given.metadata;
                 let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
                 let instance =
@@ -97,7 +97,8 @@ async fn of_kind(
                 owners.extend(instance.ok().map(|instance| (instance, pod::owner(&given))));
                 pod::workload(&given)
             };
-            let read = list(vec![api::<Reduced<Pod>>(client, scope)], make, watched.page()).await?;
+            let read =
+                list(vec![api::<ReducedObject<Pod>>(client, scope)], make, watched.page()).await?;
             let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
             Ok(SourceObjects { owners, ..read })
         }
@@ -116,7 +117,7 @@ impl KindOperation for Reader {
     async fn run<K>(
         self,
         versions: Vec<Api<K>>,
-        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+        make: impl Fn(K) -> Result<Object, SkippedObject> + Send + Sync,
     ) -> Self::Output
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -127,7 +128,7 @@ impl KindOperation for Reader {
 
 async fn list<K>(
     versions: Vec<Api<K>>,
-    make: impl Fn(K) -> Result<Object, NoObject>,
+    make: impl Fn(K) -> Result<Object, SkippedObject>,
     page: u32,
 ) -> Result<SourceObjects, leno_kube::Error>
 where
@@ -148,10 +149,10 @@ where
             for given in page.items {
                 match make(given) {
                     Ok(object) => read.objects.push(object),
-                    Err(NoObject::Bad { key, reason, .. }) => {
-                        read.unread.push(Unread { key, reason });
+                    Err(SkippedObject::Bad { key, reason, .. }) => {
+                        read.unread.push(UnreadObject { key, reason });
                     }
-                    Err(NoObject::Absent(_)) => {}
+                    Err(SkippedObject::Absent(_)) => {}
                 }
             }
             match more {

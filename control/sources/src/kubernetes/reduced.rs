@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 /// An object of which only the used fields are read; the others are empty.
 #[derive(Clone, Debug)]
-pub(super) struct Reduced<K>(pub(super) K);
+pub(super) struct ReducedObject<K>(pub(super) K);
 
 /// A kind of object that can be read in this way.
 pub(super) trait Reduce: Sized {
@@ -26,13 +26,13 @@ pub(super) trait Reduce: Sized {
     type Fields: for<'de> Deserialize<'de> + Into<Self>;
 }
 
-impl<'de, K: Reduce> Deserialize<'de> for Reduced<K> {
+impl<'de, K: Reduce> Deserialize<'de> for ReducedObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         K::Fields::deserialize(deserializer).map(|fields| Self(fields.into()))
     }
 }
 
-impl<K: Resource> Resource for Reduced<K> {
+impl<K: Resource> Resource for ReducedObject<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -258,7 +258,7 @@ mod tests {
                 "containerStatuses": [{"name": "web", "image": "web", "imageID": "", "ready": true,
                     "restartCount": 0}]}});
         let full: Pod = serde_json::from_value(object.clone()).unwrap();
-        let Reduced(reduced): Reduced<Pod> = serde_json::from_value(object).unwrap();
+        let ReducedObject(reduced): ReducedObject<Pod> = serde_json::from_value(object).unwrap();
         assert_eq!(pod::workload(&reduced), pod::workload(&full));
         assert_eq!(pod::owner(&reduced), pod::owner(&full));
         assert_eq!(reduced.metadata.resource_version.as_deref(), Some("7"));
@@ -275,7 +275,8 @@ mod tests {
             json!({"metadata": {"name": "web-0"}, "status": {"podIPs": null, "conditions": null}}),
         ] {
             let full: Pod = serde_json::from_value(object.clone()).unwrap();
-            let Reduced(reduced): Reduced<Pod> = serde_json::from_value(object).unwrap();
+            let ReducedObject(reduced): ReducedObject<Pod> =
+                serde_json::from_value(object).unwrap();
             assert_eq!(reduced, full);
         }
     }
@@ -287,7 +288,8 @@ mod tests {
                 "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
             "status": {"loadBalancer": {}}});
         let mut full: Service = serde_json::from_value(service.clone()).unwrap();
-        let Reduced(reduced): Reduced<Service> = serde_json::from_value(service).unwrap();
+        let ReducedObject(reduced): ReducedObject<Service> =
+            serde_json::from_value(service).unwrap();
         full.status = None;
         (full.metadata.managed_fields, full.metadata.uid) = (None, None);
         assert_eq!(reduced, full);
@@ -296,7 +298,8 @@ mod tests {
             "endpoints": [{"addresses": ["10.244.1.7"], "conditions": {"ready": true},
                 "nodeName": "node-1", "targetRef": {"kind": "Pod", "name": "web-0"}}]});
         let mut full: EndpointSlice = serde_json::from_value(slice.clone()).unwrap();
-        let Reduced(reduced): Reduced<EndpointSlice> = serde_json::from_value(slice).unwrap();
+        let ReducedObject(reduced): ReducedObject<EndpointSlice> =
+            serde_json::from_value(slice).unwrap();
         (full.metadata.managed_fields, full.metadata.uid) = (None, None);
         assert_eq!(reduced, full);
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leno_kube::{Api, Report, Resource, Selection, WatchError, is_status, watch};
+use leno_kube::{Api, Resource, WatchError, WatchReport, WatchSelection, is_status, watch};
 use leno_resources::{Object, ObjectKey};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use super::followed::Followed;
-use super::{KindOperation, NoObject};
-use crate::Misread;
+use super::followed::WatchStates;
+use super::{KindOperation, SkippedObject};
+use crate::MisreadObject;
 
 /// How often a kind that the cluster does not have is tried again: it may be installed at any time.
 const NO_KIND_WAIT: Duration = Duration::from_secs(5);
@@ -23,14 +23,14 @@ const NO_KIND_ROUNDS: u32 = 6;
 
 /// An event of one kind's watch.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum KindEvent {
     /// A list of all objects begins.
     Begin,
     /// An object was created or modified.
     Put(Object),
     /// An object exists but is invalid: its last good state stays in effect. For a route or a policy, with the
     /// mistake that its status reports.
-    Kept(ObjectKey, Option<Misread>),
+    Kept(ObjectKey, Option<MisreadObject>),
     /// An object was deleted.
     Gone(ObjectKey),
     /// The list of all objects is complete.
@@ -46,8 +46,8 @@ pub(crate) enum Event {
 pub(super) struct KindEvents {
     /// The kind, as its position among the watched ones.
     pub(super) nth: usize,
-    pub(super) events: mpsc::Sender<(usize, Event)>,
-    pub(super) followed: Arc<Followed>,
+    pub(super) events: mpsc::Sender<(usize, KindEvent)>,
+    pub(super) followed: Arc<WatchStates>,
 }
 
 impl KindOperation for KindEvents {
@@ -56,7 +56,7 @@ impl KindOperation for KindEvents {
     async fn run<K>(
         self,
         versions: Vec<Api<K>>,
-        make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
+        make: impl Fn(K) -> Result<Object, SkippedObject> + Send + Sync,
     ) where
         K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
@@ -81,7 +81,7 @@ impl KindEvents {
     }
 
     /// Sends an event; false if the receiver was dropped.
-    async fn send(&self, event: Event) -> bool {
+    async fn send(&self, event: KindEvent) -> bool {
         self.events.send((self.nth, event)).await.is_ok()
     }
 
@@ -89,29 +89,31 @@ impl KindEvents {
     fn event<K>(
         &self,
         event: leno_kube::Event<K>,
-        make: &impl Fn(K) -> Result<Object, NoObject>,
+        make: &impl Fn(K) -> Result<Object, SkippedObject>,
         absence: &mut Absence,
-    ) -> Event {
+    ) -> KindEvent {
         let Self { nth, followed, .. } = self;
         // Until a list is complete, the objects of before may be outdated.
         if !matches!(event, leno_kube::Event::Init | leno_kube::Event::InitApply(_)) {
             self.reached();
         }
         match event {
-            leno_kube::Event::Init => Event::Begin,
+            leno_kube::Event::Init => KindEvent::Begin,
             leno_kube::Event::InitDone => {
                 if absence.end(followed.has_listed(*nth)) {
                     tracing::info!(kind = followed.name(*nth), "the cluster has this kind now");
                 }
                 followed.listed(*nth);
-                Event::Complete
+                KindEvent::Complete
             }
             leno_kube::Event::InitApply(object) | leno_kube::Event::Apply(object) => {
                 made(make(object), followed, *nth)
             }
             leno_kube::Event::Delete(object) => match make(object) {
-                Ok(object) => Event::Gone(object.key()),
-                Err(NoObject::Absent(key) | NoObject::Bad { key, .. }) => Event::Gone(key),
+                Ok(object) => KindEvent::Gone(object.key()),
+                Err(SkippedObject::Absent(key) | SkippedObject::Bad { key, .. }) => {
+                    KindEvent::Gone(key)
+                }
             },
         }
     }
@@ -122,7 +124,7 @@ impl KindEvents {
 async fn follow<K>(
     versions: Vec<Api<K>>,
     reporter: KindEvents,
-    make: impl Fn(K) -> Result<Object, NoObject>,
+    make: impl Fn(K) -> Result<Object, SkippedObject>,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -140,7 +142,7 @@ async fn follow<K>(
                 kind,
                 "the cluster has no such kind; it is followed once it is installed"
             );
-            if !reporter.send(Event::NoKind).await {
+            if !reporter.send(KindEvent::NoKind).await {
                 return;
             }
         }
@@ -188,19 +190,19 @@ impl Absence {
 async fn follow_one<K>(
     api: &Api<K>,
     reporter: &KindEvents,
-    make: &impl Fn(K) -> Result<Object, NoObject>,
+    make: &impl Fn(K) -> Result<Object, SkippedObject>,
     absence: &mut Absence,
 ) -> WatchEnd
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let KindEvents { nth, followed, .. } = reporter;
-    let selection = Selection { page: followed.page(*nth), ..Selection::default() };
+    let selection = WatchSelection { page: followed.page(*nth), ..WatchSelection::default() };
     let mut reports = pin!(watch(api.clone(), selection));
     while let Some(report) = reports.next().await {
         let event = match report {
-            Report::Failed(error) if is_no_kind(&error) => return WatchEnd::NoKind,
-            Report::Failed(error) => {
+            WatchReport::Failed(error) if is_no_kind(&error) => return WatchEnd::NoKind,
+            WatchReport::Failed(error) => {
                 if followed.failed(*nth, &error) {
                     let (kind, error) = (followed.name(*nth), &error as &dyn std::error::Error);
                     tracing::warn!(kind, error, "cannot be followed; trying again");
@@ -208,13 +210,13 @@ where
                 if !is_answer(&error) || followed.has_listed(*nth) {
                     continue;
                 }
-                Event::Unreadable
+                KindEvent::Unreadable
             }
-            Report::Resumed => {
+            WatchReport::Resumed => {
                 reporter.reached();
                 continue;
             }
-            Report::Event(event) => reporter.event(event, make, absence),
+            WatchReport::Event(event) => reporter.event(event, make, absence),
         };
         if !reporter.send(event).await {
             break;
@@ -223,14 +225,14 @@ where
     WatchEnd::Unheard
 }
 
-fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Event {
+fn made(made: Result<Object, SkippedObject>, followed: &WatchStates, nth: usize) -> KindEvent {
     match made {
-        Ok(object) => Event::Put(object),
-        Err(NoObject::Absent(key)) => Event::Gone(key),
-        Err(NoObject::Bad { key, reason, outline }) => {
+        Ok(object) => KindEvent::Put(object),
+        Err(SkippedObject::Absent(key)) => KindEvent::Gone(key),
+        Err(SkippedObject::Bad { key, reason, outline }) => {
             followed.refused(nth);
             tracing::warn!(%key, reason, "is not understood; its last good state holds");
-            Event::Kept(key, outline.map(|object| Misread { object: *object, reason }))
+            KindEvent::Kept(key, outline.map(|object| MisreadObject { object: *object, reason }))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The conditions of an `AuthorizationPolicy`.
 
-use leno_index::{Index, Proxies};
+use leno_index::{Index, ProxyCoverage};
 use leno_resources::{AuthorizationPolicy, KEY_SET_KEY, PolicyTarget, TokenIssuerSpec};
 use leno_types::ServiceName;
 
@@ -25,7 +25,7 @@ pub(super) fn found(
         (_, Some(selector)) => {
             let proxies = index.proxies_with(policy.namespace, &selector.match_labels);
             let accepted = match proxies {
-                Proxies::NoInstance => {
+                ProxyCoverage::NoInstance => {
                     wrong(NOT_FOUND, "no workload of the namespace has these labels")
                 }
                 _ => Ok(String::new()),
@@ -38,7 +38,7 @@ pub(super) fn found(
         }
         ("Mesh", None) if !index.is_of_mesh(policy.namespace) => {
             let message = "a policy for the mesh is in the namespace of the control plane";
-            (wrong(NOT_PERMITTED, message), Proxies::NoInstance)
+            (wrong(NOT_PERMITTED, message), ProxyCoverage::NoInstance)
         }
         ("Mesh", None) => (Ok(String::new()), index.proxies()),
         (_, None) => {
@@ -48,12 +48,14 @@ pub(super) fn found(
     };
     let programmed = match (&accepted, proxies) {
         (Err(_), _) => not_accepted(),
-        (Ok(_), Proxies::All) => Ok(String::new()),
-        (Ok(_), Proxies::Some) => {
+        (Ok(_), ProxyCoverage::All) => Ok(String::new()),
+        (Ok(_), ProxyCoverage::Some) => {
             Ok("some instances have no proxy: what they permit is not decided".to_owned())
         }
-        (Ok(_), Proxies::None) => wrong(NO_PROXY, "no instance has a proxy: nothing is decided"),
-        (Ok(_), Proxies::NoInstance) => wrong(NO_PROXY, "there is no instance"),
+        (Ok(_), ProxyCoverage::None) => {
+            wrong(NO_PROXY, "no instance has a proxy: nothing is decided")
+        }
+        (Ok(_), ProxyCoverage::NoInstance) => wrong(NO_PROXY, "there is no instance"),
     };
     let refers = written.spec.external.is_some() || written.spec.tokens.iter().any(names_keys);
     if accepted.is_err() || !refers {

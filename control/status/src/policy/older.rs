@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::conditions::{ConditionResult, Wrong};
+use crate::conditions::{ConditionProblem, ConditionResult};
 
 /// Proxies of an earlier release do not enforce the policy.
 const OLDER: &str = "OlderProxies";
@@ -38,7 +38,7 @@ impl OlderProxies {
         let message = format!(
             "the proxies of {which} are of an earlier release and do not enforce it: restart these pods"
         );
-        Some(Err(Wrong { reason: OLDER, message }))
+        Some(Err(ConditionProblem { reason: OLDER, message }))
     }
 }
 

@@ -1,4 +1,4 @@
-use leno_index::{Change, Settings};
+use leno_index::{MeshSettings, ObjectChange};
 use leno_resources::parse;
 
 use super::*;
@@ -107,8 +107,8 @@ fn with(kind: &str, spec: &str) -> (Index, Object) {
          creationTimestamp: '2026-02-01T00:00:00Z'}}\nspec: {{{spec}}}\n"
     ));
     let policy = policy.swap_remove(0);
-    let mut index = Index::new(Settings::default());
-    let changes = objects(MESH).into_iter().chain([policy.clone()]).map(Change::Upsert);
+    let mut index = Index::new(MeshSettings::default());
+    let changes = objects(MESH).into_iter().chain([policy.clone()]).map(ObjectChange::Upsert);
     index.apply_all(changes.collect());
     (index, policy)
 }
@@ -305,7 +305,7 @@ fn a_status_is_written_once_and_again_when_it_is_mended_and_what_fails_comes_fir
     assert_eq!(policy_status(&index, &policy, None, &at(2)), None, "nothing has changed");
     let late = "{apiVersion: v1, kind: Service, metadata: {name: late, namespace: shop}, \
                 spec: {ports: [{port: 80}]}}";
-    index.apply(Change::Upsert(objects(late).swap_remove(0)));
+    index.apply(ObjectChange::Upsert(objects(late).swap_remove(0)));
     let mended = policy_status(&index, &policy, None, &at(3)).unwrap();
     assert_eq!(said(&mended), ["web: Accepted, Programmed", "late: Accepted, Programmed"]);
     let times = mended.ancestors.iter().map(|one| &one.conditions[0].last_transition_time);
@@ -373,9 +373,9 @@ fn authorization(namespace: &str, attached: &str) -> Object {
 
 #[test]
 fn an_authorization_policy_says_whether_it_is_enforced() {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     for located in parse("mesh.yaml", MESH).unwrap().objects {
-        index.apply(Change::Upsert(located.value));
+        index.apply(ObjectChange::Upsert(located.value));
     }
     let now = Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
     let workload =
@@ -400,9 +400,9 @@ fn an_authorization_policy_says_whether_it_is_enforced() {
 
 #[test]
 fn an_external_policy_says_whether_its_authorizer_is_there() {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     for located in parse("mesh.yaml", MESH).unwrap().objects {
-        index.apply(Change::Upsert(located.value));
+        index.apply(ObjectChange::Upsert(located.value));
     }
     for (authorizer, expected) in [
         ("{name: web, port: 80}", ["Accepted", "ResolvedRefs", "Programmed"]),
@@ -426,9 +426,9 @@ fn an_external_policy_says_whether_its_authorizer_is_there() {
 #[test]
 fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
     const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     for located in parse("mesh.yaml", MESH).unwrap().objects {
-        index.apply(Change::Upsert(located.value));
+        index.apply(ObjectChange::Upsert(located.value));
     }
     for (keys, filled, expected) in [
         (format!("jwks: '{KEYS}'"), "", vec!["Accepted", "Programmed"]),
@@ -449,7 +449,7 @@ fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
         if !filled.is_empty() {
             one.spec.tokens[0].jwks = filled.to_owned();
         }
-        index.apply(Change::Upsert(known));
+        index.apply(ObjectChange::Upsert(known));
         let status = policy_status(&index, &policy, None, &at(0)).unwrap();
         let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
         let found: Vec<_> = ancestor.conditions.iter().map(|one| one.reason.as_str()).collect();
@@ -460,9 +460,9 @@ fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
 /// A policy of the whole namespace, or of some workloads in it, and the proxies of two of these.
 #[test]
 fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_workloads() {
-    let mut index = Index::new(Settings::default());
+    let mut index = Index::new(MeshSettings::default());
     for located in parse("mesh.yaml", MESH).unwrap().objects {
-        index.apply(Change::Upsert(located.value));
+        index.apply(ObjectChange::Upsert(located.value));
     }
     let workloads = ["shop/one-0", "shop/one-1"].map(ToOwned::to_owned).into();
     let older = OlderProxies { workloads, others: 0 };

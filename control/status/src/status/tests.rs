@@ -1,4 +1,4 @@
-use leno_index::{Change, Settings};
+use leno_index::{MeshSettings, ObjectChange};
 use leno_resources::parse;
 
 use super::*;
@@ -48,8 +48,8 @@ fn objects(text: &str) -> Vec<Object> {
 }
 
 fn index() -> Index {
-    let mut index = Index::new(Settings::default());
-    index.apply_all(objects(MESH).into_iter().map(Change::Upsert).collect());
+    let mut index = Index::new(MeshSettings::default());
+    index.apply_all(objects(MESH).into_iter().map(ObjectChange::Upsert).collect());
     index
 }
 

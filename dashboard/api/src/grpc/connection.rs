@@ -13,7 +13,7 @@ use h2::Reason;
 use h2::server::Connection;
 use hyper::Request;
 use hyper::body::Bytes;
-use leno_program::{Answer, Share, Shares};
+use leno_program::{AdminResponse, Share, Shares};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -44,7 +44,7 @@ const UNPROVEN_DRAIN: Duration = Duration::from_secs(1);
 
 /// What the connections of a program share.
 #[derive(Debug)]
-pub struct Places {
+pub struct ConnectionSlots {
     /// For connections of which a call was answered with what was asked for.
     proven: Semaphore,
     most: usize,
@@ -58,9 +58,9 @@ pub struct Places {
     watches_refused: AtomicU64,
 }
 
-/// What [`Places`] holds and has counted.
+/// What [`ConnectionSlots`] holds and has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlaceCounts {
+pub struct ConnectionSlotCounts {
     /// Connections of which a call was answered with what was asked for.
     pub proven: usize,
     /// The other connections.
@@ -77,7 +77,7 @@ pub struct PlaceCounts {
     pub watches_refused: u64,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Those of a program that has so many connections of HTTP/2 at most whose callers may read something, and as many, two
     /// at least, of which that is not known yet.
     #[must_use]
@@ -99,9 +99,9 @@ impl Places {
 
     /// What is held now, and what was counted since the program began.
     #[must_use]
-    pub fn counts(&self) -> PlaceCounts {
+    pub fn counts(&self) -> ConnectionSlotCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        PlaceCounts {
+        ConnectionSlotCounts {
             proven: self.most.saturating_sub(self.proven.available_permits()),
             unproven: self.unproven.held(),
             watches: MAX_WATCHES.saturating_sub(self.watches.available_permits()),
@@ -147,7 +147,7 @@ impl Places {
 }
 
 /// The place of a connection.
-enum Place<'a, K: Clone + Eq + Hash> {
+enum ConnectionSlot<'a, K: Clone + Eq + Hash> {
     /// That of any connection from its address, and one of the few for connections of HTTP/2 of which nothing else is known.
     Unproven(Share<K>, Share<IpAddr>),
     /// A call was answered with what was asked for: the caller may read something.
@@ -155,10 +155,10 @@ enum Place<'a, K: Clone + Eq + Hash> {
 }
 
 /// What the calls of a connection share.
-pub(super) struct Shared<'a, A, K: Clone + Eq + Hash> {
+pub(super) struct GrpcConnectionState<'a, A, K: Clone + Eq + Hash> {
     pub(super) answer: &'a A,
-    pub(super) places: &'a Places,
-    place: Mutex<Place<'a, K>>,
+    pub(super) places: &'a ConnectionSlots,
+    place: Mutex<ConnectionSlot<'a, K>>,
     /// Whether there was no place when it was to have one for long.
     is_full: AtomicBool,
     /// Requests that are being answered.
@@ -168,42 +168,42 @@ pub(super) struct Shared<'a, A, K: Clone + Eq + Hash> {
 }
 
 /// A request that is being answered, until it is dropped.
-struct Asked<'a>(&'a AtomicUsize);
+struct RequestGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Asked<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl<'a, A, F, K> Shared<'a, A, K>
+impl<'a, A, F, K> GrpcConnectionState<'a, A, K>
 where
     A: Fn(Request<()>) -> F,
-    F: Future<Output = Answer>,
+    F: Future<Output = AdminResponse>,
     K: Clone + Eq + Hash,
 {
-    fn new(places: &'a Places, place: Place<'a, K>, answer: &'a A) -> Self {
+    fn new(places: &'a ConnectionSlots, place: ConnectionSlot<'a, K>, answer: &'a A) -> Self {
         let (is_full, asked, is_ending) = Default::default();
         Self { answer, places, place: Mutex::new(place), is_full, asked, is_ending }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place<'a, K>> {
+    fn place(&self) -> MutexGuard<'_, ConnectionSlot<'a, K>> {
         // A panic of another call leaves it sound: each change of it is whole.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_proven(&self) -> bool {
-        matches!(*self.place(), Place::Proven { .. })
+        matches!(*self.place(), ConnectionSlot::Proven { .. })
     }
 
     /// Gives the connection a place that no newer one takes. Where there is none it ends after its calls.
     fn prove(&self) {
         let mut place = self.place();
-        if matches!(*place, Place::Proven { .. }) {
+        if matches!(*place, ConnectionSlot::Proven { .. }) {
             return;
         }
         match self.places.proven.try_acquire() {
-            Ok(permit) => *place = Place::Proven { _place: permit },
+            Ok(permit) => *place = ConnectionSlot::Proven { _place: permit },
             Err(_none) => {
                 if !self.is_full.swap(true, Ordering::Relaxed) {
                     self.places.full.fetch_add(1, Ordering::Relaxed);
@@ -215,20 +215,20 @@ where
     /// Ready once a newer connection needs the place of one that has shown nothing.
     fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut *self.place() {
-            Place::Unproven(of_address, own) => {
+            ConnectionSlot::Unproven(of_address, own) => {
                 match of_address.poll_lost(cx).is_ready() || own.poll_lost(cx).is_ready() {
                     true => Poll::Ready(()),
                     false => Poll::Pending,
                 }
             }
-            Place::Proven { .. } => Poll::Pending,
+            ConnectionSlot::Proven { .. } => Poll::Pending,
         }
     }
 
     /// The answer to a request of a caller. A client without a token has files too, so that these prove nothing.
-    pub(super) async fn ask(&self, request: Request<()>) -> Answer {
+    pub(super) async fn ask(&self, request: Request<()>) -> AdminResponse {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let _asked = Asked(&self.asked);
+        let _asked = RequestGuard(&self.asked);
         let is_api = request.uri().path().starts_with(crate::serve::ROOT);
         let answer = (self.answer)(request).await;
         if is_api && answer.status().is_success() {
@@ -314,15 +314,15 @@ where
 pub async fn serve<A, F, K>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     (client, share): (SocketAddr, Share<K>),
-    places: &Places,
+    places: &ConnectionSlots,
     answer: A,
 ) where
     A: Fn(Request<()>) -> F,
-    F: Future<Output = Answer>,
+    F: Future<Output = AdminResponse>,
     K: Clone + Eq + Hash,
 {
     let Some(own) = places.unproven.take(client.ip().to_canonical()) else { return };
-    let shared = Shared::new(places, Place::Unproven(share, own), &answer);
+    let shared = GrpcConnectionState::new(places, ConnectionSlot::Unproven(share, own), &answer);
     let served = async {
         let handshake = h2::server::Builder::new()
             .max_concurrent_streams(MAX_CALLS as u32)

@@ -15,7 +15,7 @@ pub(super) const SERVICE: &str = "/leno.dashboard.v1.Dashboard/";
 
 /// How often a method answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum MethodForm {
     Once,
     /// At each observation.
     Watch,
@@ -28,7 +28,7 @@ pub(super) enum Form {
 pub(super) struct Method {
     name: &'static str,
     page: &'static str,
-    pub(super) form: Form,
+    pub(super) form: MethodForm,
     /// The query of a message.
     pub(super) query: fn(&[u8]) -> Result<String, Status>,
     /// The message of an answer in JSON.
@@ -36,7 +36,7 @@ pub(super) struct Method {
 }
 
 impl Method {
-    const fn new<Q, R>(name: &'static str, page: &'static str, form: Form) -> Self
+    const fn new<Q, R>(name: &'static str, page: &'static str, form: MethodForm) -> Self
     where
         Q: Message + Default + Serialize,
         R: Message + Default + DeserializeOwned,
@@ -55,23 +55,43 @@ impl Method {
 }
 
 static METHODS: [Method; 13] = [
-    Method::new::<proto::OverviewRequest, proto::Overview>("GetOverview", "overview", Form::Once),
-    Method::new::<proto::WindowRequest, proto::Topology>("GetTopology", "topology", Form::Once),
-    Method::new::<proto::WindowRequest, proto::Routes>("GetRoutes", "routes", Form::Once),
-    Method::new::<proto::SeriesRequest, proto::Points>("GetSeries", "series", Form::Once),
-    Method::new::<proto::BudgetRequest, proto::Budget>("GetBudget", "budget", Form::Once),
-    Method::new::<proto::ChangesRequest, proto::Changes>("GetChanges", "changes", Form::Once),
-    Method::new::<proto::ProxiesRequest, proto::Proxies>("GetProxies", "proxies", Form::Once),
-    Method::new::<proto::WindowRequest, proto::Policies>("GetPolicies", "policies", Form::Once),
-    Method::new::<proto::FlowsRequest, proto::Flows>("GetFlows", "flows", Form::Once),
-    Method::new::<proto::DocumentRequest, proto::Document>("GetDocument", "document", Form::Once),
+    Method::new::<proto::OverviewRequest, proto::Overview>(
+        "GetOverview",
+        "overview",
+        MethodForm::Once,
+    ),
+    Method::new::<proto::WindowRequest, proto::Topology>(
+        "GetTopology",
+        "topology",
+        MethodForm::Once,
+    ),
+    Method::new::<proto::WindowRequest, proto::Routes>("GetRoutes", "routes", MethodForm::Once),
+    Method::new::<proto::SeriesRequest, proto::Points>("GetSeries", "series", MethodForm::Once),
+    Method::new::<proto::BudgetRequest, proto::Budget>("GetBudget", "budget", MethodForm::Once),
+    Method::new::<proto::ChangesRequest, proto::Changes>("GetChanges", "changes", MethodForm::Once),
+    Method::new::<proto::ProxiesRequest, proto::Proxies>("GetProxies", "proxies", MethodForm::Once),
+    Method::new::<proto::WindowRequest, proto::Policies>(
+        "GetPolicies",
+        "policies",
+        MethodForm::Once,
+    ),
+    Method::new::<proto::FlowsRequest, proto::Flows>("GetFlows", "flows", MethodForm::Once),
+    Method::new::<proto::DocumentRequest, proto::Document>(
+        "GetDocument",
+        "document",
+        MethodForm::Once,
+    ),
     Method::new::<proto::OverviewRequest, proto::Overview>(
         "WatchOverview",
         "overview",
-        Form::Watch,
+        MethodForm::Watch,
     ),
-    Method::new::<proto::WindowRequest, proto::Topology>("WatchTopology", "topology", Form::Watch),
-    Method::new::<proto::TapRequest, proto::TappedRequests>("Tap", "tap", Form::Tap),
+    Method::new::<proto::WindowRequest, proto::Topology>(
+        "WatchTopology",
+        "topology",
+        MethodForm::Watch,
+    ),
+    Method::new::<proto::TapRequest, proto::TappedRequests>("Tap", "tap", MethodForm::Tap),
 ];
 
 /// The fields of a message as parameters: lists with commas between, and none for what is not set.
@@ -116,7 +136,7 @@ pub(super) fn tap_name() -> String {
 }
 
 /// A value of an enumeration by its name in JSON, `control_plane`, which is `MARK_KIND_CONTROL_PLANE` in proto.
-pub(crate) trait Named: Into<i32> + Sized {
+pub(crate) trait EnumName: Into<i32> + Sized {
     /// The beginning of the names in proto.
     const PREFIX: &'static str;
     /// The value of a name in proto.
@@ -125,7 +145,7 @@ pub(crate) trait Named: Into<i32> + Sized {
 
 macro_rules! named {
     ($($of:ident $prefix:literal),*) => {$(
-        impl Named for proto::$of {
+        impl EnumName for proto::$of {
             const PREFIX: &'static str = $prefix;
             fn by_name(name: &str) -> Option<Self> {
                 Self::from_str_name(name)
@@ -140,7 +160,7 @@ named!(
 );
 
 /// Reads a value of an enumeration.
-pub(crate) fn number_of<'de, D: Deserializer<'de>, E: Named>(from: D) -> Result<i32, D::Error> {
+pub(crate) fn number_of<'de, D: Deserializer<'de>, E: EnumName>(from: D) -> Result<i32, D::Error> {
     let name = String::deserialize(from)?;
     let known = E::by_name(&format!("{}_{}", E::PREFIX, name.to_ascii_uppercase()));
     known.map(Into::into).ok_or_else(|| D::Error::custom(format!("{name:?} is unknown")))

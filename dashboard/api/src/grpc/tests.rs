@@ -12,7 +12,7 @@ use leno_program::{Share, Shares};
 use super::*;
 use crate::hub::Hub;
 use crate::serve::tests::two_namespaces;
-use crate::sight::Sight;
+use crate::visible_namespaces::VisibleNamespaces;
 
 /// Checks that each name in the JSON is a field of the message, so that nothing of it is lost.
 fn check(file: &FileDescriptorProto, message: &str, json: &Value, seen: &RefCell<Vec<String>>) {
@@ -62,7 +62,8 @@ fn every_name_of_the_json_is_a_field_of_its_message() {
     ] {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let path = format!("/api/v1/{path}");
-        let answer = crate::serve::answer((&hub, &Sight::All), &Method::GET, &path, Some(query));
+        let answer =
+            crate::serve::answer((&hub, &VisibleNamespaces::All), &Method::GET, &path, Some(query));
         let body = futures_body(answer);
         let json: Value = serde_json::from_slice(&body).unwrap();
         let service = file.service.first().unwrap();
@@ -90,7 +91,7 @@ fn every_name_of_the_json_is_a_field_of_its_message() {
     assert!(served.clone().all(|name| Rpc::named(name).is_some()) && served.count() == 13);
 }
 
-fn futures_body(answer: Answer) -> Bytes {
+fn futures_body(answer: AdminResponse) -> Bytes {
     let collected = answer.into_body().collect();
     tokio::runtime::Builder::new_current_thread()
         .build()
@@ -110,7 +111,7 @@ fn share() -> Share<u8> {
 /// One call over HTTP/2: its messages, or the first `most` of them, and its status.
 async fn called(
     hub: &Hub,
-    sight: &Sight,
+    sight: &VisibleNamespaces,
     (path, message): (&str, &[u8]),
     most: usize,
 ) -> (Vec<Bytes>, HeaderMap) {
@@ -153,7 +154,7 @@ async fn called(
             ended = connection => panic!("{ended:?}"),
         }
     };
-    let places = Places::new(1);
+    let places = ConnectionSlots::new(1);
     tokio::select! {
         got = client => got,
         () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
@@ -162,19 +163,19 @@ async fn called(
 
 /// Requests that are being answered, and the most at once.
 #[derive(Default)]
-struct Asked(Cell<usize>, Cell<usize>);
+struct RequestCount(Cell<usize>, Cell<usize>);
 
-impl Asked {
+impl RequestCount {
     fn begin(&self) -> impl Drop + '_ {
-        struct Ends<'a>(&'a Asked);
-        impl Drop for Ends<'_> {
+        struct CountedRequest<'a>(&'a RequestCount);
+        impl Drop for CountedRequest<'_> {
             fn drop(&mut self) {
                 self.0.0.set(self.0.0.get() - 1);
             }
         }
         self.0.set(self.0.get() + 1);
         self.1.set(self.1.get().max(self.0.get()));
-        Ends(self)
+        CountedRequest(self)
     }
 
     async fn wait_for(&self, wanted: usize) {
@@ -205,10 +206,10 @@ const DASHBOARD: &str = "/leno.dashboard.v1.Dashboard/";
 #[tokio::test]
 async fn calls_that_are_reset_end() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let asked = Asked::default();
+    let asked = RequestCount::default();
     let answer = async |_: Request<()>| {
         let _ends = asked.begin();
-        std::future::pending::<Answer>().await
+        std::future::pending::<AdminResponse>().await
     };
     let client = async {
         let (send, connection) = h2::client::handshake(near).await.unwrap();
@@ -234,7 +235,7 @@ async fn calls_that_are_reset_end() {
             ended = connection => panic!("{ended:?}"),
         }
     };
-    let places = Places::new(1);
+    let places = ConnectionSlots::new(1);
     tokio::select! {
         () = client => {}
         () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
@@ -256,7 +257,12 @@ async fn a_connection_without_an_accepted_call_ends() {
         let answer = async |request: Request<()>| match is_let_in {
             true => {
                 let (uri, method) = (request.uri(), request.method());
-                crate::serve::answer((&hub, &Sight::All), method, uri.path(), uri.query())
+                crate::serve::answer(
+                    (&hub, &VisibleNamespaces::All),
+                    method,
+                    uri.path(),
+                    uri.query(),
+                )
             }
             false => crate::serve::refuse(StatusCode::UNAUTHORIZED, "no token"),
         };
@@ -281,7 +287,7 @@ async fn a_connection_without_an_accepted_call_ends() {
             }
         };
         let begun = tokio::time::Instant::now();
-        let places = Places::new(1);
+        let places = ConnectionSlots::new(1);
         tokio::join!(client, serve(far, (CLIENT, share()), &places, answer));
         let lasted = begun.elapsed().as_secs();
         assert!(kept.contains(&lasted), "{path} {is_let_in}: {lasted} s");
@@ -290,14 +296,14 @@ async fn a_connection_without_an_accepted_call_ends() {
 
 #[tokio::test]
 async fn watches_and_connections_are_bounded() {
-    let places = Places::new(1);
+    let places = ConnectionSlots::new(1);
     let watches: Vec<_> = (0..32).map(|_| places.watch().unwrap()).collect();
     assert_eq!(places.watch().unwrap_err().code, Code::ResourceExhausted);
     assert_eq!((places.counts().watches, places.counts().watches_refused), (32, 1));
     drop(watches);
     assert!(places.watch().is_ok());
     // Of the connections that have shown nothing, a newer one gets the place of the oldest of the address with most.
-    let places = Places::new(3);
+    let places = ConnectionSlots::new(3);
     let mut ends = Vec::new();
     let mut io = || {
         let (near, far) = tokio::io::duplex(1024);
@@ -306,7 +312,7 @@ async fn watches_and_connections_are_bounded() {
     };
     let [reader, first, second, third] = std::array::from_fn(|_| io());
     let stranger = SocketAddr::from(([192, 0, 2, 1], 1));
-    let answer = async |_: Request<()>| std::future::pending::<Answer>().await;
+    let answer = async |_: Request<()>| std::future::pending::<AdminResponse>().await;
     tokio::select! {
         biased;
         () = serve(reader, (CLIENT, share()), &places, answer) => panic!("others have another address"),
@@ -353,11 +359,11 @@ async fn connections_without_a_token_take_no_places_of_others() {
     let answer = async |request: Request<()>| match request.headers().get(AUTHORIZATION) {
         Some(_) => {
             let (uri, method) = (request.uri(), request.method());
-            crate::serve::answer((&hub, &Sight::All), method, uri.path(), uri.query())
+            crate::serve::answer((&hub, &VisibleNamespaces::All), method, uri.path(), uri.query())
         }
         None => crate::serve::refuse(StatusCode::UNAUTHORIZED, "no token"),
     };
-    let (places, answered) = (Places::new(4), Cell::new(0));
+    let (places, answered) = (ConnectionSlots::new(4), Cell::new(0));
     let outer = Shares::new(100, 100);
     let one = async |token: Option<&'static str>| {
         let (near, far) = tokio::io::duplex(64 * 1024);
@@ -419,7 +425,7 @@ async fn what_is_no_call_has_the_headers_of_its_client_and_head_no_body() {
             ended = connection => panic!("{ended:?}"),
         }
     };
-    let places = Places::new(1);
+    let places = ConnectionSlots::new(1);
     let seen = tokio::select! {
         seen = client => seen,
         () = serve(far, (CLIENT, share()), &places, answer) => panic!("the connection has ended"),
@@ -435,7 +441,7 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
     let path = "/leno.dashboard.v1.Dashboard/GetTopology";
     let status =
         |headers: &HeaderMap| headers.get("grpc-status").unwrap().to_str().unwrap().to_owned();
-    let (messages, ended) = called(&hub, &Sight::All, (path, &window), 9).await;
+    let (messages, ended) = called(&hub, &VisibleNamespaces::All, (path, &window), 9).await;
     let all = proto::Topology::decode(messages[0].clone()).unwrap();
     assert_eq!((all.edges.len(), status(&ended)), (4, "0".to_owned()));
     let edge = all.edges.iter().find(|edge| edge.client == "front").unwrap();
@@ -447,16 +453,17 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
         all.problems
     );
 
-    let shop = Sight::Namespaces([("shop".to_owned(), 0)].into());
+    let shop = VisibleNamespaces::Namespaces([("shop".to_owned(), 0)].into());
     let (messages, _) = called(&hub, &shop, (path, &window), 9).await;
     let text = String::from_utf8_lossy(&messages[0]).into_owned();
     assert!(text.contains("shop") && !text.contains("bank") && !text.contains("ledger"), "{text}");
-    let none = Sight::Namespaces(BTreeMap::new());
+    let none = VisibleNamespaces::Namespaces(BTreeMap::new());
     let (messages, _) = called(&hub, &none, (path, &window), 9).await;
     assert!(proto::Topology::decode(messages[0].clone()).unwrap().workloads.is_empty());
     // A reader of all asks for a part.
     let part = proto::WindowRequest { namespaces: vec!["shop".to_owned()], ..Default::default() };
-    let (messages, _) = called(&hub, &Sight::All, (path, &part.encode_to_vec()), 9).await;
+    let (messages, _) =
+        called(&hub, &VisibleNamespaces::All, (path, &part.encode_to_vec()), 9).await;
     assert!(!String::from_utf8_lossy(&messages[0]).contains("ledger"));
 
     for (path, message, code) in [
@@ -465,7 +472,7 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
         ("/leno.dashboard.v1.Dashboard/GetDocument", &[], "5"),
         ("/leno.dashboard.v1.Dashboard/GetTopology", b"\xff\xff", "3"),
     ] {
-        let (messages, ended) = called(&hub, &Sight::All, (path, message), 9).await;
+        let (messages, ended) = called(&hub, &VisibleNamespaces::All, (path, message), 9).await;
         assert_eq!((messages.len(), &*status(&ended)), (0, code), "{path}: {ended:?}");
         assert!(ended.contains_key("grpc-message"), "{ended:?}");
     }
@@ -475,7 +482,7 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
 async fn a_watch_answers_again_and_again() {
     let (_directory, hub) = two_namespaces();
     let path = "/leno.dashboard.v1.Dashboard/WatchOverview";
-    let (messages, _) = called(&hub, &Sight::All, (path, &[]), 3).await;
+    let (messages, _) = called(&hub, &VisibleNamespaces::All, (path, &[]), 3).await;
     let read = messages.into_iter().map(|one| proto::Overview::decode(one).unwrap());
     assert!(read.into_iter().all(|one| one.mesh == "default" && one.restarted.len() == 1));
 }

@@ -75,10 +75,10 @@ fn what_is_beyond_the_bound_is_told_in_its_window_alone() {
     assert_eq!((left_out(&history, 0, 3 * TICK), history.lost()), (7, 14));
     assert_eq!(left_out(&history, 2 * TICK, 3 * TICK), 0);
     // As long as no frame is dropped there is no name to forget, and the file is appended to.
-    assert_eq!(history.take_changes().0, Changes { frames: 3, ..Changes::default() });
+    assert_eq!(history.take_changes().0, UnsavedChanges { frames: 3, ..UnsavedChanges::default() });
     // Who sees some namespaces is not told of others.
-    let some = crate::sight::Sight::Namespaces(BTreeMap::new());
-    assert_eq!(crate::view::View::new(&history, &some).window(0, 3 * TICK).left_out, 0);
+    let some = crate::visible_namespaces::VisibleNamespaces::Namespaces(BTreeMap::new());
+    assert_eq!(crate::view::HistoryView::new(&history, &some).window(0, 3 * TICK).left_out, 0);
     history.push(FINE_MS + SLOT_MS + TICK, &growth(5.0, Vec::new()));
     assert_eq!((history.coarse.len(), left_out(&history, 0, 3 * TICK)), (1, 7));
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use leno_observe::stat::{DENIED, ProxyReport};
 
 use crate::api::Edge;
-use crate::inventory::{Denied, Policies, Policy, Proxies};
+use crate::inventory::{DeniedClient, Policies, Policy, Proxies};
 use crate::query::count_of;
-use crate::sight::Sight;
+use crate::visible_namespaces::VisibleNamespaces;
 
 /// The reason of denials because none of the policies that allow has permitted it.
 pub(super) const NOT_ALLOWED: &str = "not-allowed";
@@ -24,7 +24,7 @@ const MAX_DENIED_BY_ONE: usize = 100;
 const MAX_DECISIONS: usize = 16;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lists {
+pub(crate) struct InventoryLists {
     pub(super) proxies: Arc<ProxyList>,
     pub(super) policies: Arc<PolicyList>,
 }
@@ -52,15 +52,15 @@ type Subject<'a> = (&'a str, &'a str);
 type Decisions<'a> = HashMap<&'a str, BTreeMap<&'a str, u64>>;
 
 /// What policies have done, by the workload.
-struct Done<'a> {
+struct PolicyEffects<'a> {
     /// Edges on which policies of a kind denied anything, and how often, the most first.
     denied: HashMap<(&'a str, Subject<'a>), Vec<(u64, &'a Edge)>>,
     /// How often proxies of the workload decided what by a policy.
     decisions: HashMap<Subject<'a>, Decisions<'a>>,
 }
 
-impl Lists {
-    pub(crate) fn proxies(&self, sight: &Sight) -> Proxies {
+impl InventoryLists {
+    pub(crate) fn proxies(&self, sight: &VisibleNamespaces) -> Proxies {
         let seen = self.proxies.all.iter().filter(|one| sight.has(&one.namespace));
         Proxies {
             at_ms: self.proxies.at_ms,
@@ -72,14 +72,14 @@ impl Lists {
     /// The policies that may be seen; `edges` are those that may be seen, of a window.
     pub(crate) fn policies(
         &self,
-        sight: &Sight,
+        sight: &VisibleNamespaces,
         edges: &[Edge],
         (from_ms, to_ms): (u64, u64),
     ) -> Policies {
         let seen = self.policies.all.iter().filter(|one| sight.has(&one.namespace));
         let seen: Vec<&Policy> = seen.collect();
         let places = (MAX_DENIED / seen.len().max(1)).clamp(1, MAX_DENIED_BY_ONE);
-        let done = Done::of(edges, &self.proxies.all);
+        let done = PolicyEffects::of(edges, &self.proxies.all);
         let answered = seen.into_iter().map(|one| done.policy(sight, one, places));
         Policies {
             from_ms,
@@ -91,7 +91,7 @@ impl Lists {
     }
 }
 
-impl<'a> Done<'a> {
+impl<'a> PolicyEffects<'a> {
     fn of(edges: &'a [Edge], proxies: &'a [ProxyReport]) -> Self {
         let mut denied: HashMap<_, Vec<_>> = HashMap::new();
         for edge in edges {
@@ -117,7 +117,7 @@ impl<'a> Done<'a> {
     }
 
     /// A policy as the reader sees it, with at most this many clients that it denied.
-    fn policy(&self, sight: &Sight, policy: &Policy, places: usize) -> Policy {
+    fn policy(&self, sight: &VisibleNamespaces, policy: &Policy, places: usize) -> Policy {
         let mut seen = policy.clone();
         seen.selection.workloads.retain(|(namespace, _)| sight.has(namespace));
         if !sight.is_all() && seen.selection.is_of_mesh {
@@ -135,7 +135,7 @@ impl<'a> Done<'a> {
         let mut denied: Vec<(u64, &Edge)> = most.copied().collect();
         denied.sort_by_key(|(count, _)| Reverse(*count));
         let denied_left_out = in_all.saturating_sub(places);
-        let row = |(count, edge): (u64, &Edge)| Denied {
+        let row = |(count, edge): (u64, &Edge)| DeniedClient {
             client_namespace: edge.client_namespace.clone(),
             client: edge.client.clone(),
             server_namespace: edge.server_namespace.clone(),
@@ -179,7 +179,7 @@ fn decided<'a>(
 }
 
 /// The sum of what is left out in the namespaces that may be seen.
-pub(super) fn seen_of(sight: &Sight, left_out: &BTreeMap<String, usize>) -> usize {
+pub(super) fn seen_of(sight: &VisibleNamespaces, left_out: &BTreeMap<String, usize>) -> usize {
     let seen = left_out.iter().filter(|(namespace, _)| sight.has(namespace));
     seen.map(|(_, count)| count).sum()
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::Edge;
 use crate::hub::Hub;
 use crate::inventory::lists::{LIMITED, NOT_ALLOWED};
-use crate::policies::{Labels, MAX_POLICIES, PolicyDocument, Selectable};
+use crate::policies::{Labels, MAX_POLICIES, PolicyDocument, SelectableObjects};
 
 fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
     let decision = |policy: &str, count| ((policy.to_owned(), "deny".to_owned()), count);
@@ -22,9 +22,9 @@ fn proxy(namespace: &str, workload: &str, policy: &str) -> ProxyReport {
     }
 }
 
-fn policies() -> Matched {
+fn policies() -> MatchedPolicies {
     let (none, name) = (Labels::new(), |of: &str, name: &str| (of.to_owned(), name.to_owned()));
-    let mut of = Selectable { system: Some("leno-system"), ..Selectable::default() };
+    let mut of = SelectableObjects { system: Some("leno-system"), ..SelectableObjects::default() };
     of.add(name("shop", "web"), &none);
     of.add(name("bank", "ledger"), &none);
     of.add(name("bank", "vault"), &none);
@@ -37,7 +37,7 @@ fn policies() -> Matched {
         policy("bank", "ledger", "Namespace"),
         policy("leno-system", "all", "Mesh"),
     ];
-    Matched::of(all.iter(), &of)
+    MatchedPolicies::of(all.iter(), &of)
 }
 
 fn page(bytes: u32) -> FlowCounts {
@@ -89,8 +89,8 @@ fn inventory() -> Inventory {
     inventory
 }
 
-fn shop() -> Sight {
-    Sight::Namespaces([("shop".to_owned(), 0)].into())
+fn shop() -> VisibleNamespaces {
+    VisibleNamespaces::Namespaces([("shop".to_owned(), 0)].into())
 }
 
 #[test]
@@ -104,7 +104,10 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
         "retries": 0, "ejected": 0, "causes": [{"cause": DENIED, "count": 7}, {"cause": LIMITED, "count": 2}]
     }))
     .unwrap();
-    let all = inventory.lists().policies(&Sight::All, std::slice::from_ref(&edge), (0, 1)).policies;
+    let all = inventory
+        .lists()
+        .policies(&VisibleNamespaces::All, std::slice::from_ref(&edge), (0, 1))
+        .policies;
     let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["ledger", "all", "front"]);
     let front = &all[2];
@@ -120,9 +123,9 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
     let spec = json!({"targetRefs": [{"kind": "Workload", "name": "web"}], "limits": [{}, {}]});
     let none = Labels::new();
     let document = PolicyDocument::new("RateLimitPolicy", ("shop", "few"), &spec);
-    let mut of = Selectable::default();
+    let mut of = SelectableObjects::default();
     of.add(("shop".to_owned(), "web".to_owned()), &none);
-    limits.take_policies(Ok(Matched::of([document].iter(), &of)));
+    limits.take_policies(Ok(MatchedPolicies::of([document].iter(), &of)));
     let few = &limits.lists().policies(&shop(), &[edge], (0, 1)).policies[0];
     assert_eq!((few.rules, few.denied[0].count), (2, 2));
     limits.take_policies(Err("the documents are not read".to_owned()));
@@ -137,11 +140,11 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
     let rows: Vec<_> = flows.flows.iter().map(|one| (&*one.peer, one.sent_bytes_per_s)).collect();
     assert_eq!(rows, [(HIDDEN, 8.0), ("outside", 4.0)], "two hidden workloads are one");
     assert_eq!((flows.span_s, flows.level.as_deref()), (5.0, Some("full")));
-    assert_eq!((flows.drops.len(), inventory.flows(&Sight::All).drops.len()), (1, 2));
+    assert_eq!((flows.drops.len(), inventory.flows(&VisibleNamespaces::All).drops.len()), (1, 2));
     assert_eq!(flows.drops[0].count, 60, "of three peers");
-    assert_eq!(inventory.flows(&Sight::All).flows.len(), 4);
+    assert_eq!(inventory.flows(&VisibleNamespaces::All).flows.len(), 4);
     // A namespace that was made again after the first page.
-    let again = Sight::Namespaces([("shop".to_owned(), 2_000)].into());
+    let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 2_000)].into());
     assert!(inventory.flows(&again).flows.is_empty());
     let seen = inventory.lists().policies(&shop(), &[], (0, 1)).policies;
     assert_eq!(seen.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["front"]);
@@ -151,9 +154,9 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
 #[test]
 fn connections_are_those_of_the_last_minute() {
     let mut inventory = Inventory::default();
-    let span = |inventory: &Inventory| inventory.flows(&Sight::All).span_s;
+    let span = |inventory: &Inventory| inventory.flows(&VisibleNamespaces::All).span_s;
     assert_eq!(
-        inventory.flows(&Sight::All).unavailable.as_deref(),
+        inventory.flows(&VisibleNamespaces::All).unavailable.as_deref(),
         Some("no agent has been asked yet")
     );
     for tick in 0..60 {
@@ -163,7 +166,7 @@ fn connections_are_those_of_the_last_minute() {
     }
     assert!(span(&inventory) >= 30.0);
     inventory.take_flows(vec![("node-1".to_owned(), Err("timed out".to_owned()))], 300_000);
-    let gone = inventory.flows(&Sight::All);
+    let gone = inventory.flows(&VisibleNamespaces::All);
     assert_eq!(
         (gone.silent.as_slice(), gone.flows.len()),
         (["node-1: timed out".to_owned()].as_slice(), 0)
@@ -171,9 +174,17 @@ fn connections_are_those_of_the_last_minute() {
     assert_eq!(gone.unavailable.as_deref(), Some("no agent of a node answers the observer"));
     let off = FlowCounts { level: Some("off".to_owned()), ..FlowCounts::default() };
     inventory.take_flows(vec![("a".to_owned(), Ok(off)), ("b".to_owned(), Ok(page(1)))], 1);
-    assert!(inventory.flows(&Sight::All).unavailable.unwrap().starts_with("accounting is off"));
+    assert!(
+        inventory
+            .flows(&VisibleNamespaces::All)
+            .unavailable
+            .unwrap()
+            .starts_with("accounting is off")
+    );
     inventory.take_flows(vec![("a".to_owned(), Ok(FlowCounts::default()))], 1);
-    assert!(inventory.flows(&Sight::All).unavailable.unwrap().contains("does not account"));
+    assert!(
+        inventory.flows(&VisibleNamespaces::All).unavailable.unwrap().contains("does not account")
+    );
 }
 
 #[test]
@@ -183,7 +194,8 @@ fn every_list_is_bounded_and_says_so() {
     inventory.take_proxies(vec![one; MAX_PROXIES + 3], 1);
     let document = PolicyDocument::new("AuthorizationPolicy", ("shop", "x"), &json!({"rules": []}));
     let documents = vec![document; MAX_POLICIES + 4];
-    inventory.take_policies(Ok(Matched::of(documents.iter(), &Selectable::default())));
+    inventory
+        .take_policies(Ok(MatchedPolicies::of(documents.iter(), &SelectableObjects::default())));
     let pairs = (0..MAX_FLOWS).map(|nth| {
         let own = ("shop".to_owned(), nth.to_string());
         (FlowEnds { own, ..FlowEnds::default() }, FlowSums::default())
@@ -192,13 +204,13 @@ fn every_list_is_bounded_and_says_so() {
     inventory.take_flows(vec![("a".to_owned(), Ok(full)), ("b".to_owned(), Ok(page(1)))], 1);
     let beyond = page(1).rows() as u64;
     assert_eq!(inventory.left_out(), [("proxies", 3), ("policies", 4), ("flows", beyond)]);
-    assert_eq!(inventory.lists().proxies(&Sight::All).left_out, 3);
+    assert_eq!(inventory.lists().proxies(&VisibleNamespaces::All).left_out, 3);
     assert_eq!(inventory.lists().proxies(&shop()).left_out, 3);
-    let bank = Sight::Namespaces([("bank".to_owned(), 0)].into());
+    let bank = VisibleNamespaces::Namespaces([("bank".to_owned(), 0)].into());
     assert_eq!(inventory.lists().proxies(&bank).left_out, 0, "it tells of other namespaces");
     assert_eq!(inventory.lists().policies(&shop(), &[], (0, 1)).left_out, 4);
     assert_eq!(inventory.lists().policies(&bank, &[], (0, 1)).left_out, 0);
-    assert_eq!(inventory.lists().policies(&Sight::All, &[], (0, 1)).left_out, 4);
+    assert_eq!(inventory.lists().policies(&VisibleNamespaces::All, &[], (0, 1)).left_out, 4);
 }
 
 #[test]
@@ -219,7 +231,7 @@ fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
     let part = (MAX_FLOWS - 4096) / 2;
     assert_eq!(["a", "b", "c"].map(|node| kept(&inventory, node)), [4096, part, part]);
     inventory.take_flows(all(2.0), 2_000);
-    let flows = inventory.flows(&Sight::All);
+    let flows = inventory.flows(&VisibleNamespaces::All);
     let lost = [12_000 - part, 9_000 - part];
     assert_eq!(flows.trimmed, [format!("b: {} rows", lost[0]), format!("c: {} rows", lost[1])]);
     assert_eq!(flows.trimmed_nodes, 2);
@@ -232,7 +244,7 @@ fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
         page.pairs.values_mut().next().unwrap().bytes[0] = 1e9;
     }
     inventory.take_flows(vec![of("a", 4096, 3.0), grown, of("c", 9_000, 3.0)], 3_000);
-    let first = &inventory.flows(&Sight::All).flows[0];
+    let first = &inventory.flows(&VisibleNamespaces::All).flows[0];
     assert_ne!(&*first.workload, "b-00000", "{first:?}");
 }
 
@@ -258,7 +270,7 @@ fn clients_that_were_denied_are_bounded_and_the_most_are_named() {
         .unwrap()
     };
     let edges: Vec<Edge> = (0..150).map(edge).collect();
-    let (none, mut of) = (Labels::new(), Selectable::default());
+    let (none, mut of) = (Labels::new(), SelectableObjects::default());
     of.add(("shop".to_owned(), "web".to_owned()), &none);
     let answer = |count: usize| {
         let document = |nth: usize| {
@@ -267,8 +279,8 @@ fn clients_that_were_denied_are_bounded_and_the_most_are_named() {
         };
         let documents: Vec<PolicyDocument> = (0..count).map(document).collect();
         let mut inventory = Inventory::default();
-        inventory.take_policies(Ok(Matched::of(documents.iter(), &of)));
-        inventory.lists().policies(&Sight::All, &edges, (0, 1)).policies
+        inventory.take_policies(Ok(MatchedPolicies::of(documents.iter(), &of)));
+        inventory.lists().policies(&VisibleNamespaces::All, &edges, (0, 1)).policies
     };
     let one = &answer(1)[0];
     assert_eq!((one.denied.len(), one.denied_left_out), (100, 50));

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
-use super::edges::Broken;
+use super::edges::BrokenEdge;
 use super::text;
-use crate::sight::HIDDEN;
+use crate::visible_namespaces::HIDDEN;
 
 /// Longest chain that is told, in workloads.
 const MAX_CHAIN: usize = 8;
@@ -23,9 +23,9 @@ const MAX_CHAIN: usize = 8;
 const TOGETHER_MS: u64 = 30_000;
 
 /// Gives each failing edge its distance from the begin of its chain, and tells the chain as evidence.
-pub(super) fn rank(all: &mut [Broken]) {
-    let mut by_client: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
-    let mut by_server: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
+pub(super) fn rank(all: &mut [BrokenEdge]) {
+    let mut by_client: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
+    let mut by_server: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
     for (at, one) in all.iter().enumerate().filter(|(_, one)| one.fault.may_lead_to_others()) {
         if one.client.1 != HIDDEN {
             by_client.entry(one.client.clone()).or_default().push(at);
@@ -37,7 +37,7 @@ pub(super) fn rank(all: &mut [Broken]) {
     // From the edges whose servers make no failing calls towards the clients. An edge of a circle that no
     // such edge ends is not reached: where that begins is not known, and it stays first.
     let mut next: Vec<Option<usize>> = vec![None; all.len()];
-    let is_begin = |one: &Broken| {
+    let is_begin = |one: &BrokenEdge| {
         one.fault.may_lead_to_others()
             && (!one.fault.may_follow() || !by_client.contains_key(&one.server))
     };
@@ -80,7 +80,7 @@ pub(super) fn rank(all: &mut [Broken]) {
 }
 
 /// Whether what a server calls may be why requests to it fail.
-fn explains(called: &Broken, caller: &Broken) -> bool {
+fn explains(called: &BrokenEdge, caller: &BrokenEdge) -> bool {
     if called.fault.may_follow() {
         return true;
     }
@@ -97,8 +97,8 @@ fn begin(next: &[Option<usize>], mut at: usize) -> usize {
 }
 
 /// The workloads from the client of an edge to the begin of its chain.
-fn chain(all: &[Broken], next: &[Option<usize>], from: usize) -> String {
-    let mut workloads: Vec<&Name> = vec![&all[from].client, &all[from].server];
+fn chain(all: &[BrokenEdge], next: &[Option<usize>], from: usize) -> String {
+    let mut workloads: Vec<&NamespacedName> = vec![&all[from].client, &all[from].server];
     let mut at = from;
     while let Some(after) = next[at] {
         workloads.push(&all[after].server);

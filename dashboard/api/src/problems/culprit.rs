@@ -8,12 +8,12 @@
 //! | the server looks up names that do not exist, waits for its limit of CPU, loses segments, or one of its instances is unlike the others | that |
 //! | none of these | the application of the server |
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
-use super::edges::{Broken, Fault};
+use super::edges::{BrokenEdge, EdgeFault};
 use super::{restarted, text};
-use crate::api::{Sign, SignKind, State};
-use crate::sight::HIDDEN;
+use crate::api::{MeshState, Sign, SignKind};
+use crate::visible_namespaces::HIDDEN;
 
 /// The culprit of an edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct Culprit {
 
 /// What a cause of the mesh is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
+enum CauseSubject {
     Certificate,
     Listener,
     Limit,
@@ -39,7 +39,7 @@ enum Subject {
 }
 
 /// Names the culprit of each edge, and adds the signs to its evidence.
-pub(super) fn name(all: &mut [Broken], state: Option<&State>, span: (u64, u64)) {
+pub(super) fn name(all: &mut [BrokenEdge], state: Option<&MeshState>, span: (u64, u64)) {
     for at in 0..all.len() {
         let one = &all[at];
         let signs = state.map(|state| signs_of(state, one, span)).unwrap_or_default();
@@ -54,8 +54,12 @@ pub(super) fn name(all: &mut [Broken], state: Option<&State>, span: (u64, u64)) 
 }
 
 /// The signs of the server, and those of the edge itself.
-fn signs_of<'a>(state: &'a State, one: &Broken, (from_ms, to_ms): (u64, u64)) -> Vec<&'a Sign> {
-    let of = |sign: &Sign, (namespace, name): &Name| {
+fn signs_of<'a>(
+    state: &'a MeshState,
+    one: &BrokenEdge,
+    (from_ms, to_ms): (u64, u64),
+) -> Vec<&'a Sign> {
+    let of = |sign: &Sign, (namespace, name): &NamespacedName| {
         sign.namespace == *namespace && sign.workload == *name
     };
     let is_of_edge = |sign: &&Sign| {
@@ -79,16 +83,17 @@ fn signs_of<'a>(state: &'a State, one: &Broken, (from_ms, to_ms): (u64, u64)) ->
     signs
 }
 
-fn culprit(all: &[Broken], at: usize, signs: &[&Sign], has_ended: bool) -> Culprit {
+fn culprit(all: &[BrokenEdge], at: usize, signs: &[&Sign], has_ended: bool) -> Culprit {
     let one = &all[at];
     let cause = one.cause.as_deref().and_then(|cause| Some((subject(cause)?, cause)));
     // What is lost in part is sent again: it delays an answer, and does not silence the server.
-    let explains = |sign: &&&Sign| one.fault != Fault::Unanswered || sign.kind != SignKind::Lossy;
+    let explains =
+        |sign: &&&Sign| one.fault != EdgeFault::Unanswered || sign.kind != SignKind::Lossy;
     let first = signs.iter().find(explains).copied();
     match (first, cause) {
         (Some(sign), _) if sign.kind == SignKind::Expired => by_sign(one, sign),
-        (_, Some((Subject::Denial, _))) => by_cause(all, one, Subject::Denial, DENIAL),
-        _ if one.fault == Fault::Denied => by_cause(all, one, Subject::Denial, DENIAL),
+        (_, Some((CauseSubject::Denial, _))) => by_cause(all, one, CauseSubject::Denial, DENIAL),
+        _ if one.fault == EdgeFault::Denied => by_cause(all, one, CauseSubject::Denial, DENIAL),
         _ if has_ended => Culprit {
             text: format!("the application of {}, which ends", text(&one.server)),
             more: logs(&one.server),
@@ -102,9 +107,9 @@ fn culprit(all: &[Broken], at: usize, signs: &[&Sign], has_ended: bool) -> Culpr
 /// The cause of what policies deny.
 const DENIAL: &str = leno_observe::stat::DENIED;
 
-fn subject(cause: &str) -> Option<Subject> {
+fn subject(cause: &str) -> Option<CauseSubject> {
     Some(match cause {
-        "tls-handshake-failed" | "refused-by-server" => Subject::Certificate,
+        "tls-handshake-failed" | "refused-by-server" => CauseSubject::Certificate,
         "no-endpoints"
         | "application-unreachable"
         | "connect-refused"
@@ -113,51 +118,53 @@ fn subject(cause: &str) -> Option<Subject> {
         | "connect-failed"
         | "endpoints-tried"
         | "failfast"
-        | "destination-gone" => Subject::Listener,
+        | "destination-gone" => CauseSubject::Listener,
         "rate-limited" | "overloaded" | "endpoints-full" | "connections-in-use"
-        | "memory-budget" | "streams-in-use" => Subject::Limit,
-        "fault-abort" => Subject::Fault,
+        | "memory-budget" | "streams-in-use" => CauseSubject::Limit,
+        "fault-abort" => CauseSubject::Fault,
         "no-route-matches" | "no-backend" | "backend-invalid" | "backend-gone" | "loop" => {
-            Subject::Routes
+            CauseSubject::Routes
         }
-        "egress-denied" => Subject::Egress,
-        "plaintext-refused" => Subject::Plaintext,
+        "egress-denied" => CauseSubject::Egress,
+        "plaintext-refused" => CauseSubject::Plaintext,
         "response-timeout" | "deadline" | "stalled" | "stream-timeout" | "stream-idle" => {
-            Subject::Timeout
+            CauseSubject::Timeout
         }
-        "authorization-denied" | "authorizer-failed" => Subject::Denial,
+        "authorization-denied" | "authorizer-failed" => CauseSubject::Denial,
         _ => return None,
     })
 }
 
-fn by_cause(all: &[Broken], one: &Broken, subject: Subject, cause: &str) -> Culprit {
+fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: &str) -> Culprit {
     let (client, server) = (text(&one.client), text(&one.server));
     let (culprit, more) = match subject {
-        Subject::Certificate => {
+        CauseSubject::Certificate => {
             let whose = text(holder(all, one, cause));
             (format!("the certificate of {whose} ({cause})"), "leno identity".to_owned())
         }
-        Subject::Listener => {
+        CauseSubject::Listener => {
             let culprit = format!("{server}, which cannot be reached ({cause})");
             (culprit, command("ps", &one.server))
         }
-        Subject::Limit => (format!("a limit of {server} ({cause})"), tap(one)),
-        Subject::Fault => (format!("a policy of {server} that makes requests fail"), tap(one)),
-        Subject::Routes => (format!("the routes of {server} ({cause})"), "leno analyze".to_owned()),
-        Subject::Egress => {
+        CauseSubject::Limit => (format!("a limit of {server} ({cause})"), tap(one)),
+        CauseSubject::Fault => (format!("a policy of {server} that makes requests fail"), tap(one)),
+        CauseSubject::Routes => {
+            (format!("the routes of {server} ({cause})"), "leno analyze".to_owned())
+        }
+        CauseSubject::Egress => {
             let culprit = format!("egress, which is denied to {client}");
             (culprit, "leno analyze".to_owned())
         }
-        Subject::Plaintext => {
+        CauseSubject::Plaintext => {
             let culprit = format!("the client, which has no mTLS that {server} wants");
             (culprit, command("ps", &one.server))
         }
-        Subject::Timeout => {
+        CauseSubject::Timeout => {
             let culprit =
                 format!("the application of {server}, which is slower than its timeout ({cause})");
             (culprit, tap(one))
         }
-        Subject::Denial => {
+        CauseSubject::Denial => {
             let culprit = format!("an authorization policy of {server}, which denies {client}");
             (culprit, with_name("authz", &one.server))
         }
@@ -167,15 +174,15 @@ fn by_cause(all: &[Broken], one: &Broken, subject: Subject, cause: &str) -> Culp
 
 /// Whose certificate is refused: the end that more of the edges with this cause have, else the one that the cause
 /// names.
-fn holder<'a>(all: &'a [Broken], one: &'a Broken, cause: &str) -> &'a Name {
-    let refused = all
-        .iter()
-        .filter(|other| other.cause.as_deref().and_then(subject) == Some(Subject::Certificate));
+fn holder<'a>(all: &'a [BrokenEdge], one: &'a BrokenEdge, cause: &str) -> &'a NamespacedName {
+    let refused = all.iter().filter(|other| {
+        other.cause.as_deref().and_then(subject) == Some(CauseSubject::Certificate)
+    });
     // Two ends in other namespaces may be two workloads.
     let (mut of_client, mut of_server) = (0, 0);
     for other in refused {
-        let is_known = |name: &Name| name.1 != HIDDEN || std::ptr::eq(other, one);
-        let same = |a: &Name, b: &Name| u32::from(a == b && is_known(a));
+        let is_known = |name: &NamespacedName| name.1 != HIDDEN || std::ptr::eq(other, one);
+        let same = |a: &NamespacedName, b: &NamespacedName| u32::from(a == b && is_known(a));
         of_client += same(&other.client, &one.client) + same(&other.server, &one.client);
         of_server += same(&other.server, &one.server) + same(&other.client, &one.server);
     }
@@ -187,7 +194,7 @@ fn holder<'a>(all: &'a [Broken], one: &'a Broken, cause: &str) -> &'a Name {
     }
 }
 
-fn by_sign(one: &Broken, sign: &Sign) -> Culprit {
+fn by_sign(one: &BrokenEdge, sign: &Sign) -> Culprit {
     let own = (sign.namespace.clone(), sign.workload.clone());
     let server = text(&one.server);
     let (culprit, more) = match sign.kind {
@@ -208,17 +215,21 @@ fn by_sign(one: &Broken, sign: &Sign) -> Culprit {
     Culprit { text: culprit, more }
 }
 
-fn by_fault(one: &Broken) -> Culprit {
+fn by_fault(one: &BrokenEdge) -> Culprit {
     let server = text(&one.server);
     let how = match one.fault {
-        Fault::GivenUp => ", which does not answer in time",
-        Fault::Slow(_) => ", which is slow",
-        Fault::Unanswered => ", which does not answer",
-        Fault::Refused => ", which cannot be reached",
-        Fault::Retried | Fault::Ejected | Fault::Failing | Fault::Denied | Fault::Limited => "",
+        EdgeFault::GivenUp => ", which does not answer in time",
+        EdgeFault::Slow(_) => ", which is slow",
+        EdgeFault::Unanswered => ", which does not answer",
+        EdgeFault::Refused => ", which cannot be reached",
+        EdgeFault::Retried
+        | EdgeFault::Ejected
+        | EdgeFault::Failing
+        | EdgeFault::Denied
+        | EdgeFault::Limited => "",
     };
     let more = match one.fault {
-        Fault::Slow(_) | Fault::Limited | Fault::Retried => tap(one),
+        EdgeFault::Slow(_) | EdgeFault::Limited | EdgeFault::Retried => tap(one),
         _ if one.server.0.is_empty() => with_name("flows", &one.client),
         _ => logs(&one.server),
     };
@@ -226,12 +237,12 @@ fn by_fault(one: &Broken) -> Culprit {
     Culprit { text: format!("{whose}{server}{how}"), more }
 }
 
-pub(super) fn logs(name: &Name) -> String {
+pub(super) fn logs(name: &NamespacedName) -> String {
     with_name("logs", name)
 }
 
 /// A command about a workload; empty for what is none, or is in namespaces that the reader may not see.
-pub(super) fn with_name(command: &str, (namespace, name): &Name) -> String {
+pub(super) fn with_name(command: &str, (namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();
     }
@@ -239,14 +250,14 @@ pub(super) fn with_name(command: &str, (namespace, name): &Name) -> String {
 }
 
 /// A command about the namespace of a workload; empty as that of [`with_name`].
-pub(super) fn command(command: &str, (namespace, _): &Name) -> String {
+pub(super) fn command(command: &str, (namespace, _): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();
     }
     format!("leno {command} -n {namespace}")
 }
 
-fn tap(one: &Broken) -> String {
+fn tap(one: &BrokenEdge) -> String {
     let (namespace, client) = &one.client;
     if namespace.is_empty() {
         return with_name("tap", &one.server);

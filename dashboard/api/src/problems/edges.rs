@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{DENIED, Name};
+use leno_observe::stat::{DENIED, NamespacedName};
 
+use super::comparison::{ComparedWindow, SlowRequests};
 use super::culprit::Culprit;
 use super::evidence::evidence;
-use super::usual::{Compared, Slow};
-use crate::api::State;
+use crate::api::MeshState;
 use crate::history::Window;
 use crate::query::edges;
-use crate::series::{Series, Subject};
+use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Tally, float};
-use crate::view::View;
+use crate::view::HistoryView;
 
 /// Fewest requests of an edge that fail in a window for it to be broken: one may be chance.
 const MIN_FAILURES: u64 = 2;
@@ -36,7 +36,7 @@ const CONSEQUENCES: [&str; 3] = ["endpoints-tried", "failfast", "no-endpoints"];
 
 /// What is wrong with an edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum EdgeFault {
     /// Requests fail.
     Failing,
     /// Clients give up before there is a response.
@@ -46,7 +46,7 @@ pub(super) enum Fault {
     /// The server of an edge of bytes does not answer any more.
     Unanswered,
     /// Requests take longer than usual.
-    Slow(Slow),
+    Slow(SlowRequests),
     /// A policy denies requests or connections.
     Denied,
     /// A limit, a route or an egress policy refuses requests.
@@ -59,10 +59,10 @@ pub(super) enum Fault {
 
 /// An edge with a fault.
 #[derive(Debug)]
-pub(super) struct Broken {
-    pub(super) client: Name,
-    pub(super) server: Name,
-    pub(super) fault: Fault,
+pub(super) struct BrokenEdge {
+    pub(super) client: NamespacedName,
+    pub(super) server: NamespacedName,
+    pub(super) fault: EdgeFault,
     /// In one sentence, with `{}` for the edge.
     pub(super) title: String,
     pub(super) evidence: Vec<String>,
@@ -82,7 +82,7 @@ pub(super) struct Broken {
     pub(super) worked: bool,
 }
 
-impl Fault {
+impl EdgeFault {
     /// Whether requests or connections fail by it.
     pub(super) fn is_failure(self) -> bool {
         matches!(self, Self::Failing | Self::GivenUp | Self::Refused | Self::Unanswered)
@@ -99,7 +99,7 @@ impl Fault {
     }
 
     /// Whether a moment of an edge has it.
-    pub(super) fn is_in(self, names: &Series, tally: &Tally) -> bool {
+    pub(super) fn is_in(self, names: &SeriesNumbers, tally: &Tally) -> bool {
         match self {
             Self::Failing => tally.failures() > 0,
             Self::GivenUp => tally.given_up > 0,
@@ -115,9 +115,13 @@ impl Fault {
 }
 
 /// The edges of a window that have a fault, without rank and begin.
-pub(super) fn broken(view: &View<'_>, window: &Window, state: Option<&State>) -> Vec<Broken> {
+pub(super) fn broken(
+    view: &HistoryView<'_>,
+    window: &Window,
+    state: Option<&MeshState>,
+) -> Vec<BrokenEdge> {
     let names = view.names();
-    let compared = Compared::new(view, window);
+    let compared = ComparedWindow::new(view, window);
     let edges = edges(names, window);
     let mut denied =
         connections_denied(names, window, edges.iter().map(|(ends, both)| (&ends.1, &both.sum)));
@@ -141,7 +145,7 @@ pub(super) fn broken(view: &View<'_>, window: &Window, state: Option<&State>) ->
             evidence.splice(0..0, deaf.map(|one| format!("{}: {}", one.instance, one.reason)));
         }
         let cause = main_cause(names, [Some(tally), served(names, window, &server)], weight);
-        found.push(Broken {
+        found.push(BrokenEdge {
             cause,
             client,
             server,
@@ -161,38 +165,45 @@ pub(super) fn broken(view: &View<'_>, window: &Window, state: Option<&State>) ->
 
 /// What is wrong with an edge, with `{}` for the edge, and how much of it. `denials`: connections that the server's
 /// proxies have denied, of which those of this edge are subtracted.
-fn fault(names: &Series, tally: &Tally, denials: Option<&mut u64>) -> Option<(Fault, String, u64)> {
+fn fault(
+    names: &SeriesNumbers,
+    tally: &Tally,
+    denials: Option<&mut u64>,
+) -> Option<(EdgeFault, String, u64)> {
     let requests = tally.requests();
     let percent = |count: u64| 100.0 * float(count) / float(requests);
     if is_share(tally.failures(), MIN_SHARE, tally) {
         let title = format!("{:.1} % of the requests {{}} fail", percent(tally.failures()));
-        return Some((Fault::Failing, title, tally.failures()));
+        return Some((EdgeFault::Failing, title, tally.failures()));
     }
     if is_share(tally.given_up, MIN_GIVEN_UP, tally) {
         let share = percent(tally.given_up);
         let title = format!("{share:.1} % of the requests {{}} are given up before a response");
-        return Some((Fault::GivenUp, title, tally.given_up));
+        return Some((EdgeFault::GivenUp, title, tally.given_up));
     }
     if refuses(tally) {
         if let Some(count) = denials.and_then(|left| connections_of(names, tally, left)) {
             let title = format!("{count} connections {{}} denied by an authorization policy");
-            return Some((Fault::Denied, title, count));
+            return Some((EdgeFault::Denied, title, count));
         }
         let count = tally.errors().max(tally.connect_failures);
-        return Some((Fault::Refused, format!("{count} connections {{}} failed"), count));
+        return Some((EdgeFault::Refused, format!("{count} connections {{}} failed"), count));
     }
     let denied = count(names, tally, &[DENIED]);
     (denied >= MIN_FAILURES).then(|| {
         let title = format!("{denied} requests {{}} denied by an authorization policy");
-        (Fault::Denied, title, denied)
+        (EdgeFault::Denied, title, denied)
     })
 }
 
 /// What is wrong with an edge by what it did before.
-fn unlike_usual(compared: &Compared, ends: &(Name, Name)) -> Option<(Fault, String, u64)> {
+fn unlike_usual(
+    compared: &ComparedWindow,
+    ends: &(NamespacedName, NamespacedName),
+) -> Option<(EdgeFault, String, u64)> {
     if compared.is_unanswered(ends) {
         let title = "the bytes {} are not answered any more".to_owned();
-        return Some((Fault::Unanswered, title, 1));
+        return Some((EdgeFault::Unanswered, title, 1));
     }
     let slow = compared.slow(ends)?;
     let (now, usual) = (slow.now_ms, slow.usual_ms);
@@ -200,32 +211,40 @@ fn unlike_usual(compared: &Compared, ends: &(Name, Name)) -> Option<(Fault, Stri
         2 => format!("requests {{}} take {now:.0} ms, usually {usual:.0} ms"),
         one_of => format!("one of {one_of} requests {{}} takes {now:.0} ms, usually {usual:.0} ms"),
     };
-    Some((Fault::Slow(slow), title, slow.requests / slow.one_of))
+    Some((EdgeFault::Slow(slow), title, slow.requests / slow.one_of))
 }
 
 /// What does not make requests fail, or is meant to.
-fn costly(names: &Series, tally: &Tally, server: Option<&Tally>) -> Option<(Fault, String, u64)> {
+fn costly(
+    names: &SeriesNumbers,
+    tally: &Tally,
+    server: Option<&Tally>,
+) -> Option<(EdgeFault, String, u64)> {
     // What the server's proxy has refused comes as a status of the server; other clients may have a part of it.
     let at_server = server.map_or(0, |server| count(names, server, &LIMITS));
     let refused = tally.classes[3].saturating_sub(tally.given_up);
     let limited = count(names, tally, &LIMITS).max(at_server.min(refused));
     if is_share(limited, MIN_LIMITED, tally) {
         let title = format!("{limited} requests {{}} refused");
-        return Some((Fault::Limited, title, limited));
+        return Some((EdgeFault::Limited, title, limited));
     }
     let retries = tally.retries;
     if retries >= MIN_RETRIES && is_share(retries, MIN_RETRIED, tally) {
         let share = 100.0 * float(retries) / float(tally.requests().max(1));
         let title = format!("retries add {share:.0} % to the requests {{}}");
-        return Some((Fault::Retried, title, retries));
+        return Some((EdgeFault::Retried, title, retries));
     }
     let title = || "endpoints are left out {}: they failed".to_owned();
-    (tally.ejected > 0).then(|| (Fault::Ejected, title(), tally.ejected))
+    (tally.ejected > 0).then(|| (EdgeFault::Ejected, title(), tally.ejected))
 }
 
 /// The cause that at least half of the failures have: at the client's proxy, else at the server's. What follows from
 /// another one at the same proxy, and what clients give up, is none.
-fn main_cause(names: &Series, tallies: [Option<&Tally>; 2], failures: u64) -> Option<String> {
+fn main_cause(
+    names: &SeriesNumbers,
+    tallies: [Option<&Tally>; 2],
+    failures: u64,
+) -> Option<String> {
     const NO_CAUSES: [&str; 3] = ["closed", "broken", "cancel"];
     tallies.into_iter().flatten().find_map(|tally| {
         let of = |(cause, count): &(u32, u64)| {
@@ -241,7 +260,7 @@ fn main_cause(names: &Series, tallies: [Option<&Tally>; 2], failures: u64) -> Op
 }
 
 /// Whether as many requests of a moment are slow as the fault says.
-fn is_slow(slow: Slow, tally: &Tally) -> bool {
+fn is_slow(slow: SlowRequests, tally: &Tally) -> bool {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -254,7 +273,7 @@ fn is_slow(slow: Slow, tally: &Tally) -> bool {
 
 /// How many of an edge's connections were denied, if that is why they failed. One that the server counts in
 /// the next window may be missing there.
-fn connections_of(names: &Series, tally: &Tally, left: &mut u64) -> Option<u64> {
+fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Option<u64> {
     let closed = count(names, tally, &CLOSED);
     let others = tally.errors() - closed - count(names, tally, &CONSEQUENCES);
     let is_explained = closed > 0 && others == 0 && *left > 0 && *left + 1 + closed / 10 >= closed;
@@ -267,13 +286,13 @@ fn connections_of(names: &Series, tally: &Tally, left: &mut u64) -> Option<u64> 
 /// The connections that the proxies of each server have denied: its denials without those of requests, which
 /// the edges have themselves.
 fn connections_denied<'a>(
-    names: &Series,
+    names: &SeriesNumbers,
     window: &Window,
-    edges: impl Iterator<Item = (&'a Name, &'a Tally)>,
-) -> BTreeMap<Name, u64> {
+    edges: impl Iterator<Item = (&'a NamespacedName, &'a Tally)>,
+) -> BTreeMap<NamespacedName, u64> {
     let mut denied = BTreeMap::new();
     for (series, tally) in &window.tallies {
-        if let Some(Subject::Workload(name)) = names.subject(*series) {
+        if let Some(SeriesKey::Workload(name)) = names.subject(*series) {
             denied.insert(name.clone(), count(names, tally, &[DENIED]));
         }
     }
@@ -295,12 +314,16 @@ fn refuses(tally: &Tally) -> bool {
 }
 
 /// How often these causes were.
-pub(super) fn count(names: &Series, tally: &Tally, wanted: &[&str]) -> u64 {
+pub(super) fn count(names: &SeriesNumbers, tally: &Tally, wanted: &[&str]) -> u64 {
     let of = |cause: u32| wanted.contains(&names.cause_name(cause));
     tally.causes.iter().filter(|(cause, _)| of(*cause)).map(|(_, count)| count).sum()
 }
 
 /// What the proxies of a server have counted as such.
-fn served<'a>(names: &Series, window: &'a Window, server: &Name) -> Option<&'a Tally> {
-    window.tallies.get(&names.find(&Subject::Workload(server.clone()))?)
+fn served<'a>(
+    names: &SeriesNumbers,
+    window: &'a Window,
+    server: &NamespacedName,
+) -> Option<&'a Tally> {
+    window.tallies.get(&names.find(&SeriesKey::Workload(server.clone()))?)
 }

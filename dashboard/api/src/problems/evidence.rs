@@ -3,20 +3,20 @@
 use leno_observe::stat::DENIED;
 
 use super::MAX_EVIDENCE;
-use super::edges::Fault;
+use super::edges::EdgeFault;
 use crate::api::Cause;
 use crate::query;
-use crate::series::Series;
+use crate::series::SeriesNumbers;
 use crate::tally::Tally;
 
 /// What the client's proxy says of a client that left; it is told as a request given up.
 const LEFT: [&str; 3] = ["closed", "broken", "cancel"];
 
 pub(super) fn evidence(
-    names: &Series,
+    names: &SeriesNumbers,
     tally: &Tally,
     served: Option<&Tally>,
-    fault: Fault,
+    fault: EdgeFault,
 ) -> Vec<String> {
     let mut causes = query::signals(names, tally, 0.0).causes;
     let denied = query::count_of(&causes, DENIED);
@@ -24,7 +24,7 @@ pub(super) fn evidence(
     causes.retain(|one| one.count > tally.given_up || !LEFT.contains(&&*one.cause));
     let mut at_server = served.map(|served| query::signals(names, served, 0.0).causes);
     if let Some(causes) = &mut at_server
-        && fault != Fault::Denied
+        && fault != EdgeFault::Denied
     {
         causes.retain(|one| one.cause != DENIED);
     }
@@ -44,7 +44,7 @@ pub(super) fn evidence(
     if tally.retries > 0 {
         lines.push(format!("{} retries", tally.retries));
     }
-    if let Fault::Slow(slow) = fault {
+    if let EdgeFault::Slow(slow) = fault {
         let (count, now) = (slow.requests, slow.now_ms);
         let line = match slow.one_of {
             2 => format!("half of {count} requests of the last 20 s took {now:.0} ms or more"),

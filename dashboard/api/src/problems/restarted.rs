@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
 use super::culprit::{logs, with_name};
 use super::{MAX_EVIDENCE, text};
-use crate::api::{About, Problem, Restart, Severity, State};
+use crate::api::{MeshState, Problem, ProblemSubject, Restart, Severity};
 
 /// How often an application ends in the window that is broken: once may be a signal of an operator.
 const OFTEN: u32 = 2;
@@ -16,7 +16,7 @@ const OFTEN: u32 = 2;
 type Instances<'a> = BTreeMap<&'a str, Vec<&'a Restart>>;
 
 /// Finds the workloads whose processes ended between two moments.
-pub(super) fn find(state: &State, span: (u64, u64), all: &mut Vec<Problem>) {
+pub(super) fn find(state: &MeshState, span: (u64, u64), all: &mut Vec<Problem>) {
     for (name, instances) in workloads(&state.restarted, span) {
         let often = often(&instances);
         let whose = match instances.keys().next() {
@@ -41,14 +41,17 @@ pub(super) fn find(state: &State, span: (u64, u64), all: &mut Vec<Problem>) {
 }
 
 /// How the applications of a workload ended between two moments, a line each.
-pub(super) fn ended(state: &State, name: &Name, span: (u64, u64)) -> Vec<String> {
+pub(super) fn ended(state: &MeshState, name: &NamespacedName, span: (u64, u64)) -> Vec<String> {
     let mut all = workloads(&state.ended, span);
     let Some(instances) = all.remove(name) else { return Vec::new() };
     instances.iter().take(MAX_EVIDENCE).map(|one| line(one, span.1)).collect()
 }
 
-fn workloads(all: &[Restart], (from_ms, to_ms): (u64, u64)) -> BTreeMap<Name, Instances<'_>> {
-    let mut workloads: BTreeMap<Name, Instances<'_>> = BTreeMap::new();
+fn workloads(
+    all: &[Restart],
+    (from_ms, to_ms): (u64, u64),
+) -> BTreeMap<NamespacedName, Instances<'_>> {
+    let mut workloads: BTreeMap<NamespacedName, Instances<'_>> = BTreeMap::new();
     for one in all.iter().filter(|one| from_ms < one.at_ms && one.at_ms <= to_ms) {
         let name = (one.namespace.clone(), one.workload.clone());
         workloads.entry(name).or_default().entry(&one.instance).or_default().push(one);
@@ -61,14 +64,14 @@ fn often(instances: &Instances<'_>) -> u32 {
 }
 
 fn problem(
-    (namespace, name): Name,
+    (namespace, name): NamespacedName,
     (severity, title): (Severity, String),
     (instances, now_ms): (&Instances<'_>, u64),
     (culprit, more): (String, String),
 ) -> Problem {
     Problem {
         severity,
-        about: About::Workload { namespace, name },
+        about: ProblemSubject::Workload { namespace, name },
         title,
         evidence: instances.iter().take(MAX_EVIDENCE).map(|one| line(one, now_ms)).collect(),
         since_ms: None,

@@ -1,20 +1,20 @@
 //! Signs that no broken edge has as its evidence.
 
 use super::culprit::{command, logs, with_name};
-use super::edges::Broken;
+use super::edges::BrokenEdge;
 use super::text;
-use crate::api::{About, Problem, Severity, Sign, SignKind, State};
+use crate::api::{MeshState, Problem, ProblemSubject, Severity, Sign, SignKind};
 
 /// Finds the workloads with signs of which no edge tells. An instance that waits for its limit of CPU, and whose clients
 /// notice nothing, is where its operator wants it.
 pub(super) fn find(
-    state: Option<&State>,
+    state: Option<&MeshState>,
     (from_ms, to_ms): (u64, u64),
-    broken: &[Broken],
+    broken: &[BrokenEdge],
     all: &mut Vec<Problem>,
 ) {
     // Of a pair that loses segments in both directions an edge has one.
-    let is_of_edge = |sign: &Sign, one: &Broken| {
+    let is_of_edge = |sign: &Sign, one: &BrokenEdge| {
         let own = format!("{}/{}", sign.namespace, sign.workload);
         let ends = [text(&one.client), text(&one.server)];
         sign.kind == SignKind::Lossy && ends.contains(&own) && ends.contains(&sign.subject)
@@ -61,7 +61,7 @@ pub(super) fn find(
         }
         all.push(Problem {
             severity,
-            about: About::Workload { namespace: name.0, name: name.1 },
+            about: ProblemSubject::Workload { namespace: name.0, name: name.1 },
             title,
             evidence: vec![sign.line.clone()],
             since_ms: None,

@@ -2,12 +2,12 @@ use super::*;
 use crate::api::Restart;
 use crate::history::{History, MarkKind};
 use crate::query;
-use crate::sight::Sight;
 use crate::testing::{edge, growth, workload};
+use crate::visible_namespaces::VisibleNamespaces;
 
 mod culprits;
 
-fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
+fn found(history: &History, state: Option<&MeshState>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
     let window = history.window(end.saturating_sub(60_000), end);
     let topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
@@ -41,7 +41,7 @@ fn nothing_is_broken_where_all_is_well() {
         now.workloads = vec![workload("cart", (2, 2))];
         history.push(tick * 5_000, &now);
     }
-    let state = State { control_plane: ControlPlane::Running, ..State::default() };
+    let state = MeshState { control_plane: ControlPlane::Running, ..MeshState::default() };
     assert_eq!(found(&history, Some(&state)), []);
 }
 
@@ -64,10 +64,10 @@ fn an_edge_that_fails_is_named_with_its_causes_and_its_begin() {
         let lines = vec![format!("changed at {at_ms}")];
         history.mark(Mark { at_ms, kind: MarkKind::Documents, lines });
     }
-    let state = State {
+    let state = MeshState {
         control_plane: ControlPlane::Away,
         unready: vec![unready("cart-0", "exited with 3"), unready("cart-1", "starting")],
-        ..State::default()
+        ..MeshState::default()
     };
     let all = found(&history, Some(&state));
     assert_eq!(
@@ -141,13 +141,13 @@ fn no_chain_goes_on_through_hidden_namespaces() {
         edge.counts.causes = [("tls-handshake-failed".to_owned(), 5.0)].into();
     }
     history.push(5_000, &now);
-    let judge = |sight: &Sight| {
-        let view = View::new(&history, sight);
+    let judge = |sight: &VisibleNamespaces| {
+        let view = HistoryView::new(&history, sight);
         let window = view.window(0, 5_000);
         let topology = query::topology(&view, ("default", &BTreeMap::new()), &window);
         problems(&view, &topology, &window, None)
     };
-    let all = judge(&Sight::Namespaces([("shop".to_owned(), 0)].into()));
+    let all = judge(&VisibleNamespaces::Namespaces([("shop".to_owned(), 0)].into()));
     assert_eq!(all.len(), 2, "{all:?}");
     for one in &all {
         let text = format!("{one:?}");
@@ -246,17 +246,18 @@ fn the_state_is_judged_before_anything_was_counted() {
     let history = History::default();
     let window = history.window(0, 60_000);
     let topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
-    let judge = |state: &State| problems(&history.view(), &topology, &window, Some(state));
+    let judge = |state: &MeshState| problems(&history.view(), &topology, &window, Some(state));
 
-    let waits = State { unready: vec![unready("cart-0", "exited with 3")], ..State::default() };
+    let waits =
+        MeshState { unready: vec![unready("cart-0", "exited with 3")], ..MeshState::default() };
     let all = judge(&waits);
     assert_eq!(titles(&all), ["1 of 2 instances of shop/cart take traffic"]);
     let starts = ["cart-0", "cart-1"].map(|instance| unready(instance, "starting"));
-    let all = judge(&State { unready: starts.into(), ..State::default() });
+    let all = judge(&MeshState { unready: starts.into(), ..MeshState::default() });
     assert_eq!(all[0].severity, Severity::Warning, "it starts");
 
     let deaf = vec![unready("cart-0", "does not listen on port 8080")];
-    let all = judge(&State { deaf, ..State::default() });
+    let all = judge(&MeshState { deaf, ..MeshState::default() });
     assert_eq!(titles(&all), ["shop/cart does not listen on every port that it declares"]);
     assert_eq!(all[0].evidence, ["cart-0: does not listen on port 8080"]);
 }
@@ -276,7 +277,7 @@ fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
     };
     let judge = |restarted: &[Restart], from_ms| {
         let topology = Topology { from_ms, to_ms: 60_000, ..empty.clone() };
-        let state = State { restarted: restarted.to_vec(), ..State::default() };
+        let state = MeshState { restarted: restarted.to_vec(), ..MeshState::default() };
         problems(&history.view(), &topology, &window, Some(&state))
     };
     let one = [start("cart-0", 10_000, 1), start("cart-0", 48_000, 2)];

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use leno_dashboard::policies::{Labels, Matched, PolicyDocument, Selectable};
+use leno_dashboard::policies::{Labels, MatchedPolicies, PolicyDocument, SelectableObjects};
 use leno_resources::Object;
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(super) struct PolicyReader {
 
 impl PolicyReader {
     /// The policies, or why they are not known; `None` if nothing was written since the last call.
-    pub(super) fn look(&mut self, layout: &Layout) -> Option<Result<Matched, String>> {
+    pub(super) fn look(&mut self, layout: &Layout) -> Option<Result<MatchedPolicies, String>> {
         let path = layout.state().join("state.yaml");
         // It is written once a workload has a proxy.
         let written = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
@@ -40,9 +40,9 @@ impl PolicyReader {
     }
 }
 
-fn policies(objects: &[Object]) -> Matched {
+fn policies(objects: &[Object]) -> MatchedPolicies {
     let none = Labels::new();
-    let mut of = Selectable::default();
+    let mut of = SelectableObjects::default();
     for object in objects {
         match object {
             Object::Workload(workload) => {
@@ -70,7 +70,7 @@ fn policies(objects: &[Object]) -> Matched {
         Some(PolicyDocument::new(key.kind.as_str(), (&key.namespace, &key.name), &spec))
     };
     let documents: Vec<PolicyDocument> = objects.iter().filter_map(document).collect();
-    Matched::of(documents.iter(), &of)
+    MatchedPolicies::of(documents.iter(), &of)
 }
 
 /// A part of a document as JSON; these types have text keys only.

@@ -11,11 +11,11 @@ use leno_dashboard::api::Sign;
 use leno_dashboard::hub::TICK;
 use leno_dashboard::{Signs as SeenSigns, outliers};
 use leno_observe::metrics::Sample;
-use leno_observe::stat::{Growth, InstanceGrowth};
+use leno_observe::stat::{InstanceGrowth, MeshGrowth};
 
-use super::Observed;
+use super::ObservedStatus;
 use pressure::Throttled;
-use wire::Wire;
+use wire::CounterPage;
 
 /// The time that is judged at once.
 const SPAN: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const TICKS: usize = (SPAN.as_secs() / TICK.as_secs()) as usize;
 
 /// The signs of a mesh.
 #[derive(Default)]
-pub(super) struct Signs {
+pub(super) struct MeshSigns {
     all: SeenSigns,
     /// The last observations, the oldest first.
     seen: VecDeque<Observation>,
@@ -34,21 +34,21 @@ pub(super) struct Signs {
 #[derive(Default)]
 struct Observation {
     throttled: Throttled,
-    wire: Wire,
+    wire: CounterPage,
     instances: Vec<InstanceGrowth>,
 }
 
-impl Signs {
+impl MeshSigns {
     /// Takes in an observation; `samples` are those of the page of what accounts for connections.
     pub(super) fn look(
         &mut self,
-        (observed, samples): (&Observed, &[Sample]),
-        growth: &Growth,
+        (observed, samples): (&ObservedStatus, &[Sample]),
+        growth: &MeshGrowth,
         now_ms: u64,
     ) {
         let now = Observation {
             throttled: Throttled::read(&observed.instances),
-            wire: Wire::of(samples),
+            wire: CounterPage::of(samples),
             instances: growth.instances.clone(),
         };
         let mut found = Vec::new();
@@ -72,7 +72,7 @@ impl Signs {
     }
 }
 
-fn expired(observed: &Observed, growth: &Growth) -> Vec<Sign> {
+fn expired(observed: &ObservedStatus, growth: &MeshGrowth) -> Vec<Sign> {
     let of = |one: &&super::ObservedInstance| {
         growth
             .expired

@@ -19,7 +19,7 @@ use hyper::header::HOST;
 use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode};
 use leno_program::content::TEXT;
-use leno_program::{Answer, Ends, respond};
+use leno_program::{AdminResponse, SocketPair, respond};
 use leno_types::authorization::Cidr;
 
 /// Where a request comes from.
@@ -35,7 +35,7 @@ pub(crate) enum Caller {
 
 impl Caller {
     /// The client of a TCP connection.
-    pub(crate) fn of(ends: &Ends) -> Self {
+    pub(crate) fn of(ends: &SocketPair) -> Self {
         let (client, called) = (ends.client.ip().to_canonical(), ends.called.ip());
         if client.is_loopback() { Self::Loopback(called) } else { Self::Network { client, called } }
     }
@@ -50,7 +50,11 @@ impl Caller {
 
     /// The answer to a request that this caller may not make. `scrapers`: who of the network gets metrics; without any,
     /// everyone does.
-    pub(crate) fn refuse<B>(self, request: &Request<B>, scrapers: &[Cidr]) -> Option<Answer> {
+    pub(crate) fn refuse<B>(
+        self,
+        request: &Request<B>,
+        scrapers: &[Cidr],
+    ) -> Option<AdminResponse> {
         let refused = |status, why: &'static str| Some(respond(status, TEXT, why));
         if matches!(self, Self::Loopback(_)) && !names_this_server(request) {
             let why = "the Host must be an IP address or localhost\n";
@@ -102,9 +106,10 @@ mod tests {
         let called = SocketAddr::from(([127, 0, 0, 1], 15020));
         let caller = match from {
             "socket" => Caller::Socket,
-            client => {
-                Caller::of(&Ends { client: SocketAddr::new(client.parse().unwrap(), 1), called })
-            }
+            client => Caller::of(&SocketPair {
+                client: SocketAddr::new(client.parse().unwrap(), 1),
+                called,
+            }),
         };
         let mut request = Request::builder().uri(path);
         if let Some(host) = host {

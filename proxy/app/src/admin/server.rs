@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use hyper::Request;
 use hyper::body::Incoming;
-use leno_program::{Ends, connections, serve_stream};
+use leno_program::{SocketPair, connections, serve_stream};
 use leno_transport::spawn_contained;
 use tokio::net::TcpListener;
 
@@ -17,7 +17,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
     loop {
         let (stream, client, share) = shares.accept(&listener).await;
         let Ok(called) = stream.local_addr() else { continue };
-        let caller = Caller::of(&Ends { client, called });
+        let caller = Caller::of(&SocketPair { client, called });
         let state = Rc::clone(&state);
         spawn_contained(async move {
             let answer = |request: Request<Incoming>| {

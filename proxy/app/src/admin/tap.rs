@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, respond};
+use leno_program::{AdminResponse, respond};
 use leno_tap::{TapPage, TappedRequest};
 use leno_telemetry::tap::{Counted, Filter};
 use tokio::task::spawn_local;
@@ -33,7 +33,7 @@ struct TapRequest {
     closes: bool,
 }
 
-pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
+pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> AdminResponse {
     let by = request.headers().get(BY).and_then(|value| value.to_str().ok());
     let Some(by) = by.filter(|by| is_name(by)) else {
         let why = "the header leno-tap-by must name the user: use `leno tap`\n";
@@ -67,7 +67,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
 }
 
 /// Refuses bodies where the administrator has not permitted them, and those of more than single requests.
-fn refuse_bodies(filter: &Filter, state: &State) -> Option<Answer> {
+fn refuse_bodies(filter: &Filter, state: &State) -> Option<AdminResponse> {
     if !filter.with_bodies {
         return None;
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_discovery::{CertificateSource, Client, Directory, Settings};
-use leno_identity::{Authority, AuthorityState, Store, TokenStore};
-use leno_index::{Index, Settings as IndexSettings};
+use leno_identity::{Authority, AuthorityDirectory, AuthorityState, TokenStore};
+use leno_index::{Index, MeshSettings as IndexSettings};
 use leno_resources::Problem;
-use leno_serve::{LocalTokens, Server, Settings as ServeSettings, State};
-use leno_sources::{FilesSource, UPDATES, Update};
+use leno_serve::{LocalTokens, PlaneServer, PlaneState, ServerSettings as ServeSettings};
+use leno_sources::{FilesSource, SourceUpdate, UPDATES};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -33,7 +33,7 @@ pub(crate) struct Plane {
 
 struct Running {
     authority: Arc<Authority>,
-    state: Arc<State>,
+    state: Arc<PlaneState>,
     stop: watch::Sender<bool>,
     server: JoinHandle<()>,
     updates: JoinHandle<()>,
@@ -71,18 +71,18 @@ impl Plane {
         let authority = Arc::new(Authority::open(&ca, None, &trust_domain).unwrap());
         let roots = self.directory.path().join("roots.pem");
         std::fs::write(roots, authority.trust().roots_pem()).unwrap();
-        let state = State::new(Index::new(IndexSettings::default()));
+        let state = PlaneState::new(Index::new(IndexSettings::default()));
         let source = FilesSource::open(&[self.directory.path().join("mesh.yaml")]).unwrap();
         let (sender, mut updates) = mpsc::channel(UPDATES);
         tokio::spawn(source.run(sender));
         match updates.recv().await {
-            Some(Update::Changes(changes)) => state.apply(changes),
+            Some(SourceUpdate::Changes(changes)) => state.apply(changes),
             other => panic!("the first documents are not good: {other:?}"),
         }
         let authenticator = Arc::new(LocalTokens::new(Arc::clone(&self.tokens)));
         let signs = Arc::clone(&authority);
         let settings = ServeSettings { authority, authenticator, lifetime: self.lifetime };
-        let server = Server::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
+        let server = PlaneServer::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
         let server = server.with_stream_age(self.stream_age);
         self.address = server.address();
         let (stop, stopped) = watch::channel(false);
@@ -91,9 +91,9 @@ impl Plane {
         let updates = tokio::spawn(async move {
             while let Some(update) = updates.recv().await {
                 match update {
-                    Update::Changes(changes) => applied.apply(changes),
-                    Update::Refused(problems) => refused.send(problems).await.unwrap(),
-                    Update::Early(_) | Update::Misread(_) => {
+                    SourceUpdate::Changes(changes) => applied.apply(changes),
+                    SourceUpdate::Refused(problems) => refused.send(problems).await.unwrap(),
+                    SourceUpdate::Early(_) | SourceUpdate::Misread(_) => {
                         unreachable!("a file is read as a whole")
                     }
                 }
@@ -165,7 +165,7 @@ impl Plane {
         (tokio::spawn(client.run()), directory)
     }
 
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &PlaneState {
         &self.running.as_ref().unwrap().state
     }
 
@@ -176,7 +176,7 @@ impl Plane {
     /// Stores a state of the authority and puts it into use.
     pub(crate) fn apply(&self, state: &AuthorityState) {
         let ca = self.directory.path().join("ca");
-        Store::new(&ca).save(state).unwrap();
+        AuthorityDirectory::new(&ca).save(state).unwrap();
         self.authority().apply(&ca, state.clone()).unwrap();
         self.state().publish_trust(self.authority());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leno_discovery::{Certificate, Client, Directory};
-use leno_identity::{Authority, AuthorityState, Phase};
+use leno_identity::{Authority, AuthorityState, RotationPhase};
 use leno_types::TrustDomain;
 use leno_wire::trust::bundle_hash;
 use tokio::sync::watch;
@@ -80,7 +80,7 @@ async fn each_phase_is_acknowledged_by_hash_and_no_stream_is_cut() {
     // The next control plane goes on from what is stored, and is verified by the new root.
     plane.stop().await;
     plane.restart().await;
-    assert_eq!(plane.authority().trust().state().phase, Phase::Switch);
+    assert_eq!(plane.authority().trust().state().phase, RotationPhase::Switch);
     eventually("it is acknowledged to the next one", || is_current(&plane)).await;
 
     state = state.advance(0);

@@ -9,7 +9,7 @@ use hyper::header::HOST;
 use hyper::{Method, Request, StatusCode, Uri};
 use leno_http::{HeaderLine, HeldBody, RequestView};
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
-use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer, CheckBody};
+use leno_wire::ext_authz::{AuthorizerRequest, CHECK_PATH, CheckAnswer, CheckBody};
 
 use super::{Grants, MeshPort, headers};
 use crate::authorize::{AUTHORIZATION_DENIED, Denied};
@@ -155,7 +155,7 @@ impl Question {
         }
         let whole = excerpt.as_ref().filter(|excerpt| excerpt.is_whole);
         let size = whole.and_then(|excerpt| i64::try_from(excerpt.content.len()).ok());
-        let check = Check {
+        let check = AuthorizerRequest {
             client,
             client_identity,
             server,

@@ -14,9 +14,11 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Admission, Directions};
-use leno_types::authorization::{Action, Authorization, AuthorizationPolicy, ClientMatch, Rule};
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, ClientMatch, PermissionRule,
+};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
-use leno_types::traffic::Source;
+use leno_types::traffic::PolicySource;
 use leno_types::{InstanceName, MtlsMode, Protocol, TrustDomain};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -120,17 +122,17 @@ fn policy(rules: Rules, tokens: &Tokens) -> AuthorizationPolicy {
             namespaces: vec![namespace.into()],
             ..ClientMatch::default()
         };
-        Rule { from: vec![client], ..Rule::default() }
+        PermissionRule { from: vec![client], ..PermissionRule::default() }
     };
     let (action, rule) = match rules {
         Rules::Allow => (Action::Allow, of("shop")),
         Rules::Deny => (Action::Deny, of("bank")),
         Rules::Audit => (Action::Audit, of("shop")),
-        Rules::Tokens => (Action::Allow, Rule::default()),
+        Rules::Tokens => (Action::Allow, PermissionRule::default()),
     };
     let tokens = (rules == Rules::Tokens).then(|| tokens.issuer());
     AuthorizationPolicy {
-        source: Source { created: 0, namespace: "shop".into(), name: "policy".into() },
+        source: PolicySource { created: 0, namespace: "shop".into(), name: "policy".into() },
         action,
         ports: None,
         rules: [rule].into(),

@@ -9,7 +9,7 @@ use leno_balance::{Affinity, Algorithm, Locality, Settings, hash};
 use leno_http::{HeaderLine, RequestView};
 use leno_resilience::{Full, Gate, Gradient, Permit};
 use leno_types::mesh::Distribution;
-use leno_types::traffic::{self, Balancing, Ejection, HashOn, Limits, Traffic};
+use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimits};
 
 /// Requests on each near endpoint from which others help, where policy does not say: a few more
 /// than an endpoint that keeps up has.
@@ -34,7 +34,7 @@ const GRPC_EXHAUSTED: u8 = 8;
 /// The policy of the endpoints of one port of a service, for one worker.
 #[derive(Debug)]
 pub(crate) struct EndpointPolicy {
-    limits: Limits,
+    limits: WorkerLimits,
     ejection: Option<Ejection>,
     balancing: Option<Balancing>,
     gate: Option<Rc<Gate>>,

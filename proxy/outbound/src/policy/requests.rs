@@ -10,7 +10,7 @@ use leno_resilience::{
     retry_after,
 };
 use leno_telemetry::{Counter, Registry};
-use leno_types::traffic::{Faults, Hedging, Retries, Timeouts, Traffic};
+use leno_types::traffic::{Faults, Hedging, Retries, Traffic, TrafficTimeouts};
 
 use super::EndpointPolicy;
 
@@ -24,7 +24,7 @@ const GRPC_UNAVAILABLE: u8 = 14;
 #[derive(Debug)]
 pub(crate) struct RequestPolicy {
     retries: Option<Retries>,
-    timeouts: Timeouts,
+    timeouts: TrafficTimeouts,
     hedging: Option<Hedging>,
     /// How long responses take, where hedging asks for a percentile.
     latencies: Option<RefCell<Latencies>>,
@@ -299,7 +299,7 @@ fn number(value: &[u8]) -> Option<u8> {
 
 /// The bounds of the HTTP engine, where policy changes them: one that says how long a response may take
 /// is in the place of the default wait for it.
-fn changed(timeouts: &Timeouts, limits: &Limits) -> Option<Limits> {
+fn changed(timeouts: &TrafficTimeouts, limits: &Limits) -> Option<Limits> {
     let response_wait = limits.stall;
     match timeouts.idle {
         Some(stall) => Some(Limits { stall, response_wait, stall_streams: true, ..limits.clone() }),

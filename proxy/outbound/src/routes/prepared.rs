@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use leno_balance::hash;
 use leno_http::{HeaderLine, RequestView};
-use leno_policy::{Changes, TableRule};
+use leno_policy::{MergedFilters, TableRule};
 use leno_telemetry::{CountedRule, RouteLabels};
 use leno_types::ServiceName;
-use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Session, Target};
+use leno_types::routes::{
+    Cors, HeaderChanges, Mirror, PathChange, RouteBackend, RouteRule, RouteTarget, SessionAffinity,
+};
 
 use super::session::{self, RequestSession};
 use crate::Worker;
@@ -26,7 +28,7 @@ pub(super) struct Prepared {
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
     /// What keeps a client's requests together.
-    pub(super) session: Option<Session>,
+    pub(super) session: Option<SessionAffinity>,
     /// What policy says about its requests; none where it says nothing of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
     /// What counts its requests.
@@ -94,8 +96,9 @@ impl Prepared {
 }
 
 impl PreparedBackend {
-    fn new(shared: &Rc<Worker>, rule: &Rule, backend: &Backend) -> Self {
-        let Changes { mut request, response, rewrite, mirrors } = Changes::new(rule, backend);
+    fn new(shared: &Rc<Worker>, rule: &RouteRule, backend: &RouteBackend) -> Self {
+        let MergedFilters { mut request, response, rewrite, mirrors } =
+            MergedFilters::new(rule, backend);
         let mirrors = mirrors.into_iter().filter_map(|mirror| {
             let target = target(shared, &mirror.target)?;
             Some((mirror, target))
@@ -143,18 +146,18 @@ pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> 
 }
 
 /// A backend by its name, whatever its place.
-fn id(target: &Target) -> u32 {
+fn id(target: &RouteTarget) -> u32 {
     match target {
-        Target::Service { name, port } => hash(format!("{name}:{port}").as_bytes()) as u32,
-        Target::Invalid(_) => 0,
+        RouteTarget::Service { name, port } => hash(format!("{name}:{port}").as_bytes()) as u32,
+        RouteTarget::Invalid(_) => 0,
     }
 }
 
 /// Where a reference leads; nowhere where it is invalid.
-fn target(shared: &Rc<Worker>, target: &Target) -> Option<Rc<Destination>> {
+fn target(shared: &Rc<Worker>, target: &RouteTarget) -> Option<Rc<Destination>> {
     match target {
-        Target::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
-        Target::Invalid(_) => None,
+        RouteTarget::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
+        RouteTarget::Invalid(_) => None,
     }
 }
 

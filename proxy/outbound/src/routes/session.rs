@@ -7,7 +7,7 @@
 use std::time::{Duration, SystemTime};
 
 use leno_http::{HeaderLine, RequestView};
-use leno_types::routes::Session;
+use leno_types::routes::SessionAffinity;
 
 use crate::policy::cookie;
 
@@ -29,7 +29,7 @@ pub(super) fn now() -> u64 {
 
 /// The session of a request; none where it brings none, or one that is over.
 pub(super) fn read(
-    session: &Session,
+    session: &SessionAffinity,
     request: RequestView<'_>,
     now: u64,
 ) -> Option<RequestSession> {
@@ -46,7 +46,7 @@ pub(super) fn read(
 
 /// The line that tells the client of its session, where it does not know it yet.
 pub(super) fn line(
-    session: &Session,
+    session: &SessionAffinity,
     kept: Option<RequestSession>,
     (backend, endpoint, path): (u32, u64, &[u8]),
     now: u64,
@@ -93,18 +93,18 @@ impl RequestSession {
 mod tests {
     use super::*;
 
-    fn session(absolute: Option<u64>, idle: Option<u64>) -> Session {
+    fn session(absolute: Option<u64>, idle: Option<u64>) -> SessionAffinity {
         let seconds = |time: Option<u64>| time.map(Duration::from_secs);
-        Session {
+        SessionAffinity {
             name: "s".into(),
             absolute: seconds(absolute),
             idle: seconds(idle),
             is_permanent: absolute.is_some(),
-            ..Session::default()
+            ..SessionAffinity::default()
         }
     }
 
-    fn told(session: &Session, kept: Option<RequestSession>, now: u64) -> Option<String> {
+    fn told(session: &SessionAffinity, kept: Option<RequestSession>, now: u64) -> Option<String> {
         let line = line(session, kept, (7, 9, b"/a"), now)?;
         Some(String::from_utf8(line.as_bytes().to_vec()).unwrap().trim_end().to_owned())
     }

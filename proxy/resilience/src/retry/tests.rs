@@ -1,7 +1,7 @@
 //! A table of endings and facts, and properties over all of them.
 
 use leno_balance::Rng;
-use leno_types::traffic::{Backoff, Conditions, StatusRange};
+use leno_types::traffic::{RetryBackoff, RetryConditions, StatusRange};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,11 +11,16 @@ fn policy() -> Retries {
         attempts: 2,
         statuses: vec![StatusRange { from: 502, to: 504 }, StatusRange::one(429)],
         grpc_statuses: vec![14],
-        on: Conditions { connect_failure: true, reset: true, refused_stream: true, timeout: true },
+        on: RetryConditions {
+            connect_failure: true,
+            reset: true,
+            refused_stream: true,
+            timeout: true,
+        },
         non_idempotent: false,
         per_try_timeout: None,
-        backoff: Backoff::default(),
-        budget: leno_types::traffic::Budget::default(),
+        backoff: RetryBackoff::default(),
+        budget: leno_types::traffic::RetryBudget::default(),
         max_retry_after: Duration::from_secs(2),
     }
 }
@@ -36,8 +41,12 @@ fn decide(policy: &Retries, ending: Ending, facts: Facts) -> Decision {
 fn what_policy_names_is_sent_again() {
     use Ending::{ConnectFailed, Grpc, RefusedStream, Reset, Status, TimedOut};
     let all = policy();
-    let none =
-        Retries { on: Conditions::default(), statuses: vec![], grpc_statuses: vec![], ..policy() };
+    let none = Retries {
+        on: RetryConditions::default(),
+        statuses: vec![],
+        grpc_statuses: vec![],
+        ..policy()
+    };
     let named = [
         Status(502),
         Status(504),
@@ -94,7 +103,7 @@ fn a_server_that_asks_for_time_gets_it() {
 #[test]
 fn attempts_and_budget_bound_it() {
     let (now, mut rng) = (Instant::now(), Rng::seeded(2));
-    let only_min = leno_types::traffic::Budget { percent: 0, min_per_second: 3 };
+    let only_min = leno_types::traffic::RetryBudget { percent: 0, min_per_second: 3 };
     let policy = Retries { budget: only_min, ..policy() };
     let mut budget = Budget::new(policy.budget);
     let mut decisions = Vec::new();

@@ -1,6 +1,6 @@
 //! Records of the access log that wait to be exported to a collector.
 
-use leno_tap::{AccessRecord, Attribute};
+use leno_tap::{AccessField, AccessRecord};
 
 use super::settings::{Pair, Parts};
 use super::{Layout, Record, Value};
@@ -56,11 +56,11 @@ impl Records {
     }
 }
 
-fn attribute(value: Value<'_>) -> Attribute {
+fn attribute(value: Value<'_>) -> AccessField {
     match value {
-        Value::Text(text) => Attribute::Text(String::from_utf8_lossy(&text).into_owned()),
-        Value::Number(number) => Attribute::Number(number),
-        Value::Flag(flag) => Attribute::Flag(flag),
+        Value::Text(text) => AccessField::Text(String::from_utf8_lossy(&text).into_owned()),
+        Value::Number(number) => AccessField::Number(number),
+        Value::Flag(flag) => AccessField::Flag(flag),
     }
 }
 
@@ -115,11 +115,11 @@ mod tests {
         let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
         request(&registry, "/items?id=1", &[("X-A", "one"), ("x-a", "two")]);
         let record = records.queue().take(10, usize::MAX).pop().unwrap();
-        let text = |text: &str| Attribute::Text(text.to_owned());
+        let text = |text: &str| AccessField::Text(text.to_owned());
         let wanted = [
-            ("http.response.status_code", Attribute::Number(503)),
+            ("http.response.status_code", AccessField::Number(503)),
             ("url.path", text("/items")),
-            ("code", Attribute::Number(503)),
+            ("code", AccessField::Number(503)),
             ("leno.route", text("HTTPRoute shop/cart rule 0")),
             ("server.address", text("cart")),
             ("http.request.header.x-a", text("one")),

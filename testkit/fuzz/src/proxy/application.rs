@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::case::{Answer, AnswerExtra, Ending, Extra, Framing, Method, Request};
 use super::client::chunked;
-use super::end::End;
+use super::end::ScriptedEnd;
 use super::frames::PREFACE;
 use super::framing;
 use super::letters::{filled, mutate, runs};
@@ -109,7 +109,7 @@ impl Received {
 
 /// A connection to an application.
 pub(crate) struct Application {
-    pub(crate) end: End,
+    pub(crate) end: ScriptedEnd,
     pub(crate) service: usize,
     spoken: Spoken,
     closes: bool,
@@ -141,7 +141,7 @@ struct Current {
 }
 
 impl Application {
-    pub(crate) fn new(end: End, service: usize) -> Self {
+    pub(crate) fn new(end: ScriptedEnd, service: usize) -> Self {
         Self { end, service, spoken: Spoken::Nothing, closes: false }
     }
 

@@ -1,7 +1,7 @@
 //! Clients: what they send, and checks of what they receive.
 
 use super::case::{Connection, Extra, Method, Request};
-use super::end::End;
+use super::end::ScriptedEnd;
 use super::frames::{self, END_STREAM, FRAME, INITIAL_WINDOW, PREFACE, Peer, kind};
 use super::letters::{filled, mutate, runs};
 
@@ -10,7 +10,7 @@ const LONG: usize = 20_000;
 
 /// A client's connection.
 pub(crate) struct Client {
-    pub(crate) end: End,
+    pub(crate) end: ScriptedEnd,
     spec: Connection,
     /// The letter of its first request; the others have the letters after it.
     pub(crate) first: u8,
@@ -24,7 +24,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(end: End, spec: &Connection, first: u8) -> Self {
+    pub(crate) fn new(end: ScriptedEnd, spec: &Connection, first: u8) -> Self {
         let mut client = Self {
             end,
             spec: spec.clone(),

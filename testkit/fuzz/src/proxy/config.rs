@@ -8,12 +8,14 @@ use std::time::Duration;
 use leno_http::Limits;
 use leno_types::mesh::{Distribution, Endpoint, Service, ServicePort, Topology};
 use leno_types::routes::{
-    Backend, Cors, Filter, HeaderChanges, Match, Mirror, PathChange, PathMatch, Redirect, Retry,
-    Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts, ValueMatch,
+    Cors, Filter, HeaderChanges, Mirror, PathChange, PathMatch, Redirect, Rewrite, Route,
+    RouteBackend, RouteKind, RouteMatch, RouteRetry, RouteRule, RouteTarget, RouteTimeouts,
+    SessionAffinity, TextMatch, ValueMatch,
 };
 use leno_types::traffic::{
-    Abort, Algorithm, Backoff, Balancing, Budget, Conditions, Delay, Ejection, Faults, HashOn,
-    Hedging, LimitKey, RateLimit, Retries, Scope, Share, Source, StatusRange, Traffic,
+    Abort, Algorithm, Balancing, Delay, Ejection, Faults, HashOn, Hedging, LimitKey, PolicyScope,
+    PolicySource, RateLimit, RequestShare, Retries, RetryBackoff, RetryBudget, RetryConditions,
+    StatusRange, Traffic,
 };
 use leno_types::{Protocol, ServiceName, traffic};
 
@@ -70,11 +72,11 @@ pub struct Config {
     /// How many endpoints each service has.
     pub endpoints: usize,
     /// How the first endpoint of the service fails, if it does.
-    pub dead: Option<Dead>,
+    pub dead: Option<DeadEndpoint>,
     /// The limits of the HTTP engine.
     pub limits: Limits,
     /// The rules of a route; if empty there is no route.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RouteRule>,
     /// The traffic policy of the service.
     pub traffic: Option<Traffic>,
     /// The rate limits of the workload.
@@ -83,7 +85,7 @@ pub struct Config {
 
 /// Why an endpoint cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dead {
+pub enum DeadEndpoint {
     /// It refuses connections.
     Refuses,
     /// It never answers.
@@ -111,7 +113,7 @@ impl Config {
             planes: Planes::decode(input),
             protocol: input.of(&[Protocol::Http1, Protocol::Detect, Protocol::Http2]),
             endpoints: input.of(&[1, 1, 2, ENDPOINTS]),
-            dead: input.maybe(&[Dead::Refuses, Dead::Silent]),
+            dead: input.maybe(&[DeadEndpoint::Refuses, DeadEndpoint::Silent]),
             limits: limits(input),
             rules: if input.one_in(2) { input.list(3, rule) } else { Vec::new() },
             traffic: input.one_in(2).then(|| traffic(input)),
@@ -224,26 +226,26 @@ fn text(input: &mut Input<'_>) -> Arc<str> {
     input.of(&["/", "/0", "/00/1", "", "/0?1=2", "//", "/%00", "/*", "0"]).into()
 }
 
-fn rule(input: &mut Input<'_>) -> Rule {
-    Rule {
+fn rule(input: &mut Input<'_>) -> RouteRule {
+    RouteRule {
         name: None,
         matches: input.list(2, matches),
         filters: input.list(3, filter),
-        backends: input.list(3, |input| Backend {
-            target: Target::Service { name: name(input.below(3)), port: PORT },
+        backends: input.list(3, |input| RouteBackend {
+            target: RouteTarget::Service { name: name(input.below(3)), port: PORT },
             weight: input.of(&[1, 0, 9, 1_000_000]),
             filters: if input.one_in(6) { input.list(2, filter) } else { Vec::new() },
         }),
-        timeouts: Timeouts {
+        timeouts: RouteTimeouts {
             request: input.maybe(&DURATIONS),
             backend_request: input.maybe(&DURATIONS),
         },
-        retry: input.one_in(4).then(|| Retry {
+        retry: input.one_in(4).then(|| RouteRetry {
             codes: vec![input.of(&[503, 500, 404])],
             attempts: input.maybe(&[1, 2, 5]),
             backoff: input.maybe(&DURATIONS),
         }),
-        session: input.one_in(6).then(|| Session {
+        session: input.one_in(6).then(|| SessionAffinity {
             name: "session".into(),
             is_header: input.one_in(2),
             absolute: input.maybe(&DURATIONS),
@@ -260,10 +262,10 @@ const DURATIONS: [Duration; 4] = [
     Duration::from_secs(60),
 ];
 
-fn matches(input: &mut Input<'_>) -> Match {
+fn matches(input: &mut Input<'_>) -> RouteMatch {
     let header =
         |name: &str| ValueMatch { name: name.into(), value: TextMatch::Regex(".*".into()) };
-    Match {
+    RouteMatch {
         path: match input.below(4) {
             0 => PathMatch::Prefix("/".into()),
             1 => PathMatch::Prefix(text(input)),
@@ -297,7 +299,7 @@ fn filter(input: &mut Input<'_>) -> Filter {
         2 => Filter::RequestHeaders(changes(input)),
         3 => Filter::ResponseHeaders(changes(input)),
         4 => Filter::Mirror(Mirror {
-            target: Target::Service { name: name(MIRROR), port: PORT },
+            target: RouteTarget::Service { name: name(MIRROR), port: PORT },
             numerator: input.of(&[1, 0, 50]),
             denominator: input.of(&[1, 100]),
         }),
@@ -326,10 +328,10 @@ fn changes(input: &mut Input<'_>) -> HeaderChanges {
 
 fn traffic(input: &mut Input<'_>) -> Traffic {
     Traffic {
-        source: Source { created: 0, namespace: "shop".into(), name: "policy".into() },
-        scope: Scope::Service,
+        source: PolicySource { created: 0, namespace: "shop".into(), name: "policy".into() },
+        scope: PolicyScope::Service,
         retries: input.one_in(2).then(|| retries(input)),
-        timeouts: traffic::Timeouts {
+        timeouts: traffic::TrafficTimeouts {
             request: input.maybe(&DURATIONS),
             response: input.maybe(&DURATIONS),
             idle: input.maybe(&DURATIONS),
@@ -341,7 +343,7 @@ fn traffic(input: &mut Input<'_>) -> Traffic {
             copies: input.of(&[1, 2, 4]),
             non_idempotent: input.one_in(2),
         }),
-        limits: input.one_in(3).then(|| traffic::Limits {
+        limits: input.one_in(3).then(|| traffic::WorkerLimits {
             connections: input.maybe(&[1, 2]),
             requests: input.maybe(&[1, 2]),
             pending: input.maybe(&[0, 1]),
@@ -361,7 +363,7 @@ fn retries(input: &mut Input<'_>) -> Retries {
         attempts: input.of(&[1, 2, 4]),
         statuses: vec![StatusRange { from: input.of(&[500, 404]), to: 599 }],
         grpc_statuses: vec![14],
-        on: Conditions {
+        on: RetryConditions {
             connect_failure: !input.one_in(3),
             reset: !input.one_in(3),
             refused_stream: !input.one_in(3),
@@ -369,8 +371,11 @@ fn retries(input: &mut Input<'_>) -> Retries {
         },
         non_idempotent: input.one_in(3),
         per_try_timeout: input.maybe(&DURATIONS),
-        backoff: Backoff::default(),
-        budget: Budget { percent: input.of(&[100, 20, 0]), min_per_second: input.of(&[10, 0, 1]) },
+        backoff: RetryBackoff::default(),
+        budget: RetryBudget {
+            percent: input.of(&[100, 20, 0]),
+            min_per_second: input.of(&[10, 0, 1]),
+        },
         max_retry_after: Duration::from_secs(input.of(&[0, 2])),
     }
 }
@@ -398,14 +403,16 @@ fn balancing(input: &mut Input<'_>) -> Balancing {
 
 fn faults(input: &mut Input<'_>) -> Faults {
     Faults {
-        delay: input.maybe(&DURATIONS).map(|by| Delay { by, share: Share::ALL }),
-        abort: input.maybe(&[503, 200]).map(|status| Abort { status, share: Share(500_000) }),
+        delay: input.maybe(&DURATIONS).map(|by| Delay { by, share: RequestShare::ALL }),
+        abort: input
+            .maybe(&[503, 200])
+            .map(|status| Abort { status, share: RequestShare(500_000) }),
     }
 }
 
 fn rate_limit(input: &mut Input<'_>) -> RateLimit {
     RateLimit {
-        source: Source { created: 0, namespace: "shop".into(), name: "limit".into() },
+        source: PolicySource { created: 0, namespace: "shop".into(), name: "limit".into() },
         port: None,
         key: match input.below(3) {
             0 => LimitKey::Workload,

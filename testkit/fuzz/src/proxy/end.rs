@@ -18,7 +18,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// The scripted end of a connection.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct ScriptedEnd {
     socket: Option<UnixStream>,
     /// All bytes that were read.
     pub(crate) inbox: Vec<u8>,
@@ -32,13 +32,13 @@ pub(crate) struct End {
 }
 
 /// A connection: the planes' end and the scripted end.
-pub(crate) fn pair() -> (TcpStream, End) {
+pub(crate) fn pair() -> (TcpStream, ScriptedEnd) {
     let (near, far) = UnixStream::pair().expect("a descriptor is free");
     for socket in [&near, &far] {
         socket.set_nonblocking(true).expect("a socket can be made non-blocking");
     }
     let near = stream(near);
-    let end = End {
+    let end = ScriptedEnd {
         socket: Some(far),
         inbox: Vec::new(),
         outbox: Vec::new(),
@@ -56,7 +56,7 @@ fn stream(socket: UnixStream) -> TcpStream {
     TcpStream::from_std(socket).expect("the runtime waits for sockets")
 }
 
-impl End {
+impl ScriptedEnd {
     /// This end, unused, in the form that the planes take.
     pub(crate) fn into_stream(mut self) -> TcpStream {
         stream(self.socket.take().expect("it was never closed"))

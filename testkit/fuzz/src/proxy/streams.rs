@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::application::{Received, RunState, fields};
 use super::case::{Answer, Ending, Method};
-use super::end::End;
+use super::end::ScriptedEnd;
 use super::frames::{END_STREAM, Message, Peer, frame, headers, kind};
 use super::letters::{filled, mutate, runs};
 
@@ -80,7 +80,7 @@ impl Streams {
     /// the connection.
     pub(crate) fn pump(
         &mut self,
-        end: &mut End,
+        end: &mut ScriptedEnd,
         service: usize,
         shared: &RunState,
     ) -> (bool, bool) {

@@ -3,11 +3,11 @@
 use std::future::pending;
 
 use leno_telemetry::tap::Taps;
-use leno_types::routes::{Filter, Redirect, Rule};
+use leno_types::routes::{Filter, Redirect, RouteRule};
 use tokio::task::spawn_local;
 
 use super::*;
-use crate::proxy::world::World;
+use crate::proxy::fuzz_run::FuzzRun;
 
 fn one(request: Request) -> Case {
     let connection = Connection { requests: vec![request], ..Connection::default() };
@@ -36,7 +36,7 @@ fn a_plain_request_is_answered_over_each_plane() {
 fn a_redirect_of_a_long_path_is_answered() {
     let redirect = Filter::Redirect(Redirect { status: 302, ..Redirect::default() });
     let mut case = one(Request { path: 17_000, ..Request::default() });
-    case.config.rules = vec![Rule { filters: vec![redirect], ..Rule::default() }];
+    case.config.rules = vec![RouteRule { filters: vec![redirect], ..RouteRule::default() }];
     holds(&case);
 }
 
@@ -60,10 +60,10 @@ fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
 }
 
 /// The violations that are reported for a plain case in which `plant` does something wrong.
-fn found(plant: impl FnOnce(&mut World)) -> String {
+fn found(plant: impl FnOnce(&mut FuzzRun)) -> String {
     let case = one(Request { method: Method::Post, body: 10, ..Request::default() });
     let (violations, panicked) = in_process(async || {
-        let mut world = World::new(&case);
+        let mut world = FuzzRun::new(&case);
         plant(&mut world);
         world.run().await
     });
@@ -127,10 +127,10 @@ fn bytes_of_another_request_are_found() {
 fn a_tap_shows_requests_and_bodies_that_are_mixed_are_found() {
     let mut taps = Taps::default();
     assert_eq!(found(|world| taps = world.taps.clone()), "");
-    let (_, counted) = taps.poll(world::TAP).expect("it is open");
+    let (_, counted) = taps.poll(fuzz_run::TAP).expect("it is open");
     assert_eq!(counted.queued, 1);
-    assert_eq!(world::mixed(["bbbbbbbbb", "BBBBBBBBB0"].into_iter()), None);
-    let mixed = world::mixed(["bbbbbbbbb", "AAAAAAAAA"].into_iter());
+    assert_eq!(fuzz_run::mixed(["bbbbbbbbb", "BBBBBBBBB0"].into_iter()), None);
+    let mixed = fuzz_run::mixed(["bbbbbbbbb", "AAAAAAAAA"].into_iter());
     assert_eq!(mixed.as_deref(), Some("ab"));
 }
 

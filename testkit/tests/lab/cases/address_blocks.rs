@@ -5,7 +5,7 @@
 //! ```
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece, Status};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess, Status};
 use leno_testkit::peer::Step;
 use nix::sys::signal::Signal;
 
@@ -67,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn blocks_hold_for_all_addresses_of_a_client(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(clients(&lab))
 }
 
@@ -154,12 +154,12 @@ fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
 fn without_an_answer(lab: &Lab, status: &Status) -> Result<()> {
     lab.edit(&with_policy("Deny", &address(status, "web", false)?))?;
     both(lab, "web", &named())?;
-    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     let (over_ipv6, over_ipv4) = (["-6", url("late")], ["-4", url("late")]);
     let first = answered(lab, "late", &over_ipv6);
     let same_family = answered(lab, "late", &over_ipv4);
     let known = answered(lab, "plain", &["-6", url("plain")]);
-    lab.kill(Piece::Controller, Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
     let (first, same_family, known) = (first?, same_family?, known?);
     ensure!(first == DENIED, "a client that nothing is known of: {first:?}");
     ensure!(same_family == "200", "its other address decides nothing: {same_family:?}");

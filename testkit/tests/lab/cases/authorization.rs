@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, wait};
 
@@ -177,7 +177,7 @@ fn prepare(directory: &Path) -> Result<()> {
 
 fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
     let peer = peer()?;
-    let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, prepare)?;
     let cases = || -> Result<()> {
         // Without a policy every client may.
         for client in ["web", "cart", "stranger"] {

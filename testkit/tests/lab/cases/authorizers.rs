@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, command, tools, wait};
 use nix::sys::signal::Signal;
@@ -207,7 +207,7 @@ pub(super) fn start(capture: Capture) -> Result<(Lab, String)> {
     ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
     let authorizer = tools::install("authorizer")?.join("authorizer");
     let mesh = MESH.replace("@AUTHORIZER@", &authorizer.display().to_string());
-    let lab = Lab::start(&Options::new(capture), &mesh, prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), &mesh, prepare)?;
     Ok((lab, mesh))
 }
 
@@ -438,7 +438,7 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", asking("front", BY_GRPC)))?;
     until(lab, "web", &[url], &format!("401 {DENIED}"))?;
     until(lab, "web", &good, "200")?;
-    lab.kill(Piece::Application("opa-0"), Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Application("opa-0"), Signal::SIGSTOP)?;
     a_question_ends_with_its_client(lab, mesh)?;
     lab.edit(&format!("{mesh}{}", asking("front", BY_GRPC)))?;
     until(lab, "web", &good, "503 authorizer-failed; reason=timeout")?;
@@ -456,7 +456,7 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     until(lab, "web", &good, "200")?;
     let headers = headers(&seen(lab, "web", &good)?);
     ensure!(!headers.contains("root"), "{headers}");
-    lab.kill(Piece::Application("opa-0"), Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Application("opa-0"), Signal::SIGCONT)?;
     until(lab, "web", &[url], &format!("401 {DENIED}"))?;
     // The policies of the authorizer's own workload: that denies even where failures permit.
     let closed = "---

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{binaries, command, wait};
 
 use super::node::{LIMIT, MESH, echoes};
@@ -67,7 +67,7 @@ fn any_that_never_serves() -> Result<bool> {
 fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     capture: Capture,
 ) -> Result<()> {
-    const GROUP: Piece<'_> = Piece::Node("node");
+    const GROUP: MeshProcess<'_> = MeshProcess::Node("node");
     let installed =
         tempfile::Builder::new().prefix("installed").tempdir_in(binaries::directory()?)?;
     for program in ["leno", "leno-proxy", "leno-broker", "leno-controller"] {
@@ -75,7 +75,8 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     }
     let program = installed.path().join("leno-proxy");
     let programs = Some(installed.path().to_owned());
-    let options = Options { programs, share: None, mtls: Some("strict"), ..Options::new(capture) };
+    let options =
+        LabOptions { programs, share: None, mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let serves = || -> Result<()> {
@@ -83,7 +84,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
             lab.reach("client", "web:8080").map(|_| ())
         };
         serves()?;
-        let before = [lab.pid_of(GROUP)?, lab.pid_of(Piece::Proxy("apart-0"))?];
+        let before = [lab.pid_of(GROUP)?, lab.pid_of(MeshProcess::Proxy("apart-0"))?];
 
         replace_by_script(&program, "exit 9")?;
         let said = update_in_vain(&lab)?;
@@ -139,7 +140,7 @@ kind: Workload
 metadata: {name: own, namespace: lab}
 spec: {user: '2102', command: ['@BIN@/leno-peer', idle]}
 ";
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         lab.edit(&format!("{MESH}{OWN}"))?;
         lab.wait_for("a workload that is refused", |status| {
@@ -150,7 +151,7 @@ spec: {user: '2102', command: ['@BIN@/leno-peer', idle]}
             let said = String::from_utf8(output.stdout)?;
             ensure!(said.contains("it would run as user 2102"), "{verb}: {said}");
         }
-        ensure!(lab.pid_of(Piece::Application("own-0")).is_err(), "it runs");
+        ensure!(lab.pid_of(MeshProcess::Application("own-0")).is_err(), "it runs");
         Ok(())
     };
     lab.explain(outcome())

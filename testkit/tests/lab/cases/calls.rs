@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, load, wait};
 
 use super::{Case, once};
@@ -202,7 +202,7 @@ fn until(expected: &str, mut look: impl FnMut() -> Result<String>) -> Result<()>
 
 fn start(capture: Capture, routes: &str) -> Result<Lab> {
     peer()?;
-    Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), prepare)
+    Lab::start(&LabOptions::new(capture), &format!("{MESH}{routes}"), prepare)
 }
 
 fn http2_requests_follow_routes(capture: Capture) -> Result<()> {

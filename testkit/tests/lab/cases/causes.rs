@@ -1,7 +1,7 @@
 //! Responses that break off: both proxies name the cause (decision 058).
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::wait;
 
 use super::routes::HEAR_LIMIT;
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn both_proxies_name_what_cuts_a_response_off(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(wait::until("both responses", HEAR_LIMIT, || {
         // curl reports that the response is not whole.
         lab.exec("client", &["curl", "-sS", "-m", "5", "http://web:8080/"])?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::wait;
 use nix::sys::signal::Signal;
 
@@ -53,7 +53,7 @@ fn policy(left: Duration) -> String {
 }
 
 fn what_an_old_certificate_was_permitted_ends(capture: Capture) -> Result<()> {
-    let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let before_issue = Instant::now();
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     lab.explain(ages(&lab, capture, before_issue))?;
@@ -97,14 +97,14 @@ fn ages(lab: &Lab, capture: Capture, before_issue: Instant) -> Result<()> {
         Ok(lab.metrics("echo")?.contains(line).then_some(()))
     })?;
     // A new certificate is permitted. In node mode the process is that of the servers, too.
-    if Options::new(capture).share.is_some() {
+    if LabOptions::new(capture).share.is_some() {
         return Ok(());
     }
     // Each is permitted for a while alone, which a machine under load may miss.
     let window = issued_within + PERMITTED;
     wait::until("a new certificate to be permitted", 8 * HEAR_LIMIT, || {
         let before = lab.status()?.instance("web-0")?.proxy_restarts;
-        lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
         lab.wait_for("the next proxy", |status| {
             status.ready() && status.instance("web-0").is_ok_and(|one| one.proxy_restarts > before)
         })?;

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, ensure};
 use aws_lc_rs::signature::EcdsaKeyPair;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use serde_json::{Value, json};
 
 use super::authorization::{answered, until};
@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn claims_reach_the_application_and_no_client_forges_them(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(run(&lab))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{clock, wait};
 
 use super::identity::{number, rotate, until};
@@ -35,13 +35,13 @@ fn workload(name: &str) -> String {
 }
 
 /// Sidecars: one process has one clock.
-fn options(capture: Capture, programs: PathBuf) -> Options {
-    Options {
+fn options(capture: Capture, programs: PathBuf) -> LabOptions {
+    LabOptions {
         programs: Some(programs),
         mtls: Some("strict"),
         cert_lifetime: Some(LIFETIME),
         share: None,
-        ..Options::new(capture)
+        ..LabOptions::new(capture)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cases of the Gateway API's mesh suite that the other groups do not cover.
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 
 use super::routes::{MESH, route, until_answered};
 use super::{Case, once};
@@ -49,7 +49,7 @@ fn check(lab: &Lab, table: &[(&str, &[&str], &str)]) -> Result<()> {
 /// The address that is called selects it, not the Host field.
 fn mesh_frontend(capture: Capture) -> Result<()> {
     let routes = route("front", "lab", &marked("set"));
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/"], "200 v1")?;
         until_answered(&lab, "guest", &["http://web.lab/"], "200 v1")?;
@@ -75,7 +75,7 @@ fn mesh_ports(capture: Capture) -> Result<()> {
         of_two.replace("name: web, namespace: lab", &format!("name: two{parent}"))
     };
     let documents = |parent: &str| format!("{MESH}{TWO_PORTS}{}", routes(parent));
-    let lab = Lab::start(&Options::new(capture), &documents(", port: 80"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents(", port: 80"), |_| Ok(()))?;
     let cases = || -> Result<()> {
         let settled = |port: &str, expected: &str| {
             leno_testkit::wait::until("the change", super::routes::HEAR_LIMIT, || {
@@ -108,7 +108,7 @@ fn mesh_http_route_named_rule(capture: Capture) -> Result<()> {
     backendRefs: [{name: v3, port: 8080}]
 ";
     let routes = route("named", "lab", rules);
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/v1"], "200 v1")?;
         until_answered(&lab, "client", &["http://web/v2"], "200 v2")?;

@@ -1,7 +1,7 @@
 //! CONNECT through two proxies: refused, unless a route is for it and the server's policies permit it.
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::wait;
 
@@ -88,7 +88,7 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
         "    filters: [{type: RequestMirror, requestMirror: {backendRef: {name: web, port: 80}}}]\n",
     );
     let tunnels = tunnels("");
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let cases = || -> Result<()> {
         let refused = ["501", "leno-error", "\"connect\""];
         until_answered(&lab, &refused)?;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{command, netns, wait};
 use nix::sys::signal::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -97,7 +97,7 @@ for i in range(int(count)):
 print(came, all(peer == to[:2] for peer in peers), got.decode())
 "#;
 
-struct Said {
+struct ReceivedDatagrams {
     came: u32,
     from_there: bool,
     last: String,
@@ -109,14 +109,14 @@ fn send(
     how: (&str, &str),
     to: (&str, u16),
     many: (u32, &str),
-) -> Result<Said> {
+) -> Result<ReceivedDatagrams> {
     let (port, count) = (to.1.to_string(), many.0.to_string());
     let command = ["python3", "-c", CLIENT, how.0, how.1, to.0, &port, &count, many.1];
     let said = lab.text(who, &command)?;
     let mut words = said.trim().splitn(3, ' ');
     let mut word = || words.next().context("a word is missing");
     let (came, from_there) = (word()?.parse()?, word()? == "True");
-    Ok(Said { came, from_there, last: words.next().unwrap_or_default().to_owned() })
+    Ok(ReceivedDatagrams { came, from_there, last: words.next().unwrap_or_default().to_owned() })
 }
 
 /// Waits until datagrams come back, or until none does.
@@ -128,9 +128,9 @@ fn until(lab: &Lab, who: &str, to: (&str, u16), answered: bool) -> Result<()> {
     .with_context(|| format!("{who} to {to:?}, answered: {answered}"))
 }
 
-fn strict(capture: Capture) -> Options {
+fn strict(capture: Capture) -> LabOptions {
     // Node proxies carry no datagrams.
-    Options { mtls: Some("strict"), share: None, ..Options::new(capture) }
+    LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) }
 }
 
 /// Every frame of the bridge from now on.
@@ -252,7 +252,7 @@ fn killed(lab: &Lab) -> Result<()> {
     let echo = ("echo", 7000);
     until(lab, "client", echo, true)?;
     for instance in ["echo-0", "client-0"] {
-        lab.kill(Piece::Proxy(instance), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Proxy(instance), Signal::SIGKILL)?;
         let began = Instant::now();
         until(lab, "client", echo, true).with_context(|| format!("the proxy of {instance}"))?;
         let took = began.elapsed();

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::wait;
 
@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The second step of the client, by which it closes what it had only shut down, sends nothing.
 fn a_client_that_leaves_after_its_end_ends_its_request(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let workload = lab.status()?.address("web", true)?;
         for address in ["web:8080".to_owned(), format!("[{workload}]:8080")] {

@@ -5,12 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece, Status};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess, Status};
 use leno_testkit::peer::Step;
 use leno_testkit::{netns, wait};
 use nix::sys::signal::Signal;
 
-use super::reauthorization::{Open, begin_bytes, begin_talk, begin_upgrade};
+use super::reauthorization::{OpenTalk, begin_bytes, begin_talk, begin_upgrade};
 use super::{Case, alone, once};
 
 /// A client, three instances of a server, one instance of a service whose protocol is detected.
@@ -56,7 +56,7 @@ fn load_for(seconds: &str) -> [&str; 8] {
 }
 
 fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let outcome = lab
         .reach("client", "web:8080")
         .and_then(|_| echoes(&lab).context("the first use of echo"))
@@ -79,7 +79,7 @@ fn echoes(lab: &Lab) -> Result<()> {
 
 /// The client's next proxy prefetches what the client has used.
 fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
-    lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
         s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 0)
     })
@@ -100,20 +100,20 @@ fn heard_of_echo(lab: &Lab) -> Result<()> {
 /// The control plane hangs right after the client's proxy has started. Services that this proxy has not subscribed
 /// to yet, but that workloads like its own have used, still work.
 fn control_plane_stopped(lab: &Lab) -> Result<()> {
-    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     let load = lab.load("client", &load_for("3s"))?;
     let echoed = echoes(lab);
     let report = load.finish();
-    lab.kill(Piece::Controller, Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
     let ((), report) = (echoed?, report?);
     ensure!(report.errors == 0 && report.requests == 600, "{report:?}");
     Ok(())
 }
 
 fn control_plane_killed(lab: &Lab) -> Result<()> {
-    let before = lab.pid_of(Piece::Controller)?;
+    let before = lab.pid_of(MeshProcess::Controller)?;
     let load = lab.load("client", &load_for("3s"))?;
-    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
     let report = load.finish()?;
     ensure!(report.errors == 0 && report.requests == 600, "{report:?}");
     lab.wait_for("a new control plane", |s| s.controller.is_some_and(|pid| pid != before))
@@ -121,7 +121,7 @@ fn control_plane_killed(lab: &Lab) -> Result<()> {
 
 fn endpoint_killed(lab: &Lab) -> Result<()> {
     let load = lab.load("client", &load_for("3s"))?;
-    lab.kill(Piece::Application("web-1"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Application("web-1"), Signal::SIGKILL)?;
     let report = load.finish()?;
     ensure!(report.requests == 600, "{report:?}");
     ensure!(report.errors <= CONNECTIONS, "more failed than was in flight: {report:?}");
@@ -130,14 +130,14 @@ fn endpoint_killed(lab: &Lab) -> Result<()> {
 
 fn proxy_killed(lab: &Lab) -> Result<()> {
     let load = lab.load("client", &load_for("3s"))?;
-    lab.kill(Piece::Proxy("web-2"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Proxy("web-2"), Signal::SIGKILL)?;
     let report = load.finish()?;
     ensure!(report.errors <= CONNECTIONS, "more failed than was in flight: {report:?}");
     lab.wait_for("the proxy of web-2 again", |s| {
         s.ready() && s.instance("web-2").is_ok_and(|i| i.proxy_restarts > 0)
     })?;
     // The client's own proxy: its connections are closed, and new ones work once it is back.
-    lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
         s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 1)
     })?;
@@ -154,11 +154,11 @@ fn all_killed(lab: &Lab) -> Result<()> {
         PROXIES.iter().map(|name| Ok(status.instance(name)?.proxy_restarts)).collect()
     };
     let before = restarts(&lab.status()?)?;
-    let controller = lab.pid_of(Piece::Controller)?;
+    let controller = lab.pid_of(MeshProcess::Controller)?;
     let load = lab.load("client", &load_for("6s"))?;
-    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
     for proxy in PROXIES {
-        lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Proxy(proxy), Signal::SIGKILL)?;
     }
     lab.wait_for("all pieces again", |status| {
         let is_new = status.controller.is_some_and(|pid| pid != controller);
@@ -181,7 +181,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
     const COULD_NOT_CONNECT: i32 = 7;
     const NO_RESPONSE: i32 = 28;
     const ENDS_WITHIN: Duration = Duration::from_secs(90);
-    let options = Options::new(capture);
+    let options = LabOptions::new(capture);
     let (expected, patience) = match options.share {
         None => (COULD_NOT_CONNECT, "20"),
         Some(_) => (NO_RESPONSE, "5"),
@@ -191,14 +191,14 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
         lab.reach("client", "web:8080")?;
         let address = lab.status()?.address("web-0", false)?;
         // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
-        lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         for proxy in ["client-0", "web-0"] {
             if let Some(group) = lab.status()?.instance(proxy)?.group() {
                 // It may be that of the other one, which is gone by now.
-                let _gone = lab.kill(Piece::Node(group), Signal::SIGKILL);
+                let _gone = lab.kill(MeshProcess::Node(group), Signal::SIGKILL);
             }
-            let pid = lab.pid_of(Piece::Proxy(proxy))?;
-            lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
+            let pid = lab.pid_of(MeshProcess::Proxy(proxy))?;
+            lab.kill(MeshProcess::Proxy(proxy), Signal::SIGKILL)?;
             // A process that a signal ends still accepts connections until the kernel has closed its listeners.
             let is_gone = || Ok((!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
             wait::until("the end of a proxy", ENDS_WITHIN, is_gone)?;
@@ -222,7 +222,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
         ] {
             ensure!(exited == Some(expected), "{who}: {exited:?}");
         }
-        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
         lab.wait_for("both proxies again", |s| {
             let again = |name| s.instance(name).is_ok_and(|i| i.proxy_restarts > 0);
             s.ready() && again("client-0") && again("web-0")
@@ -235,7 +235,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
 fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     /// Certificates are renewed after 70 % of this, once during the load.
     const LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
-    let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let rotation = || -> Result<()> {
         lab.reach("client", "web:8080")?;
@@ -259,7 +259,7 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
 /// those with a deadline by it, as do upgraded connections and those of bytes; later requests are served by the other servers.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     let bounded = MESH.to_owned() + BOUNDED;
-    let lab = Lab::start(&Options::new(capture), &bounded, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &bounded, |_| Ok(()))?;
     let cut = || -> Result<()> {
         for service in ["web", "bounded"] {
             lab.reach("client", &format!("{service}:8080"))?;
@@ -285,7 +285,9 @@ fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
         for instance in ["web-1", "echo-0"] {
             pull_cable(&lab, instance)?;
         }
-        idle.into_iter().try_for_each(Open::end).context("connections on which nothing is sent")?;
+        idle.into_iter()
+            .try_for_each(OpenTalk::end)
+            .context("connections on which nothing is sent")?;
         let [web, bounded] = under_way.map(|burst| burst.finish(BURST_LIMIT));
         let text = |output: std::process::Output| String::from_utf8(output.stdout);
         for (service, said) in [("web", text(web?)?), ("bounded", text(bounded?)?)] {

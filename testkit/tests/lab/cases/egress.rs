@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::wait;
 
@@ -40,7 +40,7 @@ fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
 }
 
 fn what_the_mesh_does_not_know_is_refused_by_one_line(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), &documents("{}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents("{}"), |_| Ok(()))?;
     let mut outside = Outside::beside(&lab)?;
     outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80"])?;
     outside.start(&["leno-peer", "echo", "--listen", "0.0.0.0:9000"])?;

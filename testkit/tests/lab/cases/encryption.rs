@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript, talk};
 use leno_testkit::sniff::{PayloadKind, Segment, Sniffer, classify};
 use leno_testkit::{binaries, command, netns, wait};
@@ -141,7 +141,7 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
 fn permissive_serves_clients_of_another_authority_without_identity(lab: &Lab) -> Result<()> {
     let web = lab.status()?.address("web-0", false)?.to_string();
     let before = inbound_requests(lab, &web)?;
-    for shown in [Shown::OtherAuthority, Shown::Nothing] {
+    for shown in [PresentedCertificate::OtherAuthority, PresentedCertificate::Nothing] {
         for protocol in ["leno-h1", "leno-tcp"] {
             let answered = foreign_client(lab, &web, protocol, shown)?;
             ensure!(answered.contains("HTTP/1.1 200"), "{shown:?} was refused: {answered}");
@@ -188,7 +188,7 @@ fn inbound_requests(lab: &Lab, address: &str) -> Result<Requests> {
 }
 
 fn strict_refuses_clients_without_identity(capture: Capture) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
     let outcome = strict(&lab);
     lab.explain(outcome)
@@ -207,7 +207,7 @@ fn strict(lab: &Lab) -> Result<()> {
         ensure!(!served, "{who} was served under strict: {outcome:?}");
     }
     for protocol in ["", "leno-h1", "leno-tcp"] {
-        for shown in [Shown::OtherAuthority, Shown::Nothing] {
+        for shown in [PresentedCertificate::OtherAuthority, PresentedCertificate::Nothing] {
             let answered = foreign_client(lab, &address, protocol, shown)?;
             ensure!(!answered.contains("HTTP/1.1 200"), "{shown:?} was let in: {answered}");
         }
@@ -224,7 +224,7 @@ fn strict(lab: &Lab) -> Result<()> {
 /// directly.
 fn refused_while_the_proxy_is_away(lab: &Lab, address: &str) -> Result<()> {
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
-    lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
     wait::until("the next proxy", AWAY_LIMIT, || {
         let outcome = from_bridge(lab, address, &get());
         let served = outcome.as_ref().is_ok_and(|t| t.statuses().contains(&200));
@@ -247,7 +247,7 @@ fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
 
 /// What a client from outside of the mesh presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
+enum PresentedCertificate {
     /// A certificate from another CA, with an identity of the mesh.
     OtherAuthority,
     /// No certificate.
@@ -256,7 +256,12 @@ enum Shown {
 
 /// Opens TLS with this ALPN, or none if it is empty, and requests a page; returns all output of
 /// openssl.
-fn foreign_client(lab: &Lab, address: &str, protocol: &str, shown: Shown) -> Result<String> {
+fn foreign_client(
+    lab: &Lab,
+    address: &str,
+    protocol: &str,
+    shown: PresentedCertificate,
+) -> Result<String> {
     let openssl = binaries::require("openssl", "openssl")?;
     let (key, certificate) = (lab.directory().join("other.key"), lab.directory().join("other.crt"));
     if !certificate.exists() {
@@ -274,7 +279,7 @@ fn foreign_client(lab: &Lab, address: &str, protocol: &str, shown: Shown) -> Res
         .arg(&openssl)
         .args(["s_client", "-quiet", "-ign_eof", "-connect"]);
     client.arg(socket(address, 8080));
-    if shown == Shown::OtherAuthority {
+    if shown == PresentedCertificate::OtherAuthority {
         client.arg("-cert").arg(&certificate).arg("-key").arg(&key);
     }
     if !protocol.is_empty() {

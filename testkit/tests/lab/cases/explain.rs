@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, command};
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ fn documents() -> String {
 
 /// Every question is put to the mesh and to its file, and then the request is sent.
 fn what_explain_says_is_what_happens(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), &documents(), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/v1"], "200 v1")?;
         until_answered(&lab, "guest", &["http://web.lab/v1"], "200 v2")?;
@@ -237,7 +237,7 @@ fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<RequestOutcome> {
 /// `leno analyze` finds the same mistakes in a file and in the mesh that was started from it, and
 /// `leno up` prints them.
 fn up_warns_of_what_analyze_finds(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), &documents(), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {
         let mut analyze = Command::new(binaries::ours("leno")?);
         analyze.arg("analyze").arg(lab.directory().join("mesh.yaml"));

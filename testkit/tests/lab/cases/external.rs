@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, wait};
 
@@ -169,7 +169,7 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     resolver.set("flaky.pay.example", at(ADDRESS)?);
     resolver.set("inward.pay.example", at("127.0.0.1")?);
     let authority = prepare(files.path())?;
-    let options = Options { resolver: Some(resolver.address()), ..Options::new(capture) };
+    let options = LabOptions { resolver: Some(resolver.address()), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &documents(&authority)?, |_| Ok(()))?;
     let mut outside = Outside::beside(&lab)?;
     let configuration = files.path().join("outside.conf").display().to_string();

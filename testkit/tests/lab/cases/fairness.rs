@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{command, wait};
 
 use super::identity::{under_load, under_load_of};
@@ -87,7 +87,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn start(options: &Options, mesh: &str) -> Result<Lab> {
+fn start(options: &LabOptions, mesh: &str) -> Result<Lab> {
     let lab = Lab::start(options, mesh, |_| Ok(()))?;
     lab.explain(lab.reach("client", "web:8080").and_then(|_| echoes(&lab, "apart:9000")))?;
     Ok(lab)
@@ -107,7 +107,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
 ) -> Result<()> {
     // So little that it uses more beside many others, and more than one that is idle.
     let promote = Some(("2s", "4"));
-    let options = Options { mtls: Some("strict"), promote, ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), promote, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{GUEST}"))?;
     let outcome = || -> Result<()> {
         let file = |name: &str| lab.directory().join(name);
@@ -144,7 +144,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
         ensure!(lab.pid_of(GROUP)? == shared, "the process was started again");
         wait::until("the end of the processes of their own", LIMIT, || {
             let own = ["workload.lab.client-0", "workload.lab.web-0"];
-            let left = own.iter().any(|group| lab.pid_of(Piece::Node(group)).is_ok());
+            let left = own.iter().any(|group| lab.pid_of(MeshProcess::Node(group)).is_ok());
             Ok((!left).then_some(()))
         })
     };
@@ -155,7 +155,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
     capture: Capture,
 ) -> Result<()> {
     // By the options none is promoted.
-    let options = Options { promote: Some(("never", "4")), ..Options::new(capture) };
+    let options = LabOptions { promote: Some(("never", "4")), ..LabOptions::new(capture) };
     let client = |after: &str| {
         let own = format!("leno.dev/share: node, leno.dev/promote-after: {after}");
         MESH.replacen("leno.dev/share: node", &own, 1)
@@ -209,7 +209,7 @@ fn stop(thread: &str, stopped: &Path, go: &Path) -> Result<Running> {
 fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     capture: Capture,
 ) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{GUEST}"))?;
     let outcome = || -> Result<()> {
         wait::until("the guest's first answer", LIMIT, || {
@@ -263,7 +263,7 @@ fn workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_ser
 ) -> Result<()> {
     // Far below what python opens on any machine.
     let connection_rate = Some("25");
-    let options = Options { mtls: Some("strict"), connection_rate, ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), connection_rate, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{NEIGHBOURS}"))?;
     let outcome = || -> Result<()> {
         let process = lab.pid_of(GROUP)?;
@@ -347,7 +347,7 @@ fn limit_of_memory(process: u32) -> Result<u64> {
 }
 
 fn the_limit_of_memory_of_a_process_follows_its_members(capture: Capture) -> Result<()> {
-    let lab = start(&Options::new(capture), MESH)?;
+    let lab = start(&LabOptions::new(capture), MESH)?;
     let outcome = || -> Result<()> {
         let process = lab.pid_of(GROUP)?;
         let two = limit_of_memory(process)?;

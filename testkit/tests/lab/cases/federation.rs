@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, command, netns, wait};
 
 use super::{Case, once};
@@ -51,10 +51,10 @@ fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(
     let (near, next, far) = (authority("near")?, authority("next")?, authority("far")?);
     let bundle = place.path().join("bundle.json");
     fs::write(&bundle, near.bundle()?)?;
-    let options = Options {
+    let options = LabOptions {
         mtls: Some("strict"),
         federate: Some(format!("near.example={}", bundle.display())),
-        ..Options::new(capture)
+        ..LabOptions::new(capture)
     };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, wait};
 
 use super::{Case, alone};
@@ -103,7 +103,7 @@ fn sum_of(text: &str, name: &str, labels: &[&str]) -> Result<u64> {
 
 fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Result<()> {
     // What two workloads of one process have in memory is not the kernel's to count.
-    let options = Options { one_pass: false, ..Options::new(capture) };
+    let options = LabOptions { one_pass: false, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, TWO, |_| Ok(()))?;
     let of_client = ["workload=\"client\"", "role=\"client\"", "socket=\"application\""];
     let of = |name: &str, more: &str| metric(&lab, name, &[&of_client[..], &[more]].concat());
@@ -174,7 +174,7 @@ fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
 
 /// The proxies relay the bytes: each application's own connection has all of them.
 fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), &format!("{TWO}{ECHO}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{TWO}{ECHO}"), |_| Ok(()))?;
     lab.explain(wait::until("an echo", LIMIT, || {
         Ok(super::node::echoes(&lab, "echo:7000").is_ok().then_some(()))
     }))?;
@@ -206,7 +206,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
     capture: Capture,
 ) -> Result<()> {
     binaries::require("nginx", "nginx")?;
-    let lab = Lab::start(&Options::new(capture), &format!("{TWO}{CALLS}"), |directory| {
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{TWO}{CALLS}"), |directory| {
         let nginx = super::calls::nginx(&directory.display().to_string(), "streams");
         Ok(std::fs::write(directory.join("streams.conf"), nginx)?)
     })?;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::command::Running;
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
@@ -154,7 +154,7 @@ spec:
 
 /// What holds connections has seen.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct Held {
+struct HeldConnections {
     opened: u64,
     cut: u64,
     messages: u64,
@@ -227,7 +227,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 fn start(capture: Capture, share: &str) -> Result<Lab> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &mesh(share), prepare)?;
     let reached = ends().iter().try_for_each(|end| {
         lab.reach(&format!("near-{end}"), &format!("far-{end}.far-{end}:8080")).map(|_| ())
@@ -271,11 +271,11 @@ fn until_begun(what: &str, programs: &mut Vec<Running>, begun: &[PathBuf]) -> Re
 }
 
 /// What all of them have seen.
-fn held(holding: Vec<Running>) -> Result<Held> {
-    let mut all = Held::default();
+fn held(holding: Vec<Running>) -> Result<HeldConnections> {
+    let mut all = HeldConnections::default();
     for one in holding {
         let said = command::success("connections that are held", one.finish(LONG)?)?;
-        let one: Held = serde_json::from_str(&said).with_context(|| said.clone())?;
+        let one: HeldConnections = serde_json::from_str(&said).with_context(|| said.clone())?;
         all.opened += one.opened;
         all.cut += one.cut;
         all.messages += one.messages;
@@ -334,7 +334,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
             lab.edit(&mesh("namespace"))?;
             all_are_served_by_namespace(&lab)?;
             // The process before has them.
-            lab.pid_of(Piece::Node("service-account.far-a.default")).map(|_| ())
+            lab.pid_of(MeshProcess::Node("service-account.far-a.default")).map(|_| ())
         })?;
         fs::write(&over, "")?;
         let held = held(holding)?;
@@ -351,7 +351,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
         wait::until("the end of the processes before", LIMIT, || {
             let name = |side: &str, end: &str| format!("service-account.{side}-{end}.default");
             let left = ends().iter().flat_map(|end| ["near", "far"].map(|side| name(side, end)));
-            let left = left.filter(|group| lab.pid_of(Piece::Node(group)).is_ok()).count();
+            let left = left.filter(|group| lab.pid_of(MeshProcess::Node(group)).is_ok()).count();
             Ok((left == 0).then_some(()))
         })
     };
@@ -363,12 +363,12 @@ fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
     capture: Capture,
 ) -> Result<()> {
     for (mode, proxy) in [
-        ("node", Piece::Node("service-account.far-a.default")),
-        ("sidecar", Piece::Proxy("far-a-0")),
+        ("node", MeshProcess::Node("service-account.far-a.default")),
+        ("sidecar", MeshProcess::Proxy("far-a-0")),
     ] {
         let documents = mesh("service-account")
             .replace("leno.dev/mode: node", &format!("leno.dev/mode: {mode}"));
-        let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+        let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
         let lab = Lab::start(&options, &documents, prepare)?;
         let outcome = || -> Result<()> {
             lab.reach("near-a", "far-a.far-a:8080")?;
@@ -422,7 +422,10 @@ fn a_killed_process_ends_the_connections_of_its_members_alone(capture: Capture) 
         let over = lab.directory().join("over");
         let [ended, others] = [hold(&lab, "a", &over)?, hold(&lab, "b", &over)?];
         let pids = || {
-            OTHERS.iter().map(|group| lab.pid_of(Piece::Node(group))).collect::<Result<Vec<_>>>()
+            OTHERS
+                .iter()
+                .map(|group| lab.pid_of(MeshProcess::Node(group)))
+                .collect::<Result<Vec<_>>>()
         };
         let before = pids()?;
         let load = [
@@ -444,7 +447,7 @@ fn a_killed_process_ends_the_connections_of_its_members_alone(capture: Capture) 
             Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
         };
         wait::until("requests", LIMIT, || Ok((requests()? > 20.0).then_some(())))?;
-        lab.kill(Piece::Node("namespace.far-a"), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Node("namespace.far-a"), Signal::SIGKILL)?;
         let report = load.finish()?;
         ensure!(report.errors <= CONNECTIONS, "more failed than was under way: {report:?}");
         lab.wait_for("the members again", |s| {
@@ -481,7 +484,7 @@ fn workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut(
 ) -> Result<()> {
     // A share of node mode, or a proxy of its own for each.
     const MODES: [&str; 5] = ["workload", "sidecar", "namespace", "service-account", "sidecar"];
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let documents = |mode: &str| match mode {
         "sidecar" => {
             format!("{MESH}{STORED}").replace("leno.dev/mode: node", "leno.dev/mode: sidecar")
@@ -559,8 +562,8 @@ fn in_node_mode() -> String {
 
 /// The kernel gives it a part of the connections as long as its listeners are open, and it accepts none.
 fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) -> Result<()> {
-    const PROCESS: Piece<'_> = Piece::Node("workload.lab.apart-0");
-    let options = Options { mtls: Some("strict"), share: None, ..Options::new(capture) };
+    const PROCESS: MeshProcess<'_> = MeshProcess::Node("workload.lab.apart-0");
+    let options = LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
         // Of so many connections some would go to each of two listeners.
@@ -577,8 +580,8 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         all_echo().context("while a node proxy stands still")?;
         ensure!(Path::new(&format!("/proc/{node}")).exists(), "the process has ended");
 
-        let sidecar = lab.pid_of(Piece::Proxy("apart-0"))?;
-        lab.kill(Piece::Proxy("apart-0"), Signal::SIGSTOP)?;
+        let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
+        lab.kill(MeshProcess::Proxy("apart-0"), Signal::SIGSTOP)?;
         upgrade(&lab)?;
         let line = "does not close its listeners: it is killed";
         wait::until(line, LIMIT, || Ok(lab.log().contains(line).then_some(())))?;
@@ -610,13 +613,13 @@ fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
 fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     capture: Capture,
 ) -> Result<()> {
-    const PROCESS: Piece<'_> = Piece::Node("workload.lab.apart-0");
-    let options = Options { mtls: Some("strict"), share: None, ..Options::new(capture) };
+    const PROCESS: MeshProcess<'_> = MeshProcess::Node("workload.lab.apart-0");
+    let options = LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
         echoes(&lab, "apart:9000")?;
         // Without the control plane the next process of the group gets no certificate, and none at all once it stands still.
-        lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         let before = lab.pid_of(PROCESS)?;
         lab.kill(PROCESS, Signal::SIGKILL)?;
         lab.wait_for("the loss of its proxy", |s| {
@@ -626,7 +629,7 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
             Ok(lab.pid_of(PROCESS).is_ok_and(|pid| pid != before).then_some(()))
         })?;
         lab.kill(PROCESS, Signal::SIGSTOP)?;
-        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
         lab.edit(MESH)?;
         lab.wait_for("an instance that is ready", |s| {
             s.instance("apart-0").is_ok_and(|apart| apart.ready && apart.group().is_none())

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::{tools, wait};
 use serde_json::Value;
@@ -118,7 +118,7 @@ fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> R
         fs::write(directory.join("far.sh"), script.replace("@DIR@", &place))?;
         Ok(())
     };
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, prepared)?;
     let outcome = || -> Result<()> {
         to_proxies(&lab).context("to proxies of the mesh")?;

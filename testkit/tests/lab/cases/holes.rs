@@ -1,7 +1,7 @@
 //! Holes that other meshes had, each in a case of its name (docs/security.md).
 
 use anyhow::{Context as _, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 
 use super::authorizers::seen;
 use super::tokens::MESH;
@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Envoy believed headers of its own of clients with private addresses. CVE-2023-27487 is another of them.
 fn cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(forged(&lab))
 }
 
@@ -49,7 +49,7 @@ fn forged(lab: &Lab) -> Result<()> {
 
 /// Istio's control plane served pages for debugging to any pod.
 fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(pages(
         &lab,
         &[("GET", "metrics", "200"), ("GET", "config", "403"), ("POST", "drain", "403")],
@@ -59,7 +59,7 @@ fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()>
 /// Metrics name the services and the clients of a workload.
 fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
     let scrapers = Some("192.0.2.0/24,2001:db8::/32");
-    let options = Options { scrape_from: scrapers, ..Options::new(capture) };
+    let options = LabOptions { scrape_from: scrapers, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     lab.explain(scraped(&lab))
 }

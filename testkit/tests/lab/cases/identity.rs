@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::load::Report;
 use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::wait;
@@ -68,10 +68,10 @@ spec:
 ";
 
 /// The process that serves `idle-0`, which is stopped.
-fn held(capture: Capture) -> Piece<'static> {
-    match Options::new(capture).share {
-        Some(_) => Piece::Node("workload.lab.idle-0"),
-        None => Piece::Proxy("idle-0"),
+fn held(capture: Capture) -> MeshProcess<'static> {
+    match LabOptions::new(capture).share {
+        Some(_) => MeshProcess::Node("workload.lab.idle-0"),
+        None => MeshProcess::Proxy("idle-0"),
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Capture) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
     let clients = ["client-0", "client-1", "client-2", "client-3"];
     let outcome = under_load(&lab, (&clients, "http://web:8080/"), || {
@@ -95,7 +95,7 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     println!("{}: {requests} requests, none lost", capture.name());
     // A proxy that starts now verifies the control plane by the new root alone.
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
-    lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
     lab.wait_for("the next proxy", |status| {
         status.ready() && status.instance("web-0").is_ok_and(|one| one.proxy_restarts > before)
     })?;
@@ -163,7 +163,7 @@ pub(super) fn reports_under_load(
 }
 
 /// One rotation, whose control plane is killed in each phase.
-fn replaced(lab: &Lab, held: Piece<'_>) -> Result<()> {
+fn replaced(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
     // A proxy is ready before the control plane has its report.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 21
@@ -180,8 +180,8 @@ fn replaced(lab: &Lab, held: Piece<'_>) -> Result<()> {
             report["phase"] == phase && (phase != "add" || waited_for(report) == ["lab/idle-0"])
         })?;
         ensure!(report["roots"].as_array().is_some_and(|all| all.len() == roots), "{report}");
-        let killed = lab.pid_of(Piece::Controller)?;
-        lab.kill(Piece::Controller, Signal::SIGKILL)?;
+        let killed = lab.pid_of(MeshProcess::Controller)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
         lab.wait_for("the next control plane", |status| {
             status.controller.is_some_and(|pid| pid != killed)
         })?;
@@ -199,7 +199,7 @@ fn replaced(lab: &Lab, held: Piece<'_>) -> Result<()> {
 }
 
 /// A rotation that is aborted in its first phase.
-fn aborted(lab: &Lab, held: Piece<'_>) -> Result<()> {
+fn aborted(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
     let before = identity(lab)?;
     lab.kill(held, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
@@ -217,7 +217,7 @@ fn aborted(lab: &Lab, held: Piece<'_>) -> Result<()> {
 }
 
 fn a_revocation_ends_the_connections_of_one_identity(capture: Capture) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, THREE, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let (web, cart) = (Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?);
@@ -234,8 +234,11 @@ fn a_revocation_ends_the_connections_of_one_identity(capture: Capture) -> Result
 }
 
 fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Capture) -> Result<()> {
-    let options =
-        Options { mtls: Some("strict"), cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let options = LabOptions {
+        mtls: Some("strict"),
+        cert_lifetime: Some(LIFETIME),
+        ..LabOptions::new(capture)
+    };
     let lab = Lab::start(&options, THREE, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let [first, second] = [Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?];
@@ -253,9 +256,9 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
         wait::until("one stream", ANSWER_LIMIT, || {
             Ok((open_connections(&lab)? == Some(1)).then_some(()))
         })?;
-        lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         let ended = second.cut(&lab, Some(1), 3 * LIFETIME);
-        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
         println!("{}: ended {:?} after the control plane stopped", capture.name(), ended?);
         let ends = [lab.metrics("echo")?, lab.metrics("cart")?];
         let expired = ends.iter().filter_map(|said| number(said, "leno_tls_expired_total")).sum();

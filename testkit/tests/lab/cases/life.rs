@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::{binaries, command, netns};
 use nix::sys::signal::Signal;
@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), TWO, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let first = lab.reach("client", "web:8080")?;
         // Printed and not checked, because machines differ. The aim is 2 s.
@@ -83,7 +83,7 @@ fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
         std::fs::hard_link(binaries::ours(program)?, closed.path().join(program))?;
     }
     let programs = Some(closed.path().to_owned());
-    let lab = Lab::start(&Options { programs, ..Options::new(capture) }, TWO, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions { programs, ..LabOptions::new(capture) }, TWO, |_| Ok(()))?;
     lab.explain(lab.reach("client", "web:8080").map(|_| ()))
 }
 
@@ -129,9 +129,9 @@ fn refused_edit(lab: &Lab) -> Result<()> {
 }
 
 fn a_killed_mesh_is_cleaned_up(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), TWO, |_| Ok(()))?;
     lab.reach("client", "web:8080")?;
-    lab.kill(Piece::Owner, Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Owner, Signal::SIGKILL)?;
     lab.end()?;
     let before = lab.remains()?;
     ensure!(!before.is_empty(), "there is nothing to clean up, so this proves nothing");
@@ -155,7 +155,7 @@ fn netfilter_is_used_only_where_asked_for(lab: &Lab) -> Result<()> {
 
 fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
     for instance in lab.status()?.instances.iter().filter(|i| i.meshed) {
-        let pid = lab.pid_of(Piece::Proxy(&instance.name))?;
+        let pid = lab.pid_of(MeshProcess::Proxy(&instance.name))?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let user = "Uid:\t2102\t2102\t2102\t2102";
         for line in [user, "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {

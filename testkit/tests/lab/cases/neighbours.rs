@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{command, netns};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -47,7 +47,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
 
 fn forged_frames_reach_no_other_instance(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(forge(&lab))?;
     lab.end()
 }

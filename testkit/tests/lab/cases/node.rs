@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript};
 use leno_testkit::wait;
 use nix::sys::signal::Signal;
@@ -75,7 +75,7 @@ while not os.path.exists(sys.argv[2]):
 ";
 
 /// The group that all of them share.
-pub(super) const GROUP: Piece<'_> = Piece::Node("node");
+pub(super) const GROUP: MeshProcess<'_> = MeshProcess::Node("node");
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -96,7 +96,9 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn start(capture: Capture) -> Result<Lab> {
     let lab =
-        Lab::start(&Options { mtls: Some("strict"), ..Options::new(capture) }, MESH, |_| Ok(()))?;
+        Lab::start(&LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) }, MESH, |_| {
+            Ok(())
+        })?;
     lab.explain(lab.reach("client", "web:8080").and_then(|_| echoes(&lab, "apart:9000")))?;
     Ok(lab)
 }
@@ -181,7 +183,8 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        let brokers = [lab.pid_of(Piece::Proxy("client-0"))?, lab.pid_of(Piece::Proxy("web-0"))?];
+        let brokers =
+            [lab.pid_of(MeshProcess::Proxy("client-0"))?, lab.pid_of(MeshProcess::Proxy("web-0"))?];
         for pid in [node, brokers[0], brokers[1]] {
             for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
                 ensure!(field(pid, set)? == "0000000000000000", "{set} of {pid}");
@@ -255,7 +258,7 @@ fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
 fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
-        let sidecar = lab.pid_of(Piece::Proxy("apart-0"))?;
+        let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
         // The second time it ends by itself, and leaves the listeners as they are.
         for (restarts, signal) in [(1, Signal::SIGKILL), (2, Signal::SIGTERM)] {
             let before = lab.pid_of(GROUP)?;
@@ -270,7 +273,7 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
             })?;
             ensure!(lab.pid_of(GROUP)? != before, "{signal}");
         }
-        ensure!(lab.pid_of(Piece::Proxy("apart-0"))? == sidecar, "a sidecar was ended, too");
+        ensure!(lab.pid_of(MeshProcess::Proxy("apart-0"))? == sidecar, "a sidecar was ended, too");
         ensure!(lab.status()?.instance("apart-0")?.proxy_restarts == 0);
         ensure!(status(&lab, "/closed")? == "403");
         echoes(&lab, "apart:9000")
@@ -285,7 +288,7 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
         // A stream of the other member goes on.
         let go = lab.directory().join("go");
         let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
-        lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
         lab.wait_for("the proxy of web-0 again", |s| {
             s.ready() && s.instance("web-0").is_ok_and(|i| i.proxy_restarts > 0)
         })?;
@@ -379,7 +382,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
     const SHARES: [&str; 4] = ["workload", "namespace", "service-account", "node"];
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
-        let application = |name: &str| lab.pid_of(Piece::Application(name));
+        let application = |name: &str| lab.pid_of(MeshProcess::Application(name));
         let before = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
         let file = |name: &str| lab.directory().join(name);
         let stream = stream(&lab, &file("begun"), &file("go"))?;
@@ -407,7 +410,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
         // The processes before end with what they had.
         let gone = ["workload.lab.web-0", "namespace.lab", "service-account.lab.client"];
         wait::until("the end of all processes but one", LIMIT, || {
-            let left = gone.iter().any(|group| lab.pid_of(Piece::Node(group)).is_ok());
+            let left = gone.iter().any(|group| lab.pid_of(MeshProcess::Node(group)).is_ok());
             Ok((!left).then_some(()))
         })
     };
@@ -469,11 +472,11 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
 
 /// Begins a change of the share that waits: no process gets a certificate while the controller stands still.
 fn begin_change(lab: &Lab) -> Result<()> {
-    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     lab.edit(&shared("workload"))?;
     let next = ["workload.lab.client-0", "workload.lab.web-0"];
     wait::until("the next processes", LIMIT, || {
-        let run = next.iter().all(|group| lab.pid_of(Piece::Node(group)).is_ok());
+        let run = next.iter().all(|group| lab.pid_of(MeshProcess::Node(group)).is_ok());
         Ok(run.then_some(()))
     })
 }
@@ -487,9 +490,9 @@ fn a_change_of_share_that_is_taken_back_leaves_the_process_that_serves_its_ident
         ensure!(status(&lab, "/")? == "200");
         lab.edit(MESH)?;
         wait::until("the end of the next processes", LIMIT, || {
-            Ok(lab.pid_of(Piece::Node("workload.lab.web-0")).is_err().then_some(()))
+            Ok(lab.pid_of(MeshProcess::Node("workload.lab.web-0")).is_err().then_some(()))
         })?;
-        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
         // The process that is started in its place needs a certificate.
         let before = lab.pid_of(GROUP)?;
         lab.kill(GROUP, Signal::SIGKILL)?;
@@ -516,7 +519,7 @@ fn a_process_that_dies_while_the_next_one_waits_for_its_identity_is_left_for_it(
             })?;
         }
         lab.kill(GROUP, Signal::SIGKILL)?;
-        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
         for name in ["client", "web"] {
             let line = format!("{name}-0 is served by node proxy workload.lab.{name}-0 now");
             wait::until(&line, LIMIT, || Ok(lab.log().contains(&line).then_some(())))?;

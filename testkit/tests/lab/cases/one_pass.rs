@@ -8,7 +8,7 @@ use std::fs;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Transcript;
 use leno_testkit::sniff::Sniffer;
 use leno_testkit::{command, wait};
@@ -47,15 +47,15 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn start(options: &Options) -> Result<(Lab, String)> {
+fn start(options: &LabOptions) -> Result<(Lab, String)> {
     let peer = peer()?;
     let lab = Lab::start(options, &format!("{MESH}{GUEST}{CALLS}"), |_| Ok(()))?;
     lab.explain(lab.reach("client", "web:8080").map(drop))?;
     Ok((lab, peer))
 }
 
-fn strict(capture: Capture) -> Options {
-    Options { mtls: Some("strict"), one_pass: true, ..Options::new(capture) }
+fn strict(capture: Capture) -> LabOptions {
+    LabOptions { mtls: Some("strict"), one_pass: true, ..LabOptions::new(capture) }
 }
 
 /// The connections of `who` that went on in memory.
@@ -194,9 +194,9 @@ fn a_revocation_ends_a_connection_in_memory(capture: Capture) -> Result<()> {
 fn workloads_of_one_process_use_the_network_where_they_are_told_to_or_have_no_mtls(
     capture: Capture,
 ) -> Result<()> {
-    let permissive = Options { mtls: Some("permissive"), ..strict(capture) };
-    let disabled = Options { mtls: Some("disabled"), ..strict(capture) };
-    let told = Options { one_pass: false, ..strict(capture) };
+    let permissive = LabOptions { mtls: Some("permissive"), ..strict(capture) };
+    let disabled = LabOptions { mtls: Some("disabled"), ..strict(capture) };
+    let told = LabOptions { one_pass: false, ..strict(capture) };
     for (options, expected) in [(permissive, true), (disabled, false), (told, false)] {
         let (lab, peer) = start(&options)?;
         let outcome = || -> Result<()> {

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, netns};
 use serde_json::Value;
@@ -59,11 +59,11 @@ fn pairs(capture: Capture, seed: u64) -> Result<()> {
         resolver.set(host, DnsAnswer::Addresses(vec![ADDRESS.parse()?], 60));
     }
     let generated = Generated::new(seed)?;
-    let options = Options {
+    let options = LabOptions {
         machine: Some(machine.name().to_owned()),
         uplink: true,
         resolver: Some(resolver.address()),
-        ..Options::new(capture)
+        ..LabOptions::new(capture)
     };
     let lab = Lab::start(&options, &generated.yaml, prepare)?;
     let mut differences = Vec::new();

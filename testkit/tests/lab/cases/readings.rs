@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, wait};
 
 use super::authorization::answered;
@@ -111,7 +111,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 fn paths_are_compared_as_the_application_reads_them(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, prepare)?;
     lab.explain(compared(&lab))?;
     lab.end()
 }

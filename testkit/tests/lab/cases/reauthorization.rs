@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::{Event, Step, Transcript};
 use leno_testkit::wait;
 
@@ -127,13 +127,13 @@ spec:
 ";
 
 /// A connection of `leno-peer talk` that is in progress.
-pub(super) struct Open {
+pub(super) struct OpenTalk {
     what: String,
     running: Running,
     goes_on: bool,
 }
 
-impl Open {
+impl OpenTalk {
     /// Waits for its end: in order if it goes on, and early if not.
     pub(super) fn end(self) -> Result<()> {
         let said = command::success(&self.what, self.running.finish(HEAR_LIMIT)?)?;
@@ -147,7 +147,7 @@ impl Open {
 
 fn what_a_changed_policy_denies_ends(capture: Capture) -> Result<()> {
     let peer = peer()?;
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(changes(&lab, &peer))
 }
 
@@ -177,7 +177,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     })?;
     lab.edit(&format!("{MESH}{POLICIES}"))?;
     let (ends, stays): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| !one.goes_on);
-    ends.into_iter().try_for_each(Open::end)?;
+    ends.into_iter().try_for_each(OpenTalk::end)?;
     let denied = command::success("the call", waiting.finish(HEAR_LIMIT)?)?;
     ensure!(denied.starts_with("PermissionDenied"), "{denied}");
     let mut kept = Vec::new();
@@ -192,7 +192,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     }
     // What is still permitted has been decided on as well, and goes on.
     std::fs::write(&go, "")?;
-    stays.into_iter().try_for_each(Open::end)?;
+    stays.into_iter().try_for_each(OpenTalk::end)?;
     for running in kept {
         let end = command::success("the stream of cart", running.finish(HEAR_LIMIT)?)?;
         ensure!(end == "200", "the stream of cart: {end:?}");
@@ -224,7 +224,7 @@ pub(super) fn begin_talk(
     (client, address): (&str, &str),
     mut steps: Vec<Step>,
     (go, goes_on): (&PathBuf, bool),
-) -> Result<Open> {
+) -> Result<OpenTalk> {
     let what = format!("{client} to {address}, {} steps", steps.len());
     let name = format!("{client}-{}-{}", address.replace(':', "-"), steps.len());
     let begun = lab.directory().join(name);
@@ -240,7 +240,7 @@ pub(super) fn begin_talk(
     let running = lab.spawn(client, &["leno-peer", "talk", address, &steps])?;
     wait::until("the connection", HEAR_LIMIT, || Ok(begun.exists().then_some(())))
         .with_context(|| what.clone())?;
-    Ok(Open { what, running, goes_on })
+    Ok(OpenTalk { what, running, goes_on })
 }
 
 /// A response that is under way for some seconds, over HTTP/2 from end to end.
@@ -276,7 +276,7 @@ fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
 /// read goes on.
 fn what_a_new_denial_by_server_name_denies_ends(capture: Capture) -> Result<()> {
     let mesh = format!("{MESH}{UNDECLARED}");
-    let lab = Lab::start(&Options::new(capture), &mesh, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &mesh, |_| Ok(()))?;
     lab.explain(names(&lab, &mesh))
 }
 
@@ -289,7 +289,7 @@ fn names(lab: &Lab, mesh: &str) -> Result<()> {
     ];
     let read = begin_talk(lab, ("plain", "bytes-0.bytes.lab:9100"), bytes(), (&go, true))?;
     lab.edit(&format!("{mesh}{NO_NAME}"))?;
-    unread.into_iter().try_for_each(Open::end)?;
+    unread.into_iter().try_for_each(OpenTalk::end)?;
     std::fs::write(&go, "")?;
     read.end()?;
     // Begun under the policy, they are read.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::wait;
 
 use super::{Case, once};
@@ -85,7 +85,8 @@ fn mesh_traffic_split(capture: Capture) -> Result<()> {
     );
     let consumer =
         route("theirs", "far", "  - backendRefs: [{name: v2, namespace: lab, port: 8080}]\n");
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{split}{consumer}"), |_| Ok(()))?;
+    let lab =
+        Lab::start(&LabOptions::new(capture), &format!("{MESH}{split}{consumer}"), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/v1"], "200 v1")?;
         until_answered(&lab, "client", &["-H", "Version: two", "http://web/any"], "200 v2")?;
@@ -112,7 +113,7 @@ fn a_route_that_changes_loses_no_request(capture: Capture) -> Result<()> {
         let rules = format!("  - backendRefs: [{{name: {backend}, port: 8080}}]\n");
         format!("{MESH}{}", route("moving", "lab", &rules))
     };
-    let lab = Lab::start(&Options::new(capture), &to(0), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &to(0), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/"], "200 v1")?;
         let load =

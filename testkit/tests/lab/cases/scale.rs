@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::wait;
 
 use super::{Case, once};
@@ -79,7 +79,7 @@ fn resources(lab: &Lab, who: &str) -> Result<f64> {
 }
 
 fn held(capture: Capture, services: usize) -> Result<ProxyResources> {
-    let lab = Lab::start(&Options::new(capture), &documents(services)?, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents(services)?, |_| Ok(()))?;
     for service in 0..USED {
         for route in 0..ROUTES {
             let url = format!("http://s{}.shop/r{route}", service * (services / USED));
@@ -89,7 +89,7 @@ fn held(capture: Capture, services: usize) -> Result<ProxyResources> {
             }))?;
         }
     }
-    let memory = lab.usage(Piece::Proxy("client-0"))?.anonymous_kib;
+    let memory = lab.usage(MeshProcess::Proxy("client-0"))?.anonymous_kib;
     let (client, neighbour) = (resources(&lab, "client")?, resources(&lab, "web")?);
     lab.end()?;
     Ok(ProxyResources { client, neighbour, memory })

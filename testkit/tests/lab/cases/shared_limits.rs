@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::wait;
 use nix::sys::signal::Signal;
 
@@ -81,7 +81,7 @@ fn number(lab: &Lab, who: &str, name: &str) -> Result<f64> {
 }
 
 fn a_limit_that_proxies_share_holds_for_all_of_them(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.reach("client", "web:8080")?;
     lab.explain(together(&lab))?;
     lab.explain(alone(&lab))?;
@@ -110,9 +110,9 @@ fn together(lab: &Lab) -> Result<()> {
 
 /// A stopped control plane answers no proxy, and no supervisor restarts it.
 fn alone(lab: &Lab) -> Result<()> {
-    lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     let outcome = without_control_plane(lab);
-    lab.kill(Piece::Controller, Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
     outcome
 }
 

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{tools, wait};
 use nix::sys::signal::Signal;
 
@@ -130,7 +130,7 @@ fn users_sign_in_by_oauth2_proxy(capture: Capture) -> Result<()> {
     let mesh = MESH
         .replace("@OIDC@", &oidc.display().to_string())
         .replace("@OAUTH2_PROXY@", &oauth2_proxy.display().to_string());
-    let lab = Lab::start(&Options::new(capture), &mesh, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &mesh, |_| Ok(()))?;
     lab.explain(run(&lab, &mesh))
 }
 
@@ -210,12 +210,12 @@ fn without_the_provider_no_user_signs_in(lab: &Lab) -> Result<()> {
     let authorize = step(URL)?;
     let callback = step(authorize.trim())?;
     ensure!(callback.starts_with("http://front.lab/oauth2/callback?code="), "{callback}");
-    lab.kill(Piece::Application("idp-0"), Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Application("idp-0"), Signal::SIGSTOP)?;
     let said = answered(lab, "web", &["-c", &late, "-b", &late, callback.trim()])?;
     ensure!(said == "503 authorizer-failed; reason=timeout", "{said}");
     until(lab, "web", &["-b", &late, URL], &format!("302 {DENIED}"))?;
     until(lab, "web", &["-b", &jar(lab, "web"), URL], "200")?;
-    lab.kill(Piece::Application("idp-0"), Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Application("idp-0"), Signal::SIGCONT)?;
     // Without cookies: a user who has signed in needs no provider.
     let next = jar(lab, "next");
     wait::until("the next sign-in", START_LIMIT, || Ok(a_user_signs_in(lab, "web", &next).ok()))
@@ -223,12 +223,12 @@ fn without_the_provider_no_user_signs_in(lab: &Lab) -> Result<()> {
 
 fn without_the_login_all_are_denied(lab: &Lab) -> Result<()> {
     let jar = jar(lab, "web");
-    lab.kill(Piece::Application("login-0"), Signal::SIGSTOP)?;
+    lab.kill(MeshProcess::Application("login-0"), Signal::SIGSTOP)?;
     for cookies in [&["-b", &jar][..], &[]] {
         let said = answered(lab, "web", &[cookies, &[URL]].concat())?;
         ensure!(said == "503 authorizer-failed; reason=timeout", "{cookies:?}: {said}");
     }
-    lab.kill(Piece::Application("login-0"), Signal::SIGCONT)?;
+    lab.kill(MeshProcess::Application("login-0"), Signal::SIGCONT)?;
     until(lab, "web", &["-b", &jar, URL], "200")
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{usage::Usage, wait};
 
 use super::{Case, alone};
@@ -22,7 +22,8 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-const PROXIES: [Piece<'static>; 2] = [Piece::Proxy("client-0"), Piece::Proxy("web-0")];
+const PROXIES: [MeshProcess<'static>; 2] =
+    [MeshProcess::Proxy("client-0"), MeshProcess::Proxy("web-0")];
 /// How long the soak lasts unless `LENO_SOAK_SECONDS` is set: CI runs it for longer, and each night for a minute.
 const DEFAULT_SECONDS: u64 = 5;
 /// Growth that is not a leak: the allocator's own caches are still filling.
@@ -40,7 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn twice_saturation_grows_nothing(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(soak(&lab, capture))
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{tools, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -106,11 +106,11 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
     let issuer = issuer(sockets.path())?;
     let place = sockets.path().to_str().context("a path")?;
     let mesh = MESH.replace("@SOCKETS@", place);
-    let options = Options {
+    let options = LabOptions {
         mtls: Some("strict"),
         share: None,
         spiffe_endpoint_socket: Some(format!("unix://{place}/control.sock")),
-        ..Options::new(capture)
+        ..LabOptions::new(capture)
     };
     let lab = Lab::start(&options, &mesh, |_| Ok(()))?;
     let outcome = || -> Result<()> {
@@ -127,8 +127,8 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
                     && report["issuer"] != before["issuer"]
                     && current(report)
             })?;
-            let killed = lab.pid_of(Piece::Controller)?;
-            lab.kill(Piece::Controller, Signal::SIGKILL)?;
+            let killed = lab.pid_of(MeshProcess::Controller)?;
+            lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
             lab.wait_for("the next control plane", |status| {
                 status.controller.is_some_and(|pid| pid != killed)
             })?;

@@ -11,7 +11,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::wait;
 
 use super::{Case, once};
@@ -45,7 +45,7 @@ spec:
 ";
 
 fn stalled_requests_of_http1_do_not_keep_others_from_theirs(capture: Capture) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |directory| {
         fs::write(directory.join("server.py"), include_str!("stalled/server.py"))?;
         fs::write(directory.join("hold.py"), include_str!("stalled/hold.py"))?;

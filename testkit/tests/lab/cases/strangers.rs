@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, netns, wait};
 
 use super::programs::socket;
@@ -76,7 +76,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 fn an_application_that_trusts_loopback_trusts_no_client(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, prepare)?;
     lab.explain(wait::until("both servers", ANSWER_LIMIT, || {
         let redis = lab.exec("redis", &["redis-cli", "-h", "127.0.0.1", "PING"])?;
         let nginx = get(&lab, "nginx", "127.0.0.1", 8080)?;
@@ -154,7 +154,7 @@ spec:
 ";
 
 fn link_local_addresses_do_not_pass_strict(capture: Capture) -> Result<()> {
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, STRICT, |_| Ok(()))?;
     lab.explain(does_not_pass(&lab))?;
     lab.end()

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, command, wait};
 
 use super::{Case, once};
@@ -146,7 +146,7 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
     let below = tls_route("below", "'*.example.com'", "{name: v2, port: 8443}");
     let lost = tls_route("lost", "lost.example.com", "{name: nobody, port: 8443}");
     let routes = format!("{one}{below}{lost}");
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{routes}"), prepare)?;
     let cases = || -> Result<()> {
         until("v1", || tls(&lab, "a.example.com"))?;
         for (name, expected) in [
@@ -180,7 +180,7 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
 fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     let to =
         |backends: &str| format!("{MESH}{}", route("TCPRoute", "split", ("bytes", ""), backends));
-    let lab = Lab::start(&Options::new(capture), &to("{name: b2, port: 9000}"), prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), &to("{name: b2, port: 9000}"), prepare)?;
     let cases = || -> Result<()> {
         until("b2", || banner(&lab, "bytes/9000"))?;
         // The route applies to the service only.
@@ -233,7 +233,7 @@ spec: {selector: {app: b2}, ports: [{name: any, port: 9000}]}
     let requests = route("HTTPRoute", "web", ("mixed", ""), "{name: web, port: 8080}");
     let connections = route("TCPRoute", "echo", ("mixed", ""), "{name: echo, port: 9000}");
     let documents = format!("{MESH}{SHARED}{connections}");
-    let lab = Lab::start(&Options::new(capture), &format!("{documents}{requests}"), prepare)?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{documents}{requests}"), prepare)?;
     let http = || {
         let script = "curl -s -m 10 -o /dev/null -w '%{http_code} %header{x-served-by}' \
                       http://mixed:9000/ || true";

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::command;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use serde_json::Value;
 
 use super::authorization::until;
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn a_policy_is_suggested_for_what_was_audited(capture: Capture) -> Result<()> {
     let mesh = format!("{MESH}{MORE}");
-    let lab = Lab::start(&Options::new(capture), &mesh, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &mesh, |_| Ok(()))?;
     let cases = || -> Result<()> {
         for (client, request) in REQUESTS {
             until(&lab, client, request, "200")?;

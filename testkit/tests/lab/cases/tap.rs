@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{command, wait};
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> Result<()> {
     let peer = peer()?;
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
     let cases = || -> Result<()> {
         let is_open = |open: &str| -> Result<()> {
             wait::until("the tap", LIMIT, || {

@@ -14,7 +14,7 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use data_encoding::BASE64URL_NOPAD;
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::authorization::{answered, until, until_within};
 use super::calls::peer;
-use super::reauthorization::{HEAR_LIMIT, Open, begin_stream, begin_talk};
+use super::reauthorization::{HEAR_LIMIT, OpenTalk, begin_stream, begin_talk};
 use super::{Case, once};
 
 pub(super) const ISSUER: &str = "https://id.example.com";
@@ -134,7 +134,7 @@ pub(super) fn claims(more: &Value) -> Result<Value> {
 }
 
 fn tokens_of_users_are_verified(capture: Capture) -> Result<()> {
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let cases = || -> Result<()> {
         let key = key()?;
         lab.edit(&format!("{MESH}{}", policy(&key)))?;
@@ -239,7 +239,7 @@ fn challenged(lab: &Lab) -> Result<()> {
 
 fn a_response_ends_with_its_token(capture: Capture) -> Result<()> {
     peer()?;
-    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
     lab.explain(responses(&lab))
 }
 
@@ -281,7 +281,7 @@ spec:
     let ends = begin_stream(lab, ("web", &short), &head("web"))?;
     let stays = begin_stream(lab, ("cart", &long), &head("cart"))?;
     let kept = open.pop().ok_or_else(|| anyhow!("there is no connection"))?;
-    open.into_iter().try_for_each(Open::end)?;
+    open.into_iter().try_for_each(OpenTalk::end)?;
     let end = ends.finish(HEAR_LIMIT)?;
     ensure!(!end.status.success(), "the stream ended in order: {end:?}");
     let ended = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
@@ -334,7 +334,7 @@ const FETCH_LIMIT: Duration = Duration::from_secs(90);
 fn keys_are_fetched_from_their_issuer(capture: Capture) -> Result<()> {
     binaries::require("nginx", "nginx")?;
     let mesh = format!("{MESH}{ISSUER_SERVER}");
-    let lab = Lab::start(&Options::new(capture), &mesh, serve_keys)?;
+    let lab = Lab::start(&LabOptions::new(capture), &mesh, serve_keys)?;
     lab.explain(fetched_keys(&lab, &mesh))
 }
 
@@ -416,7 +416,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&second, "shop")?, "200")?;
     // Without its issuer a new control plane has the last keys.
     fs::remove_file(&served)?;
-    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
     lab.edit(&format!("{mesh}{}{PERMITTED}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, "200")?;
     // What is no longer permitted has no keys.

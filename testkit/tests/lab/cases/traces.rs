@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::{binaries, tools, wait};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
     });
     let mesh = format!("{MESH}{}{}", passing.concat(), services.concat());
     let mesh = mesh.replace("@COLLECTOR@", &collector.display().to_string());
-    let options = Options { traces: Some(traces), access_log: log, ..Options::new(capture) };
+    let options = LabOptions { traces: Some(traces), access_log: log, ..LabOptions::new(capture) };
     Lab::start(&options, &mesh, prepare)
 }
 

@@ -11,7 +11,7 @@ use leno_testkit::wait;
 
 use super::{Case, once};
 use growing::a_new_endpoint_grows_to_its_share;
-use mesh::Bed;
+use mesh::TrafficMesh;
 
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Retries, timeouts, ejection, faults and limits, one after another on one mesh.
 fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
-    let bed = Bed::start(capture, &mesh::ALL)?;
+    let bed = TrafficMesh::start(capture, &mesh::ALL)?;
     let cases = || -> Result<()> {
         retries_keep_faults_from_clients(&bed)?;
         what_may_change_something_is_sent_once(&bed)?;
@@ -51,7 +51,7 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
 
 /// Of six endpoints one fails half of its requests, one stalls, one closes, and one responds with bytes
 /// that are not HTTP.
-fn retries_keep_faults_from_clients(bed: &Bed) -> Result<()> {
+fn retries_keep_faults_from_clients(bed: &TrafficMesh) -> Result<()> {
     let policy = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
         perTryTimeout: 500ms\n    backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n";
     bed.policy_holds("mixed", "PeakEwma", policy)?;
@@ -66,7 +66,7 @@ fn retries_keep_faults_from_clients(bed: &Bed) -> Result<()> {
 }
 
 /// A POST is sent once under the same policy, whatever its outcome.
-fn what_may_change_something_is_sent_once(bed: &Bed) -> Result<()> {
+fn what_may_change_something_is_sent_once(bed: &TrafficMesh) -> Result<()> {
     let answers = bed.ask_many("client", "http://mixed/post", 30, &["-X", "POST"])?;
     ensure!(answers.iter().any(|answer| answer != "200"), "{answers:?}");
     let mut posts: Vec<String> =
@@ -79,7 +79,7 @@ fn what_may_change_something_is_sent_once(bed: &Bed) -> Result<()> {
 }
 
 /// All endpoints fail: they receive the requests, and the retries that the budget allows.
-fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
+fn retries_stay_in_their_budget(bed: &TrafficMesh) -> Result<()> {
     // From here on the budget saves up.
     let began = Instant::now();
     bed.policy_holds(
@@ -102,7 +102,7 @@ fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
 /// Between two proxies with mTLS: an application that has processed a POST sends the same response as a
 /// proxy that cannot connect to its application. The POST is not sent to the other replica, and no
 /// endpoint is ejected for it.
-fn no_application_speaks_as_its_proxy(bed: &Bed) -> Result<()> {
+fn no_application_speaks_as_its_proxy(bed: &TrafficMesh) -> Result<()> {
     const POSTS: usize = 20;
     let answers = bed.ask_many("client", "http://forging/post", POSTS, &["-X", "POST"])?;
     ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
@@ -114,7 +114,7 @@ fn no_application_speaks_as_its_proxy(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-fn tries_end_in_time(bed: &Bed) -> Result<()> {
+fn tries_end_in_time(bed: &TrafficMesh) -> Result<()> {
     bed.policy("stalling", "  timeouts: {response: 100ms}\n")?;
     bed.until("client", &["http://stalling/"], "504 response-timeout")?;
     bed.policy("stalling", "  timeouts: {request: 100ms}\n")?;
@@ -123,7 +123,7 @@ fn tries_end_in_time(bed: &Bed) -> Result<()> {
 
 /// One of three endpoints is always slow: requests that are sent to it are answered by a hedge to
 /// another one.
-fn late_requests_are_copied(bed: &Bed) -> Result<()> {
+fn late_requests_are_copied(bed: &TrafficMesh) -> Result<()> {
     const COPIED: usize = 60;
     let policy = "  hedging: {delay: 15ms}\n  \
         retries: {on: [connect-failure], budget: {percent: 1000, minPerSecond: 1000}}\n";
@@ -141,7 +141,7 @@ fn late_requests_are_copied(bed: &Bed) -> Result<()> {
 }
 
 /// One of three endpoints fails every request: it receives at most three.
-fn what_fails_is_left_out(bed: &Bed) -> Result<()> {
+fn what_fails_is_left_out(bed: &TrafficMesh) -> Result<()> {
     let ejection = "  ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n";
     bed.policy_holds("third", "RoundRobin", ejection)?;
     let before = bed.seen(&["third-bad-0"])?.len();
@@ -155,7 +155,7 @@ fn what_fails_is_left_out(bed: &Bed) -> Result<()> {
 }
 
 /// A policy of one rule of a route, and requests that the policy does not cover.
-fn faults_are_made_for_one_rule(bed: &Bed) -> Result<()> {
+fn faults_are_made_for_one_rule(bed: &TrafficMesh) -> Result<()> {
     bed.edit("teapot", mesh::FAULTS_OF_A_RULE)?;
     bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
     bed.until("client", &["http://good/other"], "200")?;
@@ -167,7 +167,7 @@ fn faults_are_made_for_one_rule(bed: &Bed) -> Result<()> {
     bed.until("client", &["http://good/teapot"], "200")
 }
 
-fn what_is_over_a_limit_is_refused(bed: &Bed) -> Result<()> {
+fn what_is_over_a_limit_is_refused(bed: &TrafficMesh) -> Result<()> {
     bed.policy("stalling", "  limits: {requests: 1, pending: 0}\n")?;
     bed.until_heard("the refusal", || {
         let held = ["curl", "-s", "-m", "2", "http://stalling/held"];
@@ -179,7 +179,7 @@ fn what_is_over_a_limit_is_refused(bed: &Bed) -> Result<()> {
 /// One of three endpoints is 20 times slower: at most one request of ten goes there, in a window of 2 s
 /// in which the machine lets the other two be fast. If other processes take the CPU for tens of
 /// milliseconds, these are as slow as the third, and it gets its share, as it should.
-fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
+fn a_slow_endpoint_is_avoided(bed: &TrafficMesh) -> Result<()> {
     // Replaces the policy that the case of hedges set.
     bed.policy_holds("uneven", "PeakEwma", "")?;
     let load = ["--url", "http://uneven/", "--rate", "300", "--connections", "4"];
@@ -201,7 +201,7 @@ fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
 
 /// Limits per workload, per client and per header, and after the policy is removed.
 fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
-    let bed = Bed::start(capture, &["good"])?;
+    let bed = TrafficMesh::start(capture, &["good"])?;
     let statuses = |who: &str, url: &str, count, more: &[&str]| -> Result<(usize, usize)> {
         let answers = bed.ask_many(who, url, count, more)?;
         let of = |status: &str| answers.iter().filter(|answer| *answer == status).count();
@@ -241,7 +241,7 @@ fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
 
 /// A policy that changes under load: no request fails, and the last change applies.
 fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
-    let bed = Bed::start(capture, &["good"])?;
+    let bed = TrafficMesh::start(capture, &["good"])?;
     let cases = || -> Result<()> {
         bed.until("client", &["http://good/"], "200")?;
         let load =
@@ -277,7 +277,7 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
     bed.lab.explain(cases())
 }
 
-impl Bed {
+impl TrafficMesh {
     /// Waits until a condition holds.
     fn until_heard(&self, what: &str, look: impl FnMut() -> Result<Option<()>>) -> Result<()> {
         wait::until(what, HEAR_LIMIT, look)

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
@@ -52,13 +52,13 @@ spec: {type: ExternalName, externalName: far.example, ports: [{port: 80, appProt
 ";
 
 /// A machine with a network outside, and a resolver on the machine.
-struct World {
+struct UplinkLab {
     outside: Outside,
     machine: Machine,
     resolver: Resolver,
 }
 
-impl World {
+impl UplinkLab {
     fn new() -> Result<Self> {
         let machine = Machine::new()?;
         let mut outside = Outside::of(&machine)?;
@@ -67,15 +67,15 @@ impl World {
         resolver.set(HOST, DnsAnswer::Addresses(vec![Outside::FAR.parse()?], 1));
         // The value that the kernel sets when forwarding is disabled.
         machine.says(&["sh", "-c", &format!("echo 0 > {REDIRECTS}")])?;
-        Ok(World { outside, machine, resolver })
+        Ok(UplinkLab { outside, machine, resolver })
     }
 
     fn up(&self, capture: Capture, uplink: bool) -> Result<Lab> {
-        let options = Options {
+        let options = LabOptions {
             machine: Some(self.machine.name().to_owned()),
             uplink,
             resolver: Some(self.resolver.address()),
-            ..Options::new(capture)
+            ..LabOptions::new(capture)
         };
         Lab::start(&options, MESH, |_| Ok(()))
     }
@@ -129,7 +129,7 @@ fn comes(lab: &Lab, who: &str, url: &str, expected: &str) -> Result<()> {
 /// By address and by name, in the machine's own network and behind its default route, with a proxy
 /// and without. The servers only have a route to the machine's own address.
 fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
-    let world = World::new()?;
+    let world = UplinkLab::new()?;
     let lab = world.up(capture, true)?;
     ensure!(lab.log().contains("through interface leno-"), "{}", lab.log());
     let (near, far) = (format!("http://{ADDRESS}/"), format!("http://{}/", Outside::FAR));
@@ -166,7 +166,7 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
 
 /// Two meshes side by side, one of which is killed; the cleanup runs in another namespace.
 fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
-    let world = World::new()?;
+    let world = UplinkLab::new()?;
     ensure!(!world.forwards()?, "a new namespace forwards");
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
     for lab in [&first, &second] {
@@ -176,7 +176,7 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
     first.end()?;
     ensure!(world.forwards()?, "the first took forwarding from the second");
     comes(&second, "client", "http://far/", "200 outside")?;
-    second.kill(Piece::Owner, Signal::SIGKILL)?;
+    second.kill(MeshProcess::Owner, Signal::SIGKILL)?;
     ensure!(world.forwards()?, "it is not cleaned up yet");
     second.clean_up()?;
     world.is_as_before()?;
@@ -188,7 +188,7 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
 /// Two meshes end at once; and one ends beside another that had made its table but not its record
 /// yet.
 fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()> {
-    let world = World::new()?;
+    let world = UplinkLab::new()?;
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
     let ended = std::thread::scope(|scope| {
         let first = scope.spawn(|| first.end());
@@ -202,7 +202,7 @@ fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()>
     let table = table.lines().find_map(|line| line.strip_prefix("table inet ").map(str::to_owned));
     let table = table.context("there is no table")?;
     let second = world.up(capture, true)?;
-    first.kill(Piece::Owner, Signal::SIGKILL)?;
+    first.kill(MeshProcess::Owner, Signal::SIGKILL)?;
     world.machine.says(&["nft", "delete", "table", "inet", &table])?;
     second.end()?;
     ensure!(!world.forwards()?, "a record alone keeps forwarding on");
@@ -212,7 +212,7 @@ fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()>
 
 /// Without `nft`, and while another mesh of the same name has an uplink.
 fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Result<()> {
-    let world = World::new()?;
+    let world = UplinkLab::new()?;
     let lab = world.up(capture, true)?;
     let link = world.made()?;
     let link = link.lines().find_map(|line| line.strip_prefix("table inet ").map(str::to_owned));
@@ -242,7 +242,7 @@ fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Resu
 }
 
 fn what_no_route_leads_to_names_the_remedy(capture: Capture) -> Result<()> {
-    let world = World::new()?;
+    let world = UplinkLab::new()?;
     let lab = world.up(capture, false)?;
     let expected = "503  connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, \
                     under leno up, what --uplink leads to\"";

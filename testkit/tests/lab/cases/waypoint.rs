@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::Step;
 use leno_testkit::{tools, wait};
 
@@ -125,7 +125,7 @@ fn a_waypoint_serves_for_workloads_without_a_proxy(capture: Capture) -> Result<(
         fs::copy(&program, directory.join("spiffe-peer"))?;
         Ok(())
     };
-    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &mesh("edge"), prepared)?;
     let outcome = || -> Result<()> {
         clients_of_the_mesh(&lab).context("clients of the mesh")?;

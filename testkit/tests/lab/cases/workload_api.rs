@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{command, tools, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -55,7 +55,7 @@ fn applications_get_their_identity_over_the_workload_api(capture: Capture) -> Re
         fs::copy(&program, directory.join("spiffe-peer"))?;
         Ok(())
     };
-    let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, copied)?;
     let outcome = || -> Result<()> {
         let peer = lab.directory().join("spiffe-peer");
@@ -70,7 +70,7 @@ fn applications_get_their_identity_over_the_workload_api(capture: Capture) -> Re
         calls(&lab, peer)?;
         refusals(&lab, peer)?;
         // A control plane that was killed serves the same socket again.
-        lab.kill(Piece::Controller, Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
         wait::until("the next control plane", ANSWER_LIMIT, || {
             Ok(lab.text("web", &[peer, "watch", "1"]).is_ok().then_some(()))
         })?;

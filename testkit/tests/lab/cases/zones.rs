@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::wait;
 
 use super::{Case, once};
@@ -104,7 +104,7 @@ fn shared(lab: &Lab, who: &str, is_so: impl Fn([usize; 2]) -> bool) -> Result<()
 
 fn near_endpoints_serve_and_far_ones_help(capture: Capture) -> Result<()> {
     let close = "trafficDistribution: PreferClose";
-    let lab = Lab::start(&Options::new(capture), &documents(close, true), |_| Ok(()))?;
+    let lab = Lab::start(&LabOptions::new(capture), &documents(close, true), |_| Ok(()))?;
     for who in ["here", "there"] {
         lab.reach(who, "web:80")?;
     }

@@ -1,10 +1,10 @@
 //! The causes, and what triggers each of them.
 
-use leno_testkit::peer::Act;
+use leno_testkit::peer::FaultyAct;
 
-use super::{Behind, Row};
+use super::{Row, RowEndpoints};
 use crate::http2::ServerBehaviour;
-use crate::world::Script;
+use crate::proxied_servers::Script;
 
 /// A valid request that may be retried.
 pub(super) const GET: &[u8] = b"GET /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
@@ -18,8 +18,8 @@ const STREAM: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00\x08\x01\x05\x00\x00\x00\x01\x83\x86\x84\x41\x03web\
     \x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
 
-const GOOD: Behind = Behind::Servers(&[|_| Act::Good]);
-const STALLS: Behind = Behind::Servers(&[|_| Act::Stall]);
+const GOOD: RowEndpoints = RowEndpoints::Servers(&[|_| FaultyAct::Good]);
+const STALLS: RowEndpoints = RowEndpoints::Servers(&[|_| FaultyAct::Stall]);
 
 /// A request to a working server that the mesh answers with an error.
 pub(super) const ROW: Row = Row {
@@ -41,11 +41,16 @@ const fn bad(cause: &'static str, status: u16, said: &'static [u8]) -> Row {
 
 /// A server whose response is invalid. The status is 502 if no response has been forwarded yet.
 const fn babbles(cause: &'static str, behind: &'static [Script], status: Option<u16>) -> Row {
-    Row { cause, behind: Behind::Servers(behind), said: POST, status, ..ROW }
+    Row { cause, behind: RowEndpoints::Servers(behind), said: POST, status, ..ROW }
 }
 
 /// A request that a policy rejects.
-const fn by_policy(cause: &'static str, policy: &'static str, behind: Behind, status: u16) -> Row {
+const fn by_policy(
+    cause: &'static str,
+    policy: &'static str,
+    behind: RowEndpoints,
+    status: u16,
+) -> Row {
     Row { cause, policy, behind, status: Some(status), ..ROW }
 }
 
@@ -63,13 +68,13 @@ spec:
 
 pub(super) const REQUESTS: &[Row] = &[
     // Causes by the available endpoints.
-    Row { cause: "no-endpoints", behind: Behind::Servers(&[]), ..ROW },
-    Row { cause: "endpoints-tried", behind: Behind::Refusing(1), ..ROW },
-    Row { cause: "connect-refused", behind: Behind::Refusing(3), ..ROW },
-    Row { cause: "failfast", behind: Behind::Refusing(3), times: 2, ..ROW },
+    Row { cause: "no-endpoints", behind: RowEndpoints::Servers(&[]), ..ROW },
+    Row { cause: "endpoints-tried", behind: RowEndpoints::Refusing(1), ..ROW },
+    Row { cause: "connect-refused", behind: RowEndpoints::Refusing(3), ..ROW },
+    Row { cause: "failfast", behind: RowEndpoints::Refusing(3), times: 2, ..ROW },
     Row {
         cause: "connect-timeout",
-        behind: Behind::Silent,
+        behind: RowEndpoints::Silent,
         policy: "  retries: {attempts: 1, on: [5xx]}\n",
         ..ROW
     },
@@ -85,16 +90,16 @@ pub(super) const REQUESTS: &[Row] = &[
     Row { more: ROUTES, ..bad("no-backend", 500, b"GET /none HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
     Row { more: ROUTES, ..bad("backend-invalid", 500, b"GET /invalid HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
     // Causes by the behaviour of servers.
-    babbles("closed", &[|_| Act::Close], Some(502)),
-    babbles("broken", &[|_| Act::Reset], Some(502)),
-    babbles("closed", &[|_| Act::CutBody], None),
-    babbles("broken", &[|_| Act::ResetBody], None),
-    babbles("unasked-upgrade", &[|_| Act::Says("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")], Some(502)),
-    babbles("status-line", &[|_| Act::Garbage], Some(502)),
+    babbles("closed", &[|_| FaultyAct::Close], Some(502)),
+    babbles("broken", &[|_| FaultyAct::Reset], Some(502)),
+    babbles("closed", &[|_| FaultyAct::CutBody], None),
+    babbles("broken", &[|_| FaultyAct::ResetBody], None),
+    babbles("unasked-upgrade", &[|_| FaultyAct::Says("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")], Some(502)),
+    babbles("status-line", &[|_| FaultyAct::Garbage], Some(502)),
     Row {
         cause: "refused-stream",
         protocol: "http2",
-        behind: Behind::Streams(|_, _| ServerBehaviour::Refuse),
+        behind: RowEndpoints::Streams(|_, _| ServerBehaviour::Refuse),
         said: STREAM,
         status: None,
         ..ROW
@@ -102,7 +107,7 @@ pub(super) const REQUESTS: &[Row] = &[
     Row {
         cause: "cut-off",
         protocol: "http2",
-        behind: Behind::Streams(|_, _| ServerBehaviour::CutOff),
+        behind: RowEndpoints::Streams(|_, _| ServerBehaviour::CutOff),
         said: STREAM,
         status: None,
         ..ROW
@@ -183,8 +188,8 @@ spec:
 const CONNECTION: Row = Row { protocol: "tcp", said: b"anything", status: None, ..ROW };
 
 pub(super) const BYTES: &[Row] = &[
-    Row { cause: "no-endpoints", behind: Behind::Servers(&[]), ..CONNECTION },
-    Row { cause: "endpoints-tried", behind: Behind::Refusing(1), ..CONNECTION },
+    Row { cause: "no-endpoints", behind: RowEndpoints::Servers(&[]), ..CONNECTION },
+    Row { cause: "endpoints-tried", behind: RowEndpoints::Refusing(1), ..CONNECTION },
     Row {
         cause: "stream-timeout",
         policy: "  timeouts: {stream: 100ms}\n",

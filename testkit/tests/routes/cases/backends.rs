@@ -10,7 +10,7 @@ use leno_testkit::proxy::Proxy;
 use leno_testkit::wait;
 
 use super::causes::{field, lines};
-use crate::bed::{Bed, http_route, service};
+use crate::fixture::{RoutesFixture, http_route, service};
 
 /// How long any step may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ fn http_route_service_types() -> Result<()> {
   - matches: [{path: {value: /addressed}}]
     backendRefs: [{name: echo-v2, port: 80}]
 ";
-    let bed = Bed::with_rules(rules)?;
+    let bed = RoutesFixture::with_rules(rules)?;
     assert_eq!(bed.outcome("GET /headless")?, "echo-v1");
     assert_eq!(bed.outcome("GET /addressed")?, "echo-v2");
     Ok(())
@@ -46,7 +46,7 @@ fn http_route_backend_protocol_web_socket() -> Result<()> {
     let rules =
         "  - matches: [{path: {value: /upgrade}}]\n    backendRefs: [{name: ws, port: 80}]\n";
     let socket = service(("ws", "10.96.0.30"), server.address(), "kubernetes.io/ws");
-    let bed = Bed::start(&(http_route("route", rules) + &socket))?;
+    let bed = RoutesFixture::start(&(http_route("route", rules) + &socket))?;
     let mut stream = TcpStream::connect(bed.proxy.address())?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(
@@ -83,7 +83,7 @@ fn http_route_request_header_modifier_backend_weights() -> Result<()> {
         )
     };
     let rules = format!("  - backendRefs:\n{}{}", of("echo-v1"), of("echo-v2"));
-    let bed = Bed::with_rules(&rules)?;
+    let bed = RoutesFixture::with_rules(&rules)?;
     for _ in 0..200 {
         assert_eq!(bed.send("GET /")?.status, 200);
     }
@@ -112,7 +112,7 @@ fn http_route_partially_invalid() -> Result<()> {
         metadata: {name: grant, namespace: third}\nspec:\n  \
         from: [{group: gateway.networking.k8s.io, kind: GRPCRoute, namespace: t}]\n  \
         to: [{group: \"\", kind: Service}]\n";
-    let bed = Bed::start(&(http_route("route", rules) + THIRD + grant))?;
+    let bed = RoutesFixture::start(&(http_route("route", rules) + THIRD + grant))?;
     assert_eq!(bed.outcome("GET /far")?, "500");
     let mut failed = 0;
     for _ in 0..200 {
@@ -147,7 +147,7 @@ fn http_route_parent_ports() -> Result<()> {
         ("sectionName: x, port: 81", "echo"),
         ("sectionName: y, port: 80", "echo"),
     ] {
-        let bed = Bed::start(
+        let bed = RoutesFixture::start(
             &http_route("route", rules)
                 .replace("port: 80}]\n  rules", &format!("{parent}}}]\n  rules")),
         )?;

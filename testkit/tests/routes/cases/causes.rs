@@ -10,8 +10,8 @@ use leno_testkit::proxy::Proxy;
 use leno_testkit::wait;
 use serde_json::Value;
 
-use crate::bed::{Bed, http_route};
 use crate::client;
+use crate::fixture::{RoutesFixture, http_route};
 
 /// How long a line may take to be written, and a count to be exported.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -111,7 +111,7 @@ fn cause_of(response: &Response) -> Option<&str> {
 }
 
 fn requests_agree(form: &str) -> Result<()> {
-    let bed = Bed::start_logging(form, DOCUMENTS)?;
+    let bed = RoutesFixture::start_logging(form, DOCUMENTS)?;
     assert_eq!(bed.send("GET /served")?.status, 200);
     for (request, status, cause, [method, target]) in REQUESTS {
         let response = client::raw(bed.proxy.address(), request.as_bytes(), false)?;
@@ -145,7 +145,7 @@ fn lines_of_the_access_log_have_the_fields_that_settings_name() -> Result<()> {
              \"retries\":0,\"authority\":\"echo\"}\n",
         ),
     ] {
-        let bed = Bed::start_logging(settings, &http_route("route", route))?;
+        let bed = RoutesFixture::start_logging(settings, &http_route("route", route))?;
         let request = "GET /a?b&token=hidden HTTP/1.1\r\nHost: echo\r\nUser-Agent: me too\r\n\
                        Authorization: Bearer hidden\r\nConnection: close\r\n\r\n";
         let response = client::raw(bed.proxy.address(), request.as_bytes(), false)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use leno_testkit::wait;
 
-use crate::bed::Bed;
 use crate::client;
+use crate::fixture::RoutesFixture;
 
 /// How long a mirrored request may take to arrive.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ const CHANGES: &str = "
         remove: [X-Header-Remove]
 ";
 
-fn rewritten(bed: &Bed, request: &str) -> Result<String> {
+fn rewritten(bed: &RoutesFixture, request: &str) -> Result<String> {
     let response = bed.send(request)?;
     assert_eq!(response.status, 200, "{request}: {}", response.text());
     let text = response.text();
@@ -30,7 +30,7 @@ fn rewritten(bed: &Bed, request: &str) -> Result<String> {
 /// MeshHTTPRouteRequestHeaderModifier, MeshHTTPRouteBackendRequestHeaderModifier.
 #[test]
 fn mesh_http_route_request_header_modifier() -> Result<()> {
-    let bed = Bed::with_rules(&format!(
+    let bed = RoutesFixture::with_rules(&format!(
         "  - matches: [{{path: {{value: /rule}}}}]\n    filters:{CHANGES}    \
          backendRefs: [{{name: echo-v1, port: 80}}]\n  \
          - backendRefs:\n    - name: echo-v2\n      port: 80\n      filters:{}",
@@ -52,7 +52,7 @@ fn mesh_http_route_request_header_modifier() -> Result<()> {
 /// HTTPRouteResponseHeaderModifier, as MeshPorts and MeshFrontend use it.
 #[test]
 fn http_route_response_header_modifier() -> Result<()> {
-    let bed = Bed::with_rules(
+    let bed = RoutesFixture::with_rules(
         "
   - filters:
     - type: ResponseHeaderModifier
@@ -77,7 +77,7 @@ fn http_route_response_header_modifier() -> Result<()> {
 /// MeshHTTPRouteRewritePath, HTTPRouteRewriteHost, HTTPRouteBackendURLRewrite.
 #[test]
 fn mesh_http_route_rewrite_path() -> Result<()> {
-    let bed = Bed::with_rules(&format!(
+    let bed = RoutesFixture::with_rules(&format!(
         "
   - matches: [{{path: {{value: /prefix/one}}}}]
     filters: [{{type: URLRewrite, urlRewrite: {{path: {{type: ReplacePrefixMatch, replacePrefixMatch: /one}}}}}}]
@@ -112,7 +112,7 @@ fn mesh_http_route_rewrite_path() -> Result<()> {
 /// HTTPRouteCORS.
 #[test]
 fn http_route_cors() -> Result<()> {
-    let bed = Bed::with_rules(
+    let bed = RoutesFixture::with_rules(
         "
   - filters:
     - type: CORS
@@ -153,7 +153,7 @@ fn http_route_cors() -> Result<()> {
 /// HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors, HTTPRouteRequestPercentageMirror.
 #[test]
 fn http_route_request_mirror() -> Result<()> {
-    let bed = Bed::with_rules(
+    let bed = RoutesFixture::with_rules(
         "
   - filters:
     - type: RequestMirror

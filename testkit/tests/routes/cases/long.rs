@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use http::Request;
 use tokio::net::TcpStream;
 
-use crate::bed::Bed;
 use crate::client;
+use crate::fixture::RoutesFixture;
 
 /// A redirect of everything below `/moved`, and elsewhere CORS that repeats the origin.
 const RULES: &str = "
@@ -71,7 +71,7 @@ fn rows() -> Vec<Row> {
 /// connections.
 #[test]
 fn an_answer_as_long_as_its_request_ends_no_proxy() -> Result<()> {
-    let bed = Bed::with_rules(RULES)?;
+    let bed = RoutesFixture::with_rules(RULES)?;
     let to = bed.proxy.address();
     let upload = b"POST /upload HTTP/1.1\r\nHost: echo\r\nContent-Length: 4\r\n\r\nab";
     let upload = client::begin(to, upload)?;

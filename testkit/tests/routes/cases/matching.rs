@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use crate::bed::Bed;
+use crate::fixture::RoutesFixture;
 
 fn check(rules: &str, cases: &[(&str, &str)]) {
     let run = || -> Result<()> {
-        let bed = Bed::with_rules(rules)?;
+        let bed = RoutesFixture::with_rules(rules)?;
         for (request, expected) in cases {
             assert_eq!(bed.outcome(request)?, *expected, "{request}");
         }
@@ -93,7 +93,7 @@ fn mesh_http_route_simple_same_namespace() {
 #[test]
 fn mesh_http_route_weight() {
     let run = || -> Result<()> {
-        let bed = Bed::with_rules(
+        let bed = RoutesFixture::with_rules(
             "  - backendRefs:\n    - {name: echo-v1, port: 80, weight: 70}\n    \
              - {name: echo-v2, port: 80, weight: 30}\n    - {name: echo, port: 80, weight: 0}\n",
         )?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bed::Bed;
+use crate::fixture::RoutesFixture;
 
 /// MeshHTTPRouteRedirectHostAndStatus, MeshHTTPRouteRedirectPath, MeshHTTPRouteRedirectPort,
 /// MeshHTTPRouteSchemeRedirect, MeshHTTPRoute303Redirect, MeshHTTPRoute307Redirect,
@@ -33,7 +33,7 @@ fn mesh_http_route_redirect() -> Result<()> {
              filters: [{{type: RequestRedirect, requestRedirect: {{{redirect}}}}}]\n"
         )
     };
-    let bed = Bed::with_rules(&table.iter().map(rule).collect::<String>())?;
+    let bed = RoutesFixture::with_rules(&table.iter().map(rule).collect::<String>())?;
     for (path, _, status, location) in table {
         let response = bed.send(&format!("GET {path}/x?q=1"))?;
         assert_eq!((response.status, response.header("location")), (status, Some(location)));

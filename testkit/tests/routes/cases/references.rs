@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bed::{Bed, http_route};
+use crate::fixture::{RoutesFixture, http_route};
 
 const THIRD: &str = "---
 apiVersion: v1
@@ -30,7 +30,7 @@ fn http_route_invalid_backend_refs() -> Result<()> {
     name: far
     backendRefs: [{name: far, namespace: third, port: 80}]
 ";
-    let bed = Bed::start(&(http_route("route", rules) + THIRD))?;
+    let bed = RoutesFixture::start(&(http_route("route", rules) + THIRD))?;
     for (path, expected) in [
         ("/none", "no-backend; by=\"HTTPRoute t/route rule 0\""),
         ("/zero", "no-backend; by=\"HTTPRoute t/route rule 1\""),
@@ -73,7 +73,7 @@ fn http_route_reference_grant() -> Result<()> {
              from: [{{group: gateway.networking.k8s.io, kind: {kind}, namespace: {namespace}}}]\n  \
              to: [{{group: \"\", kind: Service{name}}}]\n"
         );
-        let bed = Bed::start(&(http_route("route", rules) + THIRD + &grant))?;
+        let bed = RoutesFixture::start(&(http_route("route", rules) + THIRD + &grant))?;
         // The service has no endpoint: 503 means that the reference is valid.
         let response = bed.send("GET /")?;
         assert_eq!(response.status, status, "{kind} {namespace} {name}");
@@ -86,7 +86,7 @@ fn http_route_reference_grant() -> Result<()> {
 fn mesh_ports() -> Result<()> {
     let rules = "  - backendRefs: [{name: echo-v1, port: 80}]\n";
     for (from, to) in [("port: 80", "port: 8080"), ("name: echo,", "name: echo-v2,")] {
-        let bed = Bed::start(&http_route("route", rules).replace(from, to))?;
+        let bed = RoutesFixture::start(&http_route("route", rules).replace(from, to))?;
         assert_eq!(bed.outcome("GET /")?, "echo", "{to}");
     }
     Ok(())

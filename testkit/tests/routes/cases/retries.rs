@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bed::Bed;
+use crate::fixture::RoutesFixture;
 
 fn rule(path: &str, retry: &str, timeouts: &str) -> String {
     format!(
@@ -13,7 +13,7 @@ fn rule(path: &str, retry: &str, timeouts: &str) -> String {
 
 /// Sends a request to a target that fails a number of times; checks its outcome, and how often it
 /// was sent.
-fn expect(bed: &Bed, target: &str, expected: &str, sent: usize) -> Result<()> {
+fn expect(bed: &RoutesFixture, target: &str, expected: &str, sent: usize) -> Result<()> {
     assert_eq!(bed.outcome(&format!("GET {target}"))?, expected, "{target}");
     assert_eq!(bed.v1.tries(target), sent, "{target}");
     Ok(())
@@ -30,7 +30,7 @@ fn http_route_retry() -> Result<()> {
             "",
         ),
     ];
-    let bed = Bed::with_rules(&rules.concat())?;
+    let bed = RoutesFixture::with_rules(&rules.concat())?;
     let three = "/retry/code-500-attempts-3";
     expect(&bed, &format!("{three}?code=500&after=2"), "echo-v1", 3)?;
     expect(&bed, &format!("{three}?code=500&after=4"), "500", 4)?;
@@ -50,7 +50,7 @@ fn http_route_retry() -> Result<()> {
 /// HTTPRouteRetryConnectionError.
 #[test]
 fn http_route_retry_connection_error() -> Result<()> {
-    let bed = Bed::with_rules(&rule("/retry", "attempts: 2, backoff: 1ms", ""))?;
+    let bed = RoutesFixture::with_rules(&rule("/retry", "attempts: 2, backoff: 1ms", ""))?;
     expect(&bed, "/retry?after=1", "echo-v1", 2)?;
     expect(&bed, "/retry?after=2", "echo-v1", 3)?;
     expect(&bed, "/retry?after=3", "502", 3)
@@ -64,7 +64,7 @@ fn http_route_retry_with_timeouts() -> Result<()> {
         rule("/retry/backend", retry, "backendRequest: 700ms"),
         rule("/retry/request", "codes: [500], attempts: 5, backoff: 1ms", "request: 2s"),
     ];
-    let bed = Bed::with_rules(&rules.concat())?;
+    let bed = RoutesFixture::with_rules(&rules.concat())?;
     expect(&bed, "/retry/backend?code=500&after=2&delay=2000", "echo-v1", 3)?;
     expect(&bed, "/retry/backend?code=500&after=3&delay=2000", "504", 3)?;
     expect(&bed, "/retry/request?code=500&after=1", "echo-v1", 2)?;

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use crate::bed::Bed;
+use crate::fixture::RoutesFixture;
 
-fn bed(session: &str) -> Result<Bed> {
-    Bed::with_rules(&format!(
+fn bed(session: &str) -> Result<RoutesFixture> {
+    RoutesFixture::with_rules(&format!(
         "  - matches: [{{path: {{value: /shop}}}}]\n    sessionPersistence: {{{session}}}\n    \
          backendRefs: [{{name: echo-v1, port: 80}}, {{name: echo-v2, port: 80}}]\n"
     ))
@@ -13,7 +13,7 @@ fn bed(session: &str) -> Result<Bed> {
 
 /// The server that responds to a request with these headers, and the value of a header of the
 /// response.
-fn ask(bed: &Bed, headers: &str, name: &str) -> Result<(String, Option<String>)> {
+fn ask(bed: &RoutesFixture, headers: &str, name: &str) -> Result<(String, Option<String>)> {
     let response = bed.send(&format!("GET /shop/cart{headers}"))?;
     assert_eq!(response.status, 200);
     let text = response.text();

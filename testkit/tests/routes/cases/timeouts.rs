@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bed::Bed;
+use crate::fixture::RoutesFixture;
 
 /// HTTPRouteTimeoutRequest, HTTPRouteTimeoutBackendRequest.
 #[test]
@@ -19,7 +19,7 @@ fn http_route_timeouts() -> Result<()> {
         rule("/backend", "backendRequest: 300ms"),
         rule("/never", "request: 0s"),
     ];
-    let bed = Bed::with_rules(&rules.concat())?;
+    let bed = RoutesFixture::with_rules(&rules.concat())?;
     for (path, expected) in [
         ("/request/0", "echo-v1"),
         ("/request/5000", "504"),

@@ -5,13 +5,13 @@ use super::*;
 
 /// A table that can be killed before any of its steps.
 #[derive(Default)]
-struct Kept {
+struct CrashingTable {
     rows: RefCell<BTreeMap<FlowRequestKey, FlowRequests>>,
     /// Steps until it is killed.
     left: Cell<Option<usize>>,
 }
 
-impl Kept {
+impl CrashingTable {
     fn step(&self) -> Result<(), Error> {
         match self.left.get() {
             Some(0) => {
@@ -30,7 +30,7 @@ impl Kept {
     }
 }
 
-impl Table for Kept {
+impl RequestTable for CrashingTable {
     fn set(&self, key: &FlowRequestKey, row: &FlowRequests) -> Result<(), Error> {
         self.step()?;
         self.rows.borrow_mut().insert(*key, *row);
@@ -64,7 +64,7 @@ fn counted(claim: u64, client: &str, requests: u64) -> RequestCounts {
 #[test]
 fn nothing_is_counted_twice_or_lost_wherever_the_process_is_killed() {
     for steps in 0..12 {
-        let kept = Kept::default();
+        let kept = CrashingTable::default();
         let mut requests = Requests::default();
         requests.take_in_worker(&kept, 1, &[counted(1, "web", 10), counted(2, "api", 5)]).unwrap();
         requests.take_in_worker(&kept, 2, &[counted(1, "web", 100)]).unwrap();
@@ -91,7 +91,7 @@ fn nothing_is_counted_twice_or_lost_wherever_the_process_is_killed() {
 
 #[test]
 fn pairs_that_have_ended_are_bounded() {
-    let kept = Kept::default();
+    let kept = CrashingTable::default();
     let mut requests = Requests::default();
     for memory in 1..=MAX_ENDED as u64 + 50 {
         let row = counted(1, &format!("client-{memory}"), 1);
@@ -104,7 +104,7 @@ fn pairs_that_have_ended_are_bounded() {
 
 #[test]
 fn rows_that_are_not_of_the_form_are_left_out() {
-    let kept = Kept::default();
+    let kept = CrashingTable::default();
     let mut requests = Requests::default();
     let odd = RequestCounts { labels: "odd".to_owned(), ..counted(1, "web", 1) };
     requests.take_in_worker(&kept, 1, &[odd, counted(2, "web", 3)]).unwrap();

@@ -1,6 +1,6 @@
 //! DNS (RFC 1035) over UDP and TCP, at port 53: the type of a query, and the code of its response.
 
-use super::{Parsed, Says, Side};
+use super::{MessageMeaning, Parsed, Side};
 
 const HEADER: usize = 12;
 /// Types by their numbers.
@@ -52,7 +52,7 @@ impl Dns {
 }
 
 /// What a message says; `None` if it is none, or is cut before the end of its question.
-fn message(side: Side, bytes: &[u8]) -> Option<Says> {
+fn message(side: Side, bytes: &[u8]) -> Option<MessageMeaning> {
     let header = bytes.get(..HEADER)?;
     let word = |at: usize| Some(u16::from_be_bytes(header.get(at..at + 2)?.try_into().ok()?));
     let (id, flags, questions) = (u32::from(word(0)?), word(2)?, word(4)?);
@@ -62,11 +62,11 @@ fn message(side: Side, bytes: &[u8]) -> Option<Says> {
     match side {
         Side::Client if !is_response && is_query && questions == 1 => {
             let kind = kind(bytes.get(HEADER..)?)?;
-            Some(Says::Request { kind, id })
+            Some(MessageMeaning::Request { kind, id })
         }
         Side::Server if is_response && is_query => {
             let result = CODES.get(usize::from(flags & 15)).copied().unwrap_or("other");
-            Some(Says::Result { result, id })
+            Some(MessageMeaning::Result { result, id })
         }
         _ => None,
     }
@@ -104,17 +104,17 @@ mod tests {
     #[test]
     fn queries_have_their_type_and_responses_their_code() {
         let udp = Dns { has_lengths: false };
-        let request = |kind| Parsed::message(None, Says::Request { kind, id: 0x102 });
+        let request = |kind| Parsed::message(None, MessageMeaning::Request { kind, id: 0x102 });
         assert_eq!(udp.read(Side::Client, &query(0x100, 28)), request("AAAA"));
         assert_eq!(udp.read(Side::Client, &query(0x100, 99)), request("other"));
-        let result = |result| Parsed::message(None, Says::Result { result, id: 0x102 });
+        let result = |result| Parsed::message(None, MessageMeaning::Result { result, id: 0x102 });
         assert_eq!(udp.read(Side::Server, &query(0x8180, 1)), result("NOERROR"));
         assert_eq!(udp.read(Side::Server, &query(0x8183, 1)), result("NXDOMAIN"));
         let tcp = Dns { has_lengths: true };
         let framed = [&[0, 26][..], &query(0x100, 1)].concat();
         assert_eq!(
             tcp.read(Side::Client, &framed),
-            Parsed::message(28, Says::Request { kind: "A", id: 0x102 })
+            Parsed::message(28, MessageMeaning::Request { kind: "A", id: 0x102 })
         );
         assert_eq!(tcp.read(Side::Client, &framed[..20]), Parsed::Incomplete);
         for (side, bytes) in [

@@ -3,7 +3,7 @@
 //! A head is read where a side's turn begins, so of requests that are sent before the response to the one before (pipelining)
 //! the first one alone counts.
 
-use super::{Parsed, Says, Side, class_of, known, line};
+use super::{MessageMeaning, Parsed, Side, class_of, known, line};
 
 /// The methods that count under their name; a head with any other one is no request.
 const METHODS: [&str; 9] =
@@ -38,7 +38,7 @@ impl Http1 {
     pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
         match side {
             Side::Client => method(bytes).map_or(Parsed::Foreign, |kind| {
-                Parsed::message(None, Says::Request { kind, id: 0 })
+                Parsed::message(None, MessageMeaning::Request { kind, id: 0 })
             }),
             Side::Server => response(bytes),
         }
@@ -57,14 +57,16 @@ fn response(bytes: &[u8]) -> Parsed {
     let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u16>().ok());
     match digits {
         None => Parsed::Foreign,
-        Some(101) => Parsed::message(None, Says::Leaves("1xx")),
+        Some(101) => Parsed::message(None, MessageMeaning::Leaves("1xx")),
         // The final response may follow in the same turn.
         Some(100..200) => {
             let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
             let length = end.and_then(|end| u32::try_from(end + 4).ok());
-            Parsed::message(length, Says::Nothing)
+            Parsed::message(length, MessageMeaning::Nothing)
         }
-        Some(status) => Parsed::message(None, Says::Result { result: class_of(status), id: 0 }),
+        Some(status) => {
+            Parsed::message(None, MessageMeaning::Result { result: class_of(status), id: 0 })
+        }
     }
 }
 
@@ -72,7 +74,7 @@ fn response(bytes: &[u8]) -> Parsed {
 mod tests {
     use super::*;
 
-    fn says(side: Side, bytes: &[u8]) -> Option<Says> {
+    fn says(side: Side, bytes: &[u8]) -> Option<MessageMeaning> {
         match Http1.read(side, bytes) {
             Parsed::Message(message) => Some(message.says),
             _ => None,
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn requests_have_a_method_a_target_and_a_version() {
-        let request = |kind| Some(Says::Request { kind, id: 0 });
+        let request = |kind| Some(MessageMeaning::Request { kind, id: 0 });
         assert_eq!(says(Side::Client, b"GET / HTTP/1.1\r\nhost: a\r\n"), request("GET"));
         assert_eq!(says(Side::Client, b"POST http://a/ HTTP/1.0\r\n"), request("POST"));
         assert_eq!(says(Side::Client, b"CONNECT [::1]:80 HTTP/1.1\r\n"), request("CONNECT"));
@@ -96,16 +98,16 @@ mod tests {
 
     #[test]
     fn responses_have_the_class_of_their_status() {
-        let result = |result| Some(Says::Result { result, id: 0 });
+        let result = |result| Some(MessageMeaning::Result { result, id: 0 });
         assert_eq!(says(Side::Server, b"HTTP/1.1 200 OK\r\n"), result("2xx"));
         assert_eq!(says(Side::Server, b"HTTP/1.0 404"), result("4xx"));
         assert_eq!(says(Side::Server, b"HTTP/1.1 999 x"), result("other"));
         assert_eq!(
             says(Side::Server, b"HTTP/1.1 101 Switching Protocols\r\n"),
-            Some(Says::Leaves("1xx"))
+            Some(MessageMeaning::Leaves("1xx"))
         );
         let both = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n";
-        assert_eq!(Http1.read(Side::Server, both), Parsed::message(25, Says::Nothing));
+        assert_eq!(Http1.read(Side::Server, both), Parsed::message(25, MessageMeaning::Nothing));
         assert_eq!(Http1.read(Side::Server, b"HTTP/1.1 20"), Parsed::Incomplete);
         for other in ["HTTP/2.0 200", "HTTP/1.1-200", "HTTP/1.1 abc", "body"] {
             assert_eq!(Http1.read(Side::Server, other.as_bytes()), Parsed::Foreign, "{other}");

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use leno_hpack::{Block, Decoder, Limits};
 
-use super::{Parsed, Says, Side, class_of, known};
+use super::{MessageMeaning, Parsed, Side, class_of, known};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME: usize = 9;
@@ -52,7 +52,7 @@ pub(in crate::wire) struct Http2 {
     server: Option<Decoder>,
     block: Block,
     /// While there is any of the two.
-    place: Option<Places>,
+    place: Option<TableSlots>,
     /// Whether the last request is a call of gRPC.
     is_grpc: bool,
     /// The highest stream that the client has begun: sections of earlier ones are trailers.
@@ -61,9 +61,9 @@ pub(in crate::wire) struct Http2 {
 
 /// The places of connections whose tables are followed. Each that is taken is a clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::wire) struct Places(Rc<()>);
+pub(in crate::wire) struct TableSlots(Rc<()>);
 
-impl Places {
+impl TableSlots {
     fn take(&self) -> Option<Self> {
         (Rc::strong_count(&self.0) <= MAX_FOLLOWED).then(|| self.clone())
     }
@@ -106,7 +106,7 @@ impl Frame {
 }
 
 impl Http2 {
-    pub(in crate::wire) fn new(places: &Places) -> Self {
+    pub(in crate::wire) fn new(places: &TableSlots) -> Self {
         let place = places.take();
         let decoder = || place.is_some().then(|| Decoder::new(TABLE));
         Self {
@@ -135,7 +135,7 @@ impl Http2 {
         if side == Side::Client && bytes.starts_with(b"PRI") {
             return match bytes.get(..PREFACE.len()) {
                 None => Parsed::Incomplete,
-                Some(PREFACE) => Parsed::message(PREFACE.len() as u32, Says::Nothing),
+                Some(PREFACE) => Parsed::message(PREFACE.len() as u32, MessageMeaning::Nothing),
                 Some(_) => Parsed::Foreign,
             };
         }
@@ -150,10 +150,10 @@ impl Http2 {
             },
             CONTINUATION | PUSH_PROMISE => {
                 self.lose(side);
-                Says::Nothing
+                MessageMeaning::Nothing
             }
-            RST_STREAM => Says::Result { result: "reset", id: frame.stream },
-            _ => Says::Nothing,
+            RST_STREAM => MessageMeaning::Result { result: "reset", id: frame.stream },
+            _ => MessageMeaning::Nothing,
         };
         Parsed::message(frame.length.saturating_add(FRAME as u32), says)
     }
@@ -163,7 +163,13 @@ impl Http2 {
     }
 
     /// What a section of fields says. `body` is `None` if it is longer than what there is of it.
-    fn section(&mut self, side: Side, frame: Frame, body: Option<&[u8]>, part: &[u8]) -> Says {
+    fn section(
+        &mut self,
+        side: Side,
+        frame: Frame,
+        body: Option<&[u8]>,
+        part: &[u8],
+    ) -> MessageMeaning {
         let section = fields(body.unwrap_or(part), frame.flags, body.is_some());
         let is_whole = body.is_some() && frame.flags & END_HEADERS != 0;
         let decoded = match (section, self.decoder(side).take()) {
@@ -186,10 +192,10 @@ impl Http2 {
         }
     }
 
-    fn request(&mut self, stream: u32, first: u8) -> Says {
+    fn request(&mut self, stream: u32, first: u8) -> MessageMeaning {
         let is_new = stream % 2 == 1 && stream > self.last_stream;
         if !is_new {
-            return Says::Nothing;
+            return MessageMeaning::Nothing;
         }
         self.last_stream = stream;
         let kind = match (self.block.get(b":method"), first) {
@@ -201,23 +207,23 @@ impl Http2 {
         if let Some(content) = self.block.get(b"content-type") {
             self.is_grpc = content.starts_with(b"application/grpc");
         }
-        Says::Request { kind, id: stream }
+        MessageMeaning::Request { kind, id: stream }
     }
 
-    fn response(&self, stream: u32, first: u8, decoded: bool) -> Says {
+    fn response(&self, stream: u32, first: u8, decoded: bool) -> MessageMeaning {
         if let Some(status) = number(self.block.get(b"grpc-status")) {
             let result = GRPC.get(usize::from(status)).copied().unwrap_or("other");
-            return Says::Result { result, id: stream };
+            return MessageMeaning::Result { result, id: stream };
         }
         let status = number(self.block.get(b":status")).or_else(|| static_status(first));
         match status {
-            Some(100..200) => Says::Nothing,
+            Some(100..200) => MessageMeaning::Nothing,
             // The status of a call is in its trailers.
-            Some(200) if self.is_grpc => Says::Answer { result: "unseen", id: stream },
-            Some(status) => Says::Result { result: class_of(status), id: stream },
+            Some(200) if self.is_grpc => MessageMeaning::Answer { result: "unseen", id: stream },
+            Some(status) => MessageMeaning::Result { result: class_of(status), id: stream },
             // Trailers, or what cannot be read.
-            None if decoded && !self.is_grpc => Says::Nothing,
-            None => Says::Result { result: "unseen", id: stream },
+            None if decoded && !self.is_grpc => MessageMeaning::Nothing,
+            None => MessageMeaning::Result { result: "unseen", id: stream },
         }
     }
 }
@@ -273,7 +279,7 @@ mod tests {
         [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
     }
 
-    fn says(parser: &mut Http2, side: Side, bytes: &[u8]) -> Says {
+    fn says(parser: &mut Http2, side: Side, bytes: &[u8]) -> MessageMeaning {
         match parser.read(side, bytes) {
             Parsed::Message(message) => {
                 assert_eq!(message.length, Some(bytes.len() as u32));
@@ -293,27 +299,27 @@ mod tests {
     #[test]
     fn calls_of_grpc_have_the_status_of_their_trailers_also_from_the_table() {
         let (mut client, mut server, mut parser) =
-            (Peer::new(), Peer::new(), Http2::new(&Places::default()));
+            (Peer::new(), Peer::new(), Http2::new(&TableSlots::default()));
         assert!(begins(PREFACE));
-        assert_eq!(says(&mut parser, Side::Client, PREFACE), Says::Nothing);
+        assert_eq!(says(&mut parser, Side::Client, PREFACE), MessageMeaning::Nothing);
         for stream in [1, 3, 5] {
             let request = client.headers(stream, false, &CALL);
             let kind = "POST";
             assert_eq!(
                 says(&mut parser, Side::Client, &request),
-                Says::Request { kind, id: stream }
+                MessageMeaning::Request { kind, id: stream }
             );
             assert!(parser.is_grpc());
             let head = [(":status", "200"), ("content-type", "application/grpc")];
             let head = server.headers(stream, false, &head);
-            let answer = Says::Answer { result: "unseen", id: stream };
+            let answer = MessageMeaning::Answer { result: "unseen", id: stream };
             assert_eq!(says(&mut parser, Side::Server, &head), answer);
             assert_eq!(
                 says(&mut parser, Side::Server, &frame(DATA, 0, stream, b"x")),
-                Says::Nothing
+                MessageMeaning::Nothing
             );
             let trailers = server.headers(stream, true, &[("grpc-status", "5")]);
-            let result = Says::Result { result: "5", id: stream };
+            let result = MessageMeaning::Result { result: "5", id: stream };
             assert_eq!(says(&mut parser, Side::Server, &trailers), result);
         }
     }
@@ -321,25 +327,28 @@ mod tests {
     #[test]
     fn without_the_table_methods_and_statuses_of_the_static_one_are_known() {
         let (mut client, mut server, mut parser) =
-            (Peer::new(), Peer::new(), Http2::new(&Places::default()));
+            (Peer::new(), Peer::new(), Http2::new(&TableSlots::default()));
         let request = [(":method", "GET"), (":scheme", "http"), (":path", "/a")];
         let first = client.headers(1, true, &request);
         // It is longer than its sample.
         let long = frame(HEADERS, END_HEADERS, 1, &[&first[FRAME..], &[0; 900]].concat());
         let cut = parser.read(Side::Client, &long[..512]);
-        assert_eq!(cut, Parsed::message(long.len() as u32, Says::Request { kind: "GET", id: 1 }));
+        assert_eq!(
+            cut,
+            Parsed::message(long.len() as u32, MessageMeaning::Request { kind: "GET", id: 1 })
+        );
         let again = client.headers(3, true, &request);
-        let expected = Says::Request { kind: "GET", id: 3 };
+        let expected = MessageMeaning::Request { kind: "GET", id: 3 };
         assert_eq!(says(&mut parser, Side::Client, &again), expected);
         let head = server.headers(3, true, &[(":status", "404"), ("server", "x")]);
-        let expected = Says::Result { result: "4xx", id: 3 };
+        let expected = MessageMeaning::Result { result: "4xx", id: 3 };
         assert_eq!(says(&mut parser, Side::Server, &head), expected);
         parser.lose(Side::Server);
         let head = server.headers(3, true, &[(":status", "503"), ("server", "x")]);
-        let expected = Says::Result { result: "unseen", id: 3 };
+        let expected = MessageMeaning::Result { result: "unseen", id: 3 };
         assert_eq!(says(&mut parser, Side::Server, &head), expected);
         let reset = frame(RST_STREAM, 0, 3, &[0; 4]);
-        let expected = Says::Result { result: "reset", id: 3 };
+        let expected = MessageMeaning::Result { result: "reset", id: 3 };
         assert_eq!(says(&mut parser, Side::Client, &reset), expected);
         for other in
             [frame(PING, 0, 1, &[0; 8]), frame(SETTINGS, 0, 0, &[0; 5]), frame(0x40, 0, 0, b"")]
@@ -350,17 +359,17 @@ mod tests {
 
     #[test]
     fn tables_are_followed_within_bounds() {
-        let places = Places::default();
+        let places = TableSlots::default();
         let mut all: Vec<_> = (0..=MAX_FOLLOWED).map(|_| Http2::new(&places)).collect();
         let follows = |parser: &Http2| parser.client.is_some() && parser.server.is_some();
         assert!(!follows(&all[MAX_FOLLOWED]) && all[..MAX_FOLLOWED].iter().all(follows));
         // A client that may have a larger table, and has announced one.
         let setting = frame(SETTINGS, 0, 0, &[0, 1, 0, 1, 0, 0]);
         for side in [Side::Server, Side::Client] {
-            assert_eq!(says(&mut all[0], side, &setting), Says::Nothing);
+            assert_eq!(says(&mut all[0], side, &setting), MessageMeaning::Nothing);
         }
         let announces = frame(HEADERS, END_HEADERS, 1, &[0x3f, 0xe1, 0xff, 0x03, 0x82]);
-        let expected = Says::Request { kind: "other", id: 1 };
+        let expected = MessageMeaning::Request { kind: "other", id: 1 };
         assert_eq!(says(&mut all[0], Side::Client, &announces), expected);
         assert!(all[0].client.is_none() && all[0].place.is_some());
         all[0].lose(Side::Server);

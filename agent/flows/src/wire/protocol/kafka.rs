@@ -1,7 +1,7 @@
 //! Kafka: the API that a request is for. Whether it failed is in the body of a response, which differs from API to API and from
 //! version to version, so all results are `answered`.
 
-use super::{Parsed, Says, Side};
+use super::{MessageMeaning, Parsed, Side};
 
 /// A request's length, API, version, and number; a response's length and number.
 const REQUEST: usize = 12;
@@ -110,12 +110,14 @@ fn request(bytes: &[u8]) -> Parsed {
         return Parsed::Foreign;
     }
     let kind = APIS.get(usize::from(api)).copied().unwrap_or("other");
-    Parsed::message(length, Says::Request { kind, id })
+    Parsed::message(length, MessageMeaning::Request { kind, id })
 }
 
 fn response(bytes: &[u8]) -> Parsed {
     match framed(bytes, RESPONSE) {
-        Ok((length, id)) => Parsed::message(length, Says::Result { result: "answered", id }),
+        Ok((length, id)) => {
+            Parsed::message(length, MessageMeaning::Result { result: "answered", id })
+        }
         Err(why) => why,
     }
 }
@@ -134,10 +136,10 @@ mod tests {
         let versions = message(&[0, 18, 0, 3, 0, 0, 0, 7], b"\0\x05admin\0\x01");
         assert!(begins(&versions));
         let length = versions.len() as u32;
-        let request = Says::Request { kind: "ApiVersions", id: 7 };
+        let request = MessageMeaning::Request { kind: "ApiVersions", id: 7 };
         assert_eq!(Kafka.read(Side::Client, &versions), Parsed::message(length, request));
         let answer = message(&[0, 0, 0, 7], b"\0\0");
-        let result = Says::Result { result: "answered", id: 7 };
+        let result = MessageMeaning::Result { result: "answered", id: 7 };
         assert_eq!(Kafka.read(Side::Server, &answer), Parsed::message(10, result));
         assert_eq!(Kafka.read(Side::Client, &versions[..11]), Parsed::Incomplete);
         let unnamed = message(&[0, 3, 0, 9, 0, 0, 0, 1], &[0xff, 0xff, 0]);

@@ -3,7 +3,7 @@
 //! A packet has its length and a number, which begins at 0 with each command; the packet 1 is the begin of the response. An error
 //! after rows is not looked for. Encrypted and compressed connections are left.
 
-use super::{Parsed, Says, Side, sql};
+use super::{MessageMeaning, Parsed, Side, sql};
 
 const HEADER: usize = 4;
 const ERROR: u8 = 0xff;
@@ -74,7 +74,11 @@ impl Mysql {
         let Some(first) = body.first() else {
             // An empty packet ends what is longer than a packet may be.
             let is_cut = length > 0;
-            return if is_cut { Parsed::Incomplete } else { Parsed::message(4, Says::Nothing) };
+            return if is_cut {
+                Parsed::Incomplete
+            } else {
+                Parsed::message(4, MessageMeaning::Nothing)
+            };
         };
         let says = match (side, number) {
             (Side::Client, 0) => {
@@ -87,30 +91,30 @@ impl Mysql {
             },
             (Side::Server, 1) if self.is_ready => {
                 let result = if *first == ERROR { "error" } else { "ok" };
-                Says::Result { result, id: 0 }
+                MessageMeaning::Result { result, id: 0 }
             }
-            _ => Says::Nothing,
+            _ => MessageMeaning::Nothing,
         };
         Parsed::message(length + HEADER as u32, says)
     }
 }
 
-fn command(number: u8, body: &[u8]) -> Says {
+fn command(number: u8, body: &[u8]) -> MessageMeaning {
     if SILENT.contains(&number) {
-        return Says::Nothing;
+        return MessageMeaning::Nothing;
     }
     let kind = match number {
         QUERY => sql::kind(statement(body)),
         _ => COMMANDS.iter().find(|(one, _)| *one == number).map_or("other", |(_, name)| name),
     };
-    Says::Request { kind, id: 0 }
+    MessageMeaning::Request { kind, id: 0 }
 }
 
 /// A client's part of the start.
-fn start(body: &[u8]) -> Option<Says> {
+fn start(body: &[u8]) -> Option<MessageMeaning> {
     let flags = u32::from_le_bytes(body.get(..4)?.try_into().ok()?);
     let is_hidden = flags & (COMPRESS | SSL) != 0;
-    Some(if is_hidden { Says::Leaves("ok") } else { Says::Nothing })
+    Some(if is_hidden { MessageMeaning::Leaves("ok") } else { MessageMeaning::Nothing })
 }
 
 #[cfg(test)]
@@ -122,7 +126,7 @@ mod tests {
         [&length[..3], &[number], body].concat()
     }
 
-    fn says(parser: &mut Mysql, side: Side, number: u8, body: &[u8]) -> Says {
+    fn says(parser: &mut Mysql, side: Side, number: u8, body: &[u8]) -> MessageMeaning {
         let bytes = packet(number, body);
         match parser.read(side, &bytes) {
             Parsed::Message(message) => {
@@ -138,21 +142,30 @@ mod tests {
         let mut parser = Mysql::default();
         let greeting = packet(0, b"\x0a10.11.6-MariaDB\0rest");
         assert!(begins(Side::Server, &greeting));
-        assert_eq!(parser.read(Side::Server, &greeting), Parsed::message(25, Says::Nothing));
-        assert_eq!(says(&mut parser, Side::Client, 1, &[0x85, 0xa2, 0, 0, 1]), Says::Nothing);
-        assert_eq!(says(&mut parser, Side::Server, 2, &[0]), Says::Nothing);
-        let request = |kind| Says::Request { kind, id: 0 };
-        let result = |result| Says::Result { result, id: 0 };
+        assert_eq!(
+            parser.read(Side::Server, &greeting),
+            Parsed::message(25, MessageMeaning::Nothing)
+        );
+        assert_eq!(
+            says(&mut parser, Side::Client, 1, &[0x85, 0xa2, 0, 0, 1]),
+            MessageMeaning::Nothing
+        );
+        assert_eq!(says(&mut parser, Side::Server, 2, &[0]), MessageMeaning::Nothing);
+        let request = |kind| MessageMeaning::Request { kind, id: 0 };
+        let result = |result| MessageMeaning::Result { result, id: 0 };
         let select = b"\x03select 1";
         assert_eq!(says(&mut parser, Side::Client, 0, select), request("SELECT"));
         assert_eq!(says(&mut parser, Side::Server, 1, &[1]), result("ok"));
-        assert_eq!(says(&mut parser, Side::Server, 2, &[3, b'd', b'e', b'f']), Says::Nothing);
+        assert_eq!(
+            says(&mut parser, Side::Server, 2, &[3, b'd', b'e', b'f']),
+            MessageMeaning::Nothing
+        );
         let with_attributes = b"\x03\x00\x01insert into t";
         assert_eq!(says(&mut parser, Side::Client, 0, with_attributes), request("INSERT"));
         assert_eq!(says(&mut parser, Side::Server, 1, &[ERROR, 1, 4]), result("error"));
         assert_eq!(says(&mut parser, Side::Client, 0, b"\x0e"), request("PING"));
-        assert_eq!(says(&mut parser, Side::Client, 0, b"\x19\0\0\0\0"), Says::Nothing);
-        assert_eq!(says(&mut parser, Side::Client, 0, b"\x01"), Says::Nothing);
+        assert_eq!(says(&mut parser, Side::Client, 0, b"\x19\0\0\0\0"), MessageMeaning::Nothing);
+        assert_eq!(says(&mut parser, Side::Client, 0, b"\x01"), MessageMeaning::Nothing);
     }
 
     #[test]
@@ -160,7 +173,7 @@ mod tests {
         for flags in [SSL, COMPRESS] {
             let body = [&(flags | 0x200).to_le_bytes()[..], &[0; 28]].concat();
             let mut parser = Mysql::default();
-            assert_eq!(says(&mut parser, Side::Client, 1, &body), Says::Leaves("ok"));
+            assert_eq!(says(&mut parser, Side::Client, 1, &body), MessageMeaning::Leaves("ok"));
         }
         assert!(begins(Side::Client, &packet(0, b"\x03select 1")));
         for other in [&b"GET / HTTP/1.1\r\n"[..], b"*1\r\n$4\r\nPING\r\n", &packet(0, b"\x03hello")]

@@ -7,7 +7,7 @@
 //! A request is a Query, or what comes before a Sync: of several statements in it the first one is its kind, and an error of any
 //! is its result. Rows beyond a sample hide an error after them. Authentication is not counted.
 
-use super::{Parsed, Says, Side, sql};
+use super::{MessageMeaning, Parsed, Side, sql};
 
 /// Numbers in place of a version (`SSLRequest`, `GSSENCRequest`, `CancelRequest`), and version 3.
 const SSL: u32 = 80_877_103;
@@ -73,12 +73,15 @@ impl Postgresql {
         {
             self.asked = matches!(number, SSL | GSS);
             (self.has_started, self.is_open) = (false, false);
-            return Parsed::message(length, Says::Nothing);
+            return Parsed::message(length, MessageMeaning::Nothing);
         }
         if side == Side::Server && self.asked {
             self.asked = false;
-            let says =
-                if bytes.first() == Some(&b'N') { Says::Nothing } else { Says::Leaves("ok") };
+            let says = if bytes.first() == Some(&b'N') {
+                MessageMeaning::Nothing
+            } else {
+                MessageMeaning::Leaves("ok")
+            };
             return Parsed::message(1, says);
         }
         let Some((kind, length)) = header(bytes) else {
@@ -91,11 +94,11 @@ impl Postgresql {
         says.map_or(Parsed::Foreign, |says| Parsed::message(length + 1, says))
     }
 
-    fn client(&mut self, message: u8, body: &[u8]) -> Option<Says> {
+    fn client(&mut self, message: u8, body: &[u8]) -> Option<MessageMeaning> {
         let mut begin = |kind| {
             self.has_started = true;
             let was_open = std::mem::replace(&mut self.is_open, true);
-            if was_open { Says::Nothing } else { Says::Request { kind, id: 0 } }
+            if was_open { MessageMeaning::Nothing } else { MessageMeaning::Request { kind, id: 0 } }
         };
         Some(match message {
             b'Q' => {
@@ -118,28 +121,30 @@ impl Postgresql {
                 says
             }
             // Flush; COPY's data, end and failure; passwords; the end.
-            b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => Says::Nothing,
+            b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => MessageMeaning::Nothing,
             _ => return None,
         })
     }
 
-    fn server(&mut self, message: u8) -> Option<Says> {
+    fn server(&mut self, message: u8) -> Option<MessageMeaning> {
         Some(match message {
             b'Z' => {
                 let failed = std::mem::take(&mut self.has_failed);
                 match std::mem::replace(&mut self.has_started, true) {
-                    false => Says::Nothing,
-                    true => Says::Result { result: result(failed), id: 0 },
+                    false => MessageMeaning::Nothing,
+                    true => MessageMeaning::Result { result: result(failed), id: 0 },
                 }
             }
             b'E' => {
                 self.has_failed = true;
-                Says::Answer { result: result(true), id: 0 }
+                MessageMeaning::Answer { result: result(true), id: 0 }
             }
             // Notices, notifications and parameters come at any time.
-            b'N' | b'A' | b'S' | b'R' | b'K' | b'v' => Says::Nothing,
+            b'N' | b'A' | b'S' | b'R' | b'K' | b'v' => MessageMeaning::Nothing,
             b'1' | b'2' | b'3' | b'n' | b't' | b'T' | b'D' | b'C' | b'I' | b's' | b'G' | b'H'
-            | b'W' | b'c' | b'd' | b'V' => Says::Answer { result: result(self.has_failed), id: 0 },
+            | b'W' | b'c' | b'd' | b'V' => {
+                MessageMeaning::Answer { result: result(self.has_failed), id: 0 }
+            }
             _ => return None,
         })
     }
@@ -167,12 +172,12 @@ mod tests {
     }
 
     /// What the messages of one side mean, without those that mean nothing.
-    fn read(parser: &mut Postgresql, side: Side, mut bytes: &[u8]) -> Vec<Says> {
+    fn read(parser: &mut Postgresql, side: Side, mut bytes: &[u8]) -> Vec<MessageMeaning> {
         let mut all = Vec::new();
         while !bytes.is_empty() {
             let Parsed::Message(message) = parser.read(side, bytes) else { panic!("{bytes:?}") };
             bytes = &bytes[message.length.unwrap() as usize..];
-            all.extend(Some(message.says).filter(|says| *says != Says::Nothing));
+            all.extend(Some(message.says).filter(|says| *says != MessageMeaning::Nothing));
         }
         all
     }
@@ -188,9 +193,11 @@ mod tests {
         let ready = message(b'Z', b"I");
         let started = [message(b'R', &[0; 4]), message(b'S', b"a\0b\0"), ready.clone()].concat();
         assert_eq!(read(&mut parser, Side::Server, &started), []);
-        let request = |kind| Says::Request { kind, id: 0 };
-        let (answer, done) =
-            (|result| Says::Answer { result, id: 0 }, |result| Says::Result { result, id: 0 });
+        let request = |kind| MessageMeaning::Request { kind, id: 0 };
+        let (answer, done) = (
+            |result| MessageMeaning::Answer { result, id: 0 },
+            |result| MessageMeaning::Result { result, id: 0 },
+        );
         let query = message(b'Q', b"select 1\0");
         assert_eq!(read(&mut parser, Side::Client, &query), [request("SELECT")]);
         let rows =
@@ -228,7 +235,7 @@ mod tests {
     fn what_is_encrypted_is_left_and_what_is_none_of_it_is_foreign() {
         let mut parser = Postgresql::default();
         read(&mut parser, Side::Client, &startup(SSL, b""));
-        assert_eq!(read(&mut parser, Side::Server, b"S"), [Says::Leaves("ok")]);
+        assert_eq!(read(&mut parser, Side::Server, b"S"), [MessageMeaning::Leaves("ok")]);
         assert!(begins(&message(b'Q', b"select 1\0")));
         assert!(begins(&message(b'P', b"name\0insert into t values ($1)\0\0\0")));
         for other in

@@ -3,7 +3,7 @@
 //! Commands may be sent before the reply to the one before; replies have the order of commands. A reply is followed to its
 //! end where its lengths are in the sample. What a server sends by itself (`>`: subscriptions, invalidations) is no reply.
 
-use super::{Parsed, Says, Side, known, line};
+use super::{MessageMeaning, Parsed, Side, known, line};
 
 /// The commands that count under their name; any other one is `other`.
 const COMMANDS: &[&str] = &[
@@ -160,15 +160,15 @@ fn command(bytes: &[u8]) -> Result<Parsed, Parsed> {
     }
     let kind = kind.ok_or(Parsed::Foreign)?;
     let length = u32::try_from(at).ok().filter(|_| is_whole);
-    Ok(Parsed::message(length, Says::Request { kind, id: 0 }))
+    Ok(Parsed::message(length, MessageMeaning::Request { kind, id: 0 }))
 }
 
 fn reply(bytes: &[u8]) -> Result<Parsed, Parsed> {
     let says = match bytes.first() {
-        Some(b'-' | b'!') => Says::Result { result: "error", id: 0 },
-        Some(b'>' | b'|') => Says::Nothing,
+        Some(b'-' | b'!') => MessageMeaning::Result { result: "error", id: 0 },
+        Some(b'>' | b'|') => MessageMeaning::Nothing,
         Some(b'+' | b':' | b'$' | b'*' | b'_' | b'#' | b',' | b'(' | b'=' | b'%' | b'~') => {
-            Says::Result { result: "ok", id: 0 }
+            MessageMeaning::Result { result: "ok", id: 0 }
         }
         _ => return Err(Parsed::Foreign),
     };
@@ -233,7 +233,7 @@ fn length_line(bytes: &[u8], begins: &[u8]) -> Result<(Option<u32>, usize), Pars
 mod tests {
     use super::*;
 
-    fn says(side: Side, bytes: &[u8]) -> Option<(Option<u32>, Says)> {
+    fn says(side: Side, bytes: &[u8]) -> Option<(Option<u32>, MessageMeaning)> {
         match Redis.read(side, bytes) {
             Parsed::Message(message) => Some((message.length, message.says)),
             _ => None,
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn commands_have_their_names_and_ends() {
         let get = b"*2\r\n$3\r\nget\r\n$1\r\nk\r\n";
-        let request = |kind| Says::Request { kind, id: 0 };
+        let request = |kind| MessageMeaning::Request { kind, id: 0 };
         let length = Some(get.len() as u32);
         assert_eq!(says(Side::Client, get), Some((length, request("GET"))));
         // The value is beyond the sample, its length is not.
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn replies_of_both_versions_are_followed_to_their_end() {
-        let ok = Says::Result { result: "ok", id: 0 };
-        let error = Says::Result { result: "error", id: 0 };
+        let ok = MessageMeaning::Result { result: "ok", id: 0 };
+        let error = MessageMeaning::Result { result: "error", id: 0 };
         for (bytes, expected) in [
             (&b"+OK\r\n"[..], ok),
             (b":12\r\n", ok),
@@ -277,7 +277,7 @@ mod tests {
             (b"%1\r\n+a\r\n:1\r\n", ok),
             (b"-ERR unknown command\r\n", error),
             (b"!5\r\nERR x\r\n", error),
-            (b">2\r\n+message\r\n+x\r\n", Says::Nothing),
+            (b">2\r\n+message\r\n+x\r\n", MessageMeaning::Nothing),
         ] {
             let length = Some(bytes.len() as u32);
             assert_eq!(says(Side::Server, bytes), Some((length, expected)), "{bytes:?}");

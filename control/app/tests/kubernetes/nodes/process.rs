@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use leno_handover::{Channel, KubeletProbes, Member, Offer, Order, Role};
+use leno_handover::{BrokerOffer, Channel, KubeletProbes, Member, ProxyOrder, SocketRole};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 /// A process without members; killed when this is dropped.
@@ -71,9 +71,17 @@ impl NodeProxy {
             socket(AddressFamily::Inet, SockType::Stream, flags, SockProtocol::Tcp).unwrap();
 
         let (broker, far) = Channel::pair().unwrap();
-        let roles = [Role::Outbound, Role::Inbound, Role::Admin, Role::Diagnosis, Role::Probe];
-        let offer =
-            Offer::Namespace { roles: roles.to_vec(), addresses: vec![Ipv4Addr::LOCALHOST.into()] };
+        let roles = [
+            SocketRole::Outbound,
+            SocketRole::Inbound,
+            SocketRole::Admin,
+            SocketRole::Diagnosis,
+            SocketRole::Probe,
+        ];
+        let offer = BrokerOffer::Namespace {
+            roles: roles.to_vec(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+        };
         let listeners = [outbound.as_fd(), inbound.as_fd(), admin.as_fd()];
         let all = [&listeners[..], &[diagnosis.as_fd(), probe.as_fd()]].concat();
         broker.send(&offer, &all).unwrap();
@@ -87,7 +95,7 @@ impl NodeProxy {
         };
         self.number.set(self.number.get() + 1);
         let order =
-            Order::Join { number: self.number.get(), succeeds: false, member, reports: false };
+            ProxyOrder::Join { number: self.number.get(), succeeds: false, member, reports: false };
         self.orders.send(&order, &[far.as_fd()]).unwrap();
         Served { admin: address, _broker: broker }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{StreamExt, stream};
-use leno_testkit_api::{Bed, until};
+use leno_testkit_api::{TestApiServer, until};
 use tokio::sync::watch;
 
 use super::figures::Figures;
@@ -44,7 +44,7 @@ pub(crate) struct Clients {
 impl Clients {
     /// Starts all, each with a token of its pod, and waits until all their questions are answered.
     pub(crate) async fn start(
-        bed: &Bed,
+        bed: &TestApiServer,
         replica: &Replica,
         mesh: &Mesh,
         addresses: &[IpAddr],
@@ -73,7 +73,7 @@ impl Clients {
     }
 
     /// Starts the proxy of a place's pod, and waits until its questions are answered.
-    pub(crate) async fn connect(&self, bed: &Bed, mesh: &Mesh, place: PodSlot) -> Client {
+    pub(crate) async fn connect(&self, bed: &TestApiServer, mesh: &Mesh, place: PodSlot) -> Client {
         let instance = mesh.instance(place);
         let account = account(place.service);
         let of = (&*instance.namespace, &*account);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 
 use futures_util::{StreamExt, stream};
-use leno_testkit_api::Bed;
+use leno_testkit_api::TestApiServer;
 use leno_testkit_api::objects;
 use leno_types::InstanceName;
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ impl Mesh {
     }
 
     /// Makes all objects.
-    pub(crate) async fn fill(&self, bed: &Bed) {
+    pub(crate) async fn fill(&self, bed: &TestApiServer) {
         let namespaces: BTreeSet<String> =
             (0..self.size.services).map(|service| self.size.namespace(service)).collect();
         let made = namespaces.iter().map(|name| {
@@ -100,7 +100,7 @@ impl Mesh {
         stream::iter(services).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 
-    async fn fill_one(&self, bed: &Bed, service: usize) {
+    async fn fill_one(&self, bed: &TestApiServer, service: usize) {
         let made = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": account(service)}});
         bed.create(self.placed(service, made)).await;
@@ -122,7 +122,7 @@ impl Mesh {
     }
 
     /// Makes the pod of a place, and has it run.
-    pub(crate) async fn make_pod(&self, bed: &Bed, place: PodSlot) {
+    pub(crate) async fn make_pod(&self, bed: &TestApiServer, place: PodSlot) {
         let (name, address) = (self.instance(place).name, self.address(place).to_string());
         let mut pod = self.placed(place.service, objects::pod(&name, &address));
         pod["spec"]["serviceAccountName"] = json!(account(place.service));
@@ -130,7 +130,7 @@ impl Mesh {
         bed.set_status(pod).await;
     }
 
-    pub(crate) async fn delete_pod(&self, bed: &Bed, service: usize, name: &str) {
+    pub(crate) async fn delete_pod(&self, bed: &TestApiServer, service: usize, name: &str) {
         bed.delete(self.placed(service, objects::pod(name, ""))).await;
     }
 
@@ -148,7 +148,7 @@ impl Mesh {
     }
 
     /// Writes the slice of a place as it should be.
-    pub(crate) async fn write_slice(&self, bed: &Bed, place: PodSlot) {
+    pub(crate) async fn write_slice(&self, bed: &TestApiServer, place: PodSlot) {
         let _turn = self.turns[place.service].lock().await;
         let slice = self.slice(place.service, place.pod / SLICE);
         bed.merge(slice.clone(), json!({"endpoints": slice["endpoints"]})).await;

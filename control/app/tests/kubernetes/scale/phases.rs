@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use leno_testkit_api::{Bed, until};
+use leno_testkit_api::{TestApiServer, until};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -31,7 +31,7 @@ const COUNTERS: [&str; 4] =
 
 /// Takes endpoints out of their services and back, at the rate of the size.
 pub(crate) async fn changes(
-    bed: &Bed,
+    bed: &TestApiServer,
     replica: &Replica,
     mesh: &Mesh,
     clients: &Clients,
@@ -83,7 +83,7 @@ type Writes = Vec<(Instant, Instant)>;
 
 /// Makes all changes of the size, and waits until they have arrived.
 async fn flip_all(
-    bed: &Bed,
+    bed: &TestApiServer,
     mesh: &Mesh,
     subscribers: &HashMap<usize, Vec<watch::Receiver<Received>>>,
 ) -> (Arrivals, Writes) {
@@ -129,7 +129,7 @@ async fn flip_all(
 
 /// Replaces every pod that has a proxy.
 pub(crate) async fn rollout(
-    bed: &Bed,
+    bed: &TestApiServer,
     replica: &Replica,
     mesh: &Mesh,
     clients: &mut Clients,
@@ -179,7 +179,7 @@ pub(crate) async fn rollout(
 
 /// Restarts the API server.
 pub(crate) async fn outage(
-    bed: &mut Bed,
+    bed: &mut TestApiServer,
     replica: &Replica,
     mesh: &Mesh,
     clients: &Clients,

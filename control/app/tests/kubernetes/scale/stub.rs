@@ -175,10 +175,12 @@ impl Running {
         let from = from.unwrap_or_default();
         let service = self.decoded.step((&resource.name, from, &any.value), || {
             match decode::address(&any).unwrap() {
-                decode::Address::Service(update) => {
+                decode::AddressResource::Service(update) => {
                     update.apply(base.map(|service| (from, &**service))).unwrap()
                 }
-                decode::Address::Workload(workload) => panic!("not asked for: {workload:?}"),
+                decode::AddressResource::Workload(workload) => {
+                    panic!("not asked for: {workload:?}")
+                }
             }
         });
         let at = Instant::now();
@@ -242,7 +244,7 @@ async fn connect(control: SocketAddr, token: &str) -> Result<Channel, Status> {
     let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned(), pod: None };
     let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
     let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
-    let shown = wire::Shown { chain, key: key.serialize_der() };
+    let shown = wire::TestIdentity { chain, key: key.serialize_der() };
     wire::connect(control, Some(&shown)).await.map_err(unavailable)
 }
 

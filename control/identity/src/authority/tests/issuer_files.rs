@@ -132,7 +132,7 @@ fn a_mesh_with_a_root_of_its_own_takes_an_issuer_by_a_rotation() {
     let issuer = read_issuer(given.path()).unwrap();
     let mut state = authority.trust().state().with_issuer(&issuer, 1).unwrap();
     let mut seen = Vec::new();
-    while state.phase != crate::Phase::Stable {
+    while state.phase != crate::RotationPhase::Stable {
         authority.apply(own.path(), state.clone()).unwrap();
         let issued = authority.sign(&plain_request(), &web(), HOUR).unwrap();
         assert_eq!(verify(&authority, &issued, SystemTime::now()), [Ok(()), Ok(())]);
@@ -146,7 +146,7 @@ fn a_mesh_with_a_root_of_its_own_takes_an_issuer_by_a_rotation() {
 fn a_rotation_is_continued_by_the_next_process_and_leaves_no_key_behind() {
     let (_, own) = directories();
     let first = Authority::open(own.path(), None, &domain()).unwrap();
-    let store = crate::Store::new(own.path());
+    let store = crate::AuthorityDirectory::new(own.path());
     let next = Authority::new_root(&domain()).unwrap();
     let state = first.trust().state().begin(next, 1).unwrap();
     store.save(&state).unwrap();
@@ -157,7 +157,7 @@ fn a_rotation_is_continued_by_the_next_process_and_leaves_no_key_behind() {
     assert_eq!(verify(&first, &issued, SystemTime::now()), [Ok(()), Ok(())]);
     assert_eq!(second.webhook_secret(), first.webhook_secret());
 
-    let asked = store.ask(crate::Verb::Abort).unwrap();
+    let asked = store.ask(crate::OperatorVerb::Abort).unwrap();
     assert_eq!(store.request().unwrap(), Some(asked));
     store.obeyed().unwrap();
     assert_eq!(store.request().unwrap(), None);

@@ -8,7 +8,7 @@ use leno_observe::stat::EdgeGrowth;
 fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f64) -> EdgeGrowth {
     let mut one = edge(client, server, requests - failed);
     one.counts.classes[4] = failed;
-    one.counts.durations = leno_observe::metrics::Histogram::default();
+    one.counts.durations = leno_observe::metrics::CumulativeHistogram::default();
     one.counts.durations.add(seconds, requests);
     one.counts.durations.add(f64::INFINITY, requests);
     one
@@ -34,7 +34,7 @@ fn sign(kind: SignKind, workload: &str, subject: &str, line: &str) -> Sign {
     Sign { kind, namespace, workload, subject, at_ms: 325_000, line }
 }
 
-fn judge(history: &History, state: &State) -> Vec<Problem> {
+fn judge(history: &History, state: &MeshState) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
     let window = history.window(end.saturating_sub(60_000), end);
     let mut topology = query::topology(&history.view(), ("default", &BTreeMap::new()), &window);
@@ -52,7 +52,7 @@ fn a_server_that_is_slower_than_usual_is_where_its_clients_are_slow_or_fail() {
         ]
     };
     let history = history(slow);
-    let state = State { control_plane: ControlPlane::Running, ..State::default() };
+    let state = MeshState { control_plane: ControlPlane::Running, ..MeshState::default() };
     let all = judge(&history, &state);
     assert!(all[0].title.starts_with("requests from shop/cart to shop/db take "), "{all:?}");
     assert_eq!(all[0].severity, Severity::Bad, "requests of customers fail by it");
@@ -64,26 +64,26 @@ fn a_server_that_is_slower_than_usual_is_where_its_clients_are_slow_or_fail() {
 
     let line = "db-0 has waited for its limit of CPU 80 % of the last 30 s";
     let throttled = sign(SignKind::Throttled, "db", "db-0", line);
-    let all = judge(&history, &State { signs: vec![throttled.clone()], ..state.clone() });
+    let all = judge(&history, &MeshState { signs: vec![throttled.clone()], ..state.clone() });
     assert_eq!(all[0].culprit, "the limit of CPU of shop/db");
     assert!(all[0].evidence.contains(&throttled.line), "{all:?}");
     let lost = "9 % of the TCP segments from shop/db to shop/cart were sent again";
     let lossy = sign(SignKind::Lossy, "db", "shop/cart", lost);
-    let all = judge(&history, &State { signs: vec![lossy], ..state });
+    let all = judge(&history, &MeshState { signs: vec![lossy], ..state });
     assert_eq!(all[0].culprit, "the network between shop/cart and shop/db");
 }
 
 #[test]
 fn what_is_a_little_slower_or_slow_everywhere_is_well() {
     let a_little = || vec![served("cart", "db", (50.0, 0.0), 0.05)];
-    assert_eq!(judge(&history(a_little), &State::default()), []);
+    assert_eq!(judge(&history(a_little), &MeshState::default()), []);
     let mut everywhere = History::default();
     for tick in 1..=66 {
         let seconds = if tick <= 60 { 0.007 } else { 0.5 };
         let edges = (0..9).map(|nth| served(&format!("c{nth}"), "db", (50.0, 0.0), seconds));
         everywhere.push(tick * 5_000, &growth(5.0, edges.collect()));
     }
-    assert_eq!(judge(&everywhere, &State::default()), [], "the machine is slow");
+    assert_eq!(judge(&everywhere, &MeshState::default()), [], "the machine is slow");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn what_follows_from_a_denial_follows_only_if_both_began_together() {
     denied.counts.classes = [0.0, 0.0, 0.0, 50.0, 0.0];
     denied.counts.causes = [("authorization-denied".to_owned(), 50.0)].into();
     let then = || vec![served("front", "cart", (50.0, 50.0), 0.005), denied.clone()];
-    let all = judge(&history(then), &State::default());
+    let all = judge(&history(then), &MeshState::default());
     assert!(all[0].title.contains("from shop/cart to shop/db denied"), "{all:?}");
     assert_eq!(all[0].severity, Severity::Bad);
     assert_eq!(all[0].culprit, "an authorization policy of shop/db, which denies shop/cart");
@@ -104,7 +104,7 @@ fn what_follows_from_a_denial_follows_only_if_both_began_together() {
         let edges = vec![served("front", "cart", (50.0, failed), 0.005), denied.clone()];
         always.push(tick * 5_000, &growth(5.0, edges));
     }
-    let all = judge(&always, &State::default());
+    let all = judge(&always, &MeshState::default());
     assert!(all[0].title.contains("from shop/front to shop/cart fail"), "{all:?}");
     assert_eq!(all[1].severity, Severity::Warning);
 }
@@ -114,7 +114,7 @@ fn causes_of_the_mesh_say_what_they_are_about() {
     let culprit = |cause: &str| {
         let mut failed = served("front", "cart", (50.0, 50.0), 0.005);
         failed.counts.causes = [(cause.to_owned(), 50.0)].into();
-        judge(&history(|| vec![failed.clone()]), &State::default()).remove(0).culprit
+        judge(&history(|| vec![failed.clone()]), &MeshState::default()).remove(0).culprit
     };
     assert_eq!(culprit("overloaded"), "a limit of shop/cart (overloaded)");
     assert_eq!(culprit("backend-invalid"), "the routes of shop/cart (backend-invalid)");
@@ -132,7 +132,7 @@ fn causes_of_the_mesh_say_what_they_are_about() {
     let mut limited = served("front", "cart", (50.0, 0.0), 0.005);
     limited.counts.classes = [0.0, 20.0, 0.0, 30.0, 0.0];
     limited.counts.causes = [("egress-denied".to_owned(), 30.0)].into();
-    let all = judge(&history(|| vec![limited.clone()]), &State::default());
+    let all = judge(&history(|| vec![limited.clone()]), &MeshState::default());
     assert_eq!(titles(&all), ["180 requests from shop/front to shop/cart refused"]);
     assert_eq!(all[0].culprit, "egress, which is denied to shop/front");
 }
@@ -150,7 +150,7 @@ fn the_edit_just_before_is_named_with_the_culprit() {
             lines: vec![line.to_owned()],
         });
     }
-    let all = judge(&history, &State::default());
+    let all = judge(&history, &MeshState::default());
     assert_eq!(
         all[0].culprit,
         "the application of shop/cart; Workload shop/cart was changed just before"
@@ -168,7 +168,7 @@ fn bytes_that_are_not_answered_any_more_are_broken() {
         one.counts.tcp_open = 1.0;
         history.push(tick * 5_000, &growth(5.0, vec![one]));
     }
-    let all = judge(&history, &State::default());
+    let all = judge(&history, &MeshState::default());
     assert_eq!(titles(&all), ["the bytes from shop/web to shop/db are not answered any more"]);
     assert_eq!(all[0].culprit, "the application of shop/db, which does not answer");
     assert_eq!((all[0].severity, all[0].since_ms), (Severity::Bad, Some(300_000)));
@@ -176,7 +176,7 @@ fn bytes_that_are_not_answered_any_more_are_broken() {
     // Connections to a process that is stopped fill its backlog, and the kernel sends again what begins further ones.
     let lost = "3 % of the TCP segments from shop/web to shop/db were sent again";
     let lossy = sign(SignKind::Lossy, "web", "shop/db", lost);
-    let all = judge(&history, &State { signs: vec![lossy], ..State::default() });
+    let all = judge(&history, &MeshState { signs: vec![lossy], ..MeshState::default() });
     assert_eq!(all[0].culprit, "the application of shop/db, which does not answer");
     assert_eq!(all[0].evidence[0], lost);
 }
@@ -192,11 +192,11 @@ fn an_application_that_ends_again_and_again_is_broken_and_the_culprit_of_its_edg
         ended: "was ended by SIGKILL (its limit of 64Mi of memory)".to_owned(),
     };
     let well = history(|| vec![served("front", "cart", (50.0, 0.0), 0.005)]);
-    let once = judge(&well, &State { ended: vec![end(1)], ..State::default() });
+    let once = judge(&well, &MeshState { ended: vec![end(1)], ..MeshState::default() });
     assert_eq!(titles(&once), ["the application of shop/cart has ended once"]);
     assert_eq!(once[0].severity, Severity::Warning);
     let failing = history(|| vec![served("front", "cart", (50.0, 50.0), 0.005)]);
-    let all = judge(&failing, &State { ended: vec![end(3)], ..State::default() });
+    let all = judge(&failing, &MeshState { ended: vec![end(3)], ..MeshState::default() });
     assert_eq!(titles(&all)[0], "the application of shop/cart has ended 3 times");
     assert_eq!(
         all[0].evidence,
@@ -209,7 +209,7 @@ fn an_application_that_ends_again_and_again_is_broken_and_the_culprit_of_its_edg
 fn a_workload_that_takes_no_traffic_since_what_it_calls_fails_comes_after_that() {
     let failing = history(|| vec![served("cart", "db", (50.0, 50.0), 0.005)]);
     let waits = vec![unready("cart-0", "not ready"), unready("cart-1", "not ready")];
-    let all = judge(&failing, &State { unready: waits, ..State::default() });
+    let all = judge(&failing, &MeshState { unready: waits, ..MeshState::default() });
     assert_eq!(
         titles(&all),
         [
@@ -229,7 +229,7 @@ fn signs_that_no_edge_has_are_warnings_of_their_own() {
         sign(SignKind::Throttled, "front", "front-0", "it waits"),
         Sign { at_ms: 1_000, ..sign(SignKind::Outlier, "cart", "cart-1", "of long ago") },
     ];
-    let all = judge(&well, &State { signs: all.into(), ..State::default() });
+    let all = judge(&well, &MeshState { signs: all.into(), ..MeshState::default() });
     assert_eq!(titles(&all), ["shop/front looks up cat.shop, without success"]);
     assert_eq!(all[0].culprit, "the name cat.shop that shop/front looks up");
     assert_eq!(all[0].evidence, [name]);

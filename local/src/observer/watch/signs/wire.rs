@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use leno_dashboard::api::{Sign, SignKind};
 use leno_observe::metrics::Sample;
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
-use super::super::Observed;
+use super::super::ObservedStatus;
 use super::SPAN;
 use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
 
@@ -19,14 +19,14 @@ const MIN_LOOKUPS: f64 = 3.0;
 
 /// A page of counters.
 #[derive(Default)]
-pub(super) struct Wire {
+pub(super) struct CounterPage {
     /// Segments sent, and sent again, by workload and peer.
-    segments: HashMap<(Name, Name), [f64; 2]>,
+    segments: HashMap<(NamespacedName, NamespacedName), [f64; 2]>,
     /// Lookups in vain by the address of the client, the name and the reason.
     lookups: HashMap<(IpAddr, String, String), f64>,
 }
 
-impl Wire {
+impl CounterPage {
     /// What is in the samples of the page.
     pub(super) fn of(samples: &[Sample]) -> Self {
         let mut wire = Self::default();
@@ -55,7 +55,7 @@ impl Wire {
         wire
     }
 
-    pub(super) fn signs(&self, before: &Self, observed: &Observed) -> Vec<Sign> {
+    pub(super) fn signs(&self, before: &Self, observed: &ObservedStatus) -> Vec<Sign> {
         let mut found = Vec::new();
         for ((own, peer), now) in &self.segments {
             let key = (own.clone(), peer.clone());
@@ -109,14 +109,14 @@ mod tests {
         let page = |sent: u32, lost: u32, lookups: u32| {
             let pair =
                 "namespace=\"shop\",workload=\"web\",peer_namespace=\"shop\",peer_workload=\"db\"";
-            Wire::of(&metrics::parse(&format!(
+            CounterPage::of(&metrics::parse(&format!(
                 "leno_flow_segments_total{{{pair},direction=\"sent\"}} {sent}\n\
                  leno_flow_retransmits_total{{{pair}}} {lost}\n\
                  {FAILED_LOOKUPS}{{client=\"10.89.0.2\",name=\"cat.shop\",reason=\"{NO_SUCH_NAME}\"}} {lookups}\n"
             )))
         };
         let address = "10.89.0.2".parse().unwrap();
-        let observed = Observed {
+        let observed = ObservedStatus {
             mesh: "default".to_owned(),
             controller: None,
             gateway: "10.89.0.1".parse().unwrap(),
@@ -128,7 +128,7 @@ mod tests {
                 ..instance(0)
             }],
         };
-        let lines = |now: Wire| -> Vec<String> {
+        let lines = |now: CounterPage| -> Vec<String> {
             now.signs(&page(1_000, 10, 4), &observed).into_iter().map(|sign| sign.line).collect()
         };
         assert!(lines(page(1_100, 11, 6)).is_empty());

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use leno_testkit::lab::Capture;
 
-use super::mesh::{self, Bed};
+use super::mesh::{self, TrafficMesh};
 
 /// Requests of one measurement.
 const REQUESTS: usize = 300;
@@ -20,7 +20,7 @@ fn is_share(count: usize, share: f64) -> Result<()> {
 /// During slow start the new endpoint gets a tenth of what the old one gets; afterwards it gets as
 /// much.
 pub(super) fn a_new_endpoint_grows_to_its_share(capture: Capture) -> Result<()> {
-    let bed = Bed::start(capture, &["good"])?;
+    let bed = TrafficMesh::start(capture, &["good"])?;
     let cases = || -> Result<()> {
         let policy = |time: &str| {
             let target = "[{group: '', kind: Service, name: good}]";

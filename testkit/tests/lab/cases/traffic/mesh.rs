@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::wait;
 
 use super::HEAR_LIMIT;
@@ -60,7 +60,7 @@ spec:
 ";
 
 /// The mesh, and the documents that cases have added.
-pub(super) struct Bed {
+pub(super) struct TrafficMesh {
     pub(super) lab: Lab,
     services: &'static [&'static str],
     more: RefCell<BTreeMap<String, String>>,
@@ -68,10 +68,10 @@ pub(super) struct Bed {
     policies: Cell<u32>,
 }
 
-impl Bed {
+impl TrafficMesh {
     /// Starts the mesh with the servers of these services.
     pub(super) fn start(capture: Capture, services: &'static [&'static str]) -> Result<Self> {
-        let lab = Lab::start(&Options::new(capture), &documents(services), |_| Ok(()))?;
+        let lab = Lab::start(&LabOptions::new(capture), &documents(services), |_| Ok(()))?;
         Ok(Self { lab, services, more: RefCell::default(), policies: Cell::default() })
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leno_bpf_abi::flow::FlowSample;
 
-use super::protocol::http2::Places;
-use super::talk::{Exchange, Talk, UDP};
+use super::conversation::{Conversation, Exchange, UDP};
+use super::protocol::http2::TableSlots;
 
 /// Most connections that are read at a time, at about half a KiB each; and how many of those that have been quiet for longest
 /// are given up at once for further ones: each costs a look at 16 others.
@@ -22,18 +22,18 @@ const QUIET: Duration = Duration::from_secs(600);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Talks {
+pub(super) struct Conversations {
     /// By the key of their flow, with the workload and the other end.
-    all: HashMap<u64, (Pair, Talk)>,
-    places: Places,
+    all: HashMap<u64, (ExchangePair, Conversation)>,
+    places: TableSlots,
     /// The memory of what waits in all of them.
     waiting: usize,
-    given_up: GivenUp,
+    given_up: EvictionCounts,
 }
 
 /// What was given up because of a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GivenUp {
+pub(super) struct EvictionCounts {
     /// Connections, for further ones.
     pub(super) talks: u64,
     /// Requests, and begins of messages, of connections that are followed on.
@@ -42,25 +42,30 @@ pub(super) struct GivenUp {
 
 /// What exchanges are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct ExchangePair {
     pub(super) workload: u32,
     pub(super) peer: u32,
     pub(super) role: u8,
 }
 
-impl Talks {
+impl Conversations {
     /// Takes a sample in.
-    pub(super) fn take(&mut self, sample: &FlowSample, mut each: impl FnMut(Pair, Exchange)) {
-        let now = Pair { workload: sample.workload, peer: sample.peer, role: sample.role };
+    pub(super) fn take(
+        &mut self,
+        sample: &FlowSample,
+        mut each: impl FnMut(ExchangePair, Exchange),
+    ) {
+        let now = ExchangePair { workload: sample.workload, peer: sample.peer, role: sample.role };
         if !self.all.contains_key(&sample.key) && self.all.len() >= MAX_TALKS {
             self.evict(&mut each);
         }
-        let (pair, talk) = self.all.entry(sample.key).or_insert_with(|| (now, Talk::new(sample)));
+        let (pair, talk) =
+            self.all.entry(sample.key).or_insert_with(|| (now, Conversation::new(sample)));
         let before = talk.waiting();
         if talk.opened_ns != sample.opened_ns {
             // The ports serve another connection now.
             talk.end(&mut |exchange| each(*pair, exchange));
-            (*pair, *talk) = (now, Talk::new(sample));
+            (*pair, *talk) = (now, Conversation::new(sample));
         }
         let of_pair = &mut |exchange| each(*pair, exchange);
         if sample.protocol == UDP {
@@ -81,13 +86,13 @@ impl Talks {
     }
 
     /// What was given up since the last call.
-    pub(super) fn take_given_up(&mut self) -> GivenUp {
+    pub(super) fn take_given_up(&mut self) -> EvictionCounts {
         std::mem::take(&mut self.given_up)
     }
 
     /// Gives up all but the latest of what waits, of the connections where most does. At most half is left, so that all are
     /// looked at again only after many more samples.
-    fn relieve(&mut self, each: &mut impl FnMut(Pair, Exchange)) {
+    fn relieve(&mut self, each: &mut impl FnMut(ExchangePair, Exchange)) {
         let share = MAX_WAITING / 2 / self.all.len().max(1);
         self.waiting = 0;
         for (pair, talk) in self.all.values_mut() {
@@ -100,7 +105,7 @@ impl Talks {
     }
 
     /// Gives those up that have been quiet for longest.
-    fn evict(&mut self, each: &mut impl FnMut(Pair, Exchange)) {
+    fn evict(&mut self, each: &mut impl FnMut(ExchangePair, Exchange)) {
         let mut times: Vec<u64> = self.all.values().map(|(_, talk)| talk.last_ns).collect();
         let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
         let mut left = EVICTED;
@@ -123,7 +128,7 @@ impl Talks {
     }
 
     /// Ends requests that have waited for too long, and forgets connections that have been quiet.
-    pub(super) fn sweep(&mut self, now_ns: u64, mut each: impl FnMut(Pair, Exchange)) {
+    pub(super) fn sweep(&mut self, now_ns: u64, mut each: impl FnMut(ExchangePair, Exchange)) {
         let before = |wait: Duration| {
             now_ns.saturating_sub(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
         };
@@ -152,27 +157,27 @@ mod tests {
 
     #[test]
     fn the_quietest_connections_make_room_and_what_waited_there_is_unseen() {
-        let (mut talks, mut results) = (Talks::default(), Vec::new());
+        let (mut talks, mut results) = (Conversations::default(), Vec::new());
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
+        let mut each = |_: ExchangePair, exchange: Exchange| results.push(exchange.result);
         for key in 0..MAX_TALKS as u64 {
             talks.take(&sample(key, key, true, request), &mut each);
         }
-        assert_eq!(talks.take_given_up(), GivenUp::default());
+        assert_eq!(talks.take_given_up(), EvictionCounts::default());
         let now = MAX_TALKS as u64;
         // The first one is not quiet any more.
         talks.take(&sample(0, now, false, b""), &mut each);
         talks.take(&sample(now, now, true, request), &mut each);
         talks.take(&sample(now + 1, now, true, request), &mut each);
-        let given_up = GivenUp { talks: EVICTED as u64, requests: 0 };
+        let given_up = EvictionCounts { talks: EVICTED as u64, requests: 0 };
         assert_eq!(talks.take_given_up(), given_up);
         assert!(talks.all.contains_key(&0) && !talks.all.contains_key(&1));
         assert_eq!(talks.all.len(), MAX_TALKS - EVICTED + 2);
-        assert_eq!(results, [super::super::talk::UNSEEN; EVICTED]);
+        assert_eq!(results, [super::super::conversation::UNSEEN; EVICTED]);
     }
 
     /// The memory of what waits, added up.
-    fn waiting(talks: &Talks) -> usize {
+    fn waiting(talks: &Conversations) -> usize {
         talks.all.values().map(|(_, talk)| talk.waiting()).sum()
     }
 
@@ -191,8 +196,9 @@ mod tests {
 
     #[test]
     fn what_waits_for_responses_has_a_bound_in_bytes_for_all_connections_together() {
-        let (mut talks, mut results) = (Talks::default(), Vec::new());
-        let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+        let (mut talks, mut results) = (Conversations::default(), Vec::new());
+        let mut each =
+            |pair: ExchangePair, one: Exchange| results.push((pair.workload, one.result));
         // Of clients that read no response.
         let (connections, rounds) = (2000, 8);
         let (mut given_up, mut most) = (0, 0);
@@ -206,7 +212,7 @@ mod tests {
         }
         assert!(most <= MAX_WAITING && most > MAX_WAITING / 2, "{most}");
         assert_eq!(results.len() as u64, given_up, "each of them is counted");
-        assert!(results.iter().all(|(_, result)| *result == super::super::talk::UNSEEN));
+        assert!(results.iter().all(|(_, result)| *result == super::super::conversation::UNSEEN));
         // The latest of each connection has its response still.
         let sent = connections * (rounds * BATCH) as u64;
         assert!(sent - given_up >= connections * LATEST as u64, "{given_up} of {sent}");
@@ -215,7 +221,8 @@ mod tests {
         let given_up = results.iter().filter(|(workload, _)| *workload == 0).count();
         assert!(given_up > 0);
         for round in 0..rounds {
-            let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+            let mut each =
+                |pair: ExchangePair, one: Exchange| results.push((pair.workload, one.result));
             talks.take(&batch(0, round, false), &mut each);
             let replies = (round + 1) * BATCH;
             assert_eq!(results.len() - before, replies.saturating_sub(given_up));
@@ -228,8 +235,9 @@ mod tests {
 
     #[test]
     fn connections_where_little_waits_lose_nothing_to_those_that_read_no_response() {
-        let (mut talks, mut results) = (Talks::default(), Vec::new());
-        let mut each = |pair: Pair, one: Exchange| results.push((pair.workload, one.result));
+        let (mut talks, mut results) = (Conversations::default(), Vec::new());
+        let mut each =
+            |pair: ExchangePair, one: Exchange| results.push((pair.workload, one.result));
         talks.take(&batch(0, 0, true), &mut each);
         let mut given_up = 0;
         for round in 0..8 {
@@ -246,7 +254,7 @@ mod tests {
 
     #[test]
     fn begins_of_messages_that_are_given_up_are_counted() {
-        let (mut talks, each) = (Talks::default(), |_: Pair, _: Exchange| {});
+        let (mut talks, each) = (Conversations::default(), |_: ExchangePair, _: Exchange| {});
         let mut begun = batch(0, 0, true);
         // The last command has no name yet.
         (begun.length, begun.payload) = (begun.length - 8, begun.payload - 8);
@@ -258,9 +266,9 @@ mod tests {
 
     #[test]
     fn sockets_of_datagrams_are_remembered_while_a_query_waits() {
-        let (mut talks, mut results) = (Talks::default(), Vec::new());
-        let mut each = |_: Pair, exchange: Exchange| results.push(exchange.result);
-        let mut datagram = |key, sent: bool, of: &mut Talks| {
+        let (mut talks, mut results) = (Conversations::default(), Vec::new());
+        let mut each = |_: ExchangePair, exchange: Exchange| results.push(exchange.result);
+        let mut datagram = |key, sent: bool, of: &mut Conversations| {
             let flags = if sent { [1, 0] } else { [0x81, 0x80] };
             let bytes = [&[0, 7][..], &flags, &[0, 1, 0, 0, 0, 0, 0, 0, 1], b"a", &[0, 0, 1, 0, 1]];
             let mut sample = sample(key, 1, sent, &bytes.concat());
@@ -275,6 +283,6 @@ mod tests {
         let later = u64::try_from(PATIENCE.as_nanos()).unwrap() + 2;
         talks.sweep(later, &mut each);
         assert!(talks.all.is_empty());
-        assert_eq!(results, ["NOERROR", super::super::talk::UNANSWERED]);
+        assert_eq!(results, ["NOERROR", super::super::conversation::UNANSWERED]);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::Name;
+use leno_observe::stat::NamespacedName;
 
 use crate::history::Window;
-use crate::query::{Both, edges};
+use crate::query::{EdgeTally, edges};
 use crate::tally::Tally;
-use crate::view::View;
+use crate::view::HistoryView;
 
 /// The last moments, which are judged.
 const RECENT_MS: u64 = 20_000;
@@ -26,19 +26,19 @@ const LONGER_MS: [f64; 2] = [100.0, 250.0];
 const MIN_COMMON: usize = 8;
 
 /// Client and server.
-type Ends = (Name, Name);
+type EdgeNames = (NamespacedName, NamespacedName);
 
 /// The last moments of a window, and the time before them.
-pub(super) struct Compared {
-    recent: BTreeMap<Ends, Both>,
-    usual: BTreeMap<Ends, Both>,
+pub(super) struct ComparedWindow {
+    recent: BTreeMap<EdgeNames, EdgeTally>,
+    usual: BTreeMap<EdgeNames, EdgeTally>,
     /// How many times longer requests take than usual on three quarters of all edges.
     common: f64,
 }
 
 /// Requests that take longer than usual.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Slow {
+pub(super) struct SlowRequests {
     /// The median now and before, in milliseconds, or the 90th percentile.
     pub(super) now_ms: f64,
     pub(super) usual_ms: f64,
@@ -48,8 +48,8 @@ pub(super) struct Slow {
     pub(super) requests: u64,
 }
 
-impl Compared {
-    pub(super) fn new(view: &View<'_>, window: &Window) -> Self {
+impl ComparedWindow {
+    pub(super) fn new(view: &HistoryView<'_>, window: &Window) -> Self {
         let names = view.names();
         let from_ms = window.end_ms.saturating_sub(RECENT_MS);
         let recent = edges(names, &view.window(from_ms, window.end_ms));
@@ -67,7 +67,7 @@ impl Compared {
     }
 
     /// Whether the requests of an edge take longer than usual, and longer than those of most other edges.
-    pub(super) fn slow(&self, ends: &Ends) -> Option<Slow> {
+    pub(super) fn slow(&self, ends: &EdgeNames) -> Option<SlowRequests> {
         let (recent, usual) = self.both(ends)?;
         let quantile = |one_of: u64| {
             let q = 1.0 - 1.0 / crate::tally::float(one_of);
@@ -84,14 +84,14 @@ impl Compared {
                 && requests >= least
                 && is_slow(both, longer_ms)
             {
-                return Some(Slow { now_ms: both.0, usual_ms: both.1, one_of, requests });
+                return Some(SlowRequests { now_ms: both.0, usual_ms: both.1, one_of, requests });
             }
         }
         None
     }
 
     /// Whether the server of an edge of bytes has stopped to answer: the client sends, the server does not.
-    pub(super) fn is_unanswered(&self, ends: &Ends) -> bool {
+    pub(super) fn is_unanswered(&self, ends: &EdgeNames) -> bool {
         let (Some(recent), Some(usual)) = (self.recent.get(ends), self.usual.get(ends)) else {
             return false;
         };
@@ -101,14 +101,14 @@ impl Compared {
     }
 
     /// Both sides of the comparison, where there are requests enough.
-    fn both(&self, ends: &Ends) -> Option<(&Tally, &Tally)> {
+    fn both(&self, ends: &EdgeNames) -> Option<(&Tally, &Tally)> {
         let (recent, usual) = (&self.recent.get(ends)?.sum, &self.usual.get(ends)?.sum);
         (recent.requests() >= MIN_RECENT && usual.requests() >= MIN_USUAL)
             .then_some((recent, usual))
     }
 
     fn common(&self) -> f64 {
-        let ratio = |ends: &Ends| {
+        let ratio = |ends: &EdgeNames| {
             let (recent, usual) = self.both(ends)?;
             Some(recent.durations.quantile_ms(0.5)? / usual.durations.quantile_ms(0.5)?.max(0.001))
         };

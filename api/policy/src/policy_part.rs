@@ -4,13 +4,13 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use leno_types::traffic::{Scope, Traffic};
+use leno_types::traffic::{PolicyScope, Traffic};
 
-use crate::effective::{RuleOf, narrowness};
+use crate::effective::{RuleName, narrowness};
 
 /// A part of a policy. For each part, only one policy applies to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Part {
+pub enum PolicyPart {
     /// When a request is retried.
     Retries,
     /// Timeout of the whole request.
@@ -35,18 +35,18 @@ pub enum Part {
 
 /// The result of one part of a policy for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing<'p> {
+pub struct PartOutcome<'p> {
     /// The part.
-    pub part: Part,
+    pub part: PolicyPart,
     /// The policy that sets it.
     pub policy: &'p Traffic,
     /// Whether it applies.
-    pub verdict: Verdict<'p>,
+    pub verdict: PartVerdict<'p>,
 }
 
 /// Whether a part of a policy applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict<'p> {
+pub enum PartVerdict<'p> {
     /// It applies.
     Holds,
     /// Another policy takes precedence.
@@ -55,7 +55,7 @@ pub enum Verdict<'p> {
     Elsewhere,
 }
 
-impl Part {
+impl PolicyPart {
     /// All parts, in the order of documents.
     pub const ALL: [Self; 10] = [
         Self::Retries,
@@ -117,23 +117,23 @@ impl Part {
 pub fn standings<'p>(
     policies: &'p [Arc<Traffic>],
     port: u16,
-    route: Option<RuleOf<'_>>,
-) -> Vec<Standing<'p>> {
+    route: Option<RuleName<'_>>,
+) -> Vec<PartOutcome<'p>> {
     let mut found = Vec::new();
-    for part in Part::ALL {
+    for part in PolicyPart::ALL {
         let mut speaking: Vec<&Traffic> =
             policies.iter().map(|policy| &**policy).filter(|policy| part.is_in(policy)).collect();
-        let rank = |scope: &Scope| narrowness(scope, port, route);
+        let rank = |scope: &PolicyScope| narrowness(scope, port, route);
         // A policy that is for another port or route sorts last.
         speaking.sort_by_key(|policy| (Reverse(rank(&policy.scope)), &policy.source));
         let first = speaking.first().copied();
         found.extend(speaking.into_iter().map(|policy| {
             let verdict = match first {
-                _ if rank(&policy.scope).is_none() => Verdict::Elsewhere,
-                Some(first) if !std::ptr::eq(first, policy) => Verdict::Outranked(first),
-                _ => Verdict::Holds,
+                _ if rank(&policy.scope).is_none() => PartVerdict::Elsewhere,
+                Some(first) if !std::ptr::eq(first, policy) => PartVerdict::Outranked(first),
+                _ => PartVerdict::Holds,
             };
-            Standing { part, policy, verdict }
+            PartOutcome { part, policy, verdict }
         }));
     }
     found
@@ -143,23 +143,26 @@ pub fn standings<'p>(
 mod tests {
     use std::time::Duration;
 
-    use leno_types::traffic::{Faults, Limits, Source, Timeouts};
+    use leno_types::traffic::{Faults, PolicySource, TrafficTimeouts, WorkerLimits};
     use proptest::prelude::*;
 
     use super::*;
     use crate::effective;
 
     fn policy() -> impl Strategy<Value = Arc<Traffic>> {
-        let scope = prop_oneof![Just(Scope::Service), (80_u16..82).prop_map(Scope::Port),];
+        let scope =
+            prop_oneof![Just(PolicyScope::Service), (80_u16..82).prop_map(PolicyScope::Port),];
         (scope, 0_u64..3, 0..3_u8, any::<[bool; 3]>()).prop_map(|(scope, created, name, parts)| {
-            let source = Source { created, namespace: "n".into(), name: name.to_string().into() };
+            let source =
+                PolicySource { created, namespace: "n".into(), name: name.to_string().into() };
             let number = u32::from(name) * 100 + u32::try_from(created).unwrap_or(0);
             let request = parts[1].then(|| Duration::from_secs(number.into()));
             Arc::new(Traffic {
                 source,
                 scope,
-                limits: parts[0].then(|| Limits { requests: Some(number), ..Limits::default() }),
-                timeouts: Timeouts { request, ..Timeouts::default() },
+                limits: parts[0]
+                    .then(|| WorkerLimits { requests: Some(number), ..WorkerLimits::default() }),
+                timeouts: TrafficTimeouts { request, ..TrafficTimeouts::default() },
                 faults: parts[2].then(Faults::default),
                 ..Traffic::default()
             })
@@ -172,27 +175,27 @@ mod tests {
         fn standings_agree_with_what_holds(policies in prop::collection::vec(policy(), 0..6)) {
             let effective = effective(&policies, 80, None);
             let all = standings(&policies, 80, None);
-            let of = |part| all.iter().filter(move |one: &&Standing<'_>| one.part == part);
+            let of = |part| all.iter().filter(move |one: &&PartOutcome<'_>| one.part == part);
             let holding = |part| {
-                let mut holding = of(part).filter(|one| one.verdict == Verdict::Holds);
+                let mut holding = of(part).filter(|one| one.verdict == PartVerdict::Holds);
                 let one = holding.next().map(|one| one.policy);
                 prop_assert!(holding.next().is_none());
                 Ok(one)
             };
-            let limits = holding(Part::Limits)?.and_then(|policy| policy.limits);
+            let limits = holding(PolicyPart::Limits)?.and_then(|policy| policy.limits);
             prop_assert_eq!(limits, effective.limits);
-            let request = holding(Part::RequestTimeout)?.and_then(|one| one.timeouts.request);
+            let request = holding(PolicyPart::RequestTimeout)?.and_then(|one| one.timeouts.request);
             prop_assert_eq!(request, effective.timeouts.request);
-            prop_assert_eq!(holding(Part::Faults)?.is_some(), effective.faults.is_some());
+            prop_assert_eq!(holding(PolicyPart::Faults)?.is_some(), effective.faults.is_some());
             // Each part of each policy is reported once.
             let spoken: usize = policies
                 .iter()
-                .map(|policy| Part::ALL.iter().filter(|part| part.is_in(policy)).count())
+                .map(|policy| PolicyPart::ALL.iter().filter(|part| part.is_in(policy)).count())
                 .sum();
             prop_assert_eq!(all.len(), spoken);
             for one in &all {
-                let elsewhere = matches!(one.policy.scope, Scope::Port(81));
-                prop_assert_eq!(one.verdict == Verdict::Elsewhere, elsewhere);
+                let elsewhere = matches!(one.policy.scope, PolicyScope::Port(81));
+                prop_assert_eq!(one.verdict == PartVerdict::Elsewhere, elsewhere);
             }
         }
     }

@@ -4,21 +4,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use leno_supervise::{PromotionRules, Stop};
+use leno_supervise::{PromotionRules, StopStage};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::instance::{self, Change, Mesh, ProxySettings};
+use crate::instance::{self, InstanceChange, MeshContext, ProxySettings};
 use crate::listening::OneFamily;
-use crate::plan::Instance;
-use crate::status::{Phase, ProxyProcess, Schedule, Surroundings, Trouble};
+use crate::plan::PlannedInstance;
+use crate::status::{
+    ApplicationTrouble, InstancePhase, ProcessSurroundings, ProxyProcess, Schedule,
+};
 
 /// An instance that lives, or is ending.
-pub(super) struct Life {
+pub(super) struct InstanceHandle {
     /// As it was started, but for its group, which may change.
-    pub(super) instance: Instance,
+    pub(super) instance: PlannedInstance,
     pub(super) task: JoinHandle<()>,
-    pub(super) phase: Phase,
+    pub(super) phase: InstancePhase,
     pub(super) application_ended: bool,
     pub(super) restarts: u32,
     pub(super) pid: Option<i32>,
@@ -26,7 +28,7 @@ pub(super) struct Life {
     pub(super) started_unix_ms: Option<i64>,
     /// Which of its ports are open in one family alone.
     pub(super) families: OneFamily,
-    pub(super) trouble: Trouble,
+    pub(super) trouble: ApplicationTrouble,
     /// What its schedule has done and will do.
     pub(super) schedule: Option<Schedule>,
     pub(super) proxy_restarts: u32,
@@ -37,10 +39,10 @@ pub(super) struct Life {
     /// Why the proxy that is to serve it next does not do so yet.
     pub(super) proxy_waits: Option<String>,
     pub(super) capture: Option<String>,
-    pub(super) surroundings: Surroundings,
+    pub(super) surroundings: ProcessSurroundings,
     /// It ends because of an edit, to be started again as the plan says by then, or not.
     pub(super) ending: bool,
-    stop: watch::Sender<Stop>,
+    stop: watch::Sender<StopStage>,
     /// Which process is to be its proxy.
     proxy_wanted: watch::Sender<ProxySettings>,
     /// Its application has run before.
@@ -48,29 +50,29 @@ pub(super) struct Life {
     proxy_ready: bool,
 }
 
-impl Life {
+impl InstanceHandle {
     /// Starts an instance.
-    pub(super) fn start(mesh: &Rc<Mesh>, instance: &Instance) -> Self {
-        let (stop, stopped) = watch::channel(Stop::No);
+    pub(super) fn start(mesh: &Rc<MeshContext>, instance: &PlannedInstance) -> Self {
+        let (stop, stopped) = watch::channel(StopStage::No);
         let (proxy_wanted, wanted) = watch::channel(ProxySettings::of(mesh, instance));
         let life = instance::live(mesh.clone(), instance.clone(), stopped, wanted);
         Self {
             instance: instance.clone(),
             task: tokio::task::spawn_local(life),
-            phase: Phase::Starting,
+            phase: InstancePhase::Starting,
             application_ended: false,
             restarts: 0,
             pid: None,
             started_unix_ms: None,
             families: OneFamily::default(),
-            trouble: Trouble::default(),
+            trouble: ApplicationTrouble::default(),
             schedule: None,
             proxy_restarts: 0,
             proxy_ended: None,
             proxy: None,
             proxy_waits: None,
             capture: None,
-            surroundings: Surroundings::default(),
+            surroundings: ProcessSurroundings::default(),
             ending: false,
             stop,
             proxy_wanted,
@@ -81,7 +83,7 @@ impl Life {
 
     /// Whether it takes traffic.
     pub(super) fn ready(&self) -> bool {
-        let serves = self.phase == Phase::Running && self.trouble.reason.is_none();
+        let serves = self.phase == InstancePhase::Running && self.trouble.reason.is_none();
         serves && self.proxy_ready && !self.ending
     }
 
@@ -114,88 +116,94 @@ impl Life {
     }
 
     /// Where its end is told from.
-    pub(super) fn stop(&self) -> watch::Sender<Stop> {
+    pub(super) fn stop(&self) -> watch::Sender<StopStage> {
         self.stop.clone()
     }
 
     /// Takes in what it reports.
-    pub(super) fn take_in(&mut self, change: Change) {
+    pub(super) fn take_in(&mut self, change: InstanceChange) {
         match change {
-            Change::Placed(surroundings, backend) => {
+            InstanceChange::Placed(surroundings, backend) => {
                 self.surroundings = *surroundings;
                 self.capture = backend.map(|backend| backend.to_string());
-                if self.phase == Phase::Failed {
-                    self.phase = Phase::Starting;
+                if self.phase == InstancePhase::Failed {
+                    self.phase = InstancePhase::Starting;
                     self.trouble.reason = None;
                 }
             }
             // Each start of its process, whether or not it comes to listen.
-            Change::Started(pid) => {
+            InstanceChange::Started(pid) => {
                 self.restarts += u32::from(self.started);
                 self.started = true;
-                self.phase = Phase::Starting;
+                self.phase = InstancePhase::Starting;
                 self.pid = Some(pid);
                 self.started_unix_ms = Some(Timestamp::now().as_millisecond());
                 self.trouble.next_try_unix_ms = None;
                 self.trouble.reason = None;
             }
-            Change::Starting(reason) => {
-                self.phase = Phase::Starting;
+            InstanceChange::Starting(reason) => {
+                self.phase = InstancePhase::Starting;
                 self.trouble.next_try_unix_ms = None;
                 self.trouble.reason = Some(reason);
             }
-            Change::Running => {
-                self.phase = Phase::Running;
+            InstanceChange::Running => {
+                self.phase = InstancePhase::Running;
                 self.trouble.reason = None;
             }
-            Change::Families(families) => self.families = families,
-            Change::NotReady(reason) => self.trouble.reason = Some(reason),
-            Change::Over { how, last_line, completed } => {
-                self.phase = if completed { Phase::Completed } else { Phase::Ended };
+            InstanceChange::Families(families) => self.families = families,
+            InstanceChange::NotReady(reason) => self.trouble.reason = Some(reason),
+            InstanceChange::Over { how, last_line, completed } => {
+                self.phase =
+                    if completed { InstancePhase::Completed } else { InstancePhase::Ended };
                 self.pid = None;
-                self.trouble =
-                    Trouble { ended: Some(how), times: 1, last_line, ..Trouble::default() };
+                self.trouble = ApplicationTrouble {
+                    ended: Some(how),
+                    times: 1,
+                    last_line,
+                    ..ApplicationTrouble::default()
+                };
             }
-            Change::Ended { how, last_line, wait } => self.wait_for_next(how, last_line, wait),
-            Change::Scheduled(schedule) => {
+            InstanceChange::Ended { how, last_line, wait } => {
+                self.wait_for_next(how, last_line, wait)
+            }
+            InstanceChange::Scheduled(schedule) => {
                 self.started |= schedule.started_unix_ms.is_some();
                 // Of the schedule, which has no process of its own.
                 let now = || Timestamp::now().as_millisecond();
                 self.started_unix_ms = self.started_unix_ms.or_else(|| Some(now()));
-                self.phase = Phase::Scheduled;
+                self.phase = InstancePhase::Scheduled;
                 self.schedule = Some(*schedule);
-                self.trouble = Trouble::default();
+                self.trouble = ApplicationTrouble::default();
             }
-            Change::Stopping => self.phase = Phase::Stopping,
-            Change::Proxy { ready, restarts, ended } => {
-                self.proxy_ready = ready;
-                self.proxy_restarts = restarts;
+            InstanceChange::Stopping => self.phase = InstancePhase::Stopping,
+            InstanceChange::Proxy { ready, restarts, ended } => {
+                (self.proxy_ready, self.proxy_restarts) = (ready, restarts);
                 self.proxy_ended = ended;
             }
-            Change::ProxyRuns(process) => self.proxy = Some(process),
-            Change::ProxyWaits(why) => self.proxy_waits = why,
-            Change::Failed(reason) => {
-                self.phase = Phase::Failed;
+            InstanceChange::ProxyRuns(process) => self.proxy = Some(process),
+            InstanceChange::ProxyWaits(why) => self.proxy_waits = why,
+            InstanceChange::Failed(reason) => {
+                self.phase = InstancePhase::Failed;
                 self.trouble.reason = Some(reason);
             }
-            Change::ApplicationEnded => {
+            InstanceChange::ApplicationEnded => {
                 self.application_ended = true;
                 // Its proxy served it to the end.
                 if self.ending {
-                    raise(&self.stop, Stop::All);
+                    raise(&self.stop, StopStage::All);
                 }
             }
-            Change::Gone => {}
+            InstanceChange::Gone => {}
         }
     }
 
     /// Waits for its next start, after an end that may have been the same before.
     fn wait_for_next(&mut self, how: String, last_line: String, wait: Duration) {
-        self.phase = Phase::Waiting;
+        self.phase = InstancePhase::Waiting;
         self.pid = None;
         let again = self.trouble.ended.as_ref() == Some(&how);
         let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-        self.trouble = Trouble {
+        self.trouble = ApplicationTrouble {
             ended: Some(how),
             times: if again { self.trouble.times + 1 } else { 1 },
             next_try_unix_ms: Some(Timestamp::now().as_millisecond().saturating_add(wait)),
@@ -206,6 +214,6 @@ impl Life {
 }
 
 /// Goes at least as far as `level`.
-pub(super) fn raise(stop: &watch::Sender<Stop>, level: Stop) {
+pub(super) fn raise(stop: &watch::Sender<StopStage>, level: StopStage) {
     stop.send_modify(|now| *now = (*now).max(level));
 }

@@ -1,9 +1,9 @@
 //! Since when edges have their faults.
 
-use super::edges::{Broken, Fault};
-use crate::series::Subject;
+use super::edges::{BrokenEdge, EdgeFault};
+use crate::series::SeriesKey;
 use crate::tally::Tally;
-use crate::view::View;
+use crate::view::HistoryView;
 
 /// How far back the begin of a problem is looked for, in frames: an hour of the finest.
 const MAX_FRAMES: usize = 720;
@@ -14,7 +14,7 @@ const QUIET_FRAMES: usize = 6;
 struct Search<'a> {
     /// The edge with mTLS and without it.
     series: Vec<u32>,
-    fault: Fault,
+    fault: EdgeFault,
     /// Frames without the fault since the last one with it, back in time.
     quiet: usize,
     worked: &'a mut bool,
@@ -22,12 +22,15 @@ struct Search<'a> {
 }
 
 /// Finds since when edges are broken, and whether traffic passed before.
-pub(super) fn find(view: &View<'_>, end_ms: u64, all: &mut [Broken]) {
+pub(super) fn find(view: &HistoryView<'_>, end_ms: u64, all: &mut [BrokenEdge]) {
     let names = view.names();
     let mut searched = Vec::new();
-    for Broken { client, server, fault, since_ms, worked, .. } in all {
-        let of =
-            |encrypted| Subject::Edge { client: client.clone(), server: server.clone(), encrypted };
+    for BrokenEdge { client, server, fault, since_ms, worked, .. } in all {
+        let of = |encrypted| SeriesKey::Edge {
+            client: client.clone(),
+            server: server.clone(),
+            encrypted,
+        };
         let series = [true, false].into_iter().filter_map(|one| names.find(&of(one))).collect();
         searched.push(Search { series, fault: *fault, quiet: 0, worked, since_ms });
     }

@@ -10,14 +10,14 @@ use crate::client;
 use crate::echo::Echo;
 
 /// A proxy whose clients call `echo`; routes send their requests to the other two servers.
-pub(crate) struct Bed {
+pub(crate) struct RoutesFixture {
     pub(crate) proxy: Proxy,
     pub(crate) echo: Echo,
     pub(crate) v1: Echo,
     pub(crate) v2: Echo,
 }
 
-impl Bed {
+impl RoutesFixture {
     /// Starts a proxy with these documents in addition to the services.
     pub(crate) fn start(documents: &str) -> Result<Self> {
         Self::start_logging("off", documents)

@@ -26,8 +26,8 @@ use tokio::time::advance;
 use super::application::{Application, RunState};
 use super::case::{AnswerExtra, Case, Ending, Step};
 use super::client::Client;
-use super::config::{self, Dead, ENDPOINTS, PORT, Planes, SERVICES};
-use super::end::{End, pair};
+use super::config::{self, DeadEndpoint, ENDPOINTS, PORT, Planes, SERVICES};
+use super::end::{ScriptedEnd, pair};
 use super::exchange::Exchanged;
 use super::frames::PREFACE;
 use super::identity;
@@ -57,10 +57,10 @@ const ALONE: [u64; 6] = [3, 10, 60, 120, 310, 3610];
 /// Connections from the outbound plane that the inbound one has not accepted yet.
 type Dialled = Rc<RefCell<Vec<TcpStream>>>;
 /// Connections that the planes opened, and that scripts serve.
-type Opened = Rc<RefCell<Vec<(usize, End)>>>;
+type Opened = Rc<RefCell<Vec<(usize, ScriptedEnd)>>>;
 
 /// One run.
-pub(crate) struct World {
+pub(crate) struct FuzzRun {
     outbound: Rc<Outbound>,
     inbound: Rc<Inbound>,
     activity: Rc<Activity>,
@@ -70,14 +70,14 @@ pub(crate) struct World {
     opened: Opened,
     pub(super) clients: Vec<Client>,
     /// A client that sends given bytes, and then only reads.
-    stranger: Option<End>,
+    stranger: Option<ScriptedEnd>,
     applications: Vec<Application>,
     /// Copies the beginnings of bodies in every other case.
     pub(super) taps: Taps,
     charged: usize,
 }
 
-impl World {
+impl FuzzRun {
     pub(crate) fn new(case: &Case) -> Self {
         let charged = budget::charged();
         let (to_inbound, opened) = (Dialled::default(), Opened::default());
@@ -374,8 +374,8 @@ fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         match dead.filter(|_| (of, nth) == (0, 0)) {
-            Some(Dead::Refuses) => return Err(io::ErrorKind::ConnectionRefused.into()),
-            Some(Dead::Silent) => return Ok(None),
+            Some(DeadEndpoint::Refuses) => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Some(DeadEndpoint::Silent) => return Ok(None),
             None => {}
         }
         let (near, far) = pair();

@@ -22,15 +22,15 @@ const KEPT: Duration = Duration::from_hours(24);
 
 /// The services in use, by the identity of the workload that uses them.
 #[derive(Debug, Default)]
-pub(crate) struct Uses(Mutex<HashMap<Identity, HashMap<ServiceName, Use>>>);
+pub(crate) struct ServiceUses(Mutex<HashMap<Identity, HashMap<ServiceName, ServiceUse>>>);
 
 #[derive(Debug)]
-struct Use {
+struct ServiceUse {
     streams: usize,
     last: Instant,
 }
 
-impl Uses {
+impl ServiceUses {
     /// Records that a stream of `identity` has asked for a service because its workload used it.
     pub(crate) fn begin(&self, identity: &Identity, service: &ServiceName, metrics: &Metrics) {
         let mut uses = self.uses();
@@ -50,7 +50,7 @@ impl Uses {
                 return;
             }
         }
-        let one = services.entry(service.clone()).or_insert(Use { streams: 0, last: now });
+        let one = services.entry(service.clone()).or_insert(ServiceUse { streams: 0, last: now });
         one.streams += 1;
         one.last = now;
     }
@@ -78,12 +78,12 @@ impl Uses {
     }
 
     /// No change is left half done while the lock is held.
-    fn uses(&self) -> MutexGuard<'_, HashMap<Identity, HashMap<ServiceName, Use>>> {
+    fn uses(&self) -> MutexGuard<'_, HashMap<Identity, HashMap<ServiceName, ServiceUse>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Use {
+impl ServiceUse {
     fn is_kept(&self, now: Instant) -> bool {
         self.streams > 0 || now.duration_since(self.last) < KEPT
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_use_is_kept_for_a_day_after_its_last_stream() {
-        let (uses, metrics) = (Uses::default(), Metrics::default());
+        let (uses, metrics) = (ServiceUses::default(), Metrics::default());
         uses.begin(&web(), &service(1), &metrics);
         uses.begin(&web(), &service(2), &metrics);
         uses.begin(&web(), &service(2), &metrics);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_use_above_the_bound_takes_the_place_of_one_that_ended() {
-        let (uses, metrics) = (Uses::default(), Metrics::default());
+        let (uses, metrics) = (ServiceUses::default(), Metrics::default());
         for number in 0..=MAX_PREFETCH {
             uses.begin(&web(), &service(number), &metrics);
         }

@@ -10,7 +10,7 @@ use leno_kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::Bed;
+use crate::TestApiServer;
 
 /// Pause between two rounds.
 const LOOK: Duration = Duration::from_millis(50);
@@ -19,21 +19,21 @@ const LOOK: Duration = Duration::from_millis(50);
 type NamespacePods = Mutex<Option<(Namespace, Vec<Pod>)>>;
 
 /// A task that plays them until it is dropped.
-pub struct Hands {
+pub struct TestControllers {
     task: JoinHandle<()>,
     seen: Arc<NamespacePods>,
 }
 
-impl Drop for Hands {
+impl Drop for TestControllers {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Hands {
+impl TestControllers {
     /// Finalises namespaces once they are deleted, and sets this status on new pods in namespaces
     /// whose names begin with `beginning`.
-    pub fn begin(bed: &Bed, beginning: &'static str, status: Value) -> Self {
+    pub fn begin(bed: &TestApiServer, beginning: &'static str, status: Value) -> Self {
         let (client, seen) = (bed.admin.clone(), Arc::default());
         let shared = Arc::clone(&seen);
         let task = tokio::spawn(async move {

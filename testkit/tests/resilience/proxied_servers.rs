@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use leno_testkit::peer::{Act, Faulty};
+use leno_testkit::peer::{Faulty, FaultyAct};
 
-use crate::front::{Around, Front};
+use crate::front::{FrontOptions, FrontProxy};
 
 /// Chooses what a server does with its request number `n`, from 0.
-pub(crate) type Script = fn(u32) -> Act;
+pub(crate) type Script = fn(u32) -> FaultyAct;
 
 /// A proxy in front of servers.
-pub(crate) struct World {
+pub(crate) struct ProxiedServers {
     pub(crate) backends: Vec<Faulty>,
-    front: Front,
+    front: FrontProxy,
 }
 
 /// A response; empty if the connection ended without one.
@@ -26,41 +26,41 @@ pub(crate) struct Answer {
     pub(crate) is_whole: bool,
 }
 
-impl World {
+impl ProxiedServers {
     /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, scripts: &[Script]) -> Self {
-        Self::within(spec, scripts, &Around::default())
+        Self::within(spec, scripts, &FrontOptions::default())
     }
 
     /// Like [`Self::outbound`], with more documents.
     pub(crate) fn outbound_with(spec: &str, scripts: &[Script], more: &str) -> Self {
-        Self::within(spec, scripts, &Around { more, ..Around::default() })
+        Self::within(spec, scripts, &FrontOptions { more, ..FrontOptions::default() })
     }
 
     /// Like [`Self::outbound`], with further settings of the proxy, its service and its endpoints.
-    pub(crate) fn within(spec: &str, scripts: &[Script], around: &Around<'_>) -> Self {
+    pub(crate) fn within(spec: &str, scripts: &[Script], around: &FrontOptions<'_>) -> Self {
         let backends: Vec<Faulty> = scripts.iter().map(|script| server(*script)).collect();
         let addresses: Vec<_> = backends.iter().map(Faulty::address).collect();
-        Self { front: Front::outbound(spec, &addresses, around), backends }
+        Self { front: FrontProxy::outbound(spec, &addresses, around), backends }
     }
 
     /// Like [`Self::outbound`], in front of servers that other proxies use as well.
     pub(crate) fn before(spec: &str, servers: &[Faulty]) -> Self {
         let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
-        let front = Front::outbound(spec, &addresses, &Around::default());
+        let front = FrontProxy::outbound(spec, &addresses, &FrontOptions::default());
         Self { front, backends: servers.to_vec() }
     }
 
     /// The inbound side in front of one server, with the `limits` of a RateLimitPolicy.
     pub(crate) fn inbound(limits: &str, script: Script) -> Self {
         let backend = server(script);
-        Self { front: Front::inbound(limits, backend.address()), backends: vec![backend] }
+        Self { front: FrontProxy::inbound(limits, backend.address()), backends: vec![backend] }
     }
 
     /// The inbound side in front of one server, with an AuthorizationPolicy.
     pub(crate) fn authorized(spec: &str, script: Script) -> Self {
         let backend = server(script);
-        let front = Front::inbound_under("AuthorizationPolicy", spec, backend.address());
+        let front = FrontProxy::inbound_under("AuthorizationPolicy", spec, backend.address());
         Self { front, backends: vec![backend] }
     }
 
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// The proxy.
-    pub(crate) fn front(&self) -> &Front {
+    pub(crate) fn front(&self) -> &FrontProxy {
         &self.front
     }
 
@@ -105,11 +105,11 @@ impl World {
 }
 
 /// Sends a GET to a proxy and reads the response.
-pub(crate) fn get(front: &Front, id: &str) -> Answer {
+pub(crate) fn get(front: &FrontProxy, id: &str) -> Answer {
     Answer::read(send(front, ("GET", id, ""), ""))
 }
 
-fn send(front: &Front, (method, id, headers): (&str, &str, &str), body: &str) -> TcpStream {
+fn send(front: &FrontProxy, (method, id, headers): (&str, &str, &str), body: &str) -> TcpStream {
     let mut stream = front.connect();
     let mut request = format!("{method} /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n");
     write!(request, "x-id: {id}\r\n{headers}").expect("memory");

@@ -60,7 +60,7 @@ pub fn binary() -> Option<PathBuf> {
 }
 
 /// An API server and its etcd, which end when this is dropped. The methods panic if a step fails.
-pub struct Bed {
+pub struct TestApiServer {
     kube: PathBuf,
     flags: Vec<String>,
     /// The API server's port on loopback.
@@ -75,7 +75,7 @@ pub struct Bed {
     pub directory: TempDir,
 }
 
-impl Bed {
+impl TestApiServer {
     /// Starts etcd and the API server.
     pub async fn start(kube: &Path) -> Self {
         Self::start_with(kube, &[]).await
@@ -305,7 +305,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for TestApiServer {
     fn drop(&mut self) {
         for child in self.server.iter_mut().chain([&mut self.etcd]) {
             // Fails if a failed test has ended it already.

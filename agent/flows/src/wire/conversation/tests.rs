@@ -4,7 +4,7 @@ use super::*;
 
 /// One connection: what each side sends becomes samples as the programs take them.
 struct Wire {
-    talk: Option<Talk>,
+    talk: Option<Conversation>,
     sequences: [u32; 2],
     talker: u8,
     now_ns: u64,
@@ -28,9 +28,9 @@ impl Wire {
     }
 
     fn take(&mut self, sample: &FlowSample) {
-        let talk = self.talk.get_or_insert_with(|| Talk::new(sample));
+        let talk = self.talk.get_or_insert_with(|| Conversation::new(sample));
         let each = &mut |one: Exchange| self.found.push((one.kind, one.result, one.took_ns));
-        talk.take(sample, &Places::default(), each);
+        talk.take(sample, &TableSlots::default(), each);
     }
 
     fn sample(&mut self, side: Side, payload: &[u8]) -> Option<FlowSample> {

@@ -14,9 +14,9 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use leno_keys::{KeptDocuments, WantedDocuments};
+use leno_keys::{DesiredDocuments, SharedDocuments};
 use leno_kube::api::ListParams;
-use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
+use leno_kube::{Api, Client, Reflection, WatchReport, WatchSelection, apply, is_status};
 use leno_program::Family;
 use serde_json::json;
 use tokio::sync::watch;
@@ -45,16 +45,16 @@ const SWEEP: Duration = Duration::from_mins(1);
 type Documents = BTreeMap<String, String>;
 
 /// Keeps what was fetched.
-pub struct KeptReconciler {
+pub struct FetchedReconciler {
     secrets: Api<Secret>,
-    all: [KeptSecret; 2],
+    all: [FetchedSecret; 2],
     written: AtomicU64,
     failed: AtomicU64,
 }
 
-struct KeptSecret {
+struct FetchedSecret {
     name: &'static str,
-    documents: KeptDocuments,
+    documents: SharedDocuments,
     /// How many documents are stored, and how many have no room; none of this replica where it does not lead.
     stored: AtomicUsize,
     left_out: AtomicUsize,
@@ -62,7 +62,7 @@ struct KeptSecret {
 
 /// What is stored.
 struct Observed<'a> {
-    own: &'a KeptReconciler,
+    own: &'a FetchedReconciler,
     secrets: [ObservedSecret; 2],
 }
 
@@ -74,33 +74,33 @@ struct ObservedSecret {
 }
 
 enum Observation {
-    Secret(usize, Box<Report<Secret>>),
+    Secret(usize, Box<WatchReport<Secret>>),
     /// This replica has fetched something.
     Fetched,
     /// It is time to look for what nothing wants.
     Sweep,
 }
 
-impl KeptReconciler {
+impl FetchedReconciler {
     /// Reads what is kept. An API server that does not answer is asked again for ever.
     pub async fn open(client: Client, namespace: &str) -> Self {
         let secrets: Api<Secret> = Api::namespaced(client, namespace);
-        let keys = KeptSecret::open(&secrets, KEYS).await;
-        let bundles = KeptSecret::open(&secrets, BUNDLES).await;
+        let keys = FetchedSecret::open(&secrets, KEYS).await;
+        let bundles = FetchedSecret::open(&secrets, BUNDLES).await;
         let [written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
         Self { secrets, all: [keys, bundles], written, failed }
     }
 
     /// The sets of keys.
     #[must_use]
-    pub fn keys(&self) -> KeptDocuments {
+    pub fn keys(&self) -> SharedDocuments {
         let [keys, _] = &self.all;
         keys.documents.clone()
     }
 
     /// The trust bundles.
     #[must_use]
-    pub fn bundles(&self) -> KeptDocuments {
+    pub fn bundles(&self) -> SharedDocuments {
         let [_, bundles] = &self.all;
         bundles.documents.clone()
     }
@@ -127,7 +127,7 @@ impl KeptReconciler {
     }
 }
 
-impl KeptSecret {
+impl FetchedSecret {
     async fn open(secrets: &Api<Secret>, name: &'static str) -> Self {
         let stored = loop {
             match timeout(ANSWER, read(secrets, name)).await {
@@ -149,7 +149,7 @@ impl KeptSecret {
         };
         tracing::info!(name, documents = stored.len(), "taken as fetched before the start");
         let [stored_count, left_out] = std::array::from_fn(|_| AtomicUsize::new(0));
-        let documents = KeptDocuments::new(stored);
+        let documents = SharedDocuments::new(stored);
         Self { name, documents, stored: stored_count, left_out }
     }
 }
@@ -169,7 +169,7 @@ fn documents(secret: Secret) -> Documents {
 /// What is to be stored: the small documents first, so that a large one takes no place of others, and last those that nothing
 /// wants now, of which a tenant can leave many behind. And how many documents have no room.
 fn fit(
-    wanted: &WantedDocuments,
+    wanted: &DesiredDocuments,
     (stored, unwanted): (&Documents, &BTreeSet<String>),
 ) -> (Documents, usize) {
     let text = |(name, wanted): (&String, &Option<String>)| {
@@ -259,7 +259,8 @@ impl Reconciler for Observed<'_> {
 
     fn watches(&self) -> BoxStream<'static, Observation> {
         let each = self.own.all.iter().enumerate().map(|(nth, secret)| {
-            let stored = leno_kube::watch(self.own.secrets.clone(), Selection::named(secret.name));
+            let stored =
+                leno_kube::watch(self.own.secrets.clone(), WatchSelection::named(secret.name));
             let stored = stored.map(move |report| Observation::Secret(nth, Box::new(report)));
             let fetched = changes(secret.documents.wanted()).map(|()| Observation::Fetched);
             stream::select(stored, fetched).boxed()
@@ -281,17 +282,17 @@ impl Reconciler for Observed<'_> {
             }
         };
         match (report, self.secrets.get_mut(nth)) {
-            (Report::Event(event), Some(observed)) => {
+            (WatchReport::Event(event), Some(observed)) => {
                 observed.found.take(event, |secret| ((), Some(documents(secret))));
                 let found = observed.found.values().get(&()).into_iter().flat_map(Documents::keys);
                 let found = found.filter(|name| !observed.foreign.contains(*name));
                 self.own.all.get(nth).iter().for_each(|own| own.documents.found(found.clone()));
             }
-            (Report::Failed(error), _) => {
+            (WatchReport::Failed(error), _) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "what is kept cannot be followed; trying again");
             }
-            (Report::Resumed | Report::Event(_), _) => {}
+            (WatchReport::Resumed | WatchReport::Event(_), _) => {}
         }
     }
 
@@ -321,7 +322,7 @@ impl Drop for Observed<'_> {
 }
 
 /// Yields once for each change.
-fn changes(wanted: watch::Receiver<WantedDocuments>) -> BoxStream<'static, ()> {
+fn changes(wanted: watch::Receiver<DesiredDocuments>) -> BoxStream<'static, ()> {
     stream::unfold(wanted, |mut wanted| async move {
         // The documents last as long as the process.
         wanted.changed().await.ok().map(|()| ((), wanted))
@@ -337,7 +338,7 @@ mod tests {
         pairs.iter().map(|(name, bytes)| ((*name).to_owned(), "x".repeat(*bytes))).collect()
     }
 
-    fn wanted(documents: Documents) -> WantedDocuments {
+    fn wanted(documents: Documents) -> DesiredDocuments {
         documents.into_iter().map(|(name, text)| (name, Some(text))).collect()
     }
 

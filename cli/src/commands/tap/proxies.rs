@@ -8,12 +8,12 @@ use anyhow::Result;
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
 use leno_local::netns::Netns;
-use leno_local::status::Status;
-use leno_observe::admin::Reply;
-use leno_operate::{PodName, Reach};
+use leno_local::status::MeshStatus;
+use leno_observe::admin::AdminReply;
+use leno_operate::{PodAdminClient, PodName};
 use leno_tap::TapPage;
 
-use super::parties::{Names, split};
+use super::parties::{WorkloadInstances, split};
 use super::{RequestFilter, namespace_of, user};
 use crate::commands::ChosenMesh;
 
@@ -22,12 +22,12 @@ const BY: &str = "leno-tap-by";
 
 /// An instance or a pod with a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::commands) struct Proxy {
+pub(in crate::commands) struct TappedProxy {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-impl fmt::Display for Proxy {
+impl fmt::Display for TappedProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -35,49 +35,54 @@ impl fmt::Display for Proxy {
 
 /// Why a proxy was not polled.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct Unpolled {
+pub(in crate::commands) struct PollFailure {
     said: String,
     /// The HTTP status with which the proxy or the API server refuses the tap, as it will the next time.
     pub(in crate::commands) refusal: Option<u16>,
 }
 
-impl Unpolled {
+impl PollFailure {
     pub(in crate::commands) fn new(said: impl fmt::Display, refusal: Option<u16>) -> Self {
         Self { said: said.to_string(), refusal }
     }
 }
 
-impl fmt::Display for Unpolled {
+impl fmt::Display for PollFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl std::error::Error for Unpolled {}
+impl std::error::Error for PollFailure {}
 
 /// All of a mesh.
-pub(in crate::commands) struct Proxies {
+pub(in crate::commands) struct TappedProxies {
     at: ProxyAccess,
-    names: Names,
+    names: WorkloadInstances,
     user: String,
 }
 
 enum ProxyAccess {
     Machine(Layout),
-    Cluster(Reach),
+    Cluster(PodAdminClient),
 }
 
-impl Proxies {
+impl TappedProxies {
     pub(in crate::commands) async fn of(wanted: &RequestFilter) -> Result<Self> {
         let user = user();
         match wanted.mesh.choose()? {
             ChosenMesh::Machine(name) => {
                 let layout = Layout::new(&name)?;
-                let status = Status::read(&layout)?;
+                let status = MeshStatus::read(&layout)?;
                 let meshed = status.instances.into_iter().filter(|one| one.meshed);
-                let named = meshed
-                    .map(|one| (one.workload, Proxy { namespace: one.namespace, name: one.name }));
-                Ok(Self { names: Names(named.collect()), at: ProxyAccess::Machine(layout), user })
+                let named = meshed.map(|one| {
+                    (one.workload, TappedProxy { namespace: one.namespace, name: one.name })
+                });
+                Ok(Self {
+                    names: WorkloadInstances(named.collect()),
+                    at: ProxyAccess::Machine(layout),
+                    user,
+                })
             }
             ChosenMesh::Cluster(target) => {
                 let client = leno_operate::connect(&target).await?;
@@ -89,20 +94,23 @@ impl Proxies {
                 let meshed = running.into_iter().filter(|one| one.meshed);
                 let named = meshed.map(|one| {
                     let PodName { namespace, name } = one.name;
-                    (one.owner.name, Proxy { namespace, name })
+                    (one.owner.name, TappedProxy { namespace, name })
                 });
-                let names = Names(named.collect());
-                Ok(Self { names, at: ProxyAccess::Cluster(Reach::new(client)), user })
+                let names = WorkloadInstances(named.collect());
+                Ok(Self { names, at: ProxyAccess::Cluster(PodAdminClient::new(client)), user })
             }
         }
     }
 
-    pub(super) fn names(&self) -> &Names {
+    pub(super) fn names(&self) -> &WorkloadInstances {
         &self.names
     }
 
     /// The proxies of the workloads that are to be tapped.
-    pub(in crate::commands) fn of_workloads(&self, of: &RequestFilter) -> Result<BTreeSet<Proxy>> {
+    pub(in crate::commands) fn of_workloads(
+        &self,
+        of: &RequestFilter,
+    ) -> Result<BTreeSet<TappedProxy>> {
         let mut all = BTreeSet::new();
         for wanted in &of.workloads {
             let (said, name) = split(wanted);
@@ -114,8 +122,8 @@ impl Proxies {
     }
 
     /// All of them, or those of a namespace.
-    pub(in crate::commands) fn all(&self, namespace: Option<&str>) -> BTreeSet<Proxy> {
-        let is = |proxy: &&Proxy| namespace.is_none_or(|wanted| wanted == proxy.namespace);
+    pub(in crate::commands) fn all(&self, namespace: Option<&str>) -> BTreeSet<TappedProxy> {
+        let is = |proxy: &&TappedProxy| namespace.is_none_or(|wanted| wanted == proxy.namespace);
         self.names.0.iter().map(|(_, proxy)| proxy).filter(is).cloned().collect()
     }
 
@@ -130,43 +138,44 @@ impl Proxies {
     /// Opens or polls a tap.
     pub(in crate::commands) async fn poll(
         &self,
-        proxy: &Proxy,
+        proxy: &TappedProxy,
         query: &str,
-    ) -> Result<TapPage, Unpolled> {
+    ) -> Result<TapPage, PollFailure> {
         let reply = self.post(proxy, &format!("/tap?{query}")).await?;
         // A proxy with too many taps (429) has a place again when one of them has ended.
         let refusal = (400..=404).contains(&reply.status).then_some(reply.status);
-        let page = reply.page().map_err(|said| Unpolled::new(said, refusal))?;
-        serde_json::from_str(&page).map_err(|error| Unpolled::new(error, None))
+        let page = reply.page().map_err(|said| PollFailure::new(said, refusal))?;
+        serde_json::from_str(&page).map_err(|error| PollFailure::new(error, None))
     }
 
-    async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, Unpolled> {
+    async fn post(&self, proxy: &TappedProxy, path: &str) -> Result<AdminReply, PollFailure> {
         let header = (BY, &*self.user);
-        let Proxy { namespace, name } = proxy.clone();
+        let TappedProxy { namespace, name } = proxy.clone();
         match &self.at {
             ProxyAccess::Machine(layout) => {
                 // An instance may have been started again, in another network namespace.
-                let status = Status::read(layout).map_err(|error| Unpolled::new(error, None))?;
+                let status =
+                    MeshStatus::read(layout).map_err(|error| PollFailure::new(error, None))?;
                 let is = |one: &&_| is_instance(one, proxy);
                 let instance = status.instances.iter().find(is);
-                let instance = instance.ok_or_else(|| Unpolled::new("it has ended", None))?;
+                let instance = instance.ok_or_else(|| PollFailure::new("it has ended", None))?;
                 let asked = async {
                     let netns = Netns::open(&instance.surroundings.netns)?;
                     Admin::within(&netns).send(Some(header), ("POST", path)).await
                 };
-                asked.await.map_err(|error| Unpolled::new(error.chain(), None))
+                asked.await.map_err(|error| PollFailure::new(error.chain(), None))
             }
             ProxyAccess::Cluster(reach) => {
                 let pod = PodName { namespace, name };
                 let sent = reach.send_with(&pod, header, ("POST", path)).await;
                 sent.map_err(|error| {
-                    Unpolled::new(error.said(), error.is_forbidden().then_some(403))
+                    PollFailure::new(error.said(), error.is_forbidden().then_some(403))
                 })
             }
         }
     }
 }
 
-fn is_instance(one: &leno_local::status::InstanceStatus, proxy: &Proxy) -> bool {
+fn is_instance(one: &leno_local::status::InstanceStatus, proxy: &TappedProxy) -> bool {
     one.meshed && one.namespace == proxy.namespace && one.name == proxy.name
 }

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{Name, RouteName};
+use leno_observe::stat::{NamespacedName, RouteName};
 
-use crate::api::{SignKind, State};
+use crate::api::{MeshState, SignKind};
 use crate::history::{Mark, MarkKind};
-use crate::series::Subject;
+use crate::series::SeriesKey;
 
 /// The port of the page and the interface of a cluster's observer, on loopback in its pod.
 pub const PORT: u16 = 15024;
@@ -20,7 +20,7 @@ pub const HIDDEN: &str = "(other namespaces)";
 
 /// The namespaces that a reader may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum VisibleNamespaces {
     /// All of them.
     All,
     /// These alone, and of each only what was observed since it was made, in milliseconds since 1970: another owner may
@@ -28,7 +28,7 @@ pub enum Sight {
     Namespaces(BTreeMap<String, u64>),
 }
 
-impl Sight {
+impl VisibleNamespaces {
     /// Whether a namespace may be seen.
     #[must_use]
     pub fn has(&self, namespace: &str) -> bool {
@@ -65,35 +65,35 @@ impl Sight {
     }
 
     /// From when on a subject may be seen.
-    pub(crate) fn since_ms(&self, subject: &Subject) -> u64 {
+    pub(crate) fn since_ms(&self, subject: &SeriesKey) -> u64 {
         let Self::Namespaces(seen) = self else { return 0 };
         let since = |namespace: &str| seen.get(namespace).copied().unwrap_or(0);
         match subject {
-            Subject::Workload(name) => since(&name.0),
-            Subject::Edge { client, server, .. } => since(&client.0).max(since(&server.0)),
-            Subject::Route(RouteName { service, route, .. }) => {
+            SeriesKey::Workload(name) => since(&name.0),
+            SeriesKey::Edge { client, server, .. } => since(&client.0).max(since(&server.0)),
+            SeriesKey::Route(RouteName { service, route, .. }) => {
                 since(&service.0).max(namespace_in(route).map_or(0, since))
             }
         }
     }
 
     /// A subject as the reader sees it; `None` if nothing of it may be seen. The hidden end of an edge has no name.
-    pub(crate) fn of(&self, subject: &Subject) -> Option<Subject> {
-        let end = |name: &Name| match name.0.is_empty() || self.has(&name.0) {
+    pub(crate) fn of(&self, subject: &SeriesKey) -> Option<SeriesKey> {
+        let end = |name: &NamespacedName| match name.0.is_empty() || self.has(&name.0) {
             true => name.clone(),
             false => (String::new(), HIDDEN.to_owned()),
         };
         Some(match subject {
-            Subject::Workload(name) => {
-                self.has(&name.0).then(|| Subject::Workload(name.clone()))?
+            SeriesKey::Workload(name) => {
+                self.has(&name.0).then(|| SeriesKey::Workload(name.clone()))?
             }
-            Subject::Edge { client, server, encrypted } => {
+            SeriesKey::Edge { client, server, encrypted } => {
                 if !self.has(&client.0) && !self.has(&server.0) {
                     return None;
                 }
-                Subject::Edge { client: end(client), server: end(server), encrypted: *encrypted }
+                SeriesKey::Edge { client: end(client), server: end(server), encrypted: *encrypted }
             }
-            Subject::Route(RouteName { service, route, rule }) => {
+            SeriesKey::Route(RouteName { service, route, rule }) => {
                 self.has(&service.0).then_some(())?;
                 // `HTTPRoute shop/cart`; empty for requests that match no rule.
                 let is_seen =
@@ -102,13 +102,13 @@ impl Sight {
                     true => (route.clone(), rule.clone()),
                     false => (HIDDEN.to_owned(), String::new()),
                 };
-                Subject::Route(RouteName { service: service.clone(), route, rule })
+                SeriesKey::Route(RouteName { service: service.clone(), route, rule })
             }
         })
     }
 
     /// The state of the mesh as the reader sees it.
-    pub(crate) fn state(&self, state: &State) -> State {
+    pub(crate) fn state(&self, state: &MeshState) -> MeshState {
         let mut seen = state.clone();
         if matches!(self, Self::All) {
             return seen;
@@ -158,16 +158,16 @@ mod tests {
     use super::*;
     use crate::api::{ControlPlane, Sign, Unready};
 
-    fn shop() -> Sight {
-        Sight::Namespaces([("shop".to_owned(), 0)].into())
+    fn shop() -> VisibleNamespaces {
+        VisibleNamespaces::Namespaces([("shop".to_owned(), 0)].into())
     }
 
-    fn name(namespace: &str, name: &str) -> Name {
+    fn name(namespace: &str, name: &str) -> NamespacedName {
         (namespace.to_owned(), name.to_owned())
     }
 
-    fn edge(client: Name, server: Name) -> Subject {
-        Subject::Edge { client, server, encrypted: true }
+    fn edge(client: NamespacedName, server: NamespacedName) -> SeriesKey {
+        SeriesKey::Edge { client, server, encrypted: true }
     }
 
     #[test]
@@ -187,10 +187,10 @@ mod tests {
             let wanted = seen.map(|(client, server)| edge(client, server));
             assert_eq!(shop().of(&edge(client, server)), wanted);
         }
-        assert_eq!(shop().of(&Subject::Workload(vault.clone())), None);
+        assert_eq!(shop().of(&SeriesKey::Workload(vault.clone())), None);
         assert_eq!(
-            Sight::All.of(&Subject::Workload(vault.clone())),
-            Some(Subject::Workload(vault))
+            VisibleNamespaces::All.of(&SeriesKey::Workload(vault.clone())),
+            Some(SeriesKey::Workload(vault))
         );
     }
 
@@ -199,8 +199,8 @@ mod tests {
         let route = |service: &str, route: &str| {
             let (rule, route) = ("0".to_owned(), route.to_owned());
             let of = RouteName { service: name(service, "cart"), route, rule };
-            shop().of(&Subject::Route(of)).map(|seen| match seen {
-                Subject::Route(seen) => (seen.route, seen.rule),
+            shop().of(&SeriesKey::Route(of)).map(|seen| match seen {
+                SeriesKey::Route(seen) => (seen.route, seen.rule),
                 other => panic!("{other:?}"),
             })
         };
@@ -230,7 +230,7 @@ mod tests {
             at_ms: 1,
             line: "x".to_owned(),
         };
-        let state = State {
+        let state = MeshState {
             control_plane: ControlPlane::Away,
             detached: vec!["shop/web-0".to_owned(), "bank/web-0".to_owned()],
             silent: vec!["bank/web-0: timed out".to_owned(), "shop/web-0: timed out".to_owned()],
@@ -241,14 +241,14 @@ mod tests {
                 sign("bank", SignKind::Outlier, "web-0"),
             ],
             refused_edit: Some("bank".to_owned()),
-            ..State::default()
+            ..MeshState::default()
         };
         let seen = shop().state(&state);
         let text = serde_json::to_string(&seen).unwrap();
         assert!(!text.contains("bank") && text.contains("shop/web-0: timed out"), "{text}");
         assert_eq!((seen.unready.len(), seen.signs.len()), (1, 1));
         assert_eq!(seen.control_plane, ControlPlane::Away);
-        assert_eq!(Sight::All.state(&state), state);
+        assert_eq!(VisibleNamespaces::All.state(&state), state);
 
         let mark = |kind, lines: &[&str]| Mark {
             at_ms: 5,
@@ -264,14 +264,14 @@ mod tests {
         assert!(shop().mark(&mark(MarkKind::ControlPlane, &["it went away"])).is_some());
 
         // A namespace that was made again tells nothing of the one before.
-        let again = Sight::Namespaces([("shop".to_owned(), 6)].into());
+        let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 6)].into());
         assert_eq!(again.mark(&mark(MarkKind::Documents, &both)), None);
         let seen = again.state(&state);
         assert_eq!((seen.signs.len(), seen.unready.len()), (0, 1));
-        let subject = |of: Subject| again.since_ms(&of);
+        let subject = |of: SeriesKey| again.since_ms(&of);
         let (web, vault) = (name("shop", "web"), name("bank", "vault"));
         assert_eq!(subject(edge(web.clone(), vault.clone())), 6);
         assert_eq!(subject(edge(vault.clone(), web)), 6);
-        assert_eq!(subject(Subject::Workload(vault)), 0);
+        assert_eq!(subject(SeriesKey::Workload(vault)), 0);
     }
 }

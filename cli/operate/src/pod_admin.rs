@@ -8,7 +8,7 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::Portforwarder;
 use leno_kube::{Api, Client};
-use leno_observe::admin::{ANSWER_BOUND, Reply, send_with};
+use leno_observe::admin::{ANSWER_BOUND, AdminReply, send_with};
 use leno_types::ports;
 use tokio::time::timeout;
 
@@ -24,7 +24,7 @@ const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 /// Sends requests to the admin servers of a cluster's pods. Needs `get` and `create` on
 /// `pods/portforward`.
 #[derive(Clone)]
-pub struct Reach {
+pub struct PodAdminClient {
     client: Client,
     /// The token for servers that require one.
     token: Option<String>,
@@ -56,7 +56,7 @@ impl fmt::Display for PodName {
     }
 }
 
-impl Reach {
+impl PodAdminClient {
     /// Uses this client. Sends no request yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
@@ -73,7 +73,7 @@ impl Reach {
     ///
     /// # Errors
     /// The API server does not permit it, or the proxy does not answer in time.
-    pub async fn get(&self, pod: &PodName, path: &str) -> Result<Reply, Error> {
+    pub async fn get(&self, pod: &PodName, path: &str) -> Result<AdminReply, Error> {
         self.get_from(pod, ports::ADMIN, path).await
     }
 
@@ -81,7 +81,12 @@ impl Reach {
     ///
     /// # Errors
     /// As [`get`](Self::get).
-    pub async fn get_from(&self, pod: &PodName, port: u16, path: &str) -> Result<Reply, Error> {
+    pub async fn get_from(
+        &self,
+        pod: &PodName,
+        port: u16,
+        path: &str,
+    ) -> Result<AdminReply, Error> {
         self.send_to(pod, port, ("GET", path), "").await
     }
 
@@ -94,7 +99,7 @@ impl Reach {
         pod: &PodName,
         header: (&str, &str),
         what: (&str, &str),
-    ) -> Result<Reply, Error> {
+    ) -> Result<AdminReply, Error> {
         self.exchange((pod, ports::ADMIN), Some(header), what, "").await
     }
 
@@ -108,7 +113,7 @@ impl Reach {
         port: u16,
         what: (&str, &str),
         body: &str,
-    ) -> Result<Reply, Error> {
+    ) -> Result<AdminReply, Error> {
         let bearer = self.token.as_deref().map(|token| format!("Bearer {token}"));
         let header = bearer.as_deref().map(|value| ("Authorization", value));
         self.exchange((pod, port), header, what, body).await
@@ -120,7 +125,7 @@ impl Reach {
         header: Option<(&str, &str)>,
         (method, path): (&str, &str),
         body: &str,
-    ) -> Result<Reply, Error> {
+    ) -> Result<AdminReply, Error> {
         let PodName { namespace, name } = pod;
         let what = format!("ask pod {pod} for {path}");
         let asked = async {
@@ -151,7 +156,7 @@ impl Reach {
         &self,
         pods: impl IntoIterator<Item = &'a PodName>,
         path: &str,
-        read: impl Fn(&Reply) -> T,
+        read: impl Fn(&AdminReply) -> T,
     ) -> Vec<(&'a PodName, Result<T, Error>)> {
         let asked = pods.into_iter().map(async |pod| {
             let reply = self.get(pod, path).await;

@@ -5,17 +5,17 @@ use std::process::ExitStatus;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_resources::Restart;
+use leno_resources::RestartPolicy;
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
 use crate::error::Error;
-use crate::process::Running;
+use crate::process::RunningProcess;
 
 /// How far the end of a mesh or an instance has come. It only ever grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stop {
+pub enum StopStage {
     /// Not at all.
     #[default]
     No,
@@ -29,7 +29,7 @@ pub enum Stop {
 
 /// What happened to a process.
 #[derive(Debug)]
-pub enum Event<E> {
+pub enum LifeEvent<E> {
     /// It was started, with this process id.
     Started(i32),
     /// It ended by itself and will be started again after this time.
@@ -46,11 +46,11 @@ pub enum Event<E> {
 
 /// How a process is kept running.
 #[derive(Debug)]
-pub struct Rules {
+pub struct RestartRules {
     /// The waits between its starts.
     pub backoff: Backoff,
     /// When it is started again.
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// What asks it to end.
     pub signal: Signal,
     /// How long it may take to end.
@@ -61,35 +61,35 @@ pub struct Rules {
     pub retired: Rc<Cell<bool>>,
 }
 
-impl Rules {
+impl RestartRules {
     /// For a part of the mesh: started again whenever it ends.
     #[must_use]
     pub fn always(backoff: Backoff, grace: Duration) -> Self {
         let condemned = watch::channel(None).1;
-        let (restart, signal, retired) = (Restart::Always, Signal::SIGTERM, Rc::default());
+        let (restart, signal, retired) = (RestartPolicy::Always, Signal::SIGTERM, Rc::default());
         Self { backoff, restart, signal, grace, condemned, retired }
     }
 
     fn is_over(&self, status: ExitStatus) -> bool {
         match self.restart {
             _ if self.retired.get() => true,
-            Restart::Always => false,
-            Restart::OnFailure => status.success(),
-            Restart::Never => true,
+            RestartPolicy::Always => false,
+            RestartPolicy::OnFailure => status.success(),
+            RestartPolicy::Never => true,
         }
     }
 }
 
 /// Starts a process with `start`, and again with waits whenever it ends, until `stop` reaches
-/// `until`; then asks it to end and gives it its grace. [`Stop::Now`] kills it. Returns how it ended
+/// `until`; then asks it to end and gives it its grace. [`StopStage::Now`] kills it. Returns how it ended
 /// where the rules have it not started again, before `stop` was reached.
 pub async fn keep_running<E: From<Error>>(
-    mut start: impl FnMut() -> Result<Running, E>,
-    mut rules: Rules,
-    (stop, until): (watch::Receiver<Stop>, Stop),
-    mut report: impl FnMut(Event<E>),
+    mut start: impl FnMut() -> Result<RunningProcess, E>,
+    mut rules: RestartRules,
+    (stop, until): (watch::Receiver<StopStage>, StopStage),
+    mut report: impl FnMut(LifeEvent<E>),
 ) -> Option<ExitStatus> {
-    let reached = |level: Stop| {
+    let reached = |level: StopStage| {
         let mut stop = stop.clone();
         async move {
             // A sender that is gone is the end of the mesh.
@@ -101,28 +101,28 @@ pub async fn keep_running<E: From<Error>>(
         let wait = match start() {
             Err(error) => {
                 let wait = rules.backoff.ended(Instant::now());
-                report(Event::Failed(error, wait));
+                report(LifeEvent::Failed(error, wait));
                 wait
             }
             Ok(mut process) => {
                 let pid = process.pid();
-                report(Event::Started(pid));
+                report(LifeEvent::Started(pid));
                 let (signal, grace) = (rules.signal, rules.grace);
                 let (ended, condemned) = tokio::select! {
                     ended = process.ended() => (ended, false),
                     () = is_condemned(&mut rules.condemned, pid) => {
                         let ended = tokio::select! {
                             ended = process.end(signal, grace) => ended,
-                            () = reached(Stop::Now) => break,
+                            () = reached(StopStage::Now) => break,
                         };
                         (ended, true)
                     }
                     () = reached(until) => {
-                        report(Event::Stopping);
+                        report(LifeEvent::Stopping);
                         tokio::select! {
                             // Either way it is over; a process that is left is killed by the drop.
                             _ = process.end(signal, grace) => {}
-                            () = reached(Stop::Now) => {}
+                            () = reached(StopStage::Now) => {}
                         }
                         break;
                     }
@@ -131,16 +131,16 @@ pub async fn keep_running<E: From<Error>>(
                 process.printed().await;
                 if let Ok(status) = ended
                     // A process that was ended because it did not live has failed, whatever it says.
-                    && (rules.restart == Restart::Never || !condemned)
+                    && (rules.restart == RestartPolicy::Never || !condemned)
                     && rules.is_over(status)
                 {
-                    report(Event::Over(status));
+                    report(LifeEvent::Over(status));
                     return Some(status);
                 }
                 let wait = rules.backoff.ended(Instant::now());
                 match ended {
-                    Ok(status) => report(Event::Ended(status, wait)),
-                    Err(error) => report(Event::Failed(error.into(), wait)),
+                    Ok(status) => report(LifeEvent::Ended(status, wait)),
+                    Err(error) => report(LifeEvent::Failed(error.into(), wait)),
                 }
                 wait
             }
@@ -150,7 +150,7 @@ pub async fn keep_running<E: From<Error>>(
             () = reached(until) => break,
         }
     }
-    report(Event::Stopped);
+    report(LifeEvent::Stopped);
     None
 }
 

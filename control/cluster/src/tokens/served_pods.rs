@@ -14,12 +14,12 @@ use std::sync::atomic::AtomicU64;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use leno_kube::{Api, Client};
 use leno_resources::{INJECT_ANNOTATION, MODE_ANNOTATION, NamespaceMode, PodMode};
-use leno_serve::{AuthenticationError, Proven, ServedPod};
+use leno_serve::{AuthenticationError, ProvenIdentity, ServedPod};
 use leno_types::{Identity, InstanceName};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::{NoAnswer, count};
+use super::{ReviewFailure, count};
 use crate::counts;
 
 /// The service account of node proxies, in the namespace of the control plane.
@@ -32,9 +32,9 @@ const DEFAULT_ACCOUNT: &str = "default";
 
 /// What the API server says of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bearer {
+pub(super) struct TokenBearer {
     /// What the token proves by itself.
-    pub(super) proven: Proven,
+    pub(super) proven: ProvenIdentity,
     /// The uid of the pod that it was made for.
     pub(super) uid: Option<String>,
     /// The node of that pod, which API servers before Kubernetes 1.30 do not say.
@@ -58,7 +58,7 @@ enum Refusal {
     /// It may not have it.
     Denied(String),
     /// Whether it may is not known.
-    Failed(NoAnswer),
+    Failed(ReviewFailure),
 }
 
 impl From<leno_kube::Error> for Refusal {
@@ -85,20 +85,20 @@ impl ServedPods {
     /// `Denied` if the bearer is no node proxy or the pod is none of its node; else why that is not known.
     pub(super) async fn check(
         &self,
-        bearer: &Bearer,
+        bearer: &TokenBearer,
         served: &ServedPod,
         deadline: Instant,
-    ) -> Result<Proven, AuthenticationError> {
+    ) -> Result<ProvenIdentity, AuthenticationError> {
         let asked = async {
             // The semaphore is never closed.
             let _turn = self.turns.acquire().await;
             self.identity(bearer, served).await
         };
         let checked = timeout_at(deadline, asked).await;
-        match checked.unwrap_or(Err(Refusal::Failed(NoAnswer::Late))) {
+        match checked.unwrap_or(Err(Refusal::Failed(ReviewFailure::Late))) {
             Ok(identity) => {
                 count(&self.accepted);
-                Ok(Proven { identity, instance: Some(served.instance.clone()) })
+                Ok(ProvenIdentity { identity, instance: Some(served.instance.clone()) })
             }
             Err(Refusal::Denied(reason)) => {
                 count(&self.refused);
@@ -111,7 +111,11 @@ impl ServedPods {
         }
     }
 
-    async fn identity(&self, bearer: &Bearer, served: &ServedPod) -> Result<Identity, Refusal> {
+    async fn identity(
+        &self,
+        bearer: &TokenBearer,
+        served: &ServedPod,
+    ) -> Result<Identity, Refusal> {
         let own = &bearer.proven.identity;
         if (own.namespace(), own.service_account()) != (self.namespace.as_str(), NODE_ACCOUNT) {
             return Err(Refusal::Denied(format!(
@@ -133,7 +137,7 @@ impl ServedPods {
     }
 
     /// The node that a token is of.
-    async fn node_of(&self, bearer: &Bearer) -> Result<String, Refusal> {
+    async fn node_of(&self, bearer: &TokenBearer) -> Result<String, Refusal> {
         if let Some(node) = &bearer.node {
             return Ok(node.clone());
         }
@@ -204,10 +208,10 @@ fn check_mode(pod: &Pod, of_namespace: NamespaceMode) -> Result<(), String> {
     ))
 }
 
-impl From<NoAnswer> for AuthenticationError {
-    fn from(error: NoAnswer) -> Self {
+impl From<ReviewFailure> for AuthenticationError {
+    fn from(error: ReviewFailure) -> Self {
         let denied = matches!(&error,
-            NoAnswer::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
+            ReviewFailure::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
         let error = Arc::new(error);
         if denied { Self::Broken(error) } else { Self::Unavailable(error) }
     }

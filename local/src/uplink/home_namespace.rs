@@ -15,12 +15,12 @@ const OWN: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace, told by the file that stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Home {
+pub(super) struct HomeNamespace {
     device: u64,
     inode: u64,
 }
 
-impl Home {
+impl HomeNamespace {
     /// That of the calling thread.
     pub(super) fn of_thread() -> Result<Self> {
         Self::of(Path::new(OWN)).attempt(|| format!("cannot look at {OWN}"))
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn a_namespace_is_found_again_and_one_that_is_gone_is_not() {
-        let own = Home::of_thread().unwrap();
+        let own = HomeNamespace::of_thread().unwrap();
         assert!(own.find().is_some());
-        assert!(Home { inode: 1, ..own }.find().is_none());
+        assert!(HomeNamespace { inode: 1, ..own }.find().is_none());
     }
 }

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use leno_bpf_abi::flow::{FlowRole, FlowSample};
 
-use super::protocol::http2::Places;
-use super::protocol::{Parsed, Parser, Protocol, Says, Side};
+use super::protocol::http2::TableSlots;
+use super::protocol::{MessageMeaning, Parsed, Parser, Protocol, Side};
 
 /// Most requests of a connection that wait for their responses; the oldest one is given up for another.
 const MAX_PENDING: usize = 256;
@@ -38,16 +38,16 @@ pub(super) struct Exchange {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Conversation {
     /// When its flow was begun: another connection may have the same key later.
     pub(super) opened_ns: u64,
     pub(super) last_ns: u64,
     is_datagrams: bool,
-    reads: Reads,
+    reads: ParserState,
     client: Stream,
     server: Stream,
     pending: VecDeque<Pending>,
-    /// Requests, and begins of messages, that were given up because of a bound since the last [`Talk::take_given_up`].
+    /// Requests, and begins of messages, that were given up because of a bound since the last [`Conversation::take_given_up`].
     given_up: u64,
     /// How many of them have their results still to come, where the order of results is all that says whose they are; and when
     /// the latest of these requests came.
@@ -58,7 +58,7 @@ pub(super) struct Talk {
 }
 
 #[derive(Debug)]
-enum Reads {
+enum ParserState {
     /// The protocol is not known yet; how many more turns of the client are looked at.
     Anything(u8),
     One(Parser),
@@ -78,7 +78,7 @@ struct Stream {
 }
 
 /// Bytes that are read, from the begin of a message on.
-struct Part<'a> {
+struct MessageBytes<'a> {
     side: Side,
     bytes: &'a [u8],
     /// The sequence number of the first one, and that after the end of the frame.
@@ -97,13 +97,13 @@ struct Pending {
     answer: Option<(u64, &'static str)>,
 }
 
-impl Talk {
+impl Conversation {
     pub(super) fn new(sample: &FlowSample) -> Self {
         let is_client = sample.role == FlowRole::Client as u8;
         let port = if is_client { sample.remote_port } else { sample.local_port };
         let reads = match port {
-            DNS_PORT => Reads::One(Parser::dns(sample.protocol != UDP)),
-            _ => Reads::Anything(MAX_TRIES),
+            DNS_PORT => ParserState::One(Parser::dns(sample.protocol != UDP)),
+            _ => ParserState::Anything(MAX_TRIES),
         };
         Self {
             opened_ns: sample.opened_ns,
@@ -129,7 +129,7 @@ impl Talk {
     pub(super) fn take(
         &mut self,
         sample: &FlowSample,
-        places: &Places,
+        places: &TableSlots,
         each: &mut impl FnMut(Exchange),
     ) {
         self.last_ns = sample.at_ns;
@@ -143,13 +143,13 @@ impl Talk {
         }
         stream.end = Some(end);
         self.find_protocol(side, bytes, sample.turns != 0, places);
-        if !matches!(self.reads, Reads::One(_)) {
+        if !matches!(self.reads, ParserState::One(_)) {
             return;
         }
         if side == Side::Client && sample.turns != 0 && self.is_unsure {
             self.is_unsure = false;
             // Those with ids need no order.
-            if matches!(&self.reads, Reads::One(parser) if !parser.has_ids()) {
+            if matches!(&self.reads, ParserState::One(parser) if !parser.has_ids()) {
                 self.give_up(UNSEEN, each);
             }
         }
@@ -161,10 +161,10 @@ impl Talk {
         let times = [self.stream(side).held_ns, sample.at_ns];
         if held.is_empty() {
             let times = [sample.at_ns; 2];
-            return self.read_all(&Part { side, bytes, begin, end, times }, each);
+            return self.read_all(&MessageBytes { side, bytes, begin, end, times }, each);
         }
         let bytes = &*[&*held, bytes].concat();
-        self.read_all(&Part { side, bytes, begin, end, times }, each);
+        self.read_all(&MessageBytes { side, bytes, begin, end, times }, each);
     }
 
     /// Takes a datagram in, which is a message.
@@ -172,7 +172,7 @@ impl Talk {
         self.last_ns = sample.at_ns;
         let side = side_of(sample);
         let bytes = sample.bytes.get(..usize::from(sample.length)).unwrap_or_default();
-        if let Reads::One(parser) = &mut self.reads
+        if let ParserState::One(parser) = &mut self.reads
             && let Parsed::Message(message) = parser.read(side, bytes)
         {
             self.hear(message.says, sample.at_ns, each);
@@ -230,17 +230,17 @@ impl Talk {
         std::mem::take(&mut self.given_up)
     }
 
-    fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool, places: &Places) {
-        let Reads::Anything(tries) = &mut self.reads else { return };
+    fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool, places: &TableSlots) {
+        let ParserState::Anything(tries) = &mut self.reads else { return };
         if !turns {
             return;
         }
         if let Some(parser) = Parser::detect(side, bytes, places) {
-            self.reads = Reads::One(parser);
+            self.reads = ParserState::One(parser);
         } else if side == Side::Client {
             match tries.checked_sub(1) {
                 Some(left) => *tries = left,
-                None => self.reads = Reads::Nothing,
+                None => self.reads = ParserState::Nothing,
             }
         }
     }
@@ -273,18 +273,18 @@ impl Talk {
     fn lose(&mut self, side: Side) {
         self.stream(side).next = None;
         self.is_unsure = true;
-        if let Reads::One(parser) = &mut self.reads {
+        if let ParserState::One(parser) = &mut self.reads {
             parser.lose(side);
         }
     }
 
-    fn read_all(&mut self, part: &Part<'_>, each: &mut impl FnMut(Exchange)) {
-        let Part { side, bytes, begin, end, times: [first_ns, now_ns] } = *part;
+    fn read_all(&mut self, part: &MessageBytes<'_>, each: &mut impl FnMut(Exchange)) {
+        let MessageBytes { side, bytes, begin, end, times: [first_ns, now_ns] } = *part;
         let mut at = 0;
         // All of the frame is there, up to its end.
         let is_whole = begin.wrapping_add(bytes.len() as u32) == end;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            let Reads::One(parser) = &mut self.reads else { return };
+            let ParserState::One(parser) = &mut self.reads else { return };
             let at_ns = if at == 0 { first_ns } else { now_ns };
             match parser.read(side, rest) {
                 Parsed::Message(message) => {
@@ -307,11 +307,11 @@ impl Talk {
         self.stream(side).next = Some(begin.wrapping_add(u32::try_from(at).unwrap_or(u32::MAX)));
     }
 
-    fn hear(&mut self, says: Says, now_ns: u64, each: &mut impl FnMut(Exchange)) {
-        let Reads::One(parser) = &self.reads else { return };
+    fn hear(&mut self, says: MessageMeaning, now_ns: u64, each: &mut impl FnMut(Exchange)) {
+        let ParserState::One(parser) = &self.reads else { return };
         match says {
-            Says::Nothing => {}
-            Says::Request { kind, id } => {
+            MessageMeaning::Nothing => {}
+            MessageMeaning::Request { kind, id } => {
                 if parser.alternates() {
                     self.give_up(UNSEEN, each);
                 } else if self.pending.len() >= MAX_PENDING {
@@ -319,7 +319,7 @@ impl Talk {
                 }
                 self.pending.push_back(Pending { kind, id, at_ns: now_ns, answer: None });
             }
-            Says::Answer { result, id } => {
+            MessageMeaning::Answer { result, id } => {
                 if let Some(of) = self.answered(id)
                     && let Some(one) = self.pending.get_mut(of)
                 {
@@ -327,23 +327,23 @@ impl Talk {
                 }
             }
             // It is that of a request which was given up.
-            Says::Result { .. } if self.dropped > 0 => self.dropped -= 1,
-            Says::Result { result, id } => {
+            MessageMeaning::Result { .. } if self.dropped > 0 => self.dropped -= 1,
+            MessageMeaning::Result { result, id } => {
                 if let Some(one) = self.answered(id).and_then(|of| self.pending.remove(of)) {
                     let first_ns = one.answer.map_or(now_ns, |(first, _)| first);
                     self.report(&one, result, Some(first_ns), each);
                 }
             }
-            Says::Leaves(result) => {
+            MessageMeaning::Leaves(result) => {
                 self.give_up(result, each);
-                self.reads = Reads::Nothing;
+                self.reads = ParserState::Nothing;
             }
         }
     }
 
     /// The request that a response belongs to.
     fn answered(&self, id: u32) -> Option<usize> {
-        let Reads::One(parser) = &self.reads else { return None };
+        let ParserState::One(parser) = &self.reads else { return None };
         if parser.has_ids() {
             return self.pending.iter().position(|one| one.id == id);
         }
@@ -360,7 +360,7 @@ impl Talk {
     /// Gives the oldest request up because of a bound: its response is still to come.
     fn drop_oldest(&mut self, each: &mut impl FnMut(Exchange)) {
         self.given_up += 1;
-        if let Reads::One(parser) = &self.reads
+        if let ParserState::One(parser) = &self.reads
             && !parser.has_ids()
             && let Some(one) = self.pending.front()
         {
@@ -385,7 +385,7 @@ impl Talk {
         first_ns: Option<u64>,
         each: &mut impl FnMut(Exchange),
     ) {
-        let Reads::One(parser) = &self.reads else { return };
+        let ParserState::One(parser) = &self.reads else { return };
         let took_ns = first_ns.map(|first| first.saturating_sub(one.at_ns));
         each(Exchange { protocol: parser.protocol(), kind: one.kind, result, took_ns });
     }
