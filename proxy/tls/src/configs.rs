@@ -147,6 +147,15 @@ impl TlsConfigs {
     /// ALPN is set.
     #[must_use]
     pub fn client(&self, expected: Identity) -> Arc<ClientConfig> {
+        let mut client = self.client_of(expected);
+        let sessions = ClientSessionMemoryCache::new(SESSIONS_PER_IDENTITY);
+        client.resumption = Resumption::store(Arc::new(sessions));
+        client.key_log = Arc::new(Bindings);
+        Arc::new(client)
+    }
+
+    /// What all clients that accept the server `expected` only have in common.
+    fn client_of(&self, expected: Identity) -> ClientConfig {
         let verifier = ServerVerifier {
             roots: self.roots_of(expected.trust_domain()),
             algorithms: self.provider.signature_verification_algorithms,
@@ -159,12 +168,9 @@ impl TlsConfigs {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_cert_resolver(Arc::clone(&self.key) as _);
-        let sessions = ClientSessionMemoryCache::new(SESSIONS_PER_IDENTITY);
-        client.resumption = Resumption::store(Arc::new(sessions));
         // A server's name is its identity. An SNI would only reveal it to observers of the network.
         client.enable_sni = false;
-        client.key_log = Arc::new(Bindings);
-        Arc::new(client)
+        client
     }
 
     /// The roots that prove identities of a trust domain; none for one that is not known.

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::CertificateDer;
 
 use super::TlsConfigs;
-use crate::verify::{ServerVerifier, Svid};
+use crate::verify::Svid;
 use crate::{CredentialsError, HandshakeError, Refusal, ShownCertificate};
 
 /// The ALPN name of datagrams between proxies.
@@ -73,21 +73,9 @@ impl TlsConfigs {
     /// The configuration of a client of datagrams that accepts the server `expected` only.
     #[must_use]
     pub fn datagram_client(&self, expected: Identity) -> ClientConfig {
-        let verifier = ServerVerifier {
-            roots: self.roots_of(expected.trust_domain()),
-            algorithms: self.provider.signature_verification_algorithms,
-            check: expected,
-        };
-        let details = (Arc::clone(&self.provider), Arc::clone(&self.clock));
-        let mut client = ClientConfig::builder_with_details(details.0, details.1)
-            .with_protocol_versions(&[&TLS13])
-            .expect("the provider has TLS 1.3 suites")
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_cert_resolver(Arc::clone(&self.key) as _);
+        let mut client = self.client_of(expected);
         client.alpn_protocols = vec![DATAGRAM_ALPN.as_bytes().to_vec()];
         client.resumption = Resumption::disabled();
-        client.enable_sni = false;
         client
     }
 
