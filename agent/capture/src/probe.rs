@@ -118,9 +118,9 @@ fn refusals(backends: &[BackendReport]) -> String {
 fn try_backend(backend: Backend) -> BackendReport {
     let tried = match backend {
         Backend::Ebpf => try_ebpf().map(|()| "the kernel verified every program"),
-        Backend::Nftables => command::inside_new(|| nftables::install(&nobody()))
+        Backend::Nftables => command::inside_new(|| nftables::install(&made_up()))
             .map(|()| "the rules were accepted in a namespace of their own"),
-        Backend::Iptables => command::inside_new(|| iptables::install(&nobody()))
+        Backend::Iptables => command::inside_new(|| iptables::install(&made_up()))
             .map(|()| "the rules were accepted in a namespace of their own"),
     };
     match tried {
@@ -141,7 +141,7 @@ fn try_ebpf() -> Result<(), Error> {
 }
 
 /// A made-up workload, with values that make every rule appear.
-fn nobody() -> CaptureTarget {
+fn made_up() -> CaptureTarget {
     CaptureTarget {
         name: "probe".to_owned(),
         netns: PathBuf::new(),

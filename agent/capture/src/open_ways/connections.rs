@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use leno_types::authorization::Cidr;
 use leno_types::{canonical, ports};
 
 use crate::command::inside;
@@ -80,7 +81,9 @@ pub(super) fn past_the_proxy(
             _ => (one.remote, Some(one.local)),
         })
         .collect();
-    let is_excluded = |ip: IpAddr| excluded.iter().any(|prefix| contains(*prefix, ip));
+    let excluded: Vec<Cidr> =
+        excluded.iter().filter_map(|(prefix, length)| Cidr::new(*prefix, *length)).collect();
+    let is_excluded = |ip| excluded.iter().any(|block| block.contains(ip));
     let past = applications.into_iter().filter(|one| {
         let leads_out = one.state == ESTABLISHED
             && !one.remote.ip().is_loopback()
@@ -91,16 +94,6 @@ pub(super) fn past_the_proxy(
         leads_out && !is_steered
     });
     past.map(|one| format!("{} with {}", one.local, one.remote)).collect()
-}
-
-/// Whether a prefix contains an address.
-fn contains((prefix, length): (IpAddr, u8), ip: IpAddr) -> bool {
-    let bits = |ip: IpAddr| match ip {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    let differ = bits(prefix) ^ bits(ip);
-    prefix.is_ipv4() == ip.is_ipv4() && differ.leading_zeros() >= u32::from(length)
 }
 
 /// Parses a line of the table; `None` for the first one, which has the names of the columns.
