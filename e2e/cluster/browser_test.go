@@ -19,26 +19,12 @@ const browserLimit = 10 * time.Minute
 
 // pageReaders are accounts that reach the observer: `clerk` sees the namespace `shop`, and `visitor` none. The policy is one that
 // the pages of `shop` have.
-const pageReaders = `
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: clerk, namespace: shop}
----
+var pageReaders = account("shop", "clerk", `
+- {apiGroups: [""], resources: [pods/portforward], verbs: [create]}
+`) + `
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: visitor, namespace: shop}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: clerk, namespace: shop}
-rules:
-- {apiGroups: [""], resources: [pods/portforward], verbs: [create]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: clerk, namespace: shop}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: clerk}
-subjects: [{kind: ServiceAccount, name: clerk, namespace: shop}]
 ---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy

@@ -14,30 +14,35 @@ import (
 )
 
 // reader may do in the namespace `default` what these commands need, and nothing in `shop`. It reaches the observer.
-const reader = `
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: reader, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: reader, namespace: default}
-rules:
+var reader = account("default", "reader", `
 - {apiGroups: [""], resources: [pods, services], verbs: [get, list]}
 - {apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: reader, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
-subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
----
+`) + `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: reader, namespace: leno-system}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: leno-observer-reader}
 subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
 `
+
+// account is a service account that may do in its namespace what the rules of a Role of the same name allow.
+func account(namespace, name, rules string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: %[2]s, namespace: %[1]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: %[2]s, namespace: %[1]s}
+rules:%[3]s---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: %[2]s, namespace: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[2]s}
+subjects: [{kind: ServiceAccount, name: %[2]s, namespace: %[1]s}]
+---`, namespace, name, rules)
+}
 
 // identity is what the workloads of namespace `shop` prove.
 const identity = "spiffe://cluster.local/ns/shop/sa/default"
