@@ -5,6 +5,7 @@
 #   scripts/cluster.sh up --nodes 2     from nothing to nodes that are Ready
 #   scripts/cluster.sh kubectl get pods -A
 #   scripts/cluster.sh down
+#   CLUSTER_SHARE=node scripts/cluster.sh test -run '^TestMesh$'    with flags of go test; TestMesh in node mode with that share
 #   scripts/cluster.sh api              the path of etcd and the API server as one binary, built here
 #   scripts/cluster.sh api-test         the controller, the agent and leno against etcd and the API server alone
 #
@@ -62,6 +63,6 @@ case ${1-} in
     # Everything is there now, so that nothing may be left out.
     export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
     # Half an hour on two idle cores; go test would end it after ten minutes.
-    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 50m -v ./... ;;
+    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 50m -v ./... "${@:2}" ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

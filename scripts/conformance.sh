@@ -4,6 +4,7 @@
 #   scripts/conformance.sh                        in a cluster of two nodes that it starts and ends (needs root)
 #   KUBECONFIG=FILE scripts/conformance.sh        in that cluster, where Leno is installed already
 #   CHANNEL=experimental scripts/conformance.sh   with that channel's definitions; the mesh itself says what it can do
+#   SHARE=node scripts/conformance.sh             in node mode with that share (leno.dev/share); its report has another name
 #   scripts/conformance.sh --run-test MeshPorts   with flags of the suite's own; then nothing is written
 #
 # The programs are those in CLUSTER_BIN, else what cargo builds here. The suite's client and server are built from
@@ -21,6 +22,12 @@ if [ -z "${CLUSTER_BIN:-}" ]; then
   CLUSTER_BIN=$target/debug
 fi
 arguments=(-channel "${CHANNEL:-standard}" -mesh "$(cd "$CLUSTER_BIN" && pwd)")
+case ${SHARE:-} in
+  "") ;;
+  workload | service-account | namespace | node)
+    arguments+=(--mode "node-$SHARE" --namespace-annotations "leno.dev/mode=node,leno.dev/share=$SHARE") ;;
+  *) echo "SHARE=$SHARE is not known: workload, service-account, namespace or node" >&2; exit 64 ;;
+esac
 if [ -z "${KUBECONFIG:-}" ]; then
   scripts/cluster.sh
   (cd e2e/conformance/echo

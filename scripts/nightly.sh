@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity shares images docs dist supply drill rotation spire fips ambient)
+steps=(e2e conformance e2e-shares conformance-shares fuzz scale parity shares images docs dist supply drill rotation spire fips ambient)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -31,6 +31,20 @@ run() { # step
         # Another generated mesh each night; a failure names its seed.
         LENO_SOAK_SECONDS=60 LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=$share scripts/apart.sh \
           "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
+      done
+      return "$code"
+      ;;
+    e2e-shares)
+      local share code=0
+      for share in workload node; do
+        CLUSTER_SHARE=$share scripts/cluster.sh test -run '^TestMesh$' || code=1
+      done
+      return "$code"
+      ;;
+    conformance-shares)
+      local share code=0
+      for share in workload node; do
+        SHARE=$share scripts/conformance.sh || code=1
       done
       return "$code"
       ;;
@@ -74,6 +88,8 @@ row() { # step: what it is
   case $1 in
     e2e) echo '`make e2e`: the mesh on a cluster of two nodes' ;;
     conformance) echo '`make conformance`: the suite of Gateway API' ;;
+    e2e-shares) echo '`scripts/nightly.sh e2e-shares`: `TestMesh` in node mode, alone and with others in a process' ;;
+    conformance-shares) echo '`scripts/nightly.sh conformance-shares`: the suite of Gateway API in node mode, alone and with others in a process' ;;
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
     parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients; the memory of as many flows' ;;

@@ -58,6 +58,11 @@ func (m mesh) commands() {
 		m.wait("rollout", "status", "deployment/"+name, "-n", "shop")
 	}
 	m.until("the edge is seen", m.stats)
+	if inNodeMode() {
+		m.until("workloads are served as their namespace says", func() error {
+			return m.shows([]string{"stat", "-n", "shop", "-o", "json"}, `"mode":"node"`, `"share":"`+nodeShare+`"`)
+		})
+	}
 	m.explains()
 	m.diagnoses()
 	m.diagnosesCapture()
@@ -138,7 +143,11 @@ func (m mesh) diagnoses() {
 	}
 	m.must(json.Unmarshal(output, &report))
 	config := report.Config
-	if report.Pod.Image != proxyImage || config.Identity.Name != "spiffe://cluster.local/ns/shop/sa/default" ||
+	image := proxyImage
+	if inNodeMode() {
+		image = "" // the pod has no container of the mesh
+	}
+	if report.Pod.Image != image || config.Identity.Name != "spiffe://cluster.local/ns/shop/sa/default" ||
 		!config.Discovery.Connected || len(config.Listening) == 0 || config.Version == "" {
 		m.t.Errorf("it says %s", output)
 	}
@@ -228,8 +237,12 @@ func (m mesh) reports() {
 		}
 		return err
 	}))
+	log := "leno-proxy.log"
+	if inNodeMode() {
+		log = "supervisor.log"
+	}
 	for _, wanted := range []string{"report.json", "check.json", "logs", "states", "events", "objects", "system",
-		"leno-proxy.log", "config", "metrics", "pods.json"} {
+		log, "config", "metrics", "pods.json"} {
 		if seen[wanted] == 0 {
 			m.t.Errorf("the report has no %s: %v", wanted, seen)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // evidence is what explains a wait that ended without success: all pods, and of those that are not ready what the
-// cluster and their containers say; the logs of agents and control plane. CLUSTER_EVIDENCE names a folder for the whole of
+// cluster and their containers say; the logs of agents, supervisors and control plane. CLUSTER_EVIDENCE names a folder for the whole of
 // it; the test's own log has the end of each.
 func (m mesh) evidence() string {
 	var all, short strings.Builder
@@ -36,7 +36,7 @@ func (m mesh) evidence() string {
 		show("kubelet of "+n.name(), tail(string(log), 400))
 		show("network of "+n.name(), n.networkState())
 	}
-	for _, part := range []string{"leno-agent", "leno-controller"} {
+	for _, part := range []string{"leno-agent", "leno-node", "leno-controller"} {
 		say("logs", "-n", "leno-system", "-l", "app.kubernetes.io/name="+part, "--tail=2000", "--prefix", "--timestamps")
 	}
 	if folder := os.Getenv("CLUSTER_EVIDENCE"); folder != "" {

@@ -16,66 +16,6 @@ import (
 // proxyImage is one of the mesh's images, made from the binaries in the folder that CLUSTER_BIN names.
 const proxyImage = "registry.local/leno-proxy:1"
 
-// workload is a pod in the mesh, as the injector would make it.
-type workload struct {
-	name, capture string
-	node          int
-	// YAML lists of init containers and containers without their names and images; application is
-	// server by default.
-	before, after, application string
-	more                       string // further fields of the pod's spec
-}
-
-const (
-	serves = `command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"], readinessProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1}`
-	sleeps = `command: [sleep, infinity]`
-)
-
-const sidecar = `
-  - name: leno-proxy
-    image: ` + proxyImage + `
-    imagePullPolicy: Never
-    restartPolicy: Always
-    securityContext: {runAsUser: 2102, runAsGroup: 2102, runAsNonRoot: true, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-    env:
-    - {name: LENO_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-    - {name: LENO_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-    - {name: LENO_SERVICE_ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}
-    - {name: LENO_CONTROL, value: "https://leno-controller.leno-system.svc:15010"}
-    - {name: LENO_ROOTS, value: /var/run/leno/roots/roots.pem}
-    - {name: LENO_TOKEN, value: /var/run/leno/token/token}
-    - {name: LENO_AWAIT_CAPTURE, value: "true"}
-    - {name: LENO_LOG, value: info}
-    startupProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1, failureThreshold: 120}
-    volumeMounts: [{name: leno-token, mountPath: /var/run/leno/token}, {name: leno-roots, mountPath: /var/run/leno/roots}]`
-
-func (w workload) template() string {
-	container := func(name, what string) string {
-		if what == "" {
-			return ""
-		}
-		return fmt.Sprintf("\n  - {name: %s, image: %s, imagePullPolicy: Never, %s}", name, boxImage, what)
-	}
-	return fmt.Sprintf(`metadata: {name: %s, labels: {app: %[1]s}, annotations: {leno.dev/capture: %s}}
-spec:
-  nodeSelector: {kubernetes.io/hostname: n%d}
-  terminationGracePeriodSeconds: 1
-  %s
-  initContainers:%s%s%s
-  containers:%s
-  volumes:
-  - {name: leno-token, projected: {sources: [{serviceAccountToken: {path: token, audience: leno}}]}}
-  - {name: leno-roots, configMap: {name: leno-roots}}
-`, w.name, w.capture, w.node, w.more, container("before", w.before), sidecar, container("after", w.after),
-		container("application", w.application))
-}
-
-func (w workload) pod() string { return "apiVersion: v1\nkind: Pod\n" + w.template() }
-
-func service(name string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {selector: {app: %[1]s}, ports: [{port: 80, targetPort: 8080}]}\n", name)
-}
-
 // mesh is a cluster with the mesh's control plane, used by one part of the test.
 type mesh struct {
 	*bed
@@ -108,9 +48,10 @@ func (m mesh) runs(parts []part) {
 }
 
 // TestMesh runs pods with hand-written proxies on a real cluster, where the agents of the nodes
-// capture their connections. It needs root, CLUSTER_KUBE, and CLUSTER_BIN: a folder with the mesh's
-// binaries.
+// capture their connections; with CLUSTER_SHARE pods in node mode. It needs root, CLUSTER_KUBE, and
+// CLUSTER_BIN: a folder with the mesh's binaries.
 func TestMesh(t *testing.T) {
+	checkShare(t)
 	binaries := os.Getenv("CLUSTER_BIN")
 	if binaries == "" {
 		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
@@ -121,13 +62,22 @@ func TestMesh(t *testing.T) {
 		return kind != "DaemonSet" && !strings.HasSuffix(kind, "WebhookConfiguration")
 	})))
 	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
-	m.copyRoots()
+	early := part{"a pod that starts before the agent waits for it, and is captured then", mesh.startsEarly}
+	first := part{"init containers reach the mesh after the proxy, nothing before it, and Jobs end", mesh.initContainersAndJobs}
+	if inNodeMode() {
+		m.must(m.apply(meshed("default")))
+		early = part{"a pod that runs before the agent is captured by it", mesh.runsEarly}
+		first.name = "init containers reach the mesh from the first one on, and Jobs end"
+	} else {
+		m.copyRoots()
+	}
+	m.must(m.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: outside}\n"))
 	m.stranger()
 	m.runs([]part{
-		{"a pod that starts before the agent waits for it, and is captured then", mesh.startsEarly},
+		early,
 		{"two pods talk with mTLS under ebpf, and no stranger", func(m mesh) { m.talk("ebpf") }},
 		{"two pods talk with mTLS under nftables, and no stranger", func(m mesh) { m.talk("nftables") }},
-		{"init containers reach the mesh after the proxy, nothing before it, and Jobs end", mesh.initContainersAndJobs},
+		first,
 		{"an agent that is killed loses nothing, and the next one takes over", mesh.agentIsKilled},
 		{"the annotation of a node sizes the table of flows of its agent", mesh.sizesOfFlows},
 		{"a pod whose sandbox is made again, as after a reboot, is captured again", mesh.sandboxIsMadeAgain},
@@ -142,7 +92,7 @@ func TestMesh(t *testing.T) {
 
 // stranger starts a pod without a proxy, which sends requests that the mesh should refuse.
 func (m mesh) stranger() {
-	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, nodeSelector: {kubernetes.io/hostname: n1}, "+
+	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger, labels: {leno.dev/inject: disabled}}\nspec: {terminationGracePeriodSeconds: 0, nodeSelector: {kubernetes.io/hostname: n1}, "+
 		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
 	m.ready("stranger")
 }
@@ -169,6 +119,21 @@ func (m mesh) startsEarly() {
 	}
 }
 
+// runsEarly starts a pod in node mode before the agent. Nothing in it waits, so it runs uncaptured until the agent captures it.
+func (m mesh) runsEarly() {
+	early := workload{name: "early", capture: "auto", node: 1, application: serves}
+	m.must(m.apply(early.pod() + "---\n" + service("early")))
+	m.until("early runs", func() error { return m.fetch("stranger", m.address("early")+":8080") })
+	m.startAgent()
+	m.ready("early")
+	if err := m.fetch("stranger", m.address("early")+":8080"); err == nil {
+		m.t.Error("a stranger was answered under strict mTLS")
+	}
+	if count := m.metric(1, `leno_agent_captures_total\{backend="ebpf",origin="reconciled"\}`); count != 1 {
+		m.t.Errorf("%v pods were captured while they ran", count)
+	}
+}
+
 func (m mesh) talk(backend string) {
 	server, client := "server-"+backend, "client-"+backend
 	for nth, w := range []workload{{name: server, application: serves}, {name: client, application: sleeps}} {
@@ -177,6 +142,7 @@ func (m mesh) talk(backend string) {
 	}
 	m.must(m.apply(service(server)))
 	m.ready(server, client)
+	m.hasProxyAsSaid("default", server)
 	m.until("an answer", func() error { return m.fetch(client, server) })
 	seen := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.address(server)+":15020/metrics")
 	edge := regexp.MustCompile(`leno_requests_total\{[^}]*direction="inbound"[^}]*client="default"[^}]*mtls="true"`)
@@ -198,6 +164,9 @@ func (m mesh) initContainersAndJobs() {
 	for _, backend := range []string{"ebpf", "nftables"} {
 		// A client that is not captured would get a response from that port.
 		before := `command: [sh, -c, "curl -s -m 5 http://` + m.address("server-ebpf") + `:15020/live; test $? = 7"]`
+		if inNodeMode() {
+			before = look
+		}
 		job := workload{name: "job-" + backend, capture: backend, node: 1, before: before, after: look, application: look, more: "restartPolicy: Never"}
 		text := strings.ReplaceAll(job.template(), "\n", "\n    ")
 		m.must(m.apply(fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  backoffLimit: 0\n  template:\n    %s\n", job.name, text)))
@@ -278,9 +247,9 @@ func (m mesh) agentIsAway() {
 	m.must(run1(m.administer("delete", "daemonset", "leno-agent", "-n", "leno-system", "--cascade=foreground")))
 	late := workload{name: "late", capture: "auto", node: 1, application: serves}
 	m.must(m.apply(late.pod()))
-	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: plain}\nspec: {nodeSelector: {kubernetes.io/hostname: n1}, terminationGracePeriodSeconds: 0, "+
+	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: plain, namespace: outside}\nspec: {nodeSelector: {kubernetes.io/hostname: n1}, terminationGracePeriodSeconds: 0, "+
 		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
-	m.ready("plain")
+	m.wait("wait", "--for=condition=Ready", "pod/plain", "-n", "outside")
 	m.until("the reason is told", func() error {
 		if events := m.output(m.t, "events", "--for", "pod/late"); !strings.Contains(events, "agent of this node does not answer") {
 			return errors.New(events)
@@ -292,12 +261,8 @@ func (m mesh) agentIsAway() {
 	m.ready("late")
 }
 
-// shop is an ordinary application: nothing in its manifests refers to the mesh.
-const shop = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {leno.dev/inject: enabled}}
----
+// shop is an ordinary application: nothing in its manifests but its namespace refers to the mesh.
+const shop = `---
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -345,7 +310,7 @@ func (m mesh) injects() {
 		}
 		return nil
 	})
-	m.must(m.apply(shop))
+	m.must(m.apply(meshed("shop") + shop))
 	m.wait("rollout", "status", "deployment/web", "-n", "shop")
 	m.must(m.apply(buyer))
 	m.wait("wait", "--for=condition=Complete", "job/buyer", "-n", "shop")
@@ -390,6 +355,9 @@ func (m mesh) nothingIsLeft() {
 		}
 	}
 	for node := 1; node <= 2; node++ {
+		if brokers := m.startedAs(node, "leno-broker"); len(brokers) > 0 {
+			m.t.Errorf("brokers are left on node %d: %v", node, brokers)
+		}
 		tables := m.command(node, "sh", "-c", "for n in /run/netns/cni-*; do [ ! -e $n ] || nsenter --net=$n nft list tables; done")
 		if strings.Contains(tables, "leno") {
 			m.t.Errorf("tables are left on node %d: %s", node, tables)
@@ -403,13 +371,14 @@ func (m mesh) nothingIsLeft() {
 	}
 }
 
-// startAgent installs the agents, and waits until they are ready.
+// startAgent installs the agents and the supervisors of node proxies, and waits until they are ready.
 func (m mesh) startAgent() {
 	m.must(m.apply(m.agents()))
 	m.agentIsThere()
+	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
 }
 
-// agents is the manifest of the agents, as it is installed.
+// agents is the manifest of the agents and the supervisors, as it is installed.
 func (m mesh) agents() string {
 	return m.installation(func(kind string) bool { return kind == "DaemonSet" })
 }

@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// inNodeMode is an application whose namespaces are in node mode. Its pods share one process a node in `shared`, and have
+// nodeModeObjects is an application whose namespaces are in node mode. Its pods share one process a node in `shared`, and have
 // one each in `alone`; nothing else in its manifests refers to the mesh.
-func inNodeMode() string {
+func nodeModeObjects() string {
 	var text strings.Builder
 	for namespace, share := range map[string]string{"shared": "node", "alone": "workload"} {
 		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s, labels: {leno.dev/inject: enabled}, "+
@@ -58,7 +58,7 @@ func TestNodeMode(t *testing.T) {
 	m.installWith()
 	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
 	m.stranger()
-	m.must(m.apply(inNodeMode()))
+	m.must(m.apply(nodeModeObjects()))
 	for _, namespace := range []string{"shared", "alone"} {
 		m.wait("wait", "--for=condition=Ready", "pod/server", "pod/client", "-n", namespace)
 	}

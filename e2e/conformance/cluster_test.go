@@ -82,7 +82,8 @@ func (c *cluster) start() {
 		{registry + "/leno-proxy:1", "/leno-proxy", "2102:2102", []string{"/leno-proxy=" + *mesh + "/leno-proxy"}},
 		{registry + "/leno-controller:1", "/leno-controller", "65532:65532", []string{"/leno-controller=" + *mesh + "/leno-controller"}},
 		{registry + "/leno-agent:1", "/leno-agent", "0:0", append(c.netfilter(),
-			"/leno-agent="+*mesh+"/leno-agent", "/leno-cni="+*mesh+"/leno-cni")},
+			"/leno-agent="+*mesh+"/leno-agent", "/leno-cni="+*mesh+"/leno-cni",
+			"/leno-proxy="+*mesh+"/leno-proxy", "/leno-broker="+*mesh+"/leno-broker")},
 		{echoImage, "/usr/local/bin/server", "1338:1338", []string{
 			"/usr/local/bin/server=" + *echo + "/server", "/usr/local/bin/client=" + *echo + "/client",
 			"/cert.crt=" + *echo + "/cert.crt", "/cert.key=" + *echo + "/cert.key",
@@ -173,6 +174,21 @@ func (c *cluster) awaitDeclaration(wanted []features.FeatureName) {
 		return slices.Equal(found, wanted), nil
 	})
 	require.NoError(c.t, err, "XMesh %s has %v, not %v", meshName, found, wanted)
+}
+
+// checkSidecars requires that every pod of the suite has a sidecar, or that none has: in node mode the suite must not pass
+// because of sidecars.
+func (c *cluster) checkSidecars(wanted bool) {
+	for _, namespace := range namespaces {
+		var pods corev1.PodList
+		require.NoError(c.t, c.List(c.t.Context(), &pods, client.InNamespace(namespace)))
+		require.NotEmpty(c.t, pods.Items, namespace)
+		for _, pod := range pods.Items {
+			containers := append(pod.Spec.InitContainers, pod.Spec.Containers...)
+			sidecar := slices.ContainsFunc(containers, func(one corev1.Container) bool { return one.Name == "leno-proxy" })
+			require.Equal(c.t, wanted, sidecar, "%s/%s has a sidecar", namespace, pod.Name)
+		}
+	}
 }
 
 // removeNamespaces removes the namespaces of the suite and of the check of statuses.

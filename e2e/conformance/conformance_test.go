@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/gateway-api/conformance"
 	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
 	meshtests "sigs.k8s.io/gateway-api/conformance/tests/mesh"
+	"sigs.k8s.io/gateway-api/conformance/utils/flags"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 	"sigs.k8s.io/gateway-api/pkg/features"
 	"sigs.k8s.io/yaml"
@@ -60,13 +61,16 @@ func TestMesh(t *testing.T) {
 	require.NoError(t, err)
 	if *out != "" {
 		require.NoError(t, os.MkdirAll(*out, 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(*out, reportName(t)), written, 0o644))
-		require.NoError(t, os.WriteFile(filepath.Join(*out, "cases.md"), []byte(cases.table()), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(*out, reportName(t, options.Mode)), written, 0o644))
+		if options.Mode == flags.DefaultMode {
+			require.NoError(t, os.WriteFile(filepath.Join(*out, "cases.md"), []byte(cases.table()), 0o644))
+		}
 	}
 	cases.judge(t, options.RunTest)
 	if options.RunTest == "" {
 		judge(t, written)
 	}
+	cluster.checkSidecars(options.Mode == flags.DefaultMode)
 	cluster.checkStatuses()
 }
 
@@ -90,8 +94,8 @@ func optionsOf(t *testing.T) suite.ConformanceOptions {
 }
 
 // reportName is the name of such a report in the Gateway API's repository.
-func reportName(t *testing.T) string {
-	return fmt.Sprintf("%s-%s-default-report.yaml", *channel, version(t))
+func reportName(t *testing.T, mode string) string {
+	return fmt.Sprintf("%s-%s-%s-report.yaml", *channel, version(t), mode)
 }
 
 // results are the cases for meshes and the outcome of each.
