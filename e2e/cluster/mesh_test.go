@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -196,8 +197,12 @@ func (m mesh) agentIsKilled() {
 			}
 			done <- string(output)
 		}()
+		brokers := m.startedAs(1, "leno-broker")
 		m.must(run1(m.administer("delete", "pod", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-agent", "--grace-period=0", "--force")))
 		m.agentIsThere()
+		if after := m.startedAs(1, "leno-broker"); inNodeMode() == (len(brokers) == 0) || !slices.Equal(after, brokers) {
+			m.t.Errorf("%s: brokers %v after %v", backend, after, brokers)
+		}
 		if output := strings.TrimSpace(<-done); output != "end" {
 			m.t.Errorf("%s: %s", backend, output)
 		}
@@ -335,12 +340,19 @@ func (m mesh) injects() {
 
 func (m mesh) uninstall() {
 	programs := append(m.programs(1), m.programs(2)...)
+	restarts := func() string {
+		return m.output(m.t, "get", "pods", "-n", "shop", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount} {end}")
+	}
+	before := restarts()
 	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
 		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
 	}
 	m.nothingIsLeft()
 	m.areUnloaded(programs)
-	// Running applications keep working, without their proxies.
+	// Running applications keep working, without their proxies; their probes did so all the time.
+	if after := restarts(); after != before {
+		m.t.Errorf("restarts of pods: %s before, %s after", before, after)
+	}
 	m.until("the shop answers without the mesh", func() error {
 		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
 	})

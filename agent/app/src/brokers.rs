@@ -115,7 +115,7 @@ pub(crate) struct PodSandbox<'a> {
     pub(crate) netns: &'a Path,
     /// Of version 2; `None` if the node has none.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Of version 1, by which the runtime and the kubelet find processes of the pod.
+    /// Of version 1, by which the runtime and the kubelet find processes of the pod. They are made if they do not exist.
     pub(crate) others: Vec<PathBuf>,
     /// The pod's sandbox was just made, so that no supervisor holds a broker for it.
     pub(crate) is_new: bool,

@@ -22,6 +22,10 @@ const MAX_ADDRESSES: usize = 64;
 /// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
+/// The hierarchy of version 1 in which no kubelet makes a pod's group: the runtime makes it with the first container, after the pod's
+/// network. By these groups runtimes end what is left of a container that has no process namespace of its own.
+const MADE_BY_RUNTIMES: &str = "devices";
+
 /// Identifies a network namespace by the device and inode of its file. The numbers are stable while
 /// the namespace lives; the kernel may reuse them for another one afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -63,16 +67,23 @@ impl Host {
         find(&self.cgroup2()?, uid)
     }
 
-    /// The pod's control groups: of version 2, and of version 1.
+    /// The pod's control groups: of version 2, and of version 1. That of [`MADE_BY_RUNTIMES`] may not exist yet.
     pub(crate) fn groups_of(&self, uid: &str) -> (Option<PathBuf>, Vec<PathBuf>) {
         let hierarchies = directories(&self.cgroups).unwrap_or_default();
         let version_2 = self.cgroup2();
         let is_version_1 = |root: &PathBuf| version_2.as_ref() != Some(root);
-        let others = match &version_2 {
+        let others: Vec<PathBuf> = match &version_2 {
             Some(root) if *root == self.cgroups => Vec::new(),
             _ => hierarchies.into_iter().filter(is_version_1).collect(),
         };
-        let groups = others.iter().filter_map(|root| find(root, uid)).collect();
+        let found = others.iter().filter_map(|root| Some((root, find(root, uid)?)));
+        let found: Vec<(&PathBuf, PathBuf)> = found.collect();
+        let is_found = |root: &PathBuf| found.iter().any(|(of, _)| *of == root);
+        let unmade = others.iter().find(|root| root.ends_with(MADE_BY_RUNTIMES) && !is_found(root));
+        // It is called as in the other hierarchies.
+        let called = found.first().and_then(|(root, group)| group.strip_prefix(root).ok());
+        let unmade = unmade.zip(called).map(|(root, called)| root.join(called));
+        let groups = found.iter().map(|(_, group)| group.clone()).chain(unmade).collect();
         (version_2.and_then(|root| find(&root, uid)), groups)
     }
 
@@ -251,6 +262,22 @@ mod tests {
         }
         let (_folder, host) = host(&[&format!("cgroup/pids/kubepods/pod{UID}/cgroup.procs")]);
         assert_eq!(host.pod_cgroup(UID), None, "version 1 alone");
+    }
+
+    #[test]
+    fn a_pod_that_has_no_container_yet_has_a_group_in_the_hierarchy_of_devices() {
+        let (pod, other) =
+            (format!("e/kubepods/besteffort/pod{UID}"), "e/kubepods/burstable/pod-other");
+        let pids = format!("cgroup/pids/{pod}/cgroup.procs");
+        let devices = format!("cgroup/devices/{other}/cgroup.procs");
+        let without = "cgroup/foreign/cgroup.procs";
+        let (folder, host) = host(&["cgroup/unified/cgroup.controllers", &pids, &devices, without]);
+        let at = |root: &str| folder.path().join("cgroup").join(root).join(&pod);
+        let (version_2, groups) = host.groups_of(UID);
+        assert_eq!((version_2, groups), (None, vec![at("pids"), at("devices")]));
+        fs::create_dir_all(at("devices")).unwrap();
+        assert_eq!(host.groups_of(UID).1.len(), 2, "the runtime has made it");
+        assert_eq!(host.groups_of("another").1, Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Chann
     let netns = File::open(place.netns)?;
     let group = place.cgroup.as_ref().map(|pod| own_group(pod)).transpose()?;
     let group = group.as_deref().map(entry).transpose()?;
-    let others: Vec<File> = place.others.iter().filter_map(|group| entry(group).ok()).collect();
+    let others: Vec<File> = place.others.iter().filter_map(|group| other_entry(group)).collect();
     let credentials = ProcessCredentials::confined(PROXY_UID);
     let mut command = Command::new(program);
     command
@@ -75,6 +75,16 @@ fn own_group(pod: &Path) -> io::Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(group),
     }
+}
+
+/// The entry of a group of version 1, which is made if it does not exist. A broker that cannot join it stays in the group of this
+/// agent's container, and ends with that.
+fn other_entry(group: &Path) -> Option<File> {
+    let opened = fs::create_dir_all(group).and_then(|()| entry(group));
+    let warn = |error: &io::Error| {
+        tracing::warn!(group = %group.display(), %error, "a broker cannot join a control group of its pod");
+    };
+    opened.inspect_err(warn).ok()
 }
 
 /// The file that a process writes 0 to in order to join a control group.
