@@ -209,6 +209,7 @@ mod tests {
             workload: "web".into(),
             meshed: true,
             own_network: true,
+            has_node_proxies: false,
             flows: None,
             flow_budget: None,
             ended: false,

@@ -4,7 +4,7 @@
 //! checked. What an earlier agent enrolled stays so until this one has seen all pods, so that a restart leaves no gap.
 //! What the kernel refuses costs metrics, never a pod.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -54,6 +54,8 @@ struct Node {
     default: FlowMetricsSource,
     /// By uid.
     pods: Mutex<HashMap<String, EnrolledPod>>,
+    /// The control groups of the pods in which node proxies run, by uid.
+    node_proxies: Mutex<BTreeMap<String, PathBuf>>,
     /// Whether what an earlier agent enrolled has been sorted out.
     settled: Mutex<bool>,
 }
@@ -65,6 +67,8 @@ struct EnrolledPod {
     id: NetnsId,
     /// The pod's control group of version 2.
     cgroup: Option<PathBuf>,
+    /// Where its proxy counts its requests: one of its own, or node proxies.
+    proxies: Vec<PathBuf>,
     workload: String,
     source: FlowMetricsSource,
     budget: Option<CpuBudget>,
@@ -103,8 +107,10 @@ impl Flows {
                         tracing::warn!("flows: counters of another version were dropped");
                     }
                 }
-                let (default, pods) = (settings.source, Mutex::default());
-                Self(Some(Node { owner, ledger, default, pods, settled: Mutex::new(false) }))
+                let (default, pods, node_proxies) =
+                    (settings.source, Mutex::default(), Mutex::default());
+                let settled = Mutex::new(false);
+                Self(Some(Node { owner, ledger, default, pods, node_proxies, settled }))
             }
             Err(error) => {
                 let error = chain(&error);
@@ -119,9 +125,14 @@ impl Flows {
         &self,
         pod: &Pod,
         netns: impl FnOnce() -> Option<(PathBuf, NetnsId)>,
-        cgroup: impl FnOnce() -> Option<PathBuf>,
+        cgroup: impl Fn() -> Option<PathBuf>,
     ) {
         let Some(node) = &self.0 else { return };
+        if pod.has_node_proxies
+            && let Some(cgroup) = cgroup()
+        {
+            lock(&node.node_proxies).insert(pod.uid.clone(), cgroup);
+        }
         // Those without a proxy only if they say so; a pod that has ended leaves with its namespace.
         if !pod.own_network || pod.ended || !(pod.meshed || pod.flows.is_some()) {
             return;
@@ -136,9 +147,11 @@ impl Flows {
             Some(Err(_)) | None => node.default,
         };
         let cgroup = known.as_ref().and_then(|known| known.cgroup.clone()).or_else(cgroup);
+        let proxies = node.proxies_of(pod, cgroup.as_ref());
         let workload = pod.workload.clone();
         let budget = pod.flow_budget.as_ref().and_then(|budget| budget.as_ref().ok()).copied();
-        let wanted = EnrolledPod { netns, id, cgroup, workload, source, budget, failed: None };
+        let wanted =
+            EnrolledPod { netns, id, cgroup, proxies, workload, source, budget, failed: None };
         // One that failed is tried again in each round.
         if known.as_ref() == Some(&wanted) {
             return;
@@ -155,6 +168,7 @@ impl Flows {
     /// One round: removes pods whose namespaces are gone, reads the counters, keeps the budget.
     pub(crate) fn round(&self) {
         let Some(node) = &self.0 else { return };
+        lock(&node.node_proxies).retain(|_, cgroup| cgroup.is_dir());
         let mut gone = Vec::new();
         lock(&node.pods).retain(|uid, one| {
             let lives = NetnsId::of(&one.netns) == Some(one.id);
@@ -217,6 +231,15 @@ impl Flows {
 }
 
 impl Node {
+    /// Where processes count that may be the proxy of a pod. In node mode the pod's own group has none of them, and tells the pod
+    /// from one without a proxy.
+    fn proxies_of(&self, pod: &Pod, cgroup: Option<&PathBuf>) -> Vec<PathBuf> {
+        let own = cgroup.filter(|_| pod.meshed);
+        let node_proxies = lock(&self.node_proxies);
+        let shared = node_proxies.values().filter(|_| pod.group.is_some());
+        own.into_iter().chain(shared).cloned().collect()
+    }
+
     fn enrol(&self, pod: &Pod, wanted: &EnrolledPod) -> Result<(), String> {
         let seen = Namespace::read(&wanted.netns).map_err(|error| chain(&error))?;
         let member = FlowMember {
@@ -225,7 +248,7 @@ impl Node {
             netns: wanted.netns.clone(),
             addresses: seen.addresses,
             proxy_uid: ports::PROXY_UID,
-            proxies: wanted.cgroup.clone().filter(|_| pod.meshed).into_iter().collect(),
+            proxies: wanted.proxies.clone(),
             source: wanted.source,
             budget: wanted.budget,
             port: seen.port,

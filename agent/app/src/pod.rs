@@ -18,6 +18,10 @@ use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
 mod probes;
 
+/// The name, as a label has it, of the pods in which node proxies run. The label grants nothing: what a process of the proxies' user
+/// has counted is read from every pod that is meshed.
+const SUPERVISORS: (&str, &str) = ("app.kubernetes.io/name", "leno-node");
+
 /// What the agent needs of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
@@ -34,6 +38,8 @@ pub(crate) struct Pod {
     pub(crate) meshed: bool,
     /// Whether it has a network namespace of its own.
     pub(crate) own_network: bool,
+    /// Whether node proxies run in it.
+    pub(crate) has_node_proxies: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
     /// Where its flows are to be read, if it says so.
@@ -113,6 +119,7 @@ impl Pod {
             workload: owner(object).name,
             meshed: has_proxy && !host_network,
             own_network: !host_network,
+            has_node_proxies: label(SUPERVISORS.0).is_some_and(|name| name == SUPERVISORS.1),
             flows: annotation(FLOW_METRICS).map(|text| text.parse()),
             flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),

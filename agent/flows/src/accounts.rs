@@ -363,8 +363,14 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses; it may be entered in part then: where frames cannot be counted, sockets are.
     pub fn enrol(&mut self, name: &str, member: FlowMember) -> Result<(), Error> {
-        if self.members.get(name).is_some_and(|enrolled| enrolled.member == member) {
-            return Ok(());
+        if let Some(enrolled) = self.members.get_mut(name) {
+            let is_same = enrolled.member.proxies == member.proxies;
+            enrolled.member.proxies.clone_from(&member.proxies);
+            // Proxies come and go without a gap in what is accounted for.
+            if enrolled.member == member {
+                let id = enrolled.id;
+                return if is_same { Ok(()) } else { self.bound(id) };
+            }
         }
         let before = self.take_out(name)?;
         let id = self.id_of(&member.namespace, &member.workload);

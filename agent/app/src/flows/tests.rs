@@ -96,6 +96,32 @@ fn more_than(flows: &Flows, before: u64, sandbox: &Sandbox) -> u64 {
     }
 }
 
+/// Requests of a pod in node mode are counted by processes of other pods, which come and go.
+fn reads_node_proxies(agent: &Flows, sandbox: &Sandbox) {
+    let labelled = |uid: &str, labels: &str| {
+        let text = format!(
+            r#"{{"metadata":{{"name":"{uid}","namespace":"shop","uid":"{uid}","labels":{{{labels}}}}},"spec":{{"containers":[]}}}}"#
+        );
+        Pod::new(&serde_json::from_str(&text).unwrap()).within(None)
+    };
+    let in_node_mode = labelled("n", r#""leno.dev/inject":"enabled","leno.dev/mode":"node""#);
+    let supervisor = labelled("s", r#""app.kubernetes.io/name":"leno-node""#);
+    let folder = tempfile::tempdir().unwrap();
+    let (own, shared) = (PathBuf::from("/own"), folder.path().to_owned());
+    let read = || {
+        agent.follow(&in_node_mode, || sandbox.place(), || Some(own.clone()));
+        lock(&agent.0.as_ref().unwrap().pods)["n"].proxies.clone()
+    };
+    assert_eq!(read(), [own.clone()]);
+    agent.follow(&supervisor, || None, || Some(shared.clone()));
+    assert_eq!(read(), [own.clone(), shared.clone()]);
+    agent.follow(&pod(None), || sandbox.place(), || Some(own.clone()));
+    assert_eq!(lock(&agent.0.as_ref().unwrap().pods)["u"].proxies, [own.clone()], "a sidecar");
+    drop(folder);
+    agent.round();
+    assert_eq!(read(), [own.clone()]);
+}
+
 #[test]
 fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     if !nix::unistd::geteuid().is_root() {
@@ -149,6 +175,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     sandbox.send();
     assert_eq!(frames(&last), settled);
 
+    reads_node_proxies(&last, &sandbox);
     last.follow(&pod(None), || sandbox.place(), || None);
     assert!(lock(&last.0.as_ref().unwrap().pods).contains_key("u"));
     ip(&["netns", "delete", &sandbox.name]);

@@ -44,6 +44,7 @@ impl Node {
             workload: "web".into(),
             meshed: true,
             own_network: true,
+            has_node_proxies: false,
             flows: None,
             flow_budget: None,
             ended: false,

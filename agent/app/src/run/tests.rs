@@ -53,6 +53,7 @@ fn pod() -> Pod {
         workload: "web".into(),
         meshed: true,
         own_network: true,
+        has_node_proxies: false,
         flows: None,
         flow_budget: None,
         ended: false,
