@@ -150,6 +150,7 @@ fn assumed(request: &PluginRequest) -> Option<Pod> {
         workload: request.pod.clone(),
         meshed: true,
         own_network: true,
+        has_node_proxies: false,
         flows: None,
         flow_budget: None,
         ended: false,
