@@ -8,6 +8,7 @@
 
 mod status;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -132,8 +133,10 @@ pub enum MeshProcess<'a> {
     Owner,
     /// The control plane.
     Controller,
-    /// The proxy of an instance such as `web-0`.
+    /// The proxy of an instance such as `web-0`: its own, or in node mode that of its group.
     Proxy(&'a str),
+    /// The broker of an instance in node mode.
+    Broker(&'a str),
     /// The application of an instance.
     Application(&'a str),
     /// The node proxy of a group such as `node` or `namespace.lab`.
@@ -320,7 +323,8 @@ impl Lab {
         match piece {
             MeshProcess::Owner => Ok(self.up.pid()),
             MeshProcess::Controller => status.controller.context("there is no controller"),
-            MeshProcess::Proxy(instance) => newest(&status.instance(instance)?.proxy_cgroup()?),
+            MeshProcess::Proxy(name) => newest(status.instance(name)?.proxy_cgroup()?),
+            MeshProcess::Broker(name) => newest(&status.instance(name)?.broker_cgroup()?),
             MeshProcess::Node(group) => self.node(group),
             MeshProcess::Application(instance) => {
                 first(&status.instance(instance)?.surroundings.cgroup)
@@ -346,9 +350,17 @@ impl Lab {
 
     /// Sends a signal to a piece.
     pub fn kill(&self, piece: MeshProcess<'_>, signal: Signal) -> Result<()> {
-        let pid = self.pid_of(piece)?;
-        kill(Pid::from_raw(i32::try_from(pid)?), signal)
-            .with_context(|| format!("cannot send {signal} to {piece:?}"))
+        self.kill_all(&[piece], signal)
+    }
+
+    /// Sends a signal to all of these at once; to a process that several of them are, once.
+    pub fn kill_all(&self, pieces: &[MeshProcess<'_>], signal: Signal) -> Result<()> {
+        let pids = pieces.iter().map(|piece| self.pid_of(*piece)).collect::<Result<BTreeSet<_>>>();
+        for pid in pids? {
+            kill(Pid::from_raw(i32::try_from(pid)?), signal)
+                .with_context(|| format!("cannot send {signal} to {pid} of {pieces:?}"))?;
+        }
+        Ok(())
     }
 
     /// The resources that a piece uses.

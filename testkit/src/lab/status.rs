@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 /// The part of `/run/leno/MESH/mesh.json` that tests need.
@@ -52,6 +52,8 @@ pub struct Instance {
 pub struct ProxyProcess {
     /// The group whose node proxy serves it; `None`: it has a sidecar.
     pub group: Option<String>,
+    /// The control group of its process.
+    pub cgroup: PathBuf,
 }
 
 /// The namespace and control group in which an instance runs.
@@ -103,8 +105,15 @@ impl Instance {
         self.proxy.as_ref()?.group.as_deref()
     }
 
-    /// The control group of its proxy.
-    pub fn proxy_cgroup(&self) -> Result<PathBuf> {
+    /// The control group of its proxy, in node mode that of its group's.
+    pub fn proxy_cgroup(&self) -> Result<&Path> {
+        let proxy = self.proxy.as_ref().with_context(|| format!("{} has no proxy", self.name))?;
+        Ok(&proxy.cgroup)
+    }
+
+    /// The control group of its broker, in node mode.
+    pub fn broker_cgroup(&self) -> Result<PathBuf> {
+        ensure!(self.group().is_some(), "{} has a sidecar", self.name);
         let group = self.surroundings.cgroup.parent().context("a control group has a parent")?;
         Ok(group.join("proxy"))
     }

@@ -56,11 +56,11 @@ fn what_an_old_certificate_was_permitted_ends(capture: Capture) -> Result<()> {
     let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let before_issue = Instant::now();
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
-    lab.explain(ages(&lab, capture, before_issue))?;
+    lab.explain(ages(&lab, before_issue))?;
     lab.end()
 }
 
-fn ages(lab: &Lab, capture: Capture, before_issue: Instant) -> Result<()> {
+fn ages(lab: &Lab, before_issue: Instant) -> Result<()> {
     let url = ["http://front.lab:8080/"];
     lab.reach("web", "front.lab:8080")?;
     let begun = lab.directory().join("begun");
@@ -96,11 +96,7 @@ fn ages(lab: &Lab, capture: Capture, before_issue: Instant) -> Result<()> {
     wait::until("the end to be counted", HEAR_LIMIT, || {
         Ok(lab.metrics("echo")?.contains(line).then_some(()))
     })?;
-    // A new certificate is permitted. In node mode the process is that of the servers, too.
-    if LabOptions::new(capture).share.is_some() {
-        return Ok(());
-    }
-    // Each is permitted for a while alone, which a machine under load may miss.
+    // A new certificate is permitted, for a while alone, which a machine under load may miss.
     let window = issued_within + PERMITTED;
     wait::until("a new certificate to be permitted", 8 * HEAR_LIMIT, || {
         let before = lab.status()?.instance("web-0")?.proxy_restarts;

@@ -157,9 +157,7 @@ fn all_killed(lab: &Lab) -> Result<()> {
     let controller = lab.pid_of(MeshProcess::Controller)?;
     let load = lab.load("client", &load_for("6s"))?;
     lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
-    for proxy in PROXIES {
-        lab.kill(MeshProcess::Proxy(proxy), Signal::SIGKILL)?;
-    }
+    lab.kill_all(&PROXIES.map(MeshProcess::Proxy), Signal::SIGKILL)?;
     lab.wait_for("all pieces again", |status| {
         let is_new = status.controller.is_some_and(|pid| pid != controller);
         let all = restarts(status).is_ok_and(|now| now.iter().zip(&before).all(|(a, b)| a > b));
@@ -192,17 +190,18 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
         let address = lab.status()?.address("web-0", false)?;
         // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
         lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
-        for proxy in ["client-0", "web-0"] {
-            if let Some(group) = lab.status()?.instance(proxy)?.group() {
-                // It may be that of the other one, which is gone by now.
-                let _gone = lab.kill(MeshProcess::Node(group), Signal::SIGKILL);
-            }
-            let pid = lab.pid_of(MeshProcess::Proxy(proxy))?;
-            lab.kill(MeshProcess::Proxy(proxy), Signal::SIGKILL)?;
-            // A process that a signal ends still accepts connections until the kernel has closed its listeners.
-            let is_gone = || Ok((!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
-            wait::until("the end of a proxy", ENDS_WITHIN, is_gone)?;
+        let names = ["client-0", "web-0"];
+        let mut killed = names.map(MeshProcess::Proxy).to_vec();
+        if options.share.is_some() {
+            killed.extend(names.map(MeshProcess::Broker));
         }
+        let pids = killed.iter().map(|piece| lab.pid_of(*piece)).collect::<Result<Vec<u32>>>()?;
+        lab.kill_all(&killed, Signal::SIGKILL)?;
+        // A process that a signal ends still accepts connections until the kernel has closed its listeners.
+        let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+        wait::until("the end of the proxies", ENDS_WITHIN, || {
+            Ok((!pids.iter().any(runs)).then_some(()))
+        })?;
         let curl = |url: &str| ["curl", "-sS", "--max-time", patience, url].map(str::to_owned);
         let from_client = |url: &str| -> Result<Option<i32>> {
             let command = curl(url);

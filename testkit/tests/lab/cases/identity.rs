@@ -68,12 +68,7 @@ spec:
 ";
 
 /// The process that serves `idle-0`, which is stopped.
-fn held(capture: Capture) -> MeshProcess<'static> {
-    match LabOptions::new(capture).share {
-        Some(_) => MeshProcess::Node("workload.lab.idle-0"),
-        None => MeshProcess::Proxy("idle-0"),
-    }
-}
+const HELD: MeshProcess<'_> = MeshProcess::Proxy("idle-0");
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -88,8 +83,8 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
     let clients = ["client-0", "client-1", "client-2", "client-3"];
     let outcome = under_load(&lab, (&clients, "http://web:8080/"), || {
-        replaced(&lab, held(capture)).context("replacing the root")?;
-        aborted(&lab, held(capture)).context("aborting")
+        replaced(&lab).context("replacing the root")?;
+        aborted(&lab).context("aborting")
     });
     let requests = lab.explain(outcome)?;
     println!("{}: {requests} requests, none lost", capture.name());
@@ -163,12 +158,12 @@ pub(super) fn reports_under_load(
 }
 
 /// One rotation, whose control plane is killed in each phase.
-fn replaced(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
+fn replaced(lab: &Lab) -> Result<()> {
     // A proxy is ready before the control plane has its report.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 21
     })?;
-    lab.kill(held, Signal::SIGSTOP)?;
+    lab.kill(HELD, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     let second = command::run(&mut lab.leno("identity rotate-root"), ANSWER_LIMIT)?;
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -185,12 +180,12 @@ fn replaced(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
         lab.wait_for("the next control plane", |status| {
             status.controller.is_some_and(|pid| pid != killed)
         })?;
-        lab.kill(held, Signal::SIGCONT)?;
+        lab.kill(HELD, Signal::SIGCONT)?;
         until(lab, "every proxy to acknowledge it to the next control plane", |report| {
             report["phase"] != phase || report["proxies"]["current"] == 21
         })?;
         if phase != "remove" {
-            lab.kill(held, Signal::SIGSTOP)?;
+            lab.kill(HELD, Signal::SIGSTOP)?;
         }
     }
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
@@ -199,15 +194,15 @@ fn replaced(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
 }
 
 /// A rotation that is aborted in its first phase.
-fn aborted(lab: &Lab, held: MeshProcess<'_>) -> Result<()> {
+fn aborted(lab: &Lab) -> Result<()> {
     let before = identity(lab)?;
-    lab.kill(held, Signal::SIGSTOP)?;
+    lab.kill(HELD, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
     rotate(lab, &["--abort"])?;
     // The stopped proxy still uses the earlier bundle, which is the one to return to: no phase waits for it, and the abort
     // may be over before it is seen.
-    lab.kill(held, Signal::SIGCONT)?;
+    lab.kill(HELD, Signal::SIGCONT)?;
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
     ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
     let none = command::run(lab.leno("identity rotate-root").arg("--abort"), ANSWER_LIMIT)?;

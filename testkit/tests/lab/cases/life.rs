@@ -155,22 +155,37 @@ fn netfilter_is_used_only_where_asked_for(lab: &Lab) -> Result<()> {
 
 fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
     for instance in lab.status()?.instances.iter().filter(|i| i.meshed) {
-        let pid = lab.pid_of(MeshProcess::Proxy(&instance.name))?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let user = "Uid:\t2102\t2102\t2102\t2102";
-        for line in [user, "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
-            ensure!(status.contains(line), "{}: no {line:?} in {status}", instance.name);
-        }
-        ensure!(status.contains("CapBnd:\t0000000000000000"), "{}: {status}", instance.name);
-        // An attack by a compromised proxy: it runs as the same user as all others.
-        for look in [["cat", "environ"], ["ls", "root/"]] {
-            let seen = as_proxy(&[look[0], &format!("/proc/{pid}/{}", look[1])])?;
-            ensure!(!seen.status.success(), "{}: {look:?} shows {seen:?}", instance.name);
+        has_no_privilege(lab, MeshProcess::Proxy(&instance.name))?;
+        if instance.group().is_some() {
+            has_no_privilege(lab, MeshProcess::Broker(&instance.name))?;
         }
     }
-    let directory = format!("/run/leno/{}", lab.name());
-    let tokens = as_proxy(&["find", &directory, "-name", "token", "-size", "+0"])?;
-    ensure!(tokens.stdout.is_empty(), "a token is within reach: {tokens:?}");
+    // In node mode they have the names of their instances.
+    let mut find = Command::new("find");
+    find.arg(format!("/run/leno/{}", lab.name())).args(["-type", "f", "-size", "+0"]);
+    find.args(["(", "-name", "token", "-o", "-path", "*/tokens/*", ")"]);
+    let tokens = command::text(&mut find, OPENSSL_LIMIT)?;
+    ensure!(!tokens.is_empty(), "no token was found");
+    for token in tokens.lines() {
+        let seen = as_proxy(&["cat", token])?;
+        ensure!(!seen.status.success(), "{token} is within reach");
+    }
+    Ok(())
+}
+
+fn has_no_privilege(lab: &Lab, piece: MeshProcess<'_>) -> Result<()> {
+    let pid = lab.pid_of(piece)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let user = "Uid:\t2102\t2102\t2102\t2102";
+    for line in [user, "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        ensure!(status.contains(line), "{piece:?}: no {line:?} in {status}");
+    }
+    ensure!(status.contains("CapBnd:\t0000000000000000"), "{piece:?}: {status}");
+    // An attack by a compromised proxy: it runs as the same user as all others.
+    for look in [["cat", "environ"], ["ls", "root/"]] {
+        let seen = as_proxy(&[look[0], &format!("/proc/{pid}/{}", look[1])])?;
+        ensure!(!seen.status.success(), "{piece:?}: {look:?} shows {seen:?}");
+    }
     Ok(())
 }
 

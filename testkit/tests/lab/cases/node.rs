@@ -183,8 +183,8 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        let brokers =
-            [lab.pid_of(MeshProcess::Proxy("client-0"))?, lab.pid_of(MeshProcess::Proxy("web-0"))?];
+        let broker = |name| lab.pid_of(MeshProcess::Broker(name));
+        let brokers = [broker("client-0")?, broker("web-0")?];
         for pid in [node, brokers[0], brokers[1]] {
             for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
                 ensure!(field(pid, set)? == "0000000000000000", "{set} of {pid}");
@@ -288,7 +288,7 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
         // A stream of the other member goes on.
         let go = lab.directory().join("go");
         let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
-        lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
+        lab.kill(MeshProcess::Broker("web-0"), Signal::SIGKILL)?;
         lab.wait_for("the proxy of web-0 again", |s| {
             s.ready() && s.instance("web-0").is_ok_and(|i| i.proxy_restarts > 0)
         })?;
