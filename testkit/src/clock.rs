@@ -18,7 +18,8 @@ const SOURCE: &str = include_str!("clock.c");
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Makes a directory of Leno's programs below `directory`, for [`LabOptions`](crate::lab::LabOptions), whose proxies of the
-/// workloads named here have clocks that are ahead by so many seconds, or behind if it is less than zero.
+/// workloads named here have clocks that are ahead by so many seconds, or behind if it is less than zero. A node proxy has
+/// one clock: it is one of these if it serves one instance alone (share `workload`), whose name is in that of its group.
 pub fn programs(directory: &Path, ahead: &[(&str, i64)]) -> Result<PathBuf> {
     fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     let programs = directory.join("programs");
@@ -38,10 +39,14 @@ pub fn programs(directory: &Path, ahead: &[(&str, i64)]) -> Result<PathBuf> {
     fs::copy(binaries::ours("leno-proxy")?, &proxy)?;
     let cases: String = ahead
         .iter()
-        .map(|(workload, seconds)| format!("{workload}) export LENO_CLOCK_OFFSET_S={seconds};;\n"))
+        .map(|(workload, seconds)| {
+            format!(
+                "{workload} | *workload.*.{workload}-*) export LENO_CLOCK_OFFSET_S={seconds};;\n"
+            )
+        })
         .collect();
     let script = format!(
-        "#!/bin/sh\ncase $LENO_WORKLOAD in\n{cases}esac\nLD_PRELOAD={} exec {} \"$@\"\n",
+        "#!/bin/sh\ncase ${{LENO_WORKLOAD:-$(cat /etc/hosts)}} in\n{cases}esac\nLD_PRELOAD={} exec {} \"$@\"\n",
         library.display(),
         proxy.display()
     );

@@ -72,16 +72,15 @@ pub struct LabOptions {
     pub mtls: Option<&'static str>,
     /// How long certificates live; `None` for the default of `leno up`.
     pub cert_lifetime: Option<Duration>,
-    /// In node mode, `leno up --share`; `None` for sidecars. [`LabOptions::new`] takes it from the environment
-    /// variable `LENO_LAB_SHARE`.
+    /// In node mode, `leno up --share`; `None` for sidecars. [`LabOptions::new`] takes it from [`share`].
     pub share: Option<String>,
     /// In node mode, after how long and above how many percent of a CPU a busy instance gets a process of its own; `None`
     /// for the defaults of `leno up`.
     pub promote: Option<(&'static str, &'static str)>,
     /// In node mode, most new connections a second of an instance; `None` for the default of `leno up`.
     pub connection_rate: Option<&'static str>,
-    /// In node mode, whether instances of one process talk to each other in memory, which `LENO_LAB_ONE_PASS=false` has all
-    /// meshes not do.
+    /// In node mode, whether instances of one process talk to each other in memory. [`LabOptions::new`] takes it from
+    /// [`one_pass`].
     pub one_pass: bool,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
@@ -110,10 +109,10 @@ impl LabOptions {
             capture,
             mtls: None,
             cert_lifetime: None,
-            share: std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty()),
+            share: share(),
             promote: None,
             connection_rate: None,
-            one_pass: std::env::var("LENO_LAB_ONE_PASS").map_or(true, |value| value != "false"),
+            one_pass: one_pass(),
             machine: None,
             uplink: false,
             resolver: None,
@@ -124,6 +123,18 @@ impl LabOptions {
             scrape_from: None,
         }
     }
+}
+
+/// What all meshes are to share, by the environment variable `LENO_LAB_SHARE`; `None` for sidecars.
+#[must_use]
+pub fn share() -> Option<String> {
+    std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty())
+}
+
+/// Whether instances of one process are to talk to each other in memory, unless `LENO_LAB_ONE_PASS` is `false`.
+#[must_use]
+pub fn one_pass() -> bool {
+    std::env::var("LENO_LAB_ONE_PASS").map_or(true, |value| value != "false")
 }
 
 /// One process of a mesh.
@@ -189,7 +200,24 @@ impl Lab {
         let mut lab = Lab { name, leno, file, directory, up, ready_after };
         lab.explain(lab.wait_ready())?;
         lab.ready_after = start.elapsed();
+        lab.is_shared_as_asked(yaml)?;
         Ok(lab)
+    }
+
+    /// With [`share`] no instance has a sidecar, where no document says which mode it is in. A waypoint has a proxy of its own.
+    fn is_shared_as_asked(&self, yaml: &str) -> Result<()> {
+        if share().is_none() || yaml.contains("leno.dev/mode") {
+            return Ok(());
+        }
+        let status = self.status()?;
+        let is_waypoint =
+            |one: &Instance| yaml.contains(&format!("leno.dev/waypoint: {}", one.workload));
+        let mut sidecars =
+            status.instances.iter().filter(|one| one.meshed && one.group().is_none());
+        match sidecars.find(|one| !is_waypoint(one)) {
+            Some(one) => bail!("{} has a sidecar: LENO_LAB_SHARE asks for node mode", one.name),
+            None => Ok(()),
+        }
     }
 
     /// The name of the mesh.

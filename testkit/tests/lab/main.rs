@@ -6,15 +6,18 @@
 //! `cargo test -p leno-testkit --test lab -- ebpf::http`.
 //!
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
-//! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode.
+//! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode; what cannot is ignored, and
+//! `node_mode` says why. `LENO_LAB_ONE_PASS=false` has instances of one process use the network.
 //! `LENO_ROTATION_RATE` sets how many requests a second each of four clients sends while a root is replaced (100),
 //! `LENO_NODE_CONNECTIONS`, `LENO_NODE_SWITCHES` and `LENO_NODE_UPLOAD` how much the cases of `handover` do,
 //! `LENO_SOAK_SECONDS` how long the soak lasts, `LENO_PARITY_REQUESTS` how many requests are compared with what is accounted for.
 
 mod cases;
 mod fixture;
+mod node_mode;
 mod outside;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
     let required = std::env::var("LENO_REQUIRE").unwrap_or_default().contains("root");
+    let (mut names, mut excepted) = (Vec::new(), BTreeMap::new());
     let mut trials = Vec::new();
     let mut meshes = Vec::new();
     for capture in Capture::ALL {
@@ -43,10 +47,15 @@ fn main() -> ExitCode {
                     Run::Once(_) => continue,
                     Run::SharedMesh(_) | Run::Alone(_) => capture.name(),
                 };
-                let name = format!("{under}::{group}::{}", case.name);
+                let case_name = format!("{group}::{}", case.name);
+                let why = node_mode::excepted(&case_name);
+                let name = format!("{under}::{case_name}");
+                excepted.extend(why.map(|why| (name.clone(), why)));
+                names.push(case_name);
                 let shared = Arc::clone(&shared);
                 let run = move || run(&case, &shared, root);
-                trials.push(Trial::test(name, run).with_ignored_flag(!root && !required));
+                let ignored = why.is_some() || (!root && !required);
+                trials.push(Trial::test(name, run).with_ignored_flag(ignored));
             }
         }
         // Ends the mesh before the next backend's mesh starts.
@@ -54,6 +63,15 @@ fn main() -> ExitCode {
         let end = move || shared.end().map_err(|error| failed(&error));
         let name = format!("{}::the_mesh_ends_and_leaves_nothing", capture.name());
         trials.push(Trial::test(name, end).with_ignored_flag(!root && !required));
+    }
+    if let Err(error) = node_mode::check(&names) {
+        eprintln!("{error:#}");
+        return ExitCode::FAILURE;
+    }
+    if !arguments.list {
+        for (name, why) in &excepted {
+            println!("not in node mode: {name}: {why}");
+        }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     // A filter may have excluded the cases that end the meshes.

@@ -75,8 +75,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     }
     let program = installed.path().join("leno-proxy");
     let programs = Some(installed.path().to_owned());
-    let options =
-        LabOptions { programs, share: None, mtls: Some("strict"), ..LabOptions::new(capture) };
+    let options = LabOptions { programs, mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let serves = || -> Result<()> {

@@ -34,13 +34,11 @@ fn workload(name: &str) -> String {
     )
 }
 
-/// Sidecars: one process has one clock.
 fn options(capture: Capture, programs: PathBuf) -> LabOptions {
     LabOptions {
         programs: Some(programs),
         mtls: Some("strict"),
         cert_lifetime: Some(LIFETIME),
-        share: None,
         ..LabOptions::new(capture)
     }
 }

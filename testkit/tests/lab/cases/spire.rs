@@ -108,7 +108,6 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
     let mesh = MESH.replace("@SOCKETS@", place);
     let options = LabOptions {
         mtls: Some("strict"),
-        share: None,
         spiffe_endpoint_socket: Some(format!("unix://{place}/control.sock")),
         ..LabOptions::new(capture)
     };

@@ -1,0 +1,66 @@
+//! What does not run in node mode (`LENO_LAB_SHARE`), and why. All other cases run, and their meshes have no sidecar but where
+//! their documents ask for one.
+
+use anyhow::{Result, ensure};
+use leno_testkit::lab;
+
+/// What cases need that node mode may not have.
+#[derive(Clone, Copy)]
+enum Needs {
+    /// A proxy that serves the instance alone, and is known by that.
+    Sidecar,
+    /// A process for each instance, as with the share `workload`.
+    OwnProcess,
+    /// Requests on the bridge, where those within one process may be in memory instead.
+    Network,
+}
+
+/// Cases as `GROUP::CASE`, or how the names of several begin, with what they need and why.
+const NEEDS: [(&str, Needs, &str); 6] = [
+    (
+        "identity::clocks_that_are_wrong_by_four_minutes_are_survived",
+        Needs::OwnProcess,
+        "one process has one clock",
+    ),
+    ("identity::a_clock_beyond_the_bound_is_named", Needs::OwnProcess, "one process has one clock"),
+    (
+        "identity::certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load",
+        Needs::Sidecar,
+        "a SPIFFE Workload API identifies processes, so that leno up refuses one for node proxies",
+    ),
+    ("encryption::datagrams_", Needs::Sidecar, "sidecars alone carry datagrams"),
+    (
+        "encryption::a_workload_that_does_not_ask_has_nothing_of_datagrams",
+        Needs::Sidecar,
+        "sidecars alone carry datagrams",
+    ),
+    (
+        "encryption::the_bridge_sees_tls_only",
+        Needs::Network,
+        "what instances of one process send each other in memory is not on the bridge: LENO_LAB_ONE_PASS=false",
+    ),
+];
+
+/// Why a case, `GROUP::CASE`, does not run as the environment has the meshes run; `None`: it does.
+pub(crate) fn excepted(case: &str) -> Option<&'static str> {
+    let share = lab::share()?;
+    let is_shared = share != "workload";
+    let (_, _, why) = NEEDS.iter().find(|(cases, needs, _)| {
+        let is_missing = match needs {
+            Needs::Sidecar => true,
+            Needs::OwnProcess => is_shared,
+            Needs::Network => is_shared && lab::one_pass(),
+        };
+        is_missing && case.starts_with(cases)
+    })?;
+    Some(why)
+}
+
+/// Whether every name is that of a case.
+pub(crate) fn check(cases: &[String]) -> Result<()> {
+    for (name, _, _) in NEEDS {
+        let is_known = cases.iter().any(|case| case.starts_with(name));
+        ensure!(is_known, "node_mode.rs: there is no case {name}");
+    }
+    Ok(())
+}
