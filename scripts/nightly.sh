@@ -26,11 +26,12 @@ run() { # step
       ;;
     shares)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples || return
-      local share code=0
-      for share in workload node; do
+      local way code=0
+      # The third has what instances of one process send each other in memory.
+      for way in workload:false node:false node:true; do
         # Another generated mesh each night; a failure names its seed.
-        LENO_SOAK_SECONDS=60 LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=$share scripts/apart.sh \
-          "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
+        LENO_SOAK_SECONDS=60 LENO_SEED=${LENO_SEED:-$RANDOM} LENO_LAB_SHARE=${way%:*} LENO_LAB_ONE_PASS=${way#*:} \
+          scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- --skip nftables:: --skip iptables:: || code=1
       done
       return "$code"
       ;;
@@ -93,7 +94,7 @@ row() { # step: what it is
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
     parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients; the memory of as many flows' ;;
-    shares) echo '`scripts/nightly.sh shares`: every case of the lab in node mode, alone and with others in a process' ;;
+    shares) echo '`scripts/nightly.sh shares`: every case of the lab in node mode, alone, with others in a process, and with requests within it in memory' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;

@@ -5,10 +5,11 @@
 #   scripts/test-pool.sh FOLDER
 #
 # Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
-# capture backend, and once for what does not depend on it: three of these run at a time, since they wait more than they
-# compute (two at a time took 22 minutes on two processors, of which 1.2 were used). All others share further lanes: one
-# for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API servers take much of the
-# processors: they run one after another, in a lane of their own, or after the others where there is one lane.
+# capture backend, once for what does not depend on it, and in part in node mode: three of these run at a time, since they
+# wait more than they compute (two at a time took 22 minutes on two processors, of which 1.2 were used). All others share
+# further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API
+# servers take much of the processors: they run one after another, in a lane of their own, or after the others where there
+# is one lane.
 # The output of a binary is printed whole when it ends.
 set -uo pipefail
 
@@ -18,8 +19,9 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 lab=leno-testkit-lab
-meshes=("$lab-once" leno-up "$lab-identity" "$lab-nftables" "$lab-ebpf" "$lab-others" leno-bench leno-docs leno-capture-kernel leno-testkit-clients
-  leno-testkit-grpc leno-testkit-h2spec leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
+meshes=("$lab-once" leno-up "$lab-identity" "$lab-nftables" "$lab-ebpf" "$lab-others" "$lab-node" "$lab-workload"
+  leno-bench leno-docs leno-capture-kernel leno-testkit-clients leno-testkit-grpc leno-testkit-h2spec
+  leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
@@ -83,9 +85,14 @@ take() { # names...: prints the jobs of these names, in this order
   done
 }
 
-# The lab takes longer than all others together: its parts are jobs of their own. The last has what the others leave out.
+# The lab takes longer than all others together: its parts are jobs of their own. `others` has what those before leave out.
 part() { # name, arguments of the binary: adds a job
   sed "\$ s/\$/ ${*:2}/" "$job" >"${job%.job}-$1.job"
+}
+# What tells most in little time, in node mode; scripts/nightly.sh shares has all of it.
+in_node_mode() { # share, arguments of the binary: adds a job
+  part "$@"
+  sed -i "\$ s/^exec/exec env LENO_LAB_SHARE=$1/" "${job%.job}-$1.job"
 }
 for job in "$queue"/[0-9]*-"$lab".job; do
   [ -e "$job" ] || continue
@@ -94,6 +101,9 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   part identity once::identity
   part once once:: --skip once::identity
   part others --skip ebpf:: --skip nftables:: --skip once::
+  # The cases of the mesh that most of them share, and those that kill proxies under strict.
+  in_node_mode node ebpf:: --skip=::{explain,egress,authorization,strangers,flows,disturbance,node,soak}
+  in_node_mode workload ebpf::encryption
   rm "$job"
 done
 
