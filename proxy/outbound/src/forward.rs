@@ -44,9 +44,6 @@ const UNREACHABLE: &str = "application-unreachable";
 /// only one that has the client's workload.
 const DENIED: &str = "authorization-denied";
 
-/// gRPC's PERMISSION_DENIED: what that is to a gRPC client.
-const GRPC_PERMISSION_DENIED: &[u8] = b"7";
-
 /// gRPC's UNAVAILABLE: what such an error is to a gRPC client.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
 
@@ -633,14 +630,11 @@ fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bo
     }
 }
 
-/// Whether the server's proxy answers that a policy denies the request.
+/// Whether the server's proxy answers that a policy denies the request. Any status may come with it, such as 401 of a
+/// token or 302 of an authorizer, and a `policy` or a `reason` may follow the cause.
 fn is_denial(response: ResponseView<'_>) -> bool {
-    let is_error = match response.status() {
-        403 => true,
-        200 => response.header("grpc-status") == Some(GRPC_PERMISSION_DENIED),
-        _ => false,
-    };
-    is_error && response.header("leno-error") == Some(DENIED.as_bytes())
+    let cause = response.header("leno-error").unwrap_or_default();
+    matches!(cause.strip_prefix(DENIED.as_bytes()), Some([] | [b';', ..]))
 }
 
 /// Whether the server's proxy has refused the own certificate.
