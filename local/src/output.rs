@@ -4,7 +4,9 @@
 //! stopped holds up the programs that print, as it would without Leno, and nothing else.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -97,12 +99,35 @@ impl LineOutput {
 
     /// Starts a thread that writes to `sink`.
     pub fn to(sink: Box<dyn io::Write + Send>, style: LineStyle) -> (Self, LineWriter) {
+        Self::reported(sink, style, None)
+    }
+
+    /// Starts a thread that writes lines alone, without label and time, to a file. It says on `report` when it cannot.
+    pub fn to_file(file: File, path: &Path, report: Self) -> (Self, LineWriter) {
+        let style = LineStyle { plain: true, ..LineStyle::default() };
+        Self::reported(Box::new(file), style, Some((report, path.display().to_string())))
+    }
+
+    fn reported(
+        sink: Box<dyn io::Write + Send>,
+        style: LineStyle,
+        report: Option<(Self, String)>,
+    ) -> (Self, LineWriter) {
         let (messages, received) = mpsc::channel(QUEUE);
         let width = Arc::new(AtomicUsize::new(0));
         let waiting = OverflowLines::default();
         let (for_writer, width_of) = (waiting.clone(), width.clone());
-        let writing =
-            Writing { sink, open: true, log: None, style, width: width_of, waiting: for_writer };
+        let writing = Writing {
+            sink,
+            open: true,
+            torn: false,
+            lost: 0,
+            report,
+            log: None,
+            style,
+            width: width_of,
+            waiting: for_writer,
+        };
         let writer = std::thread::spawn(move || writing.run(received));
         (Self { messages, waiting, width, style }, LineWriter(writer))
     }
@@ -232,6 +257,12 @@ struct Writing {
     sink: Box<dyn io::Write + Send>,
     /// A reader that is gone (`| head`) stops the printing, not the mesh.
     open: bool,
+    /// Whether the last line was written in part.
+    torn: bool,
+    /// Lines since the last one that was written whole, for example because the disk is full.
+    lost: u64,
+    /// Where to say that lines are lost, and the name of what they were for.
+    report: Option<(LineOutput, String)>,
     log: Option<LogFile>,
     style: LineStyle,
     width: Arc<AtomicUsize>,
@@ -248,6 +279,7 @@ impl Writing {
             }
         }
         self.write_waiting();
+        self.say_lost("is closed");
     }
 
     fn write_waiting(&mut self) {
@@ -270,9 +302,47 @@ impl Writing {
     }
 
     fn show(&mut self, line: &Line) {
-        if self.open {
-            let whole = self.whole(line);
-            self.open = self.sink.write_all(&whole).and_then(|()| self.sink.flush()).is_ok();
+        if !self.open {
+            return;
+        }
+        match self.append(&self.whole(line)) {
+            Ok(()) => {
+                self.say_lost("is written again");
+                self.lost = 0;
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.open = false,
+            Err(error) => {
+                if let (0, Some((output, name))) = (self.lost, &self.report) {
+                    output.say(&format!("{name} cannot be written ({error}): lines are lost"));
+                }
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// Writes a line, behind the end of one that was written in part.
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.sink.write_all(b"\n")?;
+            self.torn = false;
+        }
+        let mut left = line;
+        while !left.is_empty() {
+            match self.sink.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => left = &left[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.torn = !left.is_empty();
+        }
+        self.sink.flush()
+    }
+
+    /// Says how many lines were lost, if any were and there is a place to say so.
+    fn say_lost(&self, what: &str) {
+        if let (1.., Some((output, name))) = (self.lost, &self.report) {
+            output.say(&format!("{name} {what}; {} lines were lost", self.lost));
         }
     }
 
@@ -367,6 +437,57 @@ mod tests {
     async fn a_plain_line_is_its_text_alone() {
         let style = LineStyle { plain: true, times: true, colour: true, escaped: false };
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
+    }
+
+    /// A disk with its room in bytes, and how often it was full.
+    #[derive(Clone, Default)]
+    struct Disk {
+        written: Sink,
+        room: Arc<AtomicUsize>,
+        refused: Arc<AtomicUsize>,
+    }
+
+    impl io::Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = self.room.load(Ordering::SeqCst).min(bytes.len());
+            if room == 0 {
+                self.refused.fetch_add(1, Ordering::SeqCst);
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room.fetch_sub(room, Ordering::SeqCst);
+            self.written.write(&bytes[..room])
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_costs_lines_that_are_counted() {
+        let (disk, said) = (Disk::default(), Sink::default());
+        let (report, reporter) = LineOutput::to(Box::new(said.clone()), LineStyle::default());
+        let style = LineStyle { plain: true, ..LineStyle::default() };
+        let report = Some((report, "log.json".to_owned()));
+        let (output, writer) = LineOutput::reported(Box::new(disk.clone()), style, report);
+        let origin = output.origin("web-0", "shop/web-0", "web");
+        let text = |sink: &Sink| String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        disk.room.store(7, Ordering::SeqCst);
+        output.copy(&origin, &b"one\ntwo three\nfour\n"[..]).await;
+        while disk.refused.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        disk.room.store(1000, Ordering::SeqCst);
+        output.copy(&origin, &b"five\nsix\n"[..]).await;
+        drop(output);
+        writer.finish();
+        reporter.finish();
+        assert_eq!(text(&disk.written), "one\ntwo\nfive\nsix\n");
+        let said = text(&said);
+        assert!(
+            said.contains("log.json cannot be written (no storage space): lines are lost"),
+            "{said}"
+        );
+        assert!(said.ends_with("log.json is written again; 2 lines were lost\n"), "{said}");
     }
 
     #[tokio::test]

@@ -119,7 +119,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
     let (output, writer) = LineOutput::start(options.style);
-    let (access_log, access_writer) = access_log(options)?.unzip();
+    let (access_log, access_writer) = access_log(options, &output)?.unzip();
     let ended = tokio::task::LocalSet::new().block_on(&runtime, run(options, output, access_log));
     // Tasks that still print hold an output; they end with the runtime.
     runtime.shutdown_timeout(LAST_LINES);
@@ -131,11 +131,14 @@ pub fn up(options: &UpOptions) -> Result<()> {
 }
 
 /// The file of the access log, appended to, where one is wanted.
-fn access_log(options: &UpOptions) -> Result<Option<(LineOutput, LineWriter)>> {
+fn access_log(
+    options: &UpOptions,
+    output: &LineOutput,
+) -> Result<Option<(LineOutput, LineWriter)>> {
     let Some(path) = &options.access_log_file else { return Ok(None) };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let file = file.attempt(|| format!("cannot open the access log {}", path.display()))?;
-    Ok(Some(LineOutput::to(Box::new(file), LineStyle { plain: true, ..LineStyle::default() })))
+    Ok(Some(LineOutput::to_file(file, path, output.clone())))
 }
 
 async fn run(
