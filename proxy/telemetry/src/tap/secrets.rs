@@ -6,22 +6,31 @@ use std::borrow::Cow;
 pub const MASK: &str = "(masked)";
 
 /// Parts of names of headers and of query parameters whose values are masked.
-const SECRET: [&str; 14] = [
+const SECRET: [&str; 20] = [
     "auth",
     "cookie",
     "token",
     "secret",
-    "password",
-    "passwd",
+    "passw",
+    "passphrase",
+    "pwd",
     "api-key",
     "api_key",
     "apikey",
+    "accesskey",
+    "access_key",
+    "access-key",
     "session",
+    "sessid",
     "credential",
     "signature",
     "jwt",
+    "saml",
     "client-cert",
 ];
+
+/// Whole names that are secrets: of signed addresses, of keys of interfaces, of sign-ins.
+const SECRET_NAMES: [&str; 8] = ["assertion", "code", "key", "otp", "pass", "pin", "sid", "sig"];
 
 /// Not secrets, though their names look like it.
 const PUBLIC: [&str; 2] = [":authority", "authority"];
@@ -30,7 +39,30 @@ const PUBLIC: [&str; 2] = [":authority", "authority"];
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    !PUBLIC.contains(&&*name) && SECRET.iter().any(|part| name.contains(part))
+    let is_like = || SECRET.iter().any(|part| name.contains(part));
+    !PUBLIC.contains(&&*name) && (SECRET_NAMES.contains(&&*name) || is_like())
+}
+
+/// The name of a query parameter as an application reads it, without escapes.
+fn unescaped(name: &[u8]) -> String {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, after @ ..] = rest {
+        let escape = match rest {
+            [b'%', high, low, after @ ..] => {
+                digit(*high).zip(digit(*low)).map(|both| (both, after))
+            }
+            _ => None,
+        };
+        let (byte, after) = match escape {
+            Some(((high, low), after)) => ((high << 4) | low, after),
+            None => (*first, after),
+        };
+        plain.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&plain).into_owned()
 }
 
 /// A target without the values of secret query parameters.
@@ -40,7 +72,7 @@ pub(crate) fn masked_target(target: &[u8]) -> Cow<'_, [u8]> {
         let (name, _) = pair.split_at(position(pair, b'=')?);
         // The first one begins with the question mark.
         let plain = name.strip_prefix(b"?").unwrap_or(name);
-        is_secret(&String::from_utf8_lossy(plain)).then(|| [name, b"=", MASK.as_bytes()].concat())
+        is_secret(&unescaped(plain)).then(|| [name, b"=", MASK.as_bytes()].concat())
     };
     let pairs = || query.split(|byte| *byte == b'&').map(|pair| secret(pair).ok_or(pair));
     if pairs().all(|pair| pair.is_err()) {
@@ -69,7 +101,13 @@ mod tests {
         {
             assert!(is_secret(name), "{name}");
         }
+        for name in ["key", "sig", "code", "pwd", "PHPSESSID", "SAMLResponse", "AWSAccessKeyId"] {
+            assert!(is_secret(name), "{name}");
+        }
         for name in ["accept", "content-type", "traceparent", "user-agent", "x-request-id"] {
+            assert!(!is_secret(name), "{name}");
+        }
+        for name in ["keyword", "zipcode", "side", "compass", "shipping"] {
             assert!(!is_secret(name), "{name}");
         }
     }
@@ -83,6 +121,8 @@ mod tests {
             ("/a?page=2&access_token=x&b", "/a?page=2&access_token=(masked)&b"),
             ("/a?token=x", "/a?token=(masked)"),
             ("/a?b&jwt=x=y&jwt", "/a?b&jwt=(masked)&jwt"),
+            ("/a?p%61ssword=x&%74oken=y", "/a?p%61ssword=(masked)&%74oken=(masked)"),
+            ("/a?%zz=x&%7=y&%=z&%74=t", "/a?%zz=x&%7=y&%=z&%74=t"),
         ] {
             assert_eq!(*masked_target(target.as_bytes()), *shown.as_bytes());
         }
