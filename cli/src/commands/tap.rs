@@ -8,6 +8,7 @@ use clap::Args;
 use futures_util::future::join_all;
 use leno_observe::tap::Joiner;
 use leno_tap::{TapPage, TappedRequest};
+use nix::unistd::{Uid, User};
 
 use super::{AnyMesh, OutputForm, block_on, print, print_raw};
 use leno_console::{duration, within};
@@ -327,7 +328,8 @@ impl TapSession {
 /// The user, for the logs of proxies.
 fn user() -> String {
     let of = |name: &str| std::env::var(name).ok();
-    let user = of("SUDO_USER").or_else(|| of("USER")).unwrap_or_else(|| "unknown".to_owned());
+    let own = || User::from_uid(Uid::current()).ok().flatten().map(|user| user.name);
+    let user = of("SUDO_USER").or_else(|| of("USER")).or_else(own).unwrap_or_default();
     let fits = |one: &char| one.is_ascii_alphanumeric() || "-._@".contains(*one);
     let user: String = user.chars().filter(fits).take(64).collect();
     if user.is_empty() { "unknown".to_owned() } else { user }

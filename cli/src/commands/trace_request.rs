@@ -2,7 +2,7 @@
 
 mod hops;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -158,14 +158,22 @@ impl<'a> FollowingTaps<'a> {
         let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
         let query = format!("id={}-later{}", self.id, self.later);
         let pages = join_all(others.iter().map(|proxy| self.proxies.poll(proxy, &query))).await;
+        let mut left_out: BTreeMap<String, Vec<TappedProxy>> = BTreeMap::new();
         for (proxy, page) in others.into_iter().zip(pages) {
             match page {
                 Ok(page) => self.take(page.requests),
                 Err(reason) => {
-                    eprintln!("leno: hops at {proxy} are left out: {reason}");
                     self.others.remove(&proxy);
+                    left_out.entry(reason.to_string()).or_default().push(proxy);
                 }
             }
+        }
+        for (reason, proxies) in left_out {
+            let more = match proxies.len().saturating_sub(1) {
+                0 => String::new(),
+                count => format!(" and {count} others"),
+            };
+            eprintln!("leno: hops at {}{more} are left out: {reason}", proxies[0]);
         }
     }
 
