@@ -98,7 +98,7 @@ row() { # step: what it is
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
-    drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
+    drill) echo '`leno why` and 29 faults in a mesh of 20 workloads' ;;
     rotation) echo '`scripts/nightly.sh rotation`: the root replaced under 2,000 requests/s while control planes are killed; 10,000 strangers for a minute' ;;
     spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
     fips) echo '`scripts/fips-test.sh`: the FIPS module of aws-lc, in two proxies and the control plane' ;;

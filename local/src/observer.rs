@@ -42,6 +42,8 @@ use crate::status::MeshStatus;
 
 /// How long it may take to end; it holds nothing that is not on disk.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long an answer of it is waited for. What is broken is asked of it on machines that have too much to do, too.
+const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// Most questions that are answered at once; more wait.
 const MAX_CONNECTIONS: usize = 32;
 
@@ -140,7 +142,7 @@ pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T
     }
     let what = || format!("the observer of mesh {} does not answer", layout.mesh());
     let asked = async { admin::ask(UnixStream::connect(&path).await?, "GET", target).await };
-    let answer = tokio::time::timeout(admin::ANSWER_BOUND, asked).await;
+    let answer = tokio::time::timeout(ANSWER_WAIT, asked).await;
     let reply = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).attempt(what)?;
     if reply.status != 200 {
         return Err(Error::Refused(format!("{}: {}", what(), reply.body)));

@@ -14,7 +14,8 @@
 //! | an authorization policy denies requests or connections of an edge | bad where they passed until a policy was edited, else a warning |
 //! | the server of an edge of bytes does not answer any more | bad |
 //! | requests of an edge take three times as long as usual, and 100 ms longer, by the median; or 250 ms by the longest tenth | bad where other edges fail by it, else a warning |
-//! | limits, routes or egress refuse 10 % of an edge's requests | as what policies deny |
+//! | limits, routes or egress refuse 10 % of an edge's requests, or its client's proxy what is not HTTP | as what policies deny |
+//! | half of the requests of an edge are answered 4xx, and at most a twentieth usually | bad where other edges fail by it, else a warning |
 //! | retries add 20 % to the requests of an edge, and at least ten | warning |
 //! | endpoints of an edge are ejected while its requests succeed | warning |
 //! | an instance looks up names that do not exist, a certificate has expired, segments are lost, one instance is unlike the others | evidence of the edges to the workload, else a warning of its own |
@@ -73,7 +74,7 @@ pub(crate) fn problems(
     let mut broken = edges::broken(view, window, state);
     fault_begin::find(view, window.end_ms, &mut broken);
     chain::rank(&mut broken);
-    culprit::name(&mut broken, state, span);
+    culprit::name(&mut broken, topology, state);
     signs::find(state, span, &broken, &mut all);
     let mut ranked: Vec<(Order, Problem)> = all
         .into_iter()
@@ -141,12 +142,15 @@ fn of_edge(view: &HistoryView<'_>, broken: BrokenEdge) -> Problem {
     Problem {
         severity: match broken.fault {
             EdgeFault::Denied | EdgeFault::Limited if is_new => Severity::Bad,
-            EdgeFault::Denied | EdgeFault::Limited | EdgeFault::Slow(_) if broken.is_blamed => {
+            EdgeFault::Denied | EdgeFault::Limited | EdgeFault::Slow(_) | EdgeFault::Rejected
+                if broken.is_blamed =>
+            {
                 Severity::Bad
             }
             EdgeFault::Denied
             | EdgeFault::Limited
             | EdgeFault::Slow(_)
+            | EdgeFault::Rejected
             | EdgeFault::Retried
             | EdgeFault::Ejected => Severity::Warning,
             EdgeFault::Failing

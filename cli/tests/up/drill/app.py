@@ -41,11 +41,12 @@ class Line:
 LINES = {url: Line(url.removeprefix("tcp://")) for url in CALLS if url.startswith("tcp://")}
 
 
-def call(url):
+def call(url, header):
     if url in LINES:
         return LINES[url].ask()
+    request = urllib.request.Request(url, headers={"x-session": "a" * header} if header else {})
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
+        with urllib.request.urlopen(request, timeout=1) as answer:
             answer.read()
         return True
     except OSError:
@@ -66,7 +67,7 @@ def work():
     if random.random() < now.get("fail", float(os.environ.get("FAIL", "0"))):
         return False
     # Each is called, so that what fails first does not hide the others.
-    return all([call(url) for url in now.get("calls", CALLS)])
+    return all([call(url, now.get("header", 0)) for url in now.get("calls", CALLS)])
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -78,7 +79,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.close()
             return
         good = work()
-        self.send_response(200 if good else 500)
+        self.send_response(knobs().get("status", 200) if good else 500)
         self.send_header("content-length", "0")
         self.end_headers()
 

@@ -109,6 +109,85 @@ pub(super) const FAULTS: &[Fault] = &[
         as_documented,
     ),
     fault(
+        "denied-by-name",
+        ("an authorization policy of shop/stock, which denies shop/orders", "denied"),
+        |drill| {
+            drill.edit(&[(
+                "",
+                "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: stock, namespace: shop}\n\
+                 spec:\n  selector: {matchLabels: {app: stock}}\n  action: Deny\n  \
+                 rules: [{to: [{paths: [{prefix: /}]}]}]",
+            )]);
+        },
+        as_documented,
+    ),
+    fault(
+        "no-token",
+        ("an authorization policy of shop/auth, which denies shop/users", "denied"),
+        |drill| {
+            drill.edit(&[(
+                "",
+                "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: auth, namespace: shop}\n\
+                 spec:\n  selector: {matchLabels: {app: auth}}\n  rules: [{}]\n  tokens:\n  \
+                 - {issuer: 'https://id.example.com', audiences: [auth], jwks: '{\"keys\":[{\"kty\":\"OKP\",\
+                 \"crv\":\"Ed25519\",\"kid\":\"a\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}]}'}",
+            )]);
+        },
+        as_documented,
+    ),
+    fault(
+        "no-authorizer",
+        ("the external authorizer of shop/search", "authorizer-failed"),
+        |drill| {
+            drill.edit(&[(
+                "",
+                "apiVersion: v1\nkind: Service\nmetadata: {name: judge, namespace: shop}\n\
+                 spec: {selector: {app: judge}, ports: [{name: http, port: 80, appProtocol: http}]}\n---\n\
+                 apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+                 metadata: {name: search, namespace: shop}\n\
+                 spec:\n  selector: {matchLabels: {app: search}}\n  action: External\n  rules: [{}]\n  \
+                 external: {backendRef: {name: judge, namespace: shop, port: 80}, protocol: Http}",
+            )]);
+        },
+        as_documented,
+    ),
+    fault(
+        "outside",
+        ("the TLS of shop/outside", "external-tls-failed"),
+        |drill| {
+            // It speaks no TLS.
+            drill.edit(&[(
+                "",
+                "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+                 metadata: {name: plain, namespace: shop, labels: {app: plain}, annotations: {leno.dev/inject: disabled}}\n\
+                 spec:\n  command: [python3, app.py]\n  workingDir: .\n  ports: [{port: 8080, appProtocol: http}]\n\
+                 ---\napiVersion: v1\nkind: Service\nmetadata: {name: outside, namespace: shop}\n\
+                 spec: {selector: {app: plain}, ports: [{name: http, port: 80, targetPort: 8080, appProtocol: http}]}\n\
+                 ---\napiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\n\
+                 metadata: {name: outside, namespace: shop}\n\
+                 spec:\n  targetRefs: [{group: '', kind: Service, name: outside}]\n  \
+                 validation: {hostname: pay.example.com, wellKnownCACertificates: System}",
+            )]);
+            drill.turn("payments-0", r#"{"calls": ["http://outside/"]}"#);
+        },
+        |drill| {
+            drill.turn("payments-0", "");
+            as_documented(drill);
+        },
+    ),
+    fault(
+        "large-head",
+        ("the application of shop/cart, whose requests", "head-too-large"),
+        |drill| drill.turn("cart-0", r#"{"header": 70000}"#),
+        |drill| drill.turn("cart-0", ""),
+    ),
+    fault(
+        "not-found",
+        ("the application of shop/bank, which answers 4xx", "answered 4xx"),
+        |drill| drill.turn("bank-0", r#"{"status": 404}"#),
+        |drill| drill.turn("bank-0", ""),
+    ),
+    fault(
         "rollout",
         ("Workload shop/search", "by the application itself"),
         |drill| {
@@ -191,6 +270,12 @@ pub(super) const FAULTS: &[Fault] = &[
         |drill| drop_packets(drill, "-A"),
         |drill| drop_packets(drill, "-D"),
     ),
+    fault(
+        "proxy-stands-still",
+        ("the proxy of shop/auth-0, which does not answer", "shop/auth-0"),
+        |drill| proxy(drill).for_each(|pid| kill(pid, Signal::SIGSTOP).unwrap()),
+        |drill| proxy(drill).for_each(|pid| kill(pid, Signal::SIGCONT).unwrap()),
+    ),
     Fault {
         name: "proxy-ends",
         culprit: "auth",
@@ -245,10 +330,15 @@ fn drop_packets(drill: &Drill, action: &str) {
 }
 
 fn kill_proxy(drill: &Drill) {
+    proxy(drill).for_each(|pid| drill.mesh.kill_process(pid.as_raw()));
+}
+
+/// The processes of the proxy of `auth-0`.
+fn proxy(drill: &Drill) -> impl Iterator<Item = Pid> {
     let status = MeshStatus::read(drill.mesh.layout()).unwrap();
     let group = status.find(None, "auth-0").unwrap().surroundings.cgroup.with_file_name("proxy");
     let processes = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    for pid in processes.lines().filter_map(|line| line.parse().ok()) {
-        drill.mesh.kill_process(pid);
-    }
+    let pids: Vec<Pid> =
+        processes.lines().filter_map(|line| line.parse().ok()).map(Pid::from_raw).collect();
+    pids.into_iter()
 }

@@ -6,7 +6,8 @@ use leno_observe::stat::NamespacedName;
 
 use crate::history::Window;
 use crate::query::{EdgeTally, edges};
-use crate::tally::Tally;
+use crate::series::SeriesKey;
+use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
 /// The last moments, which are judged.
@@ -24,6 +25,9 @@ const SLOWER: f64 = 3.0;
 const LONGER_MS: [f64; 2] = [100.0, 250.0];
 /// From so many edges on, a slowness that three quarters of them share is the machine's.
 const MIN_COMMON: usize = 8;
+/// The share of requests answered 4xx now, and at most before, that are a change of what is asked or answered.
+const REJECTED: f64 = 0.5;
+const USUALLY_REJECTED: f64 = 0.05;
 
 /// Client and server.
 type EdgeNames = (NamespacedName, NamespacedName);
@@ -32,6 +36,8 @@ type EdgeNames = (NamespacedName, NamespacedName);
 pub(super) struct ComparedWindow {
     recent: BTreeMap<EdgeNames, EdgeTally>,
     usual: BTreeMap<EdgeNames, EdgeTally>,
+    /// What the proxies of each server have counted in the last moments.
+    served: BTreeMap<NamespacedName, Tally>,
     /// How many times longer requests take than usual on three quarters of all edges.
     common: f64,
 }
@@ -46,13 +52,41 @@ pub(super) struct SlowRequests {
     pub(super) one_of: u64,
     /// How many requests that was judged by.
     pub(super) requests: u64,
+    /// Whether the server's proxies have seen less than half as many that took as long.
+    pub(super) before_server: bool,
+}
+
+/// Requests of the last moments that are answered 4xx and usually were not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RejectedRequests {
+    pub(super) rejected: u64,
+    pub(super) requests: u64,
+}
+
+impl SlowRequests {
+    /// How many requests were closer to what they take now than to what is usual.
+    pub(super) fn count(self, tally: &Tally) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a duration of requests"
+        )]
+        let middle_ms = ((self.now_ms + self.usual_ms) / 2.0) as u64;
+        tally.durations.above_ms(middle_ms).0
+    }
 }
 
 impl ComparedWindow {
     pub(super) fn new(view: &HistoryView<'_>, window: &Window) -> Self {
         let names = view.names();
         let from_ms = window.end_ms.saturating_sub(RECENT_MS);
-        let recent = edges(names, &view.window(from_ms, window.end_ms));
+        let moments = view.window(from_ms, window.end_ms);
+        let recent = edges(names, &moments);
+        let served =
+            moments.tallies.iter().filter_map(|(series, tally)| match names.subject(*series) {
+                Some(SeriesKey::Workload(name)) => Some((name.clone(), tally.clone())),
+                _ => None,
+            });
         let frames: Vec<_> = view.between(from_ms.saturating_sub(USUAL_MS), from_ms).collect();
         let step = frames.len().div_ceil(MAX_FRAMES).max(1);
         let mut before = Window::default();
@@ -61,7 +95,8 @@ impl ComparedWindow {
                 before.tallies.entry(series).or_default().add(&tally);
             });
         }
-        let mut compared = Self { recent, usual: edges(names, &before), common: 1.0 };
+        let (served, usual) = (served.collect(), edges(names, &before));
+        let mut compared = Self { recent, usual, served, common: 1.0 };
         compared.common = compared.common();
         compared
     }
@@ -70,7 +105,7 @@ impl ComparedWindow {
     pub(super) fn slow(&self, ends: &EdgeNames) -> Option<SlowRequests> {
         let (recent, usual) = self.both(ends)?;
         let quantile = |one_of: u64| {
-            let q = 1.0 - 1.0 / crate::tally::float(one_of);
+            let q = 1.0 - 1.0 / float(one_of);
             Some((recent.durations.quantile_ms(q)?, usual.durations.quantile_ms(q)?))
         };
         let is_slow = |(now_ms, usual_ms): (f64, f64), longer_ms: f64| {
@@ -84,10 +119,36 @@ impl ComparedWindow {
                 && requests >= least
                 && is_slow(both, longer_ms)
             {
-                return Some(SlowRequests { now_ms: both.0, usual_ms: both.1, one_of, requests });
+                let (now_ms, usual_ms) = both;
+                let mut slow =
+                    SlowRequests { now_ms, usual_ms, one_of, requests, before_server: false };
+                slow.before_server = self.is_before_server(&ends.1, slow, recent);
+                return Some(slow);
             }
         }
         None
+    }
+
+    /// Whether the time of slow requests passes before the server's proxies have them.
+    fn is_before_server(
+        &self,
+        server: &NamespacedName,
+        slow: SlowRequests,
+        recent: &Tally,
+    ) -> bool {
+        let Some(served) = self.served.get(server).filter(|served| served.requests() > 0) else {
+            return false;
+        };
+        2 * slow.count(served) < slow.count(recent)
+    }
+
+    /// Whether the requests of an edge are answered 4xx, and were not before.
+    pub(super) fn rejected(&self, ends: &EdgeNames) -> Option<RejectedRequests> {
+        let (recent, usual) = self.both(ends)?;
+        let rejected = |tally: &Tally| tally.classes[3].saturating_sub(tally.given_up);
+        let share = |tally: &Tally| float(rejected(tally)) / float(tally.requests());
+        (share(recent) >= REJECTED && share(usual) <= USUALLY_REJECTED)
+            .then(|| RejectedRequests { rejected: rejected(recent), requests: recent.requests() })
     }
 
     /// Whether the server of an edge of bytes has stopped to answer: the client sends, the server does not.

@@ -4,15 +4,19 @@
 //! |---|---|
 //! | a certificate of either end has expired | that certificate |
 //! | the application of the server has ended in the window | that application |
-//! | most failures have a cause of the mesh | what the cause is about: a certificate, a limit, routes, egress, who listens |
+//! | most failures have a cause of the mesh | what the cause is about: a certificate, a limit, routes, egress, an authorizer, the TLS of what is outside, a message that is no HTTP, who listens |
 //! | the server looks up names that do not exist, waits for its limit of CPU, loses segments, or one of its instances is unlike the others | that |
-//! | none of these | the application of the server |
+//! | a proxy of the server does not answer the observer either | that proxy |
+//! | requests are slow, and the server's proxies see few that are | the network or a proxy between the two |
+//! | none of these | the application of the server, or the service where no workload has its name |
+
+use std::collections::BTreeSet;
 
 use leno_observe::stat::NamespacedName;
 
-use super::edges::{BrokenEdge, EdgeFault};
+use super::edges::{BrokenEdge, EdgeFault, NO_REQUESTS};
 use super::{restarted, text};
-use crate::api::{MeshState, Sign, SignKind};
+use crate::api::{MeshState, Sign, SignKind, Topology};
 use crate::visible_namespaces::HIDDEN;
 
 /// The culprit of an edge.
@@ -36,18 +40,40 @@ enum CauseSubject {
     Plaintext,
     Timeout,
     Denial,
+    Authorizer,
+    Outside,
+    Message,
 }
 
 /// Names the culprit of each edge, and adds the signs to its evidence.
-pub(super) fn name(all: &mut [BrokenEdge], state: Option<&MeshState>, span: (u64, u64)) {
+pub(super) fn name(all: &mut [BrokenEdge], topology: &Topology, state: Option<&MeshState>) {
+    let span = (topology.from_ms, topology.to_ms);
+    let workloads: BTreeSet<(&str, &str)> =
+        topology.workloads.iter().map(|one| (&*one.namespace, &*one.name)).collect();
     for at in 0..all.len() {
+        let server = &all[at].server;
+        all[at].is_workload = workloads.contains(&(&*server.0, &*server.1));
         let one = &all[at];
         let signs = state.map(|state| signs_of(state, one, span)).unwrap_or_default();
         let ended = state.map(|state| restarted::ended(state, &one.server, span));
         let ended = ended.filter(|_| one.fault.is_failure()).unwrap_or_default();
-        let culprit = culprit(all, at, &signs, !ended.is_empty());
+        let silent = state.and_then(|state| silent(state, &one.server));
+        let silent = silent.filter(|_| one.fault.is_failure());
+        let mut culprit = culprit(all, at, &signs, (!ended.is_empty(), silent));
+        let server = (&*one.server.0, &*one.server.1);
+        // Documents say why a service has no endpoints although instances take traffic.
+        let is_unready = |state: &MeshState| {
+            state.unready.iter().any(|one| (&*one.namespace, &*one.workload) == server)
+        };
+        if one.cause.as_deref() == Some("no-endpoints")
+            && culprit.more == command("ps", &one.server)
+            && state.is_some_and(|state| !is_unready(state))
+        {
+            "leno analyze".clone_into(&mut culprit.more);
+        }
         let mut lines: Vec<String> = signs.iter().map(|sign| sign.line.clone()).collect();
         lines.extend(ended);
+        lines.extend(silent.map(str::to_owned));
         all[at].evidence.splice(0..0, lines);
         all[at].culprit = culprit;
     }
@@ -83,7 +109,22 @@ fn signs_of<'a>(
     signs
 }
 
-fn culprit(all: &[BrokenEdge], at: usize, signs: &[&Sign], has_ended: bool) -> Culprit {
+/// What is said of a proxy of a workload that does not answer, `shop/web-0: timed out`.
+fn silent<'a>(state: &'a MeshState, (namespace, name): &NamespacedName) -> Option<&'a str> {
+    let is_of = |line: &str| {
+        let (instance, _) = line.split_once(": ")?;
+        let number = instance.strip_prefix(&format!("{namespace}/{name}-"))?;
+        number.bytes().all(|digit| digit.is_ascii_digit()).then_some(())
+    };
+    state.silent.iter().map(String::as_str).find(|line| is_of(line).is_some())
+}
+
+fn culprit(
+    all: &[BrokenEdge],
+    at: usize,
+    signs: &[&Sign],
+    (has_ended, silent): (bool, Option<&str>),
+) -> Culprit {
     let one = &all[at];
     let cause = one.cause.as_deref().and_then(|cause| Some((subject(cause)?, cause)));
     // What is lost in part is sent again: it delays an answer, and does not silence the server.
@@ -100,9 +141,18 @@ fn culprit(all: &[BrokenEdge], at: usize, signs: &[&Sign], has_ended: bool) -> C
         },
         (_, Some((subject, cause))) => by_cause(all, one, subject, cause),
         (Some(sign), None) => by_sign(one, sign),
-        (None, None) => by_fault(one),
+        (None, None) => match silent.and_then(|line| line.split_once(": ")) {
+            Some((instance, _)) => Culprit {
+                text: format!("the proxy of {instance}, which does not answer"),
+                more: with_name("logs --proxy", &one.server),
+            },
+            None => by_fault(one),
+        },
     }
 }
+
+/// The cause where a name outside of the mesh has no address.
+const UNRESOLVED: &str = "external-unresolved";
 
 /// The cause of what policies deny.
 const DENIAL: &str = leno_observe::stat::DENIED;
@@ -130,7 +180,10 @@ fn subject(cause: &str) -> Option<CauseSubject> {
         "response-timeout" | "deadline" | "stalled" | "stream-timeout" | "stream-idle" => {
             CauseSubject::Timeout
         }
-        "authorization-denied" | "authorizer-failed" => CauseSubject::Denial,
+        "authorization-denied" => CauseSubject::Denial,
+        "authorizer-failed" => CauseSubject::Authorizer,
+        _ if cause.starts_with("external-") => CauseSubject::Outside,
+        _ if NO_REQUESTS.contains(&cause) => CauseSubject::Message,
         _ => return None,
     })
 }
@@ -167,6 +220,26 @@ fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: 
         CauseSubject::Denial => {
             let culprit = format!("an authorization policy of {server}, which denies {client}");
             (culprit, with_name("authz", &one.server))
+        }
+        CauseSubject::Authorizer => {
+            let culprit = format!("the external authorizer of {server}, which does not decide");
+            (culprit, with_name("logs --proxy", &one.server))
+        }
+        CauseSubject::Outside if cause == UNRESOLVED => {
+            (format!("the name outside of the mesh that {server} stands for ({cause})"), tap(one))
+        }
+        CauseSubject::Outside => {
+            (format!("the TLS of {server} outside of the mesh ({cause})"), tap(one))
+        }
+        CauseSubject::Message if one.fault == EdgeFault::Limited => {
+            let culprit =
+                format!("the application of {client}, whose requests are no HTTP ({cause})");
+            (culprit, logs(&one.client))
+        }
+        CauseSubject::Message => {
+            let culprit =
+                format!("the application of {server}, whose responses are no HTTP ({cause})");
+            (culprit, logs(&one.server))
         }
     };
     Culprit { text: culprit, more }
@@ -216,8 +289,13 @@ fn by_sign(one: &BrokenEdge, sign: &Sign) -> Culprit {
 }
 
 fn by_fault(one: &BrokenEdge) -> Culprit {
-    let server = text(&one.server);
+    let (client, server) = (text(&one.client), text(&one.server));
     let how = match one.fault {
+        EdgeFault::Slow(slow) if slow.before_server => {
+            let text = format!("the network or a proxy between {client} and {server}");
+            return Culprit { text, more: tap(one) };
+        }
+        EdgeFault::Rejected => ", which answers 4xx",
         EdgeFault::GivenUp => ", which does not answer in time",
         EdgeFault::Slow(_) => ", which is slow",
         EdgeFault::Unanswered => ", which does not answer",
@@ -229,11 +307,14 @@ fn by_fault(one: &BrokenEdge) -> Culprit {
         | EdgeFault::Limited => "",
     };
     let more = match one.fault {
-        EdgeFault::Slow(_) | EdgeFault::Limited | EdgeFault::Retried => tap(one),
+        EdgeFault::Slow(_) | EdgeFault::Limited | EdgeFault::Rejected | EdgeFault::Retried => {
+            tap(one)
+        }
         _ if one.server.0.is_empty() => with_name("flows", &one.client),
+        _ if !one.is_workload => tap(one),
         _ => logs(&one.server),
     };
-    let whose = if one.server.0.is_empty() { "" } else { "the application of " };
+    let whose = if one.is_workload { "the application of " } else { "" };
     Culprit { text: format!("{whose}{server}{how}"), more }
 }
 

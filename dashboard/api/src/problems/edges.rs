@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leno_observe::stat::{DENIED, NamespacedName};
 
-use super::comparison::{ComparedWindow, SlowRequests};
+use super::comparison::{ComparedWindow, RejectedRequests, SlowRequests};
 use super::culprit::Culprit;
 use super::evidence::evidence;
 use crate::api::MeshState;
@@ -28,6 +28,31 @@ const MIN_RETRIED: f64 = 0.2;
 /// What the mesh refuses by its documents with a status below 500.
 pub(super) const LIMITS: [&str; 4] =
     ["rate-limited", "egress-denied", "no-route-matches", "plaintext-refused"];
+/// What the client's proxy refuses with 4xx because the request is not HTTP, or is too large.
+pub(super) const NO_REQUESTS: [&str; 22] = [
+    "request-line",
+    "request-line-too-long",
+    "head-too-large",
+    "too-many-headers",
+    "bare-lf",
+    "bare-cr",
+    "folded-header",
+    "header-name",
+    "space-before-colon",
+    "header-value",
+    "target",
+    "host-missing",
+    "host-repeated",
+    "host-malformed",
+    "host-conflict",
+    "content-length",
+    "content-length-conflict",
+    "content-length-and-transfer-encoding",
+    "transfer-encoding",
+    "transfer-encoding-in-http-1.0",
+    "connection-option",
+    "head-timeout",
+];
 /// What a client's proxy counts of opaque connections that the server's proxy denies: it closes them without
 /// a word, since bytes of its own would be taken for the server's.
 const CLOSED: [&str; 2] = ["server-silent", "connect-failed"];
@@ -49,8 +74,10 @@ pub(super) enum EdgeFault {
     Slow(SlowRequests),
     /// A policy denies requests or connections.
     Denied,
-    /// A limit, a route or an egress policy refuses requests.
+    /// A limit, a route or an egress policy refuses requests, or the client's proxy what is not HTTP.
     Limited,
+    /// The server answers 4xx, and usually does not.
+    Rejected,
     /// Requests succeed because many of them are sent again.
     Retried,
     /// Endpoints are left out.
@@ -62,6 +89,8 @@ pub(super) enum EdgeFault {
 pub(super) struct BrokenEdge {
     pub(super) client: NamespacedName,
     pub(super) server: NamespacedName,
+    /// Whether the server is a workload, not a Service of another name or what is outside of the mesh.
+    pub(super) is_workload: bool,
     pub(super) fault: EdgeFault,
     /// In one sentence, with `{}` for the edge.
     pub(super) title: String,
@@ -90,12 +119,12 @@ impl EdgeFault {
 
     /// Whether what the client of the edge does for its own clients may fail, or be slow, because of it.
     pub(super) fn may_lead_to_others(self) -> bool {
-        self.is_failure() || matches!(self, Self::Slow(_) | Self::Denied | Self::Limited)
+        self.may_follow() || matches!(self, Self::Denied | Self::Limited)
     }
 
     /// Whether it follows from what the server calls, if that fails.
     pub(super) fn may_follow(self) -> bool {
-        self.is_failure() || matches!(self, Self::Slow(_))
+        self.is_failure() || matches!(self, Self::Slow(_) | Self::Rejected)
     }
 
     /// Whether a moment of an edge has it.
@@ -106,7 +135,7 @@ impl EdgeFault {
             Self::Refused => refuses(tally),
             Self::Unanswered => tally.read_bytes > 0 && tally.written_bytes == 0,
             Self::Slow(slow) => is_slow(slow, tally),
-            Self::Limited => tally.classes[3] > tally.given_up,
+            Self::Limited | Self::Rejected => tally.classes[3] > tally.given_up,
             Self::Retried => tally.retries > 0,
             Self::Denied => refuses(tally) || count(names, tally, &[DENIED]) > 0,
             Self::Ejected => tally.ejected > 0,
@@ -133,6 +162,7 @@ pub(super) fn broken(
         let Some((fault, title, weight)) = fault(names, tally, denials)
             .or_else(|| unlike_usual(&compared, &ends))
             .or_else(|| costly(names, tally, server))
+            .or_else(|| rejected(&compared, &ends))
         else {
             continue;
         };
@@ -149,6 +179,7 @@ pub(super) fn broken(
             cause,
             client,
             server,
+            is_workload: true,
             fault,
             title,
             evidence,
@@ -214,6 +245,18 @@ fn unlike_usual(
     Some((EdgeFault::Slow(slow), title, slow.requests / slow.one_of))
 }
 
+/// What is answered otherwise than usual, by what is not known: what the client asks for may have changed, or the server.
+fn rejected(
+    compared: &ComparedWindow,
+    ends: &(NamespacedName, NamespacedName),
+) -> Option<(EdgeFault, String, u64)> {
+    let RejectedRequests { rejected, requests } = compared.rejected(ends)?;
+    let percent = 100.0 * float(rejected) / float(requests);
+    let title =
+        format!("{percent:.0} % of the requests {{}} are answered 4xx, usually next to none");
+    Some((EdgeFault::Rejected, title, rejected))
+}
+
 /// What does not make requests fail, or is meant to.
 fn costly(
     names: &SeriesNumbers,
@@ -224,6 +267,7 @@ fn costly(
     let at_server = server.map_or(0, |server| count(names, server, &LIMITS));
     let refused = tally.classes[3].saturating_sub(tally.given_up);
     let limited = count(names, tally, &LIMITS).max(at_server.min(refused));
+    let limited = limited.max(count(names, tally, &NO_REQUESTS).min(refused));
     if is_share(limited, MIN_LIMITED, tally) {
         let title = format!("{limited} requests {{}} refused");
         return Some((EdgeFault::Limited, title, limited));
@@ -261,13 +305,7 @@ fn main_cause(
 
 /// Whether as many requests of a moment are slow as the fault says.
 fn is_slow(slow: SlowRequests, tally: &Tally) -> bool {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a duration of requests"
-    )]
-    let above = ((slow.now_ms + slow.usual_ms) / 2.0) as u64;
-    let (count, _) = tally.durations.above_ms(above);
+    let count = slow.count(tally);
     count > 0 && count * slow.one_of >= tally.requests()
 }
 

@@ -28,7 +28,7 @@ pub(super) fn evidence(
     {
         causes.retain(|one| one.cause != DENIED);
     }
-    let mut lines = requests(tally, &causes, at_server.as_deref());
+    let mut lines = requests(tally, &causes, at_server.as_deref(), fault);
     if denied > 0 {
         lines.push(format!("{denied} of {} requests denied", tally.requests()));
     }
@@ -53,6 +53,9 @@ pub(super) fn evidence(
             }
         };
         lines.push(line);
+        if slow.before_server {
+            lines.push("the proxies of the server have seen few that took as long".to_owned());
+        }
     }
     match tally.ejected {
         0 => {}
@@ -64,9 +67,18 @@ pub(super) fn evidence(
 }
 
 /// How the requests ended, and who failed them. `causes`: what the client's proxy itself failed.
-fn requests(tally: &Tally, causes: &[Cause], at_server: Option<&[Cause]>) -> Vec<String> {
+fn requests(
+    tally: &Tally,
+    causes: &[Cause],
+    at_server: Option<&[Cause]>,
+    fault: EdgeFault,
+) -> Vec<String> {
     let requests = tally.requests();
     let mut lines = Vec::new();
+    if fault == EdgeFault::Rejected {
+        let count = tally.classes[3].saturating_sub(tally.given_up);
+        lines.push(format!("{count} of {requests} requests answered 4xx by the application"));
+    }
     if tally.classes[4] > 0 {
         lines.push(format!("{} of {requests} requests answered 5xx", tally.classes[4]));
     }

@@ -1,8 +1,10 @@
 //! Which culprit is named, and first.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::api::{Restart, Sign, SignKind};
-use leno_observe::stat::EdgeGrowth;
+use leno_observe::stat::{EdgeGrowth, MeshGrowth};
 
 /// An edge whose requests take so many seconds, some of which fail.
 fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f64) -> EdgeGrowth {
@@ -14,6 +16,14 @@ fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f
     one
 }
 
+/// What edges have counted, with workloads of the names of both ends.
+fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
+    let ends = edges.iter().flat_map(|one| [&one.client.1, &one.server.1]);
+    let names: BTreeSet<String> = ends.cloned().collect();
+    let workloads = names.iter().map(|name| workload(name, (1, 1))).collect();
+    MeshGrowth { workloads, ..growth(5.0, edges) }
+}
+
 /// A mesh that is well for five minutes, and then for half a minute as `then` has it.
 fn history(then: impl Fn() -> Vec<EdgeGrowth>) -> History {
     let mut history = History::default();
@@ -23,7 +33,7 @@ fn history(then: impl Fn() -> Vec<EdgeGrowth>) -> History {
             ends.map(|(client, server)| served(client, server, (50.0, 0.0), 0.007)).into()
         };
         let edges = if tick <= 60 { well() } else { then() };
-        history.push(tick * 5_000, &growth(5.0, edges));
+        history.push(tick * 5_000, &mesh(edges));
     }
     history
 }
@@ -81,7 +91,7 @@ fn what_is_a_little_slower_or_slow_everywhere_is_well() {
     for tick in 1..=66 {
         let seconds = if tick <= 60 { 0.007 } else { 0.5 };
         let edges = (0..9).map(|nth| served(&format!("c{nth}"), "db", (50.0, 0.0), seconds));
-        everywhere.push(tick * 5_000, &growth(5.0, edges.collect()));
+        everywhere.push(tick * 5_000, &mesh(edges.collect()));
     }
     assert_eq!(judge(&everywhere, &MeshState::default()), [], "the machine is slow");
 }
@@ -102,7 +112,7 @@ fn what_follows_from_a_denial_follows_only_if_both_began_together() {
     for tick in 1..=66 {
         let failed = if tick <= 60 { 0.0 } else { 50.0 };
         let edges = vec![served("front", "cart", (50.0, failed), 0.005), denied.clone()];
-        always.push(tick * 5_000, &growth(5.0, edges));
+        always.push(tick * 5_000, &mesh(edges));
     }
     let all = judge(&always, &MeshState::default());
     assert!(all[0].title.contains("from shop/front to shop/cart fail"), "{all:?}");
@@ -119,6 +129,13 @@ fn causes_of_the_mesh_say_what_they_are_about() {
     assert_eq!(culprit("overloaded"), "a limit of shop/cart (overloaded)");
     assert_eq!(culprit("backend-invalid"), "the routes of shop/cart (backend-invalid)");
     assert_eq!(culprit("no-endpoints"), "shop/cart, which cannot be reached (no-endpoints)");
+    let mut failed = served("front", "cart", (50.0, 50.0), 0.005);
+    failed.counts.causes = [("no-endpoints".to_owned(), 50.0)].into();
+    let all = judge(&history(|| vec![failed.clone()]), &MeshState::default());
+    assert_eq!(all[0].more, "leno analyze", "its instances take traffic");
+    let state = MeshState { unready: vec![unready("cart-0", "not ready")], ..MeshState::default() };
+    let all = judge(&history(|| vec![failed.clone()]), &state);
+    assert_eq!(all[0].more, "leno ps -n shop");
     assert_eq!(culprit("fault-abort"), "a policy of shop/cart that makes requests fail");
     assert_eq!(
         culprit("tls-handshake-failed"),
@@ -129,12 +146,116 @@ fn causes_of_the_mesh_say_what_they_are_about() {
         culprit("response-timeout"),
         "the application of shop/cart, which is slower than its timeout (response-timeout)"
     );
+    assert_eq!(
+        culprit("external-wrong-name"),
+        "the TLS of shop/cart outside of the mesh (external-wrong-name)"
+    );
+    assert_eq!(
+        culprit("external-unresolved"),
+        "the name outside of the mesh that shop/cart stands for (external-unresolved)"
+    );
+    assert_eq!(
+        culprit("authorizer-failed"),
+        "the external authorizer of shop/cart, which does not decide"
+    );
+    assert_eq!(
+        culprit("header-value"),
+        "the application of shop/cart, whose responses are no HTTP (header-value)"
+    );
     let mut limited = served("front", "cart", (50.0, 0.0), 0.005);
     limited.counts.classes = [0.0, 20.0, 0.0, 30.0, 0.0];
     limited.counts.causes = [("egress-denied".to_owned(), 30.0)].into();
     let all = judge(&history(|| vec![limited.clone()]), &MeshState::default());
     assert_eq!(titles(&all), ["180 requests from shop/front to shop/cart refused"]);
     assert_eq!(all[0].culprit, "egress, which is denied to shop/front");
+    limited.counts.causes = [("head-too-large".to_owned(), 30.0)].into();
+    let all = judge(&history(|| vec![limited.clone()]), &MeshState::default());
+    assert_eq!(titles(&all), ["180 requests from shop/front to shop/cart refused"]);
+    assert_eq!(
+        all[0].culprit,
+        "the application of shop/front, whose requests are no HTTP (head-too-large)"
+    );
+    assert_eq!(all[0].more, "leno logs -n shop front");
+}
+
+#[test]
+fn what_is_slow_before_the_proxies_of_the_server_is_not_its_application() {
+    let with_server = |seconds: f64| {
+        let mut history = History::default();
+        for tick in 1..=66 {
+            let (at_client, at_server) = if tick <= 60 { (0.007, 0.006) } else { (0.7, seconds) };
+            let mut now = mesh(vec![served("front", "cart", (50.0, 0.0), at_client)]);
+            let cart = now.workloads.iter_mut().find(|one| one.name.1 == "cart").unwrap();
+            cart.counts = served("front", "cart", (50.0, 0.0), at_server).counts;
+            history.push(tick * 5_000, &now);
+        }
+        judge(&history, &MeshState::default()).remove(0)
+    };
+    let far = with_server(0.006);
+    assert_eq!(far.culprit, "the network or a proxy between shop/front and shop/cart");
+    let line = "the proxies of the server have seen few that took as long";
+    assert!(far.evidence.iter().any(|one| one == line), "{far:?}");
+    assert_eq!(with_server(0.65).culprit, "the application of shop/cart, which is slow");
+}
+
+#[test]
+fn a_proxy_that_stands_still_is_not_its_application() {
+    let given_up = || {
+        let mut one = served("front", "cart", (50.0, 0.0), 1.0);
+        one.counts.classes = [0.0, 20.0, 0.0, 30.0, 0.0];
+        one.counts.given_up = 30.0;
+        vec![one]
+    };
+    let of = |line: &str| {
+        let state = MeshState { silent: vec![line.to_owned()], ..MeshState::default() };
+        judge(&history(given_up), &state).remove(0)
+    };
+    let all = of("shop/cart-0: timed out");
+    assert_eq!(all.culprit, "the proxy of shop/cart-0, which does not answer");
+    assert_eq!(all.more, "leno logs --proxy -n shop cart");
+    assert_eq!(all.evidence[0], "shop/cart-0: timed out");
+    let all = of("shop/cart-next-0: timed out");
+    assert_eq!(all.culprit, "the application of shop/cart, which does not answer in time");
+}
+
+#[test]
+fn answers_of_4xx_are_told_of_where_they_are_new() {
+    let rejected = |share: f64| {
+        let mut one = served("front", "cart", (50.0, 0.0), 0.005);
+        one.counts.classes = [0.0, 50.0 * (1.0 - share), 0.0, 50.0 * share, 0.0];
+        one
+    };
+    let all = judge(&history(|| vec![rejected(0.9)]), &MeshState::default());
+    let title =
+        "90 % of the requests from shop/front to shop/cart are answered 4xx, usually next to none";
+    assert_eq!(titles(&all), [title]);
+    assert_eq!(all[0].severity, Severity::Warning);
+    assert_eq!(all[0].culprit, "the application of shop/cart, which answers 4xx");
+    assert_eq!(judge(&history(|| vec![rejected(0.2)]), &MeshState::default()), []);
+    let mut always = History::default();
+    (1..=66).for_each(|tick| always.push(tick * 5_000, &mesh(vec![rejected(0.9)])));
+    assert_eq!(judge(&always, &MeshState::default()), [], "it is usual");
+
+    let failing = || vec![served("customer", "front", (50.0, 50.0), 0.005), rejected(1.0)];
+    let all = judge(&history(failing), &MeshState::default());
+    assert!(all[0].title.contains("from shop/front to shop/cart are answered"), "{all:?}");
+    assert_eq!(all[0].severity, Severity::Bad, "requests of customers fail by it");
+}
+
+#[test]
+fn a_service_without_a_workload_of_its_name_has_no_logs_to_read() {
+    let mut history = History::default();
+    for tick in 1..=66 {
+        let failed = if tick <= 60 { 0.0 } else { 50.0 };
+        let mut now = mesh(vec![served("front", "bank", (50.0, failed), 0.005)]);
+        now.workloads.retain(|one| one.name.1 != "bank");
+        history.push(tick * 5_000, &now);
+    }
+    let all = judge(&history, &MeshState::default());
+    assert_eq!(
+        (&*all[0].culprit, &*all[0].more),
+        ("shop/bank", "leno tap -n shop front --to shop/bank")
+    );
 }
 
 #[test]
@@ -166,7 +287,7 @@ fn bytes_that_are_not_answered_any_more_are_broken() {
         one.counts.read_bytes = 100.0;
         one.counts.written_bytes = if tick <= 60 { 1000.0 } else { 0.0 };
         one.counts.tcp_open = 1.0;
-        history.push(tick * 5_000, &growth(5.0, vec![one]));
+        history.push(tick * 5_000, &mesh(vec![one]));
     }
     let all = judge(&history, &MeshState::default());
     assert_eq!(titles(&all), ["the bytes from shop/web to shop/db are not answered any more"]);
