@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, clippy, go vet, file sizes, dependency direction, what dependencies may be, plain words, links, shell syntax.
+# Formatting, clippy, go vet, file sizes, dependency direction, what dependencies may be, plain words, links, tests of promises,
+# shell syntax.
 #
 #   scripts/lint.sh           all of it
 #   scripts/lint.sh quick     what compiles nothing
@@ -13,6 +14,7 @@ quick() {
   scripts/lint-tree.sh
   scripts/lint-words.sh
   scripts/lint-links.sh
+  scripts/lint-promises.sh
   for script in scripts/*.sh .ci/run; do bash -n "$script"; done
   unformatted=$(gofmt -l e2e)
   [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted" >&2; exit 1; }
