@@ -244,7 +244,8 @@ fn put_target(lines: &mut Lines<'_>, block: &Block, method: &[u8]) -> Result<(),
     lines.put(authority);
     match path {
         b"*" => {}
-        [b'/', rest @ ..] if carried.no_path => lines.put(rest),
+        // Anything else behind the slash would go on with the authority: policies have seen another path.
+        [b'/', rest @ ..] if carried.no_path && matches!(rest, [] | [b'?', ..]) => lines.put(rest),
         _ => lines.put(path),
     }
     Ok(())
@@ -256,10 +257,16 @@ fn put_host(lines: &mut Lines<'_>, block: &Block, old: bool) -> Result<(), HeadE
     let known = authority.unwrap_or_default();
     let same =
         |host: &[u8]| without_port(host, scheme).eq_ignore_ascii_case(without_port(known, scheme));
+    // Whether the target says to the application what policies have seen as the host, or there is none.
+    let is_said = |carried: Carried<'_>| carried.absolute || known.is_empty();
     let host = match lines.carried {
-        Some(carried) if carried.no_host && old => return Ok(()),
+        Some(carried) if carried.no_host && old && is_said(carried) => return Ok(()),
         // It may differ in what does not matter, and in nothing else.
-        Some(Carried { host: Some(host), .. }) if host.is_empty() || same(host) => host,
+        Some(carried @ Carried { host: Some(host), .. })
+            if same(host) || host.is_empty() && is_said(carried) =>
+        {
+            host
+        }
         _ => authority.ok_or(HeadError::HostMissing)?,
     };
     if !is_authority(host) {

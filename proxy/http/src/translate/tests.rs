@@ -190,7 +190,20 @@ fn what_another_proxy_says_is_bounded_and_checked() {
         // Not the authority that policies have seen.
         ("1.1 T h=evil", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Tn", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
-        ("1.0 Tn", &[], "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+        ("1.0 Tn", &[], "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"),
+        ("1.0 Tna", &[], "GET http://a/ HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+        ("1.0 Tn", &[(":authority", "")], "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+        ("1.1 T h=", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        ("1.1 Ta h=", &[], "GET http://a/ HTTP/1.1\r\nHost: \r\n\r\n"),
+        // Not a path that policies have not seen.
+        ("1.1 Tae", &[], "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n"),
+        ("1.1 Tae", &[(":path", "/?q")], "GET http://a?q HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (
+            "1.1 Tae",
+            &[(":path", "/:80/admin")],
+            "GET http://a/:80/admin HTTP/1.1\r\nHost: a\r\n\r\n",
+        ),
+        ("1.1 Tae", &[(":path", "/.b/admin")], "GET http://a/.b/admin HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 T m=DELETE", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 T X-aB", &[("x-ab", "1")], "GET / HTTP/1.1\r\nHost: a\r\nX-aB: 1\r\n\r\n"),
         ("1.1 Ta", &[], "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n"),
