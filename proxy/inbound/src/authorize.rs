@@ -18,9 +18,9 @@ use leno_telemetry::{AuditedRequest, Registry};
 use leno_tls::ShownCertificate;
 use leno_tokens::{TokenCache, TokenError};
 use leno_transport::OwnTls;
-use leno_types::Identity;
 use leno_types::authorization::{Action, Authorization, AuthorizationPolicy, CertificateValidity};
 use leno_types::tokens::ClaimMatch;
+use leno_types::{Identity, Protocol};
 
 use crate::addresses::{Addresses, answered};
 use crate::bearer::{TokenRules, UnknownKeys};
@@ -79,6 +79,8 @@ pub(crate) struct Access {
     certificate: Option<ShownCertificate>,
     client: std::net::SocketAddr,
     port: u16,
+    /// Whether the port is declared to carry bytes. Of its requests policies have to permit the bytes, too.
+    carries_bytes: bool,
     /// Its other addresses, once policies depend on them.
     addresses: RefCell<Addresses>,
     /// For the policies of the last evaluation.
@@ -343,8 +345,33 @@ impl Access {
             certificate: *certificate,
             client: *address,
             port,
+            carries_bytes: false,
             addresses: RefCell::default(),
             rules: RefCell::default(),
+        }
+    }
+
+    /// The same at a port with this declaration. Where bytes are declared, an application that is sent requests reads their
+    /// bytes, of which the client decides: what it makes of them no rule of requests says.
+    pub(crate) fn at_port_of(self, declared: Protocol) -> Self {
+        Self { carries_bytes: declared == Protocol::Opaque, ..self }
+    }
+
+    /// What the policies say of a request of this client.
+    fn decide(
+        &self,
+        (policies, rules): (&Policies, &ConnectionRules),
+        request: &Forwarded<'_>,
+        see: impl FnMut(PolicyIndex),
+    ) -> AuthorizationDecision {
+        match policies.table.decide(rules, request, see) {
+            AuthorizationDecision::Permitted(by) if self.carries_bytes => {
+                match policies.table.decide_opaque(rules, ServerNameView::NoTls, |_| ()) {
+                    AuthorizationDecision::Permitted(_) => AuthorizationDecision::Permitted(by),
+                    denied => denied,
+                }
+            }
+            decision => decision,
         }
     }
 
@@ -441,7 +468,7 @@ impl Access {
         };
         let forwarded = Forwarded::new(request, &policies);
         let mut authorizers = Vec::new();
-        let decision = policies.table.decide(&rules, &forwarded, |policy| {
+        let decision = self.decide((&policies, &rules), &forwarded, |policy| {
             match policies.authorizers.get(policy.position()).cloned().flatten() {
                 Some(authorizer) => authorizers.push(authorizer),
                 None => self.audited(shared, (&policies, policy), Some(request)),
@@ -463,7 +490,7 @@ impl Access {
         };
         let name = |policy| format!("AuthorizationPolicy {}", policies.name(policy));
         let forwarded = Forwarded::new(request, &policies);
-        match policies.table.decide(&rules, &forwarded, |_| ()) {
+        match self.decide((&policies, &rules), &forwarded, |_| ()) {
             AuthorizationDecision::Permitted(Some(policy)) => {
                 format!("permits {client} by {}", name(policy))
             }
@@ -521,7 +548,7 @@ impl Access {
             return Still::Permitted(None);
         }
         let forwarded = Forwarded::new(request, &policies);
-        let decision = policies.table.decide(&rules, &forwarded, |_| ());
+        let decision = self.decide((&policies, &rules), &forwarded, |_| ());
         match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
             true => Still::Ended,
             false => Still::Permitted(earlier(forwarded.until.get(), until(&rules))),

@@ -371,7 +371,8 @@ impl Inbound {
     ) -> Option<Serving<'_>> {
         let edge = self.shared.edge(client);
         let mut is_mesh = client.identity.is_some();
-        let caller = Caller::new(client, Access::new(client, application.dialled().port()));
+        let access = Access::new(client, application.dialled().port()).at_port_of(declared);
+        let caller = Caller::new(client, access);
         let mut stream = Peeked::from(stream);
         let detected = match (protocol, declared) {
             (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {
