@@ -1,4 +1,5 @@
-//! A client and a server of HBONE made of the `h2` crate over `tokio-rustls`, as ztunnel is.
+//! A client and a server of HBONE made of the `h2` crate over `tokio-rustls`, as ztunnel is, and a client that is no proxy but
+//! speaks as proxies of Leno do among themselves.
 //!
 //! ```text
 //! hbone-peer ask DIRECTORY PROXY ID CONNECT...
@@ -7,6 +8,9 @@
 //! hbone-peer take DIRECTORY LISTEN ID...
 //!                     takes CONNECTs to its own addresses, of clients that prove one of ID (401 else), and connects to
 //!                     that port of loopback
+//! hbone-peer lie DIRECTORY PROXY ID [CARRIED URL]...
+//!                     over one connection to PROXY, which proves ID: requests for each URL, with CARRIED in the header that
+//!                     proxies believe of each other; for each a line of JSON as above
 //! ```
 //! DIRECTORY has chain.pem, key.pem and roots.pem. In TEXT, `\r` and `\n` stand for those bytes.
 
@@ -40,12 +44,19 @@ async fn main() -> Result<()> {
             let files = Files::read(directory.as_ref())?;
             ask(&files, proxy.parse()?, id, connects).await
         }
+        ["lie", directory, proxy, id, requests @ ..] => {
+            let files = Files::read(directory.as_ref())?;
+            lie(&files, proxy.parse()?, id, requests).await
+        }
         ["take", directory, listen, ids @ ..] => {
             let files = Files::read(directory.as_ref())?;
             take(&files, listen.parse()?, ids.iter().map(|id| (*id).to_owned()).collect()).await
         }
         _ => {
-            bail!("use: hbone-peer ask DIRECTORY PROXY ID CONNECT..., take DIRECTORY LISTEN ID...")
+            bail!(
+                "use: hbone-peer ask DIRECTORY PROXY ID CONNECT..., take DIRECTORY LISTEN ID..., \
+                 lie DIRECTORY PROXY ID [CARRIED URL]..."
+            )
         }
     }
 }
@@ -140,7 +151,15 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-async fn ask(files: &Files, proxy: SocketAddr, id: &str, connects: &[&str]) -> Result<()> {
+type Driver = tokio::task::JoinHandle<Result<(), h2::Error>>;
+
+/// A connection of HTTP/2 to a proxy that proves `id`.
+async fn connect(
+    files: &Files,
+    proxy: SocketAddr,
+    id: &str,
+    alpn: &str,
+) -> Result<(SendRequest<Bytes>, Driver)> {
     let chain = WebPkiServerVerifier::builder_with_provider(Arc::clone(&files.roots), provider())
         .build()?;
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -148,12 +167,16 @@ async fn ask(files: &Files, proxy: SocketAddr, id: &str, connects: &[&str]) -> R
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(OfId { chain, id: id.to_owned() }))
         .with_client_auth_cert(files.chain.clone(), files.key.clone_key())?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
     let tcp = TcpStream::connect(proxy).await?;
     let name = ServerName::IpAddress(proxy.ip().into());
     let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
-    let (mut client, connection) = h2::client::handshake(tls).await?;
-    let driver = tokio::spawn(connection);
+    let (client, connection) = h2::client::handshake(tls).await?;
+    Ok((client, tokio::spawn(connection)))
+}
+
+async fn ask(files: &Files, proxy: SocketAddr, id: &str, connects: &[&str]) -> Result<()> {
+    let (mut client, driver) = connect(files, proxy, id, "h2").await?;
     for connect in connects {
         let (authority, text) = connect.split_once('=').unwrap_or((connect, ""));
         let said = one(&mut client, authority, text).await;
@@ -172,11 +195,28 @@ async fn one(
     let request = Request::builder().method(Method::CONNECT).uri(authority).body(())?;
     let (response, mut sender) = ready.send_request(request, false)?;
     let response = response.await?;
-    let status = response.status().as_u16();
     if response.status() == StatusCode::OK {
         let text = text.replace("\\r", "\r").replace("\\n", "\n");
         sender.send_data(text.into(), true)?;
     }
+    answer(response).await
+}
+
+async fn lie(files: &Files, proxy: SocketAddr, id: &str, requests: &[&str]) -> Result<()> {
+    let (client, driver) = connect(files, proxy, id, "leno-h2").await?;
+    for request in requests.chunks(2) {
+        let [carried, url] = request else { bail!("no URL") };
+        let request = Request::get(*url).header("leno-h1", *carried).body(())?;
+        let (response, _) = client.clone().ready().await?.send_request(request, true)?;
+        let said = async { answer(response.await?).await }.await;
+        println!("{}", said.unwrap_or_else(|error| json!({ "error": format!("{error:#}") })));
+    }
+    drop(client);
+    driver.await?.context("the connection has ended")
+}
+
+async fn answer(response: Response<RecvStream>) -> Result<serde_json::Value> {
+    let status = response.status().as_u16();
     let mut receiver = response.into_body();
     let mut said = Vec::new();
     let mut ended = None;

@@ -32,6 +32,7 @@ mod holes;
 mod http;
 mod http2;
 mod identity;
+mod lies;
 mod life;
 mod neighbours;
 mod node;
@@ -144,6 +145,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             "identity",
             joined([
                 identity::cases(),
+                lies::cases(),
                 clocks::cases(),
                 workload_api::cases(),
                 spire::cases(),
