@@ -105,6 +105,27 @@ fn what_other_policies_deny_is_named() {
     );
 }
 
+/// Clients choose methods and paths, and do not decide whether the policy can be applied.
+#[test]
+fn what_no_document_may_name_is_left_out() {
+    let many = (0..17).map(|number| request(WEB, "GET", &format!("/many*/{number}")));
+    let odd = ["/x*", "/%2a", "/ok"].map(|path| request(WEB, "GET", path));
+    let methods = ["delete", "M!#"].map(|method| request(WEB, method, "/m"));
+    let only = request(TELLER, "get", "/ok");
+    let (found, text) = suggested(many.chain(odd).chain(methods).chain([only]).collect());
+    let read = objects(&text);
+    let [Object::AuthorizationPolicy(policy)] = &read[..] else { panic!("{text}") };
+    let to = "[{ports: [8080], methods: [GET], paths: [{exact: /ok}]}, {ports: [8080], methods: ['M!#'], paths: [{exact: /m}]}]";
+    let expected = objects(&format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: watch-allow, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: orders}}}}, rules: [{{from: [{{serviceAccounts: [web]}}], to: {to}}}]}}\n"
+    ));
+    assert_eq!(read, expected, "{text}");
+    assert_eq!(policy.spec.rules.len(), 1);
+    // They are listed as what would be denied.
+    assert_eq!((found.permitted, found.denied.len()), (2, 21));
+}
+
 #[test]
 fn connections_of_bytes_are_permitted_by_port() {
     let (found, text) = suggested(vec![request(WEB, "", "")]);

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 use leno_policy::authorization::{AuthorizationDecision, ServerNameView, canonical_path};
 use leno_resources::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
-    ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec,
+    ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec, parse,
+    to_yaml,
 };
 use leno_types::authorization::{Action, PathReading};
 use leno_types::{Identity, InstanceName};
@@ -179,7 +180,11 @@ impl MeshModel {
         // Clients that request the same share a rule.
         let mut rules: Vec<(Vec<Identity>, Vec<RequestSpec>)> = Vec::new();
         for (client, of_port) in of_clients {
-            let to = requests_of(&of_port);
+            let to = requests_of(audit, &of_port);
+            // Without an entry a rule is for everything.
+            if to.is_empty() {
+                continue;
+            }
             match rules.iter_mut().find(|(_, known)| *known == to) {
                 Some((clients, _)) => clients.push(client),
                 None => rules.push((vec![client], to)),
@@ -191,21 +196,7 @@ impl MeshModel {
             claims: Vec::new(),
         };
         let rules: Vec<AuthorizationRule> = rules.into_iter().map(rule).collect();
-        (!rules.is_empty()).then(|| AuthorizationPolicy {
-            metadata: Metadata {
-                name: format!("{}-allow", audit.metadata.name),
-                namespace: audit.metadata.namespace.clone(),
-                ..Metadata::default()
-            },
-            spec: AuthorizationPolicySpec {
-                target_refs: audit.spec.target_refs.clone(),
-                selector: audit.spec.selector.clone(),
-                action: AuthorizationAction::Allow,
-                rules,
-                ..AuthorizationPolicySpec::default()
-            },
-            status: None,
-        })
+        (!rules.is_empty()).then(|| allowing(audit, rules))
     }
 
     /// Service accounts of the mesh by their names, as seen from `namespace`, and others by their identities.
@@ -265,14 +256,51 @@ impl MeshModel {
     }
 }
 
-/// What a client has requested, as entries of `to`: methods with the same paths share one.
-fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
+/// The policy that permits this where another one audits.
+fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
+    AuthorizationPolicy {
+        metadata: Metadata {
+            name: format!("{}-allow", audit.metadata.name),
+            namespace: audit.metadata.namespace.clone(),
+            ..Metadata::default()
+        },
+        spec: AuthorizationPolicySpec {
+            target_refs: audit.spec.target_refs.clone(),
+            selector: audit.spec.selector.clone(),
+            action: AuthorizationAction::Allow,
+            rules,
+            ..AuthorizationPolicySpec::default()
+        },
+        status: None,
+    }
+}
+
+/// Whether documents may have this entry, as which a client chooses a method and a path: `delete`, or `/x*`.
+fn is_nameable(audit: &AuthorizationPolicy, entry: RequestSpec) -> bool {
+    let rule = AuthorizationRule { to: vec![entry], ..AuthorizationRule::default() };
+    let policy = Object::AuthorizationPolicy(Box::new(allowing(audit, vec![rule])));
+    parse("suggested", &to_yaml(&policy)).is_ok()
+}
+
+/// What a client has requested, as entries of `to`: methods with the same paths share one. What no document may name is left out.
+fn requests_of(audit: &AuthorizationPolicy, of_port: &PortRequests) -> Vec<RequestSpec> {
     let mut entries: Vec<RequestSpec> = Vec::new();
     for ((port, method), paths) in of_port {
         let (methods, paths) = match method {
             Some(method) => (vec![method.clone()], segments(paths)),
             None => (Vec::new(), Vec::new()),
         };
+        let is_request = method.is_some();
+        let of_method = RequestSpec { methods: methods.clone(), ..RequestSpec::default() };
+        let of_path = |path: &SegmentSpec| RequestSpec {
+            paths: vec![path.clone()],
+            ..RequestSpec::default()
+        };
+        let paths: Vec<SegmentSpec> =
+            paths.into_iter().filter(|path| is_nameable(audit, of_path(path))).collect();
+        if is_request && (paths.is_empty() || !is_nameable(audit, of_method)) {
+            continue;
+        }
         let same = entries
             .iter_mut()
             .find(|one| one.ports == [*port] && one.paths == paths && !one.methods.is_empty());
