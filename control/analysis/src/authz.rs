@@ -36,6 +36,9 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// Why a client without an identity reaches nothing.
 const STRICT: &str = "mTLS is strict, and the client has no identity";
 
+/// Why a policy about requests decides on a connection of bytes.
+const FOR_BYTES: &str = "it is about requests, which bytes may be";
+
 /// What a workload enforces, and the table of it.
 pub(crate) struct EnforcedPolicies {
     pub(crate) policy: Arc<ServerPolicy>,

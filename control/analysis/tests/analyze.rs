@@ -567,13 +567,31 @@ fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
             "{from: [{namespaces: [bnak]}]}",
             "from[0].namespaces[0]: no workload has the namespace bnak",
         ),
+        (
+            "{from: [{identities: [{exact: 'spiffe://cluster.local/ns/bank/sa/crat'}]}]}",
+            "from[0].identities[0]: no workload has the identity spiffe://cluster.local/ns/bank/sa/crat",
+        ),
+        (
+            "{from: [{identities: [{prefix: 'spiffe://cluster.local/ns/ban'}]}]}",
+            "from[0].identities[0]: no workload has the identity spiffe://cluster.local/ns/ban",
+        ),
+        (
+            "{from: [{identities: [{prefix: 'spiffe://cluster.local/ns/bank*'}]}]}",
+            "from[0].identities[0]: no workload has the identity spiffe://cluster.local/ns/bank*",
+        ),
     ] {
         let found = found(&policy(&cart, rule));
         let start = format!("warning[policy-matches-nothing] spec.rules[0].{expected}");
         assert!(found.len() == 1 && found[0].starts_with(&start), "{found:?}");
     }
-    let right = "{from: [{serviceAccounts: [plain, bank/cart], namespaces: [bank]}], to: [{ports: [8080]}]}";
-    assert_eq!(found(&policy(&cart, right)), [""; 0]);
+    for right in [
+        "{from: [{serviceAccounts: [plain, bank/cart], namespaces: [bank]}], to: [{ports: [8080]}]}",
+        "{from: [{identities: [{exact: 'spiffe://cluster.local/ns/bank/sa/cart'}]}]}",
+        "{from: [{identities: [{prefix: 'spiffe://cluster.local/ns/bank/'}, {prefix: 'spiffe://cluster.local'}]}]}",
+        "{from: [{identities: [{prefix: 'spiffe://partner.example/ns/x'}]}]}",
+    ] {
+        assert_eq!(found(&policy(&cart, right)), [""; 0], "{right}");
+    }
 }
 
 #[test]

@@ -432,3 +432,28 @@ fn what_depends_on_the_age_of_a_certificate_is_said_with_that_age() {
     assert_eq!(of("shop/cart", None, hours(2)), ("permitted", never.clone()));
     assert_eq!(of("shop/plain", None, None), ("denied", never), "it has no certificate");
 }
+
+/// A policy about requests denies all bytes, and permits none.
+#[test]
+fn at_a_port_of_bytes_nothing_depends_on_a_request() {
+    let of_bytes = MESH.replace("port: 8080, appProtocol: http}", "port: 8080, appProtocol: tcp}");
+    let mesh = |more: &str| MeshModel::new(objects(&format!("{of_bytes}{more}")));
+    let denied = mesh(NO_ADMIN);
+    for (client, access, policy) in lines(&denied) {
+        assert_eq!((access, policy.as_deref()), ("denied", Some("shop/no-admin")), "{client}");
+    }
+    let client = CheckClient::Named("web".to_owned());
+    for request in ["tcp://orders:8080", "GET http://orders:8080/items"] {
+        let checked = denied.check(Some("shop"), "orders", &client, (&question(request), &[]));
+        let answer = checked.unwrap().answer;
+        let [no_admin] = &answer.policies[..] else { panic!("{answer:?}") };
+        assert!(!answer.permitted && no_admin.matches, "{request}: {answer:?}");
+    }
+    let about_requests = NO_ADMIN.replace("action: Deny", "action: Allow");
+    assert!(lines(&mesh(&about_requests)).iter().all(|(_, access, _)| *access == "denied"));
+    let permitted = lines(&mesh(CLIENTS));
+    assert!(
+        permitted.contains(&line("shop/web", "permitted", Some("shop/clients"))),
+        "{permitted:?}"
+    );
+}

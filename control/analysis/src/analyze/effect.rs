@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Namespace;
 use leno_index::ProxyCoverage;
 use leno_resources::{
-    AuthorizationPolicy, Kind, Object, PolicyTarget, RequestSpec, Workload, default_authorization,
+    AuthorizationPolicy, Kind, Object, PolicyTarget, RequestSpec, SegmentSpec, Workload,
+    default_authorization,
 };
 use leno_types::authorization::DefaultAuthorization;
 
@@ -176,6 +177,32 @@ fn requests(policy: &AuthorizationPolicy) -> impl Iterator<Item = (String, &Requ
     })
 }
 
+/// The identity, or the beginning of one, of this trust domain that none of these service accounts has.
+fn unmatched<'p>(
+    pattern: &'p SegmentSpec,
+    domain: &str,
+    accounts: &BTreeSet<(&str, &str)>,
+) -> Option<&'p str> {
+    let (wanted, is_whole) = match (&pattern.exact, &pattern.prefix) {
+        (Some(exact), _) => (exact.as_str(), true),
+        (None, Some(prefix)) => (prefix.as_str(), false),
+        (None, None) => return None,
+    };
+    let of_domain = format!("spiffe://{domain}/");
+    if !format!("{wanted}/").starts_with(&of_domain) {
+        return None;
+    }
+    let is_matched = accounts.iter().any(|(namespace, account)| {
+        let identity = format!("{of_domain}ns/{namespace}/sa/{account}");
+        match identity.strip_prefix(wanted.trim_end_matches('/')) {
+            Some("") => true,
+            Some(rest) => !is_whole && rest.starts_with('/'),
+            None => false,
+        }
+    });
+    (!is_matched).then_some(wanted)
+}
+
 /// Clients of the mesh itself that are not there. Of documents that are no workloads nothing is known.
 fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
     let accounts: BTreeSet<(&str, &str)> = mesh
@@ -186,6 +213,7 @@ fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &Au
         return;
     }
     let own = policy.metadata.namespace.as_str();
+    let domain = mesh.settings.trust_domain.to_string();
     let missing = |what: String| {
         let reason = format!("no workload has the {what}, so that the entry matches no client");
         let remedy = "name one that is there".to_owned();
@@ -209,6 +237,12 @@ fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &Au
                 if !accounts.iter().any(|(namespace, _)| namespace == name) {
                     let what = format!("namespace {name}");
                     findings.push(at, &format!("{path}.namespaces[{index}]"), missing(what));
+                }
+            }
+            for (index, pattern) in client.identities.iter().enumerate() {
+                if let Some(identity) = unmatched(pattern, &domain, &accounts) {
+                    let what = format!("identity {identity}");
+                    findings.push(at, &format!("{path}.identities[{index}]"), missing(what));
                 }
             }
         }

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, ConnectionView, Denial, PolicyMatch,
+    ServerNameView,
 };
+use leno_types::Protocol;
 use leno_types::authorization::Action;
+use leno_types::mesh::declared;
 use serde::Serialize;
 
 use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later};
@@ -226,6 +229,16 @@ fn access(
     };
     if enforced.refuses(seen) {
         return answer;
+    }
+    // At a port of bytes nothing depends on a request.
+    if declared(&enforced.policy.ports, port) == Protocol::Opaque
+        && !enforced.table.reads_server_names(port)
+    {
+        let rules = enforced.table.connection(view);
+        let decision = enforced.table.decide_opaque(&rules, ServerNameView::NoTls, |_| ());
+        let (is_permitted, policy, reason) = enforced.reason(decision);
+        let access = if is_permitted { "permitted" } else { "denied" };
+        return ClientAccess { access, policy, reason, ..answer };
     }
     let examined = enforced.table.examine::<NoRequest>(view, None);
     let all = enforced.policy.authorization.policies.iter().zip(&examined.policies);

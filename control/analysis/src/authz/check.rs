@@ -3,16 +3,19 @@
 use std::net::IpAddr;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyIndex, PolicyMatch,
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, Denial, PolicyIndex, PolicyMatch,
     ServerNameView,
 };
 use leno_resources::Object;
+use leno_types::authorization::AuthorizationPolicy;
 use leno_types::mesh::{Endpoint, declared};
 use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
 
-use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later, words};
+use super::{
+    EnforcedPolicies, FOR_BYTES, LaterAccess, OUTSIDE, ObservedClient, STRICT, action, later, words,
+};
 use crate::explain::{
     BackendAnswer, ClientAnswer, ExplainQuestion, Explanation, HeaderEdits, OutcomeAnswer,
 };
@@ -286,7 +289,8 @@ impl MeshModel {
                 continue;
             }
             let arriving = ArrivingRequest::new(question, backend.as_ref());
-            let sent = (&arriving, question, is_http);
+            let is_bytes = declared(&enforced.policy.ports, *port) == Protocol::Opaque;
+            let sent = (&arriving, question, is_http && !is_bytes);
             let decided = self.decide(&enforced, (&seen, *port), sent);
             merge(&mut all, decided, format!("{name}:{port}"));
         }
@@ -343,14 +347,24 @@ impl MeshModel {
         let examined = enforced.table.examine(view, is_http.then_some(arriving));
         let asked = enforced.asked(&examined.policies, PolicyMatch::Matches);
         let policies = &enforced.policy.authorization.policies;
-        let verdicts =
-            policies.iter().zip(examined.policies).map(|(policy, found)| PolicyVerdict {
+        // Of bytes nothing shows that they are not what a rule about requests is for.
+        let by = match decision {
+            AuthorizationDecision::Denied(Denial::Policy(by) | Denial::Bytes(by)) if !is_http => {
+                Some(by.position())
+            }
+            _ => None,
+        };
+        let verdict = |(at, (policy, found)): (usize, (&AuthorizationPolicy, PolicyMatch))| {
+            let is_for_bytes = by == Some(at) && found == PolicyMatch::SomeRequests;
+            PolicyVerdict {
                 name: format!("{}/{}", policy.source.namespace, policy.source.name),
                 action: action(policy.action),
-                matches: found == PolicyMatch::Matches,
-                reason: words(found),
+                matches: is_for_bytes || found == PolicyMatch::Matches,
+                reason: if is_for_bytes { FOR_BYTES } else { words(found) },
                 place: self.place_of(policy),
-            });
+            }
+        };
+        let verdicts = policies.iter().zip(examined.policies).enumerate().map(verdict);
         let (permitted, policy, mut reason) = match enforced.refuses(seen) {
             true => (false, None, STRICT.to_owned()),
             false => enforced.reason(decision),

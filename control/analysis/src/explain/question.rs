@@ -59,7 +59,9 @@ pub enum QuestionError {
     #[error("{0:?} is not a header: use -H 'name: value'")]
     Header(String),
     /// A word that is not part of a request.
-    #[error("{0:?} is too much: a request is [METHOD] URL [-H 'name: value']...")]
+    #[error(
+        "{0:?} is too much: a request is [METHOD] URL [-H 'name: value']..., with -X for a METHOD that is not in capitals"
+    )]
     Word(String),
 }
 
