@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use leno_telemetry::{Counter, Registry};
-use leno_tls::{Connector, HandshakeError, Renewal, RenewalDue, TlsConfigs};
+use leno_tls::{Connector, HandshakeError, Renewal, RenewalDue, RenewalsArrive, TlsConfigs};
 use leno_transport::{CONNECT_TIMEOUT, connect, spawn_contained};
 
 /// The connections of a worker with other proxies.
@@ -45,9 +45,9 @@ impl Standing {
     }
 
     /// Ends the connections whose peers' certificates have ended, and renews those for which it is time.
-    pub(crate) fn sweep(&self, credentials: Option<&TlsConfigs>) {
+    pub(crate) fn sweep(&self, credentials: Option<&TlsConfigs>, renewals: RenewalsArrive) {
         let Some(configs) = credentials else { return };
-        self.registry.count_many(Counter::Expired, configs.end_expired());
+        self.registry.count_many(Counter::Expired, configs.end_expired(renewals));
         if self.renews.get() {
             return;
         }

@@ -20,7 +20,7 @@ use leno_telemetry::access::Records;
 use leno_telemetry::tap::Taps;
 use leno_telemetry::trace::Traces;
 use leno_telemetry::{Counter, Registry, Snapshot};
-use leno_tls::{Acceptor, Connector, TlsConfigs};
+use leno_tls::{Acceptor, Connector, RenewalsArrive, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
     Activity, Admission, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces, Passage,
@@ -315,7 +315,7 @@ async fn serve(
             Ok(renewal) = renewed.recv() => planes.standing.apply(&renewal),
             _ = sweep.tick() => {
                 planes.sweep();
-                planes.standing.sweep(credentials.borrow().as_deref());
+                planes.standing.sweep(credentials.borrow().as_deref(), planes.renewals_arrive());
             }
         }
     }
@@ -550,6 +550,14 @@ impl Planes {
                     let _ending = answer.send(());
                 });
             }
+        }
+    }
+
+    /// Which process gets the renewals of clients.
+    fn renewals_arrive(&self) -> RenewalsArrive {
+        match *self.open.borrow() {
+            Some(Departure::Succeeded | Departure::PassedOn) => RenewalsArrive::Elsewhere,
+            Some(Departure::Last | Departure::Replaced) | None => RenewalsArrive::Here,
         }
     }
 

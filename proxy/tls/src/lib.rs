@@ -61,7 +61,7 @@ pub use live::{ShownCertificate, end_revoked};
 pub use originate::{OriginationError, Originator};
 pub use pipe::in_process_counts;
 pub use refusal::Refusal;
-pub use renewal::{Renewal, RenewalDue};
+pub use renewal::{Renewal, RenewalDue, RenewalsArrive};
 pub use sniff::{offers_hbone, offers_mesh};
 pub use stream::{Alpn, TlsStream};
 

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::binding::Binding;
 use crate::pipe::PipeCutter;
-use crate::renewal::{MAX_BINDINGS, RenewalDue};
+use crate::renewal::{MAX_BINDINGS, RenewalDue, RenewalsArrive};
 use crate::verify::Svid;
 
 thread_local! {
@@ -36,6 +36,13 @@ struct Proven {
     pipe: PipeCutter,
     /// `None` at the server's end. Clients renew for both.
     dialled: Option<Dialled>,
+}
+
+impl Proven {
+    /// Whether this is the server's end of a connection whose client can renew it.
+    fn is_renewed_by_client(&self) -> bool {
+        self.dialled.is_none() && self.binding.is_some()
+    }
 }
 
 /// The client's end of a connection.
@@ -122,19 +129,22 @@ pub fn end_revoked(revoked: &Revocations) -> u64 {
     if revoked.is_empty() {
         return 0;
     }
-    end(|svid| revoked.covers(&svid.identity, svid.not_before_s))
+    end(|Proven { svid, .. }| revoked.covers(&svid.identity, svid.not_before_s))
 }
 
-/// The same for certificates that have ended.
-pub(crate) fn end_expired(now_s: i64) -> u64 {
-    end(|svid| svid.not_after_s < now_s)
+/// The same for certificates that have ended. Where `renewals` go to another process, what they could have renewed here goes on.
+pub(crate) fn end_expired(now_s: i64, renewals: RenewalsArrive) -> u64 {
+    end(|proven| {
+        let may_be_renewed = renewals == RenewalsArrive::Elsewhere && proven.is_renewed_by_client();
+        proven.svid.not_after_s < now_s && !may_be_renewed
+    })
 }
 
-fn end(is_over: impl Fn(&Svid) -> bool) -> u64 {
+fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
     let mut ended = 0_u64;
     LIVE.with_borrow_mut(|live| {
         live.retain(|socket, proven| {
-            let is_over = is_over(&proven.svid);
+            let is_over = is_over(proven);
             // One that the peer has ended already fails, and is about to be dropped.
             if is_over && shut_down(*socket) {
                 ended = ended.saturating_add(1);

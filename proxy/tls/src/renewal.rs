@@ -68,6 +68,15 @@ impl Renewal {
     }
 }
 
+/// Which process gets the renewals of this workload's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewalsArrive {
+    /// This one: its listeners are open.
+    Here,
+    /// The one that accepts connections in its place. A client cannot show this process its next certificate any more.
+    Elsewhere,
+}
+
 /// Connections to one server that are to be renewed.
 #[derive(Debug)]
 pub struct RenewalDue {
@@ -81,8 +90,8 @@ pub struct RenewalDue {
 impl TlsConfigs {
     /// Ends the connections of this thread whose peers' certificates have ended; returns how many.
     #[must_use]
-    pub fn end_expired(&self) -> u64 {
-        self.now_s().map_or(0, live::end_expired)
+    pub fn end_expired(&self, renewals: RenewalsArrive) -> u64 {
+        self.now_s().map_or(0, |now_s| live::end_expired(now_s, renewals))
     }
 
     /// The connections of this thread that clients have to renew now: this end has another certificate, or the server

@@ -78,7 +78,9 @@ impl TlsStream {
     /// The same, which ends once the certificate of the peer is revoked, or has ended and was not renewed.
     pub(crate) fn bounded(self, svid: &Svid, dialled: Option<Dialled>) -> Self {
         let tls = &self.tls;
-        let named = (tls.binding(), tls.pipe_cutter());
+        // No client of HBONE renews.
+        let binding = tls.binding().filter(|_| self.alpn != Alpn::Hbone);
+        let named = (binding, tls.pipe_cutter());
         let live = LiveConnection::new(tls.socket(), svid, named, dialled);
         Self { live: Some(live), ..self }
     }

@@ -7,8 +7,8 @@ use tokio::io::AsyncReadExt;
 
 use super::ca::{CART, Ca, Clock, Leaf, WEB, identity};
 use super::{Mesh, echo, pair};
-use crate::renewal::RenewalDue;
-use crate::{Alpn, ClientIdentity, Credentials, HandshakeError, TlsConfigs, TlsStream};
+use crate::renewal::{RenewalDue, RenewalsArrive};
+use crate::{Acceptor, Alpn, ClientIdentity, Credentials, HandshakeError, TlsConfigs, TlsStream};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -25,7 +25,11 @@ impl Mesh {
     }
 
     fn ended(&self) -> u64 {
-        self.cart.current().unwrap().end_expired()
+        self.ended_where(RenewalsArrive::Here)
+    }
+
+    fn ended_where(&self, renewals: RenewalsArrive) -> u64 {
+        self.cart.current().unwrap().end_expired(renewals)
     }
 
     /// One renewal, and at how many connections the client and the server have taken it.
@@ -87,6 +91,45 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
     drop(server);
     assert_eq!(shown.validity(), None);
+}
+
+/// The process that finishes what it has was not told of renewals, which reach the next one, and cut streams that were renewed.
+#[tokio::test]
+async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_another_process() {
+    let mesh = Mesh::new();
+    let (mut client, mut server) = mesh.connected(Alpn::Opaque).await;
+    mesh.cart.set(until(&mesh.ca, CART, 2032, &mesh.clock));
+    mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
+    let due = mesh.due();
+    let (near, far) = pair().await;
+    // Another process of the server's proxy takes it.
+    let next = Acceptor::new(mesh.cart.watch());
+    let accepts = async {
+        let accepted = next.accept(far, ClientIdentity::Optional).await?;
+        next.take_renewal(accepted).await
+    };
+    let (renewed, taken) = tokio::join!(mesh.connector.renew(near, &due[0]), accepts);
+    assert_eq!((renewed.unwrap(), taken.is_ok()), (1, true));
+    mesh.clock.advance(201 * DAY);
+    assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 0);
+    echo(&mut client, &mut server).await;
+    // The client's end is still this process' to renew: that of the server's certificate counts.
+    mesh.clock.advance(2 * 366 * DAY);
+    assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 1);
+    assert!(is_cut(&mut client).await && is_cut(&mut server).await);
+}
+
+#[tokio::test]
+async fn a_connection_of_hbone_is_renewed_by_no_client_and_ends_with_its_certificate() {
+    let mesh = Mesh::new();
+    let (near, far) = pair().await;
+    let cart = identity(CART);
+    let connects = mesh.connector.connect(near, &cart, &[Alpn::Hbone]);
+    let (client, server) = tokio::join!(connects, mesh.acceptor.accept_hbone(far));
+    let (_client, mut server) = (client.unwrap(), server.unwrap());
+    mesh.clock.advance(201 * DAY);
+    assert!(mesh.ended_where(RenewalsArrive::Elsewhere) > 0);
+    assert!(is_cut(&mut server).await);
 }
 
 #[tokio::test]

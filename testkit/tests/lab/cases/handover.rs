@@ -12,6 +12,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::command::Running;
@@ -28,7 +29,7 @@ use super::{Case, alone, once};
 /// descriptors, and not all servers are asked for equally many.
 const OF_ONE: usize = 300;
 /// How long it may take to open all connections, and how long programs of the test may take to end.
-const LONG: std::time::Duration = std::time::Duration::from_secs(600);
+const LONG: Duration = Duration::from_secs(600);
 
 /// The pairs of namespaces, or more where there are more connections than descriptors of one process (20,000 here) are for.
 fn ends() -> &'static [&'static str] {
@@ -169,6 +170,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut),
         alone!(no_connection_waits_for_a_proxy_before_that_stands_still),
         once!(an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it),
+        once!(streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with),
     ]
 }
 
@@ -635,6 +637,42 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
             s.instance("apart-0").is_ok_and(|apart| apart.ready && apart.group().is_none())
         })?;
         echoes(&lab, "apart:9000")
+    };
+    lab.explain(outcome())
+}
+
+/// Clients show their next certificates to the process that listens, and the one before cut what it had not heard of: on an
+/// update, streams ended with the certificate of that time.
+fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with(
+    capture: Capture,
+) -> Result<()> {
+    const LIFETIME: Duration = Duration::from_secs(20);
+    let options = LabOptions {
+        mtls: Some("strict"),
+        cert_lifetime: Some(LIFETIME),
+        ..LabOptions::new(capture)
+    };
+    let lab = Lab::start(&options, MESH, prepare)?;
+    let outcome = || -> Result<()> {
+        lab.reach("client", "web:8080")?;
+        echoes(&lab, "apart:9000")?;
+        let file = |name: &str| lab.directory().join(name).display().to_string();
+        let hold = |server: &str, plain: &str, upgraded: &str| {
+            let begun = file(&format!("begun-{server}"));
+            let program = file("hold.py");
+            let command = ["python3", &program, server, plain, upgraded, &begun, &file("over")];
+            lab.spawn("client", &command)
+        };
+        let mut holding = vec![hold("web", "0", "4")?, hold("apart", "4", "0")?];
+        let begun = ["web", "apart"].map(|server| lab.directory().join(format!("begun-{server}")));
+        until_begun("the connections", &mut holding, &begun)?;
+        upgrade(&lab)?;
+        // All certificates of that time have ended then, and the workers have looked for it, as they do every 5 s.
+        std::thread::sleep(LIFETIME + Duration::from_secs(10));
+        fs::write(file("over"), "")?;
+        let connections = held(holding)?;
+        ensure!(connections.opened == 8 && connections.cut == 0, "{connections:?}");
+        Ok(())
     };
     lab.explain(outcome())
 }
