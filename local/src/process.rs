@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leno_supervise::{DescriptorLimit, ProcessCredentials, RunningProcess, Tether};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, chdir};
 use tokio::process::Command;
@@ -122,6 +123,7 @@ impl ProcessCommand {
         let start = CString::new(directory.as_os_str().as_bytes())
             .map_err(|_| Error::Refused("a path holds a NUL byte".into()))?;
         let prepare = move || {
+            leave_other_descriptors()?;
             isolation.enter()?;
             // It may be in a volume.
             chdir(start.as_c_str())?;
@@ -133,6 +135,21 @@ impl ProcessCommand {
         // fork; it neither allocates nor takes a lock.
         let running = unsafe { RunningProcess::spawn(command, prepare) };
         running.map_err(|reason| not_started(&program, &outside, reason))
+    }
+}
+
+/// Has the program that is executed next get its standard input and outputs alone. What `leno up` opens is not passed on anyway; this
+/// is about what its caller had open, such as a file of root's shell, which is not for workloads and proxies.
+fn leave_other_descriptors() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: marks descriptors, of which none is closed here; no memory is involved.
+    let marked = unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    match Errno::result(marked) {
+        // Linux before 5.11 cannot.
+        Ok(_) | Err(Errno::ENOSYS | Errno::EINVAL) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

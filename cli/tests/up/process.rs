@@ -29,6 +29,20 @@ fn ps(mesh: &Mesh, name: &str) -> String {
     text.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned()
 }
 
+/// A file of root's shell was open in every workload and proxy, of whatever user.
+#[test]
+fn what_is_open_in_the_shell_of_leno_up_is_not_open_in_workloads() {
+    let script = "exec 9</proc/self/status; exec \"$0\" \"$@\"";
+    let document = workload("web", "  command: [sleep, '99999']\n");
+    let Some(mesh) = root(|| Mesh::start_by(&document, script)) else { return };
+    mesh.wait_for_line(" ready after ");
+    let opened = |pid: u32| fs::read_link(format!("/proc/{pid}/fd/9"));
+    assert!(opened(mesh.pid()).unwrap().ends_with("status"), "the test passes nothing on");
+    let application = u32::try_from(mesh.application("web-0")).unwrap();
+    let passed_on = opened(application);
+    assert!(passed_on.is_err(), "{passed_on:?}");
+}
+
 #[test]
 fn an_application_takes_traffic_while_its_readiness_probe_succeeds() {
     let probe = "  readiness: {httpGet: {path: /ready, port: http}, periodSeconds: 1, failureThreshold: 2}\n";
