@@ -387,15 +387,59 @@ fn a_service_that_names_no_waypoint_of_its_own_is_found() {
              {{leno.dev/waypoint: edge}}}}\nspec: {{serviceAccount: {account}, command: [x]}}\n"
         )
     };
+    let front = |namespace: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: edge, namespace: {namespace}}}\nspec: {{clusterIP: 10.96.0.8, \
+             selector: {{leno.dev/waypoint: edge}}, ports: [{{port: 15008}}]}}\n"
+        )
+    };
     let own = service("leno.dev/use-waypoint: edge");
     let found = shown(&own);
     assert!(found.len() == 1 && found[0].contains("there is no waypoint shop/edge"), "{found:?}");
-    let found = shown(&[&*own, &waypoint("shop", "other")].concat());
-    assert!(found.len() == 1 && found[0].contains("service account edge"), "{found:?}");
-    assert_eq!(shown(&[&*own, &waypoint("shop", "edge")].concat()), [""; 0]);
+    let found = shown(&[&*own, &waypoint("shop", "other"), &front("shop")].concat());
+    assert!(found.len() == 2 && found[0].contains("service account edge"), "{found:?}");
+    assert!(
+        found[1].contains("its service account is other; write serviceAccount: edge"),
+        "{found:?}"
+    );
+    let found = shown(&[&*own, &waypoint("shop", "edge")].concat());
+    assert!(found.len() == 1 && found[0].contains("no Service edge selects it"), "{found:?}");
+    assert_eq!(shown(&[&*own, &waypoint("shop", "edge"), &front("shop")].concat()), [""; 0]);
     let far = service("leno.dev/use-waypoint: edge, leno.dev/use-waypoint-namespace: far");
-    let found = shown(&[&*far, &waypoint("far", "edge")].concat());
+    let found = shown(&[&*far, &waypoint("far", "edge"), &front("far")].concat());
     assert!(found.len() == 1 && found[0].contains("its own namespace alone"), "{found:?}");
+}
+
+/// Each was a workload that no client reached, or that was no waypoint, without a word.
+#[test]
+fn a_workload_that_no_waypoint_leads_to_is_found_and_one_that_is_none() {
+    let workload = |labels: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: edge, namespace: shop, {labels}}}\nspec: \
+             {{serviceAccount: edge, command: [x]}}\n"
+        )
+    };
+    let services = |labels: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: own, namespace: shop, labels: {{{labels}}}}}\nspec: {{clusterIP: \
+             10.96.0.9, selector: {{app: own}}, ports: [{{port: 80}}]}}\n---\napiVersion: v1\nkind: Service\nmetadata: {{name: edge, \
+             namespace: shop}}\nspec: {{clusterIP: 10.96.0.8, selector: {{leno.dev/waypoint: edge}}, ports: [{{port: 15008}}]}}\n---\n\
+             apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: own, namespace: shop, labels: {{app: own, \
+             leno.dev/use-waypoint: edge}}}}\nspec: {{command: [x]}}\n---\n"
+        )
+    };
+    let waypoint = workload("labels: {leno.dev/waypoint: edge}");
+    let used = services("leno.dev/use-waypoint: edge");
+    assert_eq!(shown(&[&*used, &waypoint].concat()), [""; 0]);
+    let found = shown(&[&*services(""), &waypoint].concat());
+    let expected =
+        "no Service of the workload uses the waypoint shop/edge: the workload permits no client";
+    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+    let found = shown(&workload("labels: {leno.dev/use-waypoint: absent}"));
+    let expected = "there is no waypoint shop/absent: the workload permits no client";
+    assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+    let found = shown(&workload("annotations: {leno.dev/waypoint: edge}"));
+    assert!(found.len() == 1 && found[0].contains("as a label alone"), "{found:?}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Services whose clients are sent through a waypoint that does not serve them.
+//! Services whose clients are sent through a waypoint that does not serve them, workloads that no client reaches for that reason, and
+//! workloads that are to be a waypoint and are none.
 
 use leno_resources::{
-    Object, Service, USE_WAYPOINT_LABEL, WaypointUse, Workload, waypoint_instance, waypoint_use,
+    Object, Service, USE_WAYPOINT_LABEL, WAYPOINT_LABEL, WaypointUse, Workload, waypoint_instance,
+    waypoint_use,
 };
 use leno_types::ServiceName;
 
@@ -14,15 +16,81 @@ pub(super) fn waypoints(mesh: &MeshModel, findings: &mut Findings<'_>) {
         return;
     }
     for (at, object) in findings.objects() {
-        let Object::Service(service) = object else { continue };
-        let namespace = object.key().namespace;
-        let Some(WaypointUse::Through(waypoint)) = uses(mesh, service, &namespace) else {
-            continue;
+        let mistakes = match object {
+            Object::Service(service) => of_service(mesh, service, &object.key().namespace),
+            Object::Workload(workload) => {
+                only_through(mesh, workload).or_else(|| of_instance(mesh, workload))
+            }
+            _ => None,
         };
-        if let Some(wrong) = wrong(mesh, &waypoint, &namespace) {
-            findings.push(at, "metadata.labels", wrong);
+        if let Some((reason, remedy)) = mistakes {
+            findings.push(at, "metadata.labels", Mistake::warning("no-waypoint", reason, remedy));
         }
     }
+}
+
+/// What is wrong, and what to do about it.
+type Wrong = (String, String);
+
+fn of_service(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Wrong> {
+    let Some(WaypointUse::Through(waypoint)) = uses(mesh, service, namespace) else { return None };
+    let (reason, remedy) = wrong(mesh, &waypoint, namespace)?;
+    Some((format!("{reason}: clients of the service are refused"), remedy))
+}
+
+/// A workload that permits its waypoint alone.
+fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
+    let of = &workload.metadata;
+    let before = waypoint_use(Some(&of.labels), Some(&of.annotations), &of.namespace)?;
+    let WaypointUse::Through(waypoint) = before else { return None };
+    let uses_it = |service: &Service| matches!(uses(mesh, service, &of.namespace), Some(WaypointUse::Through(one)) if one == waypoint);
+    let (reason, remedy) = wrong(mesh, &waypoint, &of.namespace).or_else(|| {
+        let reason = format!("no Service of the workload uses the waypoint {waypoint}");
+        let remedy = format!("set the label {USE_WAYPOINT_LABEL} on its Service too");
+        (!services_of(mesh, workload).any(uses_it)).then_some((reason, remedy))
+    })?;
+    Some((format!("{reason}: the workload permits no client"), remedy))
+}
+
+/// A workload that is to be an instance of a waypoint.
+fn of_instance(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
+    let of = &workload.metadata;
+    let Some(instance) = waypoint_instance(&of.labels, &of.namespace) else {
+        let reason = format!("{WAYPOINT_LABEL} makes a waypoint as a label alone");
+        let remedy = "write it below metadata.labels".to_owned();
+        return of.annotations.contains_key(WAYPOINT_LABEL).then_some((reason, remedy));
+    };
+    let (waypoint, name) = (&instance.waypoint, &instance.waypoint.name);
+    let not = format!("the workload is no instance of the waypoint {waypoint}");
+    if *workload.spec.service_account != **name {
+        let reason = format!("{not}: its service account is {}", workload.spec.service_account);
+        return Some((reason, format!("write serviceAccount: {name}")));
+    }
+    let is_its_service = |service: &Service| service.metadata.name.as_deref() == Some(&**name);
+    let remedy = format!("make a Service {name} with port 15008 that selects it");
+    (!services_of(mesh, workload).any(is_its_service))
+        .then(|| (format!("{not}: no Service {name} selects it"), remedy))
+}
+
+/// The services that select a workload.
+fn services_of<'m>(
+    mesh: &'m MeshModel,
+    workload: &'m Workload,
+) -> impl Iterator<Item = &'m Service> {
+    let of = &workload.metadata;
+    let selects = |service: &Service| {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| {
+            !selector.is_empty()
+                && selector.iter().all(|(key, value)| of.labels.get(key) == Some(value))
+        })
+    };
+    mesh.objects.iter().filter_map(move |object| match object {
+        Object::Service(service) if object.key().namespace == of.namespace && selects(service) => {
+            Some(&**service)
+        }
+        _ => None,
+    })
 }
 
 /// What a service sets, or else its namespace.
@@ -40,39 +108,27 @@ fn uses(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Waypoint
 }
 
 /// Why a waypoint does not serve services of a namespace.
-fn wrong(mesh: &MeshModel, waypoint: &ServiceName, namespace: &str) -> Option<Mistake> {
+fn wrong(mesh: &MeshModel, waypoint: &ServiceName, namespace: &str) -> Option<Wrong> {
     let instance =
         |one: &Workload| waypoint_instance(&one.metadata.labels, &one.metadata.namespace);
     let instances = || {
         let with = mesh.workloads().filter_map(|one| Some((one, instance(one)?)));
         with.filter(|(_, instance)| instance.waypoint == *waypoint)
     };
-    let warning = |reason: String, remedy: String| {
-        Some(Mistake::warning(
-            "no-waypoint",
-            format!("{reason}: clients of the service are refused"),
-            remedy,
-        ))
-    };
     if instances().next().is_none() {
         let reason = format!("there is no waypoint {waypoint}");
-        let remedy = format!("make one, or set the label {USE_WAYPOINT_LABEL}: none");
-        return warning(reason, remedy);
+        return Some((reason, format!("make one, or set the label {USE_WAYPOINT_LABEL}: none")));
     }
     if !instances().any(|(one, _)| *one.spec.service_account == *waypoint.name) {
-        let reason = format!(
-            "no workload of the waypoint {waypoint} has the service account {}",
-            waypoint.name
-        );
-        return warning(
-            reason,
-            "give it that service account, by which clients know it".to_owned(),
-        );
+        let name = &waypoint.name;
+        let reason =
+            format!("no workload of the waypoint {waypoint} has the service account {name}");
+        return Some((reason, "give it that service account, by which clients know it".to_owned()));
     }
     if *namespace != *waypoint.namespace && !instances().any(|(_, instance)| instance.from_all) {
         let reason = format!("the waypoint {waypoint} serves its own namespace alone");
         let remedy = "set allowedRoutes.namespaces.from: All of its Gateway, or the label leno.dev/waypoint-from: all of its workload";
-        return warning(reason, remedy.to_owned());
+        return Some((reason, remedy.to_owned()));
     }
     None
 }
