@@ -400,6 +400,7 @@ fn problems_say_where_and_what_to_do() {
     let many = SHOP.replace("labels: {app: web}}", "labels: {leno.dev/mode: node}}");
     let text = problems(&many.replace("replicas: 2", "replicas: 65"));
     assert!(text.contains("a node proxy serves 64 instances at most"), "{text}");
+    assert!(text.contains("leno.dev/share, for example workload"), "{text}");
 }
 
 #[test]

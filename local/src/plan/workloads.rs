@@ -34,9 +34,10 @@ impl Draft<'_> {
                     *group
                 });
                 if members == MAX_MEMBERS + 1 {
+                    let group = instance.launch.group.as_deref().unwrap_or_default();
                     let reason = format!(
-                        "a node proxy serves {MAX_MEMBERS} instances at most: share it among fewer, for \
-                         example by leno.dev/share: namespace"
+                        "a node proxy serves {MAX_MEMBERS} instances at most, and that of group {group} would serve more: \
+                         give some a narrower leno.dev/share, for example workload, or leno.dev/mode: sidecar"
                     );
                     self.problem(located, "metadata", reason);
                 }
