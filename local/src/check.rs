@@ -1,11 +1,13 @@
 //! `leno check`: what this machine can do, and whether a mesh is healthy.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff::Timestamp;
 use leno_types::{InstanceName, ports};
+use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 use leno_checks::{Check, CheckResult, Level, is_well, table};
@@ -46,7 +48,9 @@ impl MachineHealth {
     /// When the mesh runs and cannot be looked at.
     pub async fn run(layout: &Layout) -> Result<Self> {
         let mesh = match MeshStatus::read(layout) {
-            Ok(status) => Some(mesh(&status).await?),
+            Ok(status) => {
+                Some(room(layout.directory()).into_iter().chain(mesh(&status).await?).collect())
+            }
             Err(Error::NotRunning { .. }) => left_behind(layout),
             // The machine can be looked at all the same.
             Err(error) => Some(vec![whole_mesh().bad(error.chain())]),
@@ -74,6 +78,23 @@ fn whole_mesh() -> Check {
 
 fn files() -> Check {
     Check::new("files", "Were the documents accepted as they are now?")
+}
+
+/// The finding about a file system that is full: `leno up` writes neither what it knows, which all commands read, nor its log.
+fn room(state: &Path) -> Option<CheckResult> {
+    let check = || Check::new("state", "Is there room for what leno up writes?");
+    let place = state.display();
+    match statvfs(state) {
+        // One without a bound has no blocks.
+        Ok(of) if of.blocks() == 0 || of.blocks_available() > 0 => None,
+        Ok(_) => {
+            let text =
+                format!("{place} is full: no proxy is started, and what follows may be of before");
+            let remedy = "make room there, for example by `mount -o remount,size=BYTES` of the file system that it is on";
+            Some(check().bad(text).remedy(remedy))
+        }
+        Err(error) => Some(check().unknown(format!("cannot look at {place}: {error}"))),
+    }
 }
 
 /// The finding about a mesh that does not run.
@@ -213,7 +234,24 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
     if let Some(why) = &instance.proxy_waits {
         text += &format!(", served by the proxy of before: {why}");
     }
-    text
+    text + &unserved(instance)
+}
+
+/// That an application would take traffic and its proxy does not serve it, and how that has ended.
+fn unserved(instance: &InstanceStatus) -> String {
+    let waits_for_proxy = instance.meshed
+        && instance.phase == InstancePhase::Running
+        && instance.trouble.reason.is_none()
+        && !instance.ready;
+    match &instance.proxy_ended {
+        _ if !waits_for_proxy => String::new(),
+        None => ", its proxy does not serve yet".to_owned(),
+        Some(how) => format!(
+            ", its proxy does not serve: it {how}, started again {}; `leno logs --proxy {}` has what it prints",
+            times(instance.proxy_restarts),
+            instance.workload
+        ),
+    }
 }
 
 /// What a schedule has done, and what comes next.
@@ -272,9 +310,12 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> CheckResult {
         text += &format!(", started again {}", times(instance.proxy_restarts));
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
-    let level = if healthy { Level::Good } else { Level::Bad };
     let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
-    Check::new(subject, asks).result(level, text)
+    let check = Check::new(subject, asks);
+    if healthy {
+        return check.good(text);
+    }
+    check.bad(text).remedy(format!("`leno logs --proxy {}` has what it prints", instance.workload))
 }
 
 /// The proxy that is to serve an instance in place of the one that does, if it does not do so yet.
@@ -384,9 +425,20 @@ mod tests {
         let found = next_proxy(&refused).unwrap();
         assert_eq!((found.level, found.text.contains("user 2102")), (Level::Warning, true));
         assert_eq!(next_proxy(&instance(InstancePhase::Running, 0, none())), None);
+        let mut unserved = instance(InstancePhase::Running, 0, none());
+        (unserved.meshed, unserved.ready, unserved.proxy_restarts) = (true, false, 3);
+        let starting = unserved.clone();
+        unserved.proxy_ended = Some("exited with 2".into());
         for (of, closed, expected) in [
             (instance(InstancePhase::Running, 0, none()), vec![], "running"),
             (refused, vec![], "running, served by the proxy of before: it runs as user 2102"),
+            (starting, vec![], "running, its proxy does not serve yet"),
+            (
+                unserved,
+                vec![],
+                "running, its proxy does not serve: it exited with 2, started again 3 times; `leno logs --proxy web` has \
+                 what it prints",
+            ),
             (
                 instance(InstancePhase::Running, 2, failing.clone()),
                 vec![],

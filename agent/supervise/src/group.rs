@@ -496,7 +496,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                     "the proxy of group {group} ({members} served) {how}; starting it again {when}"
                 ));
             }
-            LifeEvent::Failed(error, _) => self.host.say(&chain(error)),
+            LifeEvent::Failed(error, wait) => {
+                let (why, when, group) = (chain(error), after(*wait), &self.name);
+                self.host.say(&format!("the proxy of group {group}: {why}; trying again {when}"));
+            }
             LifeEvent::Started(_)
             | LifeEvent::Over(_)
             | LifeEvent::Stopping

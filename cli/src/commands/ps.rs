@@ -59,7 +59,7 @@ struct Proxy<'a> {
     group: Option<&'a str>,
     /// It shares a process unless it is busy, as it is now.
     promoted: bool,
-    /// `None` while it is started again.
+    /// `None` while it is started again, or its next process does not serve yet.
     pid: Option<i32>,
 }
 
@@ -92,18 +92,20 @@ fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
         ports: &instance.ports,
         published: &instance.published,
         schedule: instance.schedule.as_ref(),
-        proxy: instance.proxy.as_ref().map(proxy),
+        proxy: instance.proxy.as_ref().map(|process| proxy(process, instance)),
         state: state(instance, &closed, now_unix_ms),
     }
 }
 
-fn proxy(process: &ProxyProcess) -> Proxy<'_> {
+fn proxy<'l>(process: &'l ProxyProcess, instance: &InstanceStatus) -> Proxy<'l> {
+    // The control group of a sidecar has that of before and the one that does not serve yet.
+    let is_one_of_two = process.group.is_none() && instance.proxy_waits.is_some();
     Proxy {
         mode: if process.group.is_some() { "node" } else { "sidecar" },
         group: process.group.as_deref(),
         promoted: process.promoted,
         // Earlier ones finish what they have.
-        pid: process.pids().into_iter().max(),
+        pid: process.pids().into_iter().max().filter(|_| !is_one_of_two),
     }
 }
 
