@@ -1,5 +1,7 @@
 //! `leno check`: what this machine can do, and whether a mesh is healthy.
 
+mod descriptors;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -122,6 +124,7 @@ async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
     }
     let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
     findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
+    findings.extend(descriptors::short_of(&status.instances));
     // All at once: a proxy that hangs holds up one answer, not the report.
     let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
@@ -239,10 +242,13 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
 
 /// That an application would take traffic and its proxy does not serve it, and how that has ended.
 fn unserved(instance: &InstanceStatus) -> String {
-    let waits_for_proxy = instance.meshed
-        && instance.phase == InstancePhase::Running
-        && instance.trouble.reason.is_none()
-        && !instance.ready;
+    // An application is started once its proxy serves.
+    let is_held_up = match instance.phase {
+        InstancePhase::Running => !instance.ready,
+        InstancePhase::Starting => instance.pid.is_none(),
+        _ => false,
+    };
+    let waits_for_proxy = is_held_up && instance.meshed && instance.trouble.reason.is_none();
     match &instance.proxy_ended {
         _ if !waits_for_proxy => String::new(),
         None => ", its proxy does not serve yet".to_owned(),

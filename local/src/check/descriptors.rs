@@ -1,0 +1,64 @@
+//! Node proxies whose process has nearly no descriptors left. Instances that it is to serve wait then, and new connections fail.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use leno_checks::{Check, CheckResult};
+
+use crate::status::InstanceStatus;
+
+/// From this share on a process is short of descriptors, in percent: a member that joins needs some fifty at once.
+const SHORT_PERCENT: usize = 90;
+
+/// The findings about the processes that these instances share.
+pub(super) fn short_of(instances: &[InstanceStatus]) -> Vec<CheckResult> {
+    let shared = instances.iter().filter_map(|instance| instance.proxy.as_ref());
+    let groups = shared.filter_map(|process| Some((process.group.as_deref()?, process)));
+    let groups: BTreeMap<_, _> = groups.collect();
+    let pids = groups
+        .into_iter()
+        .flat_map(|(group, process)| process.pids().into_iter().map(move |pid| (group, pid)));
+    // A process may have ended meanwhile.
+    pids.filter_map(|(group, pid)| of_process(group, used(pid).ok()?)).collect()
+}
+
+fn of_process(group: &str, (open, most): (usize, usize)) -> Option<CheckResult> {
+    let is_short = open.saturating_mul(100) >= most.saturating_mul(SHORT_PERCENT);
+    let check = Check::new(
+        format!("proxy of group {group}"),
+        "Has the process descriptors left for its instances and their connections?",
+    );
+    let finding = || {
+        let text =
+            format!("{open} of {most} descriptors are open: instances may wait to be served");
+        check.bad(text).remedy(
+            "start leno up with a higher limit (ulimit -Hn, LimitNOFILE), or have fewer share it by leno.dev/share",
+        )
+    };
+    is_short.then(finding)
+}
+
+/// How many descriptors a process has open, and how many it may have.
+fn used(pid: i32) -> io::Result<(usize, usize)> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    let most = soft.ok_or(io::ErrorKind::InvalidData)?;
+    Ok((fs::read_dir(format!("/proc/{pid}/fd"))?.count(), most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_few_descriptors_left_is_found() {
+        let pid = nix::unistd::getpid().as_raw();
+        let (open, most) = used(pid).unwrap();
+        assert!((1..most).contains(&open), "{open} of {most}");
+        let found = of_process("node", (1020, 1024)).unwrap();
+        assert!(found.text.starts_with("1020 of 1024 descriptors are open"), "{found:?}");
+        assert_eq!(of_process("node", (500, 1024)), None);
+    }
+}
