@@ -236,6 +236,7 @@ impl NodeProxyGroup {
             token: self.mesh.layout.token().with_file_name(Layout::token_name(name)),
             pod_uid: None,
             kubelet: KubeletProbes::default(),
+            datagrams: instance.launch.datagrams.is_on(),
         };
         self.process.join(name, JoiningMember { member, broker, events, number, succeeds });
     }

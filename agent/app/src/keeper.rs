@@ -390,10 +390,6 @@ impl Keeper {
         let datagrams = pod.datagrams.as_ref().map_err(|unknown| {
             CaptureFailure::new(FailureReason::Annotation, format!("{UDP_ANNOTATION}: {unknown}"))
         })?;
-        if datagrams.is_on() && pod.group.is_some() {
-            let why = format!("{UDP_ANNOTATION}: node proxies do not carry datagrams yet");
-            return Err(CaptureFailure::new(FailureReason::Annotation, why));
-        }
         let wanted: Vec<Backend> = match choice {
             CaptureChoice::Auto => Backend::ALL.to_vec(),
             CaptureChoice::Only(backend) => vec![*backend],

@@ -174,6 +174,8 @@ impl Pod {
             uid: self.uid.clone(),
             group: self.group.clone()?,
             kubelet: KubeletProbes { probes: self.probes.clone(), addresses: Vec::new() },
+            // A value that is none is refused where the pod is captured.
+            datagrams: self.datagrams.as_ref().is_ok_and(|datagrams| datagrams.is_on()),
             promote_after_ms: promote_after_ms(self.promotion.as_deref()),
             namespace_promote_after_ms: promote_after_ms(self.namespace_promotion.as_deref()),
         })

@@ -381,6 +381,7 @@ fn join(
             workload: pod.workload,
             pod_uid: Some(pod.uid),
             kubelet: pod.kubelet,
+            datagrams: pod.datagrams,
         };
         group.join(&of.name, JoiningMember { member, broker, events, number, succeeds });
         of.name.clone()

@@ -1,6 +1,7 @@
 //! What supervisor, broker and node proxy say to each other.
 
 use std::net::IpAddr;
+use std::ops::Not;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct Member {
     /// What a kubelet asks the workload, for which it has no certificate.
     #[serde(default)]
     pub kubelet: KubeletProbes,
+    /// Its datagrams of UDP are carried. The sockets for them come from its broker.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub datagrams: bool,
 }
 
 /// The HTTP probes of a pod, which the kubelet sends to the pod itself.
@@ -129,11 +133,17 @@ pub enum BrokerOffer {
         roles: Vec<SocketRole>,
         /// The addresses of the namespace's interfaces.
         addresses: Vec<IpAddr>,
+        /// It makes sockets of UDP, too. One of an earlier version does not.
+        #[serde(default)]
+        makes_udp: bool,
     },
-    /// Unconnected TCP sockets of one family.
+    /// Unconnected sockets of one family.
     Sockets {
         /// Of IPv6, else of IPv4.
         ipv6: bool,
+        /// Of UDP, else of TCP.
+        #[serde(default, skip_serializing_if = "Not::not")]
+        udp: bool,
         /// Why there are fewer than were wanted: the kernel's number of the error.
         errno: Option<i32>,
     },
@@ -162,6 +172,9 @@ pub enum SocketRole {
 pub struct SocketRequest {
     /// Of IPv6, else of IPv4.
     pub ipv6: bool,
+    /// Of UDP, else of TCP. An earlier broker passes it over: see [`BrokerOffer::Namespace`].
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub udp: bool,
     /// How many.
     pub count: usize,
 }
@@ -184,10 +197,18 @@ mod tests {
         is_text(&ServeOrder::default(), r#"{"closes":false}"#);
         is_text(&ServeOrder { closes: true }, r#"{"closes":true}"#);
         is_text(&ListenersClosed {}, "{}");
-        is_text(&SocketRequest { ipv6: true, count: 3 }, r#"{"ipv6":true,"count":3}"#);
+        is_text(&SocketRequest { ipv6: true, udp: false, count: 3 }, r#"{"ipv6":true,"count":3}"#);
         is_text(
-            &BrokerOffer::Sockets { ipv6: false, errno: Some(24) },
+            &SocketRequest { ipv6: true, udp: true, count: 3 },
+            r#"{"ipv6":true,"udp":true,"count":3}"#,
+        );
+        is_text(
+            &BrokerOffer::Sockets { ipv6: false, udp: false, errno: Some(24) },
             r#"{"offer":"sockets","ipv6":false,"errno":24}"#,
+        );
+        is_text(
+            &BrokerOffer::Sockets { ipv6: false, udp: true, errno: None },
+            r#"{"offer":"sockets","ipv6":false,"udp":true,"errno":null}"#,
         );
         let roles = vec![
             SocketRole::Admin,
@@ -198,11 +219,16 @@ mod tests {
         let roles = [roles, vec![SocketRole::Announcements, SocketRole::Probe]].concat();
         let addresses = vec![IpAddr::from([192, 0, 2, 1])];
         is_text(
-            &BrokerOffer::Namespace { roles, addresses },
+            &BrokerOffer::Namespace { roles, addresses, makes_udp: true },
             concat!(
                 r#"{"offer":"namespace","roles":["admin","outbound","inbound","diagnosis","announcements","#,
-                r#""probe"],"addresses":["192.0.2.1"]}"#
+                r#""probe"],"addresses":["192.0.2.1"],"makes_udp":true}"#
             ),
+        );
+        let earlier = r#"{"offer":"namespace","roles":[],"addresses":[]}"#;
+        assert_eq!(
+            serde_json::from_str::<BrokerOffer>(earlier).unwrap(),
+            BrokerOffer::Namespace { roles: vec![], addresses: vec![], makes_udp: false }
         );
         // Of an earlier supervisor, and of a later one.
         for order in ["{}", r#"{"closes":false,"later":1}"#] {

@@ -20,6 +20,9 @@ pub struct PlacedPod {
     /// Its probes.
     #[serde(default)]
     pub kubelet: KubeletProbes,
+    /// Its datagrams of UDP are carried.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub datagrams: bool,
     /// How long it is busy before it gets a process of its own, in milliseconds, as it says itself; 0: it would get none. A supervisor
     /// follows it only where it is sooner than what else holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]

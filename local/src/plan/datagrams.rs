@@ -1,9 +1,7 @@
 //! Which datagrams of a workload its proxy carries, and whether it can.
 
 use leno_capture::{Backend, CaptureChoice};
-use leno_resources::{
-    CAPTURE_ANNOTATION, Located, MODE_ANNOTATION, Object, UDP_ANNOTATION, Workload,
-};
+use leno_resources::{CAPTURE_ANNOTATION, Located, Object, UDP_ANNOTATION, Workload};
 use leno_types::{Datagrams, Protocol};
 
 use super::Draft;
@@ -40,13 +38,6 @@ impl Draft<'_> {
             (None, Some(_)) => Datagrams::Enabled,
             (None, None) => Datagrams::Off,
         };
-        if datagrams.is_on() && settings.share.is_some() {
-            let reason = format!(
-                "node proxies do not carry datagrams yet: use {MODE_ANNOTATION}: sidecar, or {UDP_ANNOTATION}: off and no port with \
-                 appProtocol leno.dev/udp"
-            );
-            self.problem(located, "metadata", reason);
-        }
         if let CaptureChoice::Only(backend) = settings.capture
             && datagrams.is_on()
             && backend != Backend::Ebpf

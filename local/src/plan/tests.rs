@@ -285,9 +285,9 @@ fn datagrams_are_carried_where_a_port_or_an_annotation_asks() {
     assert_eq!(of("leno.dev/udp: all", "", "tcp"), Ok((All, vec![7000])));
     assert_eq!(of("leno.dev/udp: all", "leno.dev/udp: enabled", "tcp").unwrap().0, Enabled);
     assert_eq!(of("", "leno.dev/inject: disabled", "leno.dev/udp").unwrap().0, Off);
+    assert_eq!(of("leno.dev/mode: node", "", "leno.dev/udp").unwrap().0, Enabled);
     for (of_namespace, of_workload, reason) in [
         ("leno.dev/udp: off", "", "its datagrams are not carried"),
-        ("leno.dev/mode: node", "", "node proxies do not carry datagrams yet"),
         ("", "leno.dev/capture: nftables", "nftables cannot capture datagrams"),
     ] {
         let problem = of(of_namespace, of_workload, "leno.dev/udp").unwrap_err();

@@ -154,7 +154,7 @@ pub(crate) struct Flags {
     pub(crate) waypoint: bool,
 
     /// Carries datagrams of UDP: those that kernel programs of the capture bring to port 15001, to and from other proxies by
-    /// QUIC on port 15008. Not with --node
+    /// QUIC on port 15008. Not with --node, whose supervisor says it of each workload
     #[arg(long, env = "LENO_DATAGRAMS", conflicts_with = "node")]
     pub(crate) datagrams: bool,
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use leno_datagram::{
     Asked, COUNTS, Captured, Count, Datagrams, Destinations, Gate, LocalFuture, Open, Parts,
-    Permitted, Refusal, Route, Routes, bind,
+    Permitted, ProcessMark, Refusal, Route, Routes, bind_captured, bind_quic,
 };
 use leno_inbound::{DatagramFlow, DatagramPermit, DatagramRefusal};
 use leno_outbound::DatagramRoute;
@@ -73,17 +73,23 @@ impl DatagramLoad {
 pub(crate) struct DatagramSockets {
     captured: Vec<Captured>,
     quic: Vec<std::net::UdpSocket>,
+    mark: ProcessMark,
 }
 
 impl DatagramSockets {
-    pub(crate) fn bind() -> anyhow::Result<Self> {
-        let destinations: Rc<dyn Destinations> = Rc::new(OfKernel(
-            PlaceholderDestinations::new().context("asking the kernel programs")?,
-        ));
-        let captured = both_families(ports::OUTBOUND)?;
+    /// In the network namespace that the calling thread has entered, if it has entered one.
+    pub(crate) async fn bind() -> anyhow::Result<Self> {
+        let destinations = PlaceholderDestinations::new().await;
+        let destinations: Rc<dyn Destinations> =
+            Rc::new(OfKernel(destinations.context("asking the kernel programs")?));
+        let mark = ProcessMark::random();
+        let captured =
+            both_families(ports::OUTBOUND, async |v6, port| bind_captured(v6, port).await).await?;
         let adopt = |socket| Captured::new(socket, Rc::clone(&destinations));
         let captured = captured.into_iter().map(adopt).collect::<io::Result<_>>()?;
-        Ok(Self { captured, quic: both_families(ports::DATAGRAMS)? })
+        let quic =
+            both_families(ports::DATAGRAMS, async |v6, port| bind_quic(v6, port, mark).await);
+        Ok(Self { captured, quic: quic.await?, mark })
     }
 
     /// Begins to carry datagrams.
@@ -96,6 +102,7 @@ impl DatagramSockets {
         Datagrams::start(Parts {
             captured: self.captured,
             sockets: self.quic,
+            mark: self.mark,
             credentials,
             routes: Rc::new(of_planes.clone()),
             gate: Rc::new(of_planes),
@@ -105,10 +112,13 @@ impl DatagramSockets {
     }
 }
 
-fn both_families(port: u16) -> anyhow::Result<Vec<std::net::UdpSocket>> {
+async fn both_families(
+    port: u16,
+    bind: impl AsyncFn(bool, u16) -> io::Result<std::net::UdpSocket>,
+) -> anyhow::Result<Vec<std::net::UdpSocket>> {
     let mut sockets = Vec::new();
     for is_ipv6 in [false, true] {
-        match bind(is_ipv6, port) {
+        match bind(is_ipv6, port).await {
             Ok(socket) => sockets.push(socket),
             // A machine without IPv6.
             Err(error) if is_ipv6 && is_no_family(&error) => {}

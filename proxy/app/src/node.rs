@@ -406,6 +406,7 @@ fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
         token: Some(member.token.clone()),
         probes: probes(&member)?,
         workers: 1,
+        datagrams: member.datagrams,
         // The thread of the log is started once for all.
         access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
         workload: member.workload.clone(),
@@ -460,7 +461,7 @@ async fn handed(
     let Some((offer, descriptors)) = broker.receive::<BrokerOffer>().await? else {
         return Ok(None);
     };
-    let BrokerOffer::Namespace { roles, addresses } = offer else {
+    let BrokerOffer::Namespace { roles, addresses, makes_udp } = offer else {
         bail!("a broker has offered sockets before its namespace");
     };
     if roles.len() != descriptors.len() {
@@ -476,8 +477,12 @@ async fn handed(
     let mut one = |role| all(role).pop().with_context(|| format!("a broker offers no {role:?}"));
     let (admin, diagnosis, probe) =
         (one(SocketRole::Admin)?, one(SocketRole::Diagnosis)?, one(SocketRole::Probe)?);
-    let (namespace, ended) =
-        HandedNamespace::new(broker.into_channel(), addresses, (diagnosis, announcements), probe)?;
+    let (namespace, ended) = HandedNamespace::new(
+        broker.into_channel(),
+        (addresses, makes_udp),
+        (diagnosis, announcements),
+        probe,
+    )?;
     Ok(Some((Handed { outbound, inbound, namespace }, admin, ended)))
 }
 

@@ -259,7 +259,7 @@ async fn serve(
     mut commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
-    let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&mut plan) {
+    let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&mut plan).await {
         Ok(sockets) => sockets,
         Err(error) => {
             // Nobody waits any more only when the process is ending.
@@ -330,14 +330,17 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn bind(plan: &mut Plan) -> anyhow::Result<Self> {
+    async fn bind(plan: &mut Plan) -> anyhow::Result<Self> {
         let (outbound, inbound) = match plan.handed.take() {
             Some(handed) => handed.enter()?,
             None => (bind(&plan.outbound)?, bind(&plan.inbound)?),
         };
         let passage = plan.is_waypoint.then(Passage::open).transpose();
         let passage = passage.context("listening for the own connections")?;
-        let datagrams = plan.datagrams.then(DatagramSockets::bind).transpose()?;
+        let datagrams = match plan.datagrams {
+            true => Some(DatagramSockets::bind().await?),
+            false => None,
+        };
         Ok(Self { outbound, inbound, passage, datagrams })
     }
 }
@@ -539,12 +542,16 @@ impl Planes {
             Command::Close(departure, answer) => {
                 self.open.send_replace(Some(departure));
                 // Clients open their flows again at another endpoint, or at the next proxy, which has sockets at the same ports.
-                drop(self.datagrams.take());
+                let datagrams = self.datagrams.take();
+                datagrams.iter().for_each(Datagrams::close);
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
                         // One that has panicked accepts nothing, too.
                         let _ended = task.await;
+                    }
+                    if let Some(datagrams) = datagrams {
+                        datagrams.closed().await;
                     }
                     // The control thread may end without waiting.
                     let _ending = answer.send(());

@@ -58,6 +58,7 @@ impl Process {
             token: "/nonexistent".into(),
             pod_uid: None,
             kubelet: KubeletProbes::default(),
+            datagrams: false,
         };
         let (near, far) = Channel::pair().unwrap();
         self.brokers.insert(number, near);

@@ -17,7 +17,7 @@ use leno_handover::{
 };
 use leno_sockets::{
     ADMIN_BACKLOG, LAST_HANDSHAKES, announcements, diagnosis, interface_addresses, is_no_family,
-    steer, tcp,
+    steer, tcp, udp,
 };
 use leno_types::ports;
 use nix::errno::Errno;
@@ -122,11 +122,12 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
         received => received?,
     };
-    let Some((SocketRequest { ipv6, count }, _)) = want else { return Ok(false) };
+    let Some((SocketRequest { ipv6, udp: of_udp, count }, _)) = want else { return Ok(false) };
     let mut sockets = Vec::new();
     let mut errno = None;
     for _ in 0..count.min(MAX_DESCRIPTORS) {
-        match tcp(ipv6) {
+        let made = if of_udp { udp(ipv6) } else { tcp(ipv6) };
+        match made {
             Ok(socket) => sockets.push(socket),
             Err(error) => {
                 errno = Some(error.raw_os_error().unwrap_or(libc::EIO));
@@ -135,11 +136,11 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
         }
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    match proxy.send(&BrokerOffer::Sockets { ipv6, errno }, &sockets) {
+    match proxy.send(&BrokerOffer::Sockets { ipv6, udp: of_udp, errno }, &sockets) {
         // Other processes of this user have not received as many descriptors as one may have open (unix(7)).
         Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let errno = error.raw_os_error();
-            proxy.send(&BrokerOffer::Sockets { ipv6, errno }, &[])?;
+            proxy.send(&BrokerOffer::Sockets { ipv6, udp: of_udp, errno }, &[])?;
         }
         sent => sent?,
     }
@@ -253,7 +254,8 @@ impl Namespace {
         let roles = all().map(|(role, _)| *role).collect();
         let sockets: Vec<BorrowedFd<'_>> = all().map(|(_, socket)| socket.as_fd()).collect();
         let addresses = self.addresses.clone();
-        proxy.send(&BrokerOffer::Namespace { roles, addresses }, &sockets).map(|()| true)
+        let offer = BrokerOffer::Namespace { roles, addresses, makes_udp: true };
+        proxy.send(&offer, &sockets).map(|()| true)
     }
 }
 
@@ -331,7 +333,7 @@ mod tests {
         far
     }
 
-    const WANT: SocketRequest = SocketRequest { ipv6: false, count: 4 };
+    const WANT: SocketRequest = SocketRequest { ipv6: false, udp: false, count: 4 };
 
     /// Whether a node proxy gets the sockets that it wants.
     fn is_brought(proxy: &Channel, turn: &mut impl FnMut()) -> bool {

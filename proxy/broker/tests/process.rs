@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use leno_handover::{BrokerOffer, Channel, ServeOrder, SocketRequest, SocketRole};
 use leno_types::ports;
-use socket2::Socket;
+use socket2::{SockRef, Socket, Type};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leno-broker");
 
@@ -119,10 +119,13 @@ fn a_broker_hands_listeners_and_sockets_over_is_small_and_ends_with_its_orders()
     for role in [SocketRole::Probe, SocketRole::Diagnosis] {
         assert!(handed.iter().any(|(handed, _)| *handed == role), "{role:?}");
     }
-    for ipv6 in [false, true] {
-        proxy.send(&SocketRequest { ipv6, count: 16 }, &[]).unwrap();
+    for (ipv6, udp) in [(false, false), (true, false), (false, true), (true, true)] {
+        proxy.send(&SocketRequest { ipv6, udp, count: 16 }, &[]).unwrap();
         let (offer, sockets) = proxy.receive::<BrokerOffer>().unwrap().unwrap();
-        assert!(matches!(offer, BrokerOffer::Sockets { .. }), "{offer:?}");
+        let BrokerOffer::Sockets { udp: of_udp, .. } = offer else { panic!("{offer:?}") };
+        assert_eq!(of_udp, udp);
+        let kind = if udp { Type::DGRAM } else { Type::STREAM };
+        assert!(sockets.iter().all(|socket| SockRef::from(socket).r#type().unwrap() == kind));
         assert!(sockets.len() == 16 || ipv6, "a machine may have no IPv6: {offer:?}");
     }
     let memory = broker.memory_kib();

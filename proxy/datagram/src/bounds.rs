@@ -39,6 +39,9 @@ pub const HANDSHAKES_OF_ADDRESS: usize = HANDSHAKES / 4;
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(10);
 /// How often a client's proxy sends something, so that the connection is not silent.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// How long a proxy that ends waits until other proxies have heard of it: longer than three times the time that an answer takes,
+/// which is when QUIC takes a connection for ended (RFC 9000, 10.2).
+pub const CLOSING: Duration = Duration::from_secs(1);
 /// Bytes that wait in a connection, in each direction: some 50 datagrams. Beyond it datagrams are dropped.
 pub const QUEUED_BYTES: usize = 64 * 1024;
 /// What the memory budget of the worker is charged for a connection: what waits to be sent, and its state. What was received

@@ -121,6 +121,8 @@ counts! {
         OutboundConnectLimit = r#"direction="outbound",result="limit""#,
         /// Ended because the certificate of the other side has ended or was revoked.
         OutboundUnproven = r#"direction="outbound",result="certificate""#,
+        /// Ended because nothing came from the other side for too long.
+        OutboundSilent = r#"direction="outbound",result="silent""#,
         /// Of the proxy of a client.
         InboundConnected = r#"direction="inbound",result="opened""#,
         /// The handshake failed.
@@ -129,6 +131,8 @@ counts! {
         InboundConnectLimit = r#"direction="inbound",result="limit""#,
         /// Ended because the certificate of the other side has ended or was revoked.
         InboundUnproven = r#"direction="inbound",result="certificate""#,
+        /// Ended because nothing came from the other side for too long.
+        InboundSilent = r#"direction="inbound",result="silent""#,
     }
 }
 

@@ -16,8 +16,8 @@ use leno_tls::{HANDSHAKE_TIMEOUT, ProvenPeer, TlsConfigs};
 use leno_transport::budget::{self, Charge};
 use leno_transport::spawn_contained;
 use leno_types::{Identity, canonical};
-use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, VarInt};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use quinn::{Connection, ConnectionError, Endpoint, Incoming, RecvStream, SendStream, VarInt};
+use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -30,6 +30,7 @@ use crate::counts::{Count, Counts};
 use crate::outbound::DATAGRAM_BYTES;
 use crate::quic::chain;
 use crate::sending::{NotSent, send};
+use crate::sockets::connected;
 use crate::wire::{self, ACCEPTED, OPENING_BYTES, Opening};
 use crate::{Asked, Gate, Permitted, Refusal};
 
@@ -177,17 +178,28 @@ impl Inbound {
         loop {
             tokio::select! {
                 stream = connection.accept_bi() => {
-                    let Ok(stream) = stream else { return };
+                    let stream = match stream {
+                        Ok(stream) => stream,
+                        Err(error) => return self.ended(&error),
+                    };
                     let (inbound, flows) = (Rc::clone(self), Rc::clone(&flows));
                     let of = (connection.clone(), peer.clone());
                     // Ends with the flow. QUIC bounds how many there are.
                     spawn_contained(async move { inbound.flow(of, stream, flows).await });
                 }
                 datagram = connection.read_datagram() => {
-                    let Ok(datagram) = datagram else { return };
-                    self.deliver(&flows, wire::read_datagram(datagram));
+                    match datagram {
+                        Ok(datagram) => self.deliver(&flows, wire::read_datagram(datagram)),
+                        Err(error) => return self.ended(&error),
+                    }
                 }
             }
+        }
+    }
+
+    fn ended(&self, how: &ConnectionError) {
+        if *how == ConnectionError::TimedOut {
+            self.counts.count(Count::InboundSilent);
         }
     }
 
@@ -264,15 +276,11 @@ impl Inbound {
     ) -> Result<(), Refusal> {
         let Permitted { source, application, revoked } = self.gate.judge(asked).await?;
         let number = receives.id().index();
-        let made = match Application::new(source, application) {
-            // Until the reactor has reported it, it takes no datagram without a wait.
-            Ok(application) => application.socket.writable().await.map(|()| application),
-            Err(error) => Err(error),
-        };
-        let application = Rc::new(made.map_err(|error| {
-            tracing::warn!(%error, "no socket for a flow of datagrams");
-            Refusal::Unreachable
-        })?);
+        let application =
+            Rc::new(Application::new(source, application).await.map_err(|error| {
+                tracing::warn!(%error, "no socket for a flow of datagrams");
+                Refusal::Unreachable
+            })?);
         // Before the client sends anything.
         flows.borrow_mut().insert(number, Rc::clone(&application));
         let _listed = Listed { flows, number };
@@ -348,21 +356,12 @@ impl Inbound {
 }
 
 impl Application {
-    fn new(source: IpAddr, candidates: Vec<SocketAddr>) -> io::Result<Self> {
+    async fn new(source: IpAddr, candidates: Vec<SocketAddr>) -> io::Result<Self> {
         let of_family = |one: &SocketAddr| one.is_ipv4() == source.is_ipv4();
         let candidates: Vec<_> = candidates.into_iter().filter(of_family).collect();
         let first = *candidates.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let from = SocketAddr::new(source, 0);
-        let socket = Socket::new(Domain::for_address(from), Type::DGRAM, Some(Protocol::UDP))?;
-        if from.is_ipv6() {
-            // The stand-in address is a route and no address of an interface.
-            socket.set_freebind_v6(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&from.into())?;
-        socket.connect(&first.into())?;
         Ok(Self {
-            socket: UdpSocket::from_std(socket.into())?,
+            socket: connected(Some(source), first).await?,
             candidates,
             at: Cell::new(0),
             has_answered: Cell::new(false),

@@ -29,6 +29,7 @@
 pub mod bounds;
 mod captured;
 mod counts;
+mod ids;
 mod inbound;
 mod outbound;
 mod peers;
@@ -59,7 +60,8 @@ use tokio::task::AbortHandle;
 pub use captured::{Captured, Destinations};
 use counts::Counts;
 pub use counts::{COUNTS, Count};
-pub use sockets::bind;
+pub use ids::ProcessMark;
+pub use sockets::{bind_captured, bind_quic};
 pub use wire::Refusal;
 
 use inbound::Inbound;
@@ -129,6 +131,8 @@ pub struct Parts {
     pub captured: Vec<Captured>,
     /// The sockets of QUIC, at most one of each family.
     pub sockets: Vec<std::net::UdpSocket>,
+    /// What their connections are known by.
+    pub mark: ProcessMark,
     /// The credentials in use.
     pub credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     /// Where datagrams go.
@@ -165,9 +169,9 @@ impl Datagrams {
     /// # Errors
     /// If the sockets cannot be used, or there are no credentials that QUIC can use.
     pub fn start(parts: Parts) -> io::Result<Self> {
-        let Parts { captured, sockets, credentials, routes, gate, port } = parts;
+        let Parts { captured, sockets, mark, credentials, routes, gate, port } = parts;
         let counts = Rc::<Counts>::default();
-        let endpoints = Rc::new(Endpoints::new(sockets, credentials.borrow().as_deref())?);
+        let endpoints = Rc::new(Endpoints::new(sockets, mark, credentials.borrow().as_deref())?);
         let captured = captured.into_iter().map(Rc::new).collect();
         let outbound = Outbound::new(
             captured,
@@ -229,6 +233,11 @@ impl Datagrams {
             task.abort();
         }
         self.outbound.end();
+    }
+
+    /// Waits, once it is closed, until the other proxies have heard of it, within a bound.
+    pub async fn closed(&self) {
+        self.endpoints.closed().await;
     }
 
     /// What was counted so far.

@@ -10,7 +10,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use leno_tls::TlsConfigs;
 use leno_transport::spawn_contained;
-use quinn::{Connection, ReadError, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -33,6 +33,7 @@ use crate::counts::{Count, Counts};
 use crate::peers::{NoConnection, Peer, Peers};
 use crate::quic::Endpoints;
 use crate::sending::{NotSent, send};
+use crate::sockets::connected;
 use crate::table::FlowTable;
 use crate::wire::{self, ACCEPTED, Opening};
 use crate::{Refusal, Route, Routes};
@@ -111,7 +112,7 @@ enum NotOpened {
     #[error("no connection")]
     Connection(#[from] NoConnection),
     #[error("the connection was lost")]
-    Lost(#[from] quinn::ConnectionError),
+    Lost(#[from] ConnectionError),
     #[error("the server's proxy said nothing that opens a flow")]
     Malformed,
     #[error("no answer in time")]
@@ -285,16 +286,7 @@ impl Outbound {
             Route::Refused(reason) => Err(NotOpened::Refused(reason)),
             Route::Outside(to) => {
                 let place = OutsidePlace::take(&self.outside).ok_or(NotOpened::Limit)?;
-                let any = match to {
-                    SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-                    SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-                };
-                let socket = UdpSocket::bind((any, 0)).await?;
-                // From here on the kernel drops what comes from elsewhere.
-                socket.connect(to).await?;
-                // Until the reactor has reported it, it takes no datagram without a wait.
-                socket.writable().await?;
-                Ok(Opened::Outside(Rc::new(socket), place))
+                Ok(Opened::Outside(Rc::new(connected(None, to).await?), place))
             }
             Route::Mesh { server, identity } => {
                 let ports = (NonZeroU16::new(key.client.port()), NonZeroU16::new(server.port()));
@@ -316,7 +308,14 @@ impl Outbound {
     fn deliver_from(self: &Rc<Self>, peer: &Rc<Peer>, connection: &Connection) {
         let (outbound, peer, connection) = (Rc::clone(self), Rc::clone(peer), connection.clone());
         spawn_contained(async move {
-            while let Ok(datagram) = connection.read_datagram().await {
+            loop {
+                let datagram = match connection.read_datagram().await {
+                    Ok(datagram) => datagram,
+                    Err(ConnectionError::TimedOut) => {
+                        return outbound.counts.count(Count::OutboundSilent);
+                    }
+                    Err(_) => return,
+                };
                 let read = wire::read_datagram(datagram);
                 let known = read.and_then(|(number, payload)| {
                     Some((*peer.flows.borrow().get(&number)?, payload))

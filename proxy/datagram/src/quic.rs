@@ -18,8 +18,12 @@ use quinn::{
     Runtime, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 use rustls_pki_types::CertificateDer;
+use tokio::time::timeout;
 
-use crate::bounds::{CONNECTION_IDLE, FLOWS_OF_CONNECTION, HANDSHAKES, KEEP_ALIVE, QUEUED_BYTES};
+use crate::bounds::{
+    CLOSING, CONNECTION_IDLE, FLOWS_OF_CONNECTION, HANDSHAKES, KEEP_ALIVE, QUEUED_BYTES,
+};
+use crate::ids::{MarkedIds, ProcessMark};
 
 /// What a stream may have to say, with room to spare: the ports of a flow, and one byte.
 const STREAM_WINDOW: u32 = 64;
@@ -36,12 +40,17 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    pub(crate) fn new(sockets: Vec<UdpSocket>, configs: Option<&TlsConfigs>) -> io::Result<Self> {
+    pub(crate) fn new(
+        sockets: Vec<UdpSocket>,
+        mark: ProcessMark,
+        configs: Option<&TlsConfigs>,
+    ) -> io::Result<Self> {
         let server = configs.map(server_config).transpose()?;
         let (mut v4, mut v6) = (None, None);
         for socket in sockets {
             let is_ipv4 = socket.local_addr()?.is_ipv4();
-            let config = EndpointConfig::default();
+            let mut config = EndpointConfig::default();
+            config.cid_generator(move || Box::new(MarkedIds::new(mark)));
             let endpoint = Endpoint::new(config, server.clone(), socket, Arc::new(ThisThread))?;
             *(if is_ipv4 { &mut v4 } else { &mut v6 }) = Some(endpoint);
         }
@@ -83,6 +92,17 @@ impl Endpoints {
             endpoint.set_server_config(None);
             endpoint.close(VarInt::from_u32(0), b"");
         }
+    }
+
+    /// Waits until the other ends know: each packet of theirs is answered with the end of its connection until then.
+    pub(crate) async fn closed(&self) {
+        let all = async {
+            for endpoint in self.each() {
+                endpoint.wait_idle().await;
+            }
+        };
+        // Who has not heard of it by then notices the silence.
+        let _late = timeout(CLOSING, all).await;
     }
 }
 

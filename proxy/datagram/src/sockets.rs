@@ -1,52 +1,115 @@
-//! The sockets of a worker.
+//! The sockets of a worker, in the network namespace of its workload.
+//!
+//! A proxy that takes over has sockets at the same ports before the one before has closed its own (`SO_REUSEPORT`, which the
+//! kernel grants to processes of one user alone), and the kernel divides packets between both as these sockets have it. It is
+//! about two processes: with a third one some packets are lost until one has closed its sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use leno_sockets::{steer, steer_connections};
+use socket2::Socket;
+
+use crate::ids::ProcessMark;
 
 /// Bytes that wait in a socket until this worker comes round: bursts of some thousand datagrams. The kernel caps it at
 /// `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 1 << 20;
+/// Where the second process that has a port is among its sockets.
+const SECOND: u32 = 1;
 
-/// A socket of all addresses of a family at this port. It may send from addresses that are local by a route alone.
-///
-/// A proxy that takes over binds the port before the one before has closed it (`SO_REUSEPORT`, which the kernel grants to
-/// processes of one user alone). Meanwhile the kernel divides packets between the two; what comes to the other one is lost.
+/// A socket for the datagrams that the workload sends. It may answer from addresses that are local by a route alone. From now on
+/// none comes to a proxy before; that one has read what came earlier when it closes its socket.
 ///
 /// # Errors
 /// The system's reason: the port is taken, the family is switched off, ...
-pub fn bind(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
+pub async fn bind_captured(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
+    let socket = bind(is_ipv6, port).await?;
+    steer(&socket, SECOND)?;
+    Ok(socket.into())
+}
+
+/// A socket for packets of QUIC. Those of a proxy before come to that one as long as it has its socket.
+///
+/// # Errors
+/// As [`bind_captured`].
+pub async fn bind_quic(is_ipv6: bool, port: u16, mark: ProcessMark) -> io::Result<UdpSocket> {
+    let socket = bind(is_ipv6, port).await?;
+    steer_connections(&socket, mark.bytes())?;
+    Ok(socket.into())
+}
+
+/// A socket to `to` alone: the kernel drops what comes from elsewhere.
+pub(crate) async fn connected(
+    from: Option<IpAddr>,
+    to: SocketAddr,
+) -> io::Result<tokio::net::UdpSocket> {
+    let socket = leno_transport::udp(to.is_ipv6()).await?;
+    if let Some(from) = from {
+        if from.is_ipv6() {
+            // The stand-in address is a route and no address of an interface.
+            socket.set_freebind_v6(true)?;
+        }
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+    }
+    socket.connect(&to.into())?;
+    let socket = tokio::net::UdpSocket::from_std(socket.into())?;
+    // Until the reactor has reported it, it takes no datagram without a wait.
+    socket.writable().await?;
+    Ok(socket)
+}
+
+async fn bind(is_ipv6: bool, port: u16) -> io::Result<Socket> {
     let any = match is_ipv6 {
         true => IpAddr::from(Ipv6Addr::UNSPECIFIED),
         false => Ipv4Addr::UNSPECIFIED.into(),
     };
-    let address = SocketAddr::new(any, port);
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = leno_transport::udp(is_ipv6).await?;
     if is_ipv6 {
         socket.set_only_v6(true)?;
         socket.set_freebind_v6(true)?;
     }
-    socket.set_nonblocking(true)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     socket.set_reuse_port(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
+    socket.bind(&SocketAddr::new(any, port).into())?;
+    Ok(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn families_and_successors_share_a_port_and_others_do_not() {
-        let v4 = bind(false, 0).unwrap();
+    #[tokio::test]
+    async fn families_and_successors_share_a_port_and_others_do_not() {
+        let v4 = bind_captured(false, 0).await.unwrap();
         let port = v4.local_addr().unwrap().port();
-        let v6 = bind(true, port).unwrap();
+        let v6 = bind_captured(true, port).await.unwrap();
         assert_eq!(v6.local_addr().unwrap().port(), port);
-        let next = bind(false, port).unwrap();
+        let next = bind_captured(false, port).await.unwrap();
         assert_eq!(next.local_addr().unwrap().port(), port);
         let other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap_err();
         assert_eq!(other.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
+    async fn what_the_workload_sends_comes_to_the_next_process_as_soon_as_that_has_a_socket() {
+        let first = bind_captured(false, 0).await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        let send = || {
+            for _ in 0..16 {
+                let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+                client.send_to(b"datagram", ("127.0.0.1", port)).unwrap();
+            }
+        };
+        let come = |to: &UdpSocket| std::iter::from_fn(|| to.recv(&mut [0; 16]).ok()).count();
+        send();
+        assert_eq!(come(&first), 16);
+        let next = bind_captured(false, port).await.unwrap();
+        send();
+        assert_eq!((come(&first), come(&next)), (0, 16));
+        drop(first);
+        let last = bind_captured(false, port).await.unwrap();
+        send();
+        assert_eq!((come(&next), come(&last)), (0, 16));
     }
 }

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::{
-    Asked, Captured, Count, Datagrams, Destinations, Gate, LocalFuture, Parts, Permitted, Refusal,
-    Route, Routes,
+    Asked, Captured, Count, Datagrams, Destinations, Gate, LocalFuture, Parts, Permitted,
+    ProcessMark, Refusal, Route, Routes,
 };
 use ca::Ca;
 
@@ -126,7 +126,8 @@ impl Proxy {
     /// `port`: where QUIC is at this proxy, if not anywhere; `of_others`: at others.
     fn start(at: &str, (port, of_others): (u16, u16), keyring: Keyring) -> Self {
         let captured = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        let quic = std::net::UdpSocket::bind((ip(at), port)).unwrap();
+        let mark = ProcessMark::random();
+        let quic = quic_at((ip(at), port).into(), mark);
         let (captured_at, quic_at) =
             (captured.local_addr().unwrap().port(), quic.local_addr().unwrap());
         let map = Map::default();
@@ -139,6 +140,7 @@ impl Proxy {
         let datagrams = Datagrams::start(Parts {
             captured: vec![Captured::new(captured, destinations).unwrap()],
             sockets: vec![quic],
+            mark,
             credentials: keyring.watch(),
             routes: Rc::new(map.clone()),
             gate: Rc::new(gate.clone()),
@@ -169,6 +171,15 @@ impl Proxy {
         self.map.destinations.borrow_mut().insert(ip(placeholder), to);
         self.map.routes.borrow_mut().insert(to, route);
     }
+}
+
+/// As [`crate::bind_quic`], but at one address.
+fn quic_at(address: SocketAddr, mark: ProcessMark) -> std::net::UdpSocket {
+    let socket = socket2::Socket::from(leno_sockets::udp(false).unwrap());
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    leno_sockets::steer_connections(&socket, mark.bytes()).unwrap();
+    socket.into()
 }
 
 /// A client and a server, with an application that sends everything back.

@@ -2,7 +2,7 @@
 //! proxy outside of it (`leno_handover`). Both make the same ones, so that a workload cannot tell which of them serves it.
 //!
 //! It runs nothing and reads from no socket: a broker has no async runtime. `leno_transport` puts the sockets to use.
-//! Read first: [`listener`] and [`tcp`]; [`diagnosis`] and [`announcements`] are what the kernel says of sockets.
+//! Read first: [`listener`], [`tcp`] and [`udp`]; [`diagnosis`] and [`announcements`] are what the kernel says of sockets.
 
 #![cfg_attr(
     not(test),
@@ -23,5 +23,6 @@ pub use addresses::interface_addresses;
 pub use diag::{UNREAD_AT, announcements, diagnosis};
 pub use listen::{
     ADMIN_BACKLOG, BACKLOG, LAST_HANDSHAKES, PROBING, bound, is_no_family, listen, listener, tcp,
+    udp,
 };
-pub use steer::{spread, steer};
+pub use steer::{CONNECTION_ID_BYTES, spread, steer, steer_connections};

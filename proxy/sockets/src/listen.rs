@@ -88,6 +88,17 @@ pub fn tcp(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
+/// A UDP socket that does not block and is neither bound nor connected.
+///
+/// # Errors
+/// The system's reason.
+pub fn udp(ipv6: bool) -> io::Result<OwnedFd> {
+    let family = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(family, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
 /// Whether the machine lacks a family of addresses.
 #[must_use]
 pub fn is_no_family(error: &io::Error) -> bool {

@@ -3,24 +3,27 @@
 
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use leno_types::canonical;
 use leno_types::source::{CLIENT_LEVEL, placeholder_number};
 use nix::libc;
+use socket2::Socket;
+
+use crate::sockets;
 
 /// Asks the capture's kernel programs what placeholders stand for.
 #[derive(Debug)]
-pub struct PlaceholderDestinations(UdpSocket);
+pub struct PlaceholderDestinations(Socket);
 
 impl PlaceholderDestinations {
-    /// Makes the socket by which it asks.
+    /// Makes the socket of this thread's namespace by which it asks.
     ///
     /// # Errors
-    /// The system's reason.
-    pub fn new() -> io::Result<Self> {
-        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map(Self)
+    /// As of [`udp`](crate::udp).
+    pub async fn new() -> io::Result<Self> {
+        sockets::udp(false).await.map(Self)
     }
 
     /// The destination of datagrams to this address.
@@ -57,9 +60,9 @@ impl PlaceholderDestinations {
 mod tests {
     use super::*;
 
-    #[test]
-    fn without_kernel_programs_no_placeholder_has_a_destination() {
-        let destinations = PlaceholderDestinations::new().unwrap();
+    #[tokio::test]
+    async fn without_kernel_programs_no_placeholder_has_a_destination() {
+        let destinations = PlaceholderDestinations::new().await.unwrap();
         let of = |text: &str| destinations.of(text.parse().unwrap()).unwrap_err();
         assert_eq!(of("127.0.0.1").kind(), io::ErrorKind::NotFound);
         for placeholder in ["127.64.0.1", "100:0:0:1:1::1"] {

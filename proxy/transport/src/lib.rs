@@ -77,7 +77,7 @@ pub use pace::{Arrival, Pace, Paces};
 pub use passage::{Passage, refused_passages};
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
-pub use sockets::{HandedNamespace, is_served_here, serve_over_the_network};
+pub use sockets::{HandedNamespace, is_served_here, serve_over_the_network, udp};
 pub use source::{ClientAddress, Shown};
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::{Counted, accepted};

@@ -2,7 +2,7 @@
 //! way of its broker (`leno_handover`).
 //!
 //! ```text
-//! thread of a workload ── tcp(), diagnosis() ──► stock ◄── batches ── broker in the workload's namespace
+//! thread of a workload ── tcp(), udp(), ... ─────► stock ◄── batches ── broker in the workload's namespace
 //!                                                  └── below LOW: wants more, before any connection waits
 //! ```
 
@@ -46,6 +46,7 @@ static OVER_THE_NETWORK: AtomicBool = AtomicBool::new(false);
 pub struct HandedNamespace {
     channel: Channel,
     addresses: Vec<IpAddr>,
+    makes_udp: bool,
     diagnosis: Socket,
     announcements: Option<Socket>,
     shown: Shown,
@@ -57,13 +58,22 @@ pub struct HandedNamespace {
 struct Namespace {
     channel: AsyncChannel,
     addresses: Vec<IpAddr>,
+    /// The broker makes sockets of UDP.
+    makes_udp: bool,
     diagnosis: Socket,
     announcements: Option<Socket>,
     shown: Shown,
-    /// IPv4, IPv6.
-    stocks: [Stock; 2],
+    /// Of TCP and of UDP; of each IPv4 and IPv6.
+    stocks: [[Stock; 2]; 2],
     /// The broker answers no more.
     ended: Cell<bool>,
+}
+
+/// Which sockets there are.
+#[derive(Clone, Copy, Debug)]
+struct SocketKind {
+    ipv6: bool,
+    udp: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,15 +89,15 @@ struct Stock {
 }
 
 impl HandedNamespace {
-    /// What a broker has handed over: its channel, the addresses of the namespace, a socket of sock_diag(7), one of
-    /// [`announcements`](leno_sockets::announcements) if the kernel has them, and a TCP socket that is used up. The receiver ends
-    /// when the broker has ended.
+    /// What a broker has handed over: its channel, the addresses of the namespace and whether it makes sockets of UDP, a socket of
+    /// sock_diag(7), one of [`announcements`](leno_sockets::announcements) if the kernel has them, and a TCP socket that is used up.
+    /// The receiver ends when the broker has ended.
     ///
     /// # Errors
     /// If the descriptors are not what they should be.
     pub fn new(
         channel: Channel,
-        addresses: Vec<IpAddr>,
+        (addresses, makes_udp): (Vec<IpAddr>, bool),
         (diagnosis, announcements): (OwnedFd, Option<OwnedFd>),
         probe: OwnedFd,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
@@ -96,7 +106,8 @@ impl HandedNamespace {
         let shown = Shown::by(&TcpSocket::from_std_stream(StdStream::from(probe)));
         let (alive, ended) = oneshot::channel();
         let announcements = announcements.map(Socket::from);
-        Ok((Self { channel, addresses, diagnosis, announcements, shown, alive }, ended))
+        let handed = Self { channel, addresses, makes_udp, diagnosis, announcements, shown, alive };
+        Ok((handed, ended))
     }
 
     /// What applications of the namespace see as the address of their clients.
@@ -110,18 +121,21 @@ impl HandedNamespace {
     /// # Errors
     /// The system's reason.
     pub fn enter(self) -> io::Result<()> {
-        let Self { channel, addresses, diagnosis, announcements, shown, alive } = self;
+        let Self { channel, addresses, makes_udp, diagnosis, announcements, shown, alive } = self;
         let namespace = Rc::new(Namespace {
             channel: AsyncChannel::new(channel)?,
             addresses,
+            makes_udp,
             diagnosis,
             announcements,
             shown,
             stocks: Default::default(),
             ended: Cell::new(false),
         });
-        namespace.replenish(false);
-        namespace.replenish(true);
+        // Those of UDP are asked for where one is used: few workloads do.
+        for ipv6 in [false, true] {
+            namespace.replenish(SocketKind { ipv6, udp: false });
+        }
         serve_here(&namespace.addresses);
         NAMESPACE.set(Some(Rc::clone(&namespace)));
         // Ends with the broker, or with the runtime.
@@ -178,8 +192,8 @@ impl Namespace {
     async fn take_in(&self) {
         loop {
             match self.channel.receive::<BrokerOffer>().await {
-                Ok(Some((BrokerOffer::Sockets { ipv6, errno }, sockets))) => {
-                    let stock = self.stock(ipv6);
+                Ok(Some((BrokerOffer::Sockets { ipv6, udp, errno }, sockets))) => {
+                    let stock = self.stock(SocketKind { ipv6, udp });
                     stock.wanted.set(false);
                     // The process may have no descriptor left: then none of them has arrived.
                     let lost = sockets.is_empty().then_some(libc::EMFILE);
@@ -188,6 +202,7 @@ impl Namespace {
                     if is_lost && !stock.lost.get() {
                         tracing::warn!(
                             ipv6,
+                            udp,
                             "no descriptor is left for sockets of a workload, whose new connections fail: raise the \
                              limit of open files of the node proxy"
                         );
@@ -208,32 +223,33 @@ impl Namespace {
             }
         }
         self.ended.set(true);
-        self.stocks.iter().for_each(|stock| stock.arrived.notify_waiters());
+        self.stocks.iter().flatten().for_each(|stock| stock.arrived.notify_waiters());
     }
 
-    fn stock(&self, ipv6: bool) -> &Stock {
-        let [v4, v6] = &self.stocks;
+    fn stock(&self, SocketKind { ipv6, udp }: SocketKind) -> &Stock {
+        let [of_tcp, of_udp] = &self.stocks;
+        let [v4, v6] = if udp { of_udp } else { of_tcp };
         if ipv6 { v6 } else { v4 }
     }
 
     /// Asks for more where the stock is low and none are on their way.
-    fn replenish(&self, ipv6: bool) {
-        let stock = self.stock(ipv6);
+    fn replenish(&self, kind: SocketKind) {
+        let stock = self.stock(kind);
         let left = stock.sockets.borrow().len();
         if left >= LOW || stock.wanted.replace(true) {
             return;
         }
-        if let Err(error) =
-            self.channel.send(&SocketRequest { ipv6, count: STOCK.saturating_sub(left) }, &[])
-        {
+        let SocketKind { ipv6, udp } = kind;
+        let request = SocketRequest { ipv6, udp, count: STOCK.saturating_sub(left) };
+        if let Err(error) = self.channel.send(&request, &[]) {
             // A broker that has ended is noticed by `take_in`.
             tracing::debug!(%error, "asking a broker for sockets");
             stock.wanted.set(false);
         }
     }
 
-    async fn take(&self, ipv6: bool) -> io::Result<TcpSocket> {
-        let stock = self.stock(ipv6);
+    async fn take(&self, kind: SocketKind) -> io::Result<OwnedFd> {
+        let stock = self.stock(kind);
         loop {
             // This thread alone takes and brings, so that nothing arrives between the look and the wait.
             let arrived = stock.arrived.notified();
@@ -246,9 +262,9 @@ impl Namespace {
             if taken.is_none() && self.ended.get() {
                 return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no broker of sockets"));
             }
-            self.replenish(ipv6);
+            self.replenish(kind);
             match taken {
-                Some(socket) => return Ok(TcpSocket::from_std_stream(StdStream::from(socket))),
+                Some(socket) => return Ok(socket),
                 None => arrived.await,
             }
         }
@@ -258,9 +274,27 @@ impl Namespace {
 /// An unconnected TCP socket of this thread's namespace.
 pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
     match entered() {
-        Some(namespace) => namespace.take(ipv6).await,
+        Some(namespace) => {
+            let taken = namespace.take(SocketKind { ipv6, udp: false }).await?;
+            Ok(TcpSocket::from_std_stream(StdStream::from(taken)))
+        }
         None if ipv6 => TcpSocket::new_v6(),
         None => TcpSocket::new_v4(),
+    }
+}
+
+/// A socket of UDP of this thread's namespace, which does not block and is neither bound nor connected.
+///
+/// # Errors
+/// The system's reason; `Unsupported` where the workload's broker is of a version that makes none.
+pub async fn udp(ipv6: bool) -> io::Result<Socket> {
+    match entered() {
+        Some(namespace) if !namespace.makes_udp => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the workload's broker is of an earlier version, which makes no sockets of UDP: start the workload again",
+        )),
+        Some(namespace) => namespace.take(SocketKind { ipv6, udp: true }).await.map(Socket::from),
+        None => leno_sockets::udp(ipv6).map(Socket::from),
     }
 }
 
@@ -305,14 +339,18 @@ mod tests {
     use super::*;
     use crate::{CONNECT_TIMEOUT, Listener, connect};
 
-    fn handed() -> (Channel, HandedNamespace, oneshot::Receiver<()>) {
+    fn handed(makes_udp: bool) -> (Channel, HandedNamespace, oneshot::Receiver<()>) {
         let (broker, channel) = Channel::pair().unwrap();
         let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let addresses = vec![IpAddr::from([192, 0, 2, 1])];
         let diagnosis = diagnosis().unwrap();
-        let (handed, ended) =
-            HandedNamespace::new(channel, addresses, (diagnosis.into(), None), tcp().into())
-                .unwrap();
+        let (handed, ended) = HandedNamespace::new(
+            channel,
+            (addresses, makes_udp),
+            (diagnosis.into(), None),
+            tcp().into(),
+        )
+        .unwrap();
         (broker, handed, ended)
     }
 
@@ -327,12 +365,12 @@ mod tests {
             })
             .collect();
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        broker.send(&BrokerOffer::Sockets { ipv6, errno }, &sockets).unwrap();
+        broker.send(&BrokerOffer::Sockets { ipv6, udp: false, errno }, &sockets).unwrap();
     }
 
     #[tokio::test]
     async fn connections_use_the_sockets_of_a_broker_and_wait_for_none_while_there_are_some() {
-        let (broker, handed, _ended) = handed();
+        let (broker, handed, _ended) = handed(false);
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address();
         LocalSet::new()
@@ -341,7 +379,8 @@ mod tests {
                 handed.enter().unwrap();
                 let wanted = [broker.receive::<SocketRequest>().await, broker.receive().await];
                 let wanted = wanted.map(|want| want.unwrap().unwrap().0);
-                assert_eq!(wanted, [false, true].map(|ipv6| SocketRequest { ipv6, count: STOCK }));
+                let all = |ipv6| SocketRequest { ipv6, udp: false, count: STOCK };
+                assert_eq!(wanted, [false, true].map(all));
                 answer(&broker, false, LOW, None);
                 let mut made = Vec::new();
                 for _ in 0..LOW {
@@ -351,7 +390,8 @@ mod tests {
                 let brokered = std::time::Duration::from_secs(77);
                 assert!(made.iter().all(|stream| timeout(stream) == Some(brokered)));
                 let (more, _) = broker.receive::<SocketRequest>().await.unwrap().unwrap();
-                assert_eq!(more, SocketRequest { ipv6: false, count: STOCK - LOW + 1 });
+                let count = STOCK - LOW + 1;
+                assert_eq!(more, SocketRequest { ipv6: false, udp: false, count });
                 // The broker has none, or the kernel dropped them; then there are some again.
                 for errno in [Some(libc::ENFILE), None] {
                     answer(&broker, false, 0, errno);
@@ -361,6 +401,37 @@ mod tests {
                 answer(&broker, false, 1, None);
                 connect(address, CONNECT_TIMEOUT).await.unwrap();
                 assert_eq!(addresses().unwrap(), [IpAddr::from([192, 0, 2, 1])]);
+                NAMESPACE.set(None);
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn sockets_of_udp_are_asked_for_where_one_is_used_and_no_earlier_broker_is() {
+        let of_earlier = handed(false);
+        let (broker, handed, _ended) = handed(true);
+        LocalSet::new()
+            .run_until(async {
+                let broker = AsyncChannel::new(broker).unwrap();
+                handed.enter().unwrap();
+                for _ in [false, true] {
+                    assert!(!broker.receive::<SocketRequest>().await.unwrap().unwrap().0.udp);
+                }
+                let answers = async {
+                    let (wanted, _) = broker.receive::<SocketRequest>().await.unwrap().unwrap();
+                    assert_eq!(wanted, SocketRequest { ipv6: false, udp: true, count: STOCK });
+                    let made = Socket::from(leno_sockets::udp(false).unwrap());
+                    let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+                    made.bind(&any.into()).unwrap();
+                    let offer = BrokerOffer::Sockets { ipv6: false, udp: true, errno: None };
+                    broker.send(&offer, &[made.as_fd()]).unwrap();
+                    made.local_addr().unwrap()
+                };
+                let (taken, made) = tokio::join!(udp(false), answers);
+                assert_eq!(taken.unwrap().local_addr().unwrap(), made, "not one of the broker");
+                NAMESPACE.set(None);
+                of_earlier.1.enter().unwrap();
+                assert_eq!(udp(false).await.unwrap_err().kind(), io::ErrorKind::Unsupported);
                 NAMESPACE.set(None);
             })
             .await;
@@ -381,7 +452,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_broker_is_told_and_ends_what_waits_for_it() {
-        let (broker, handed, ended) = handed();
+        let (broker, handed, ended) = handed(false);
         LocalSet::new()
             .run_until(async {
                 handed.enter().unwrap();

@@ -17,6 +17,7 @@ pub(crate) fn pod(uid: &str) -> PlacedPod {
         uid: uid.to_owned(),
         group: "web".to_owned(),
         kubelet: KubeletProbes::default(),
+        datagrams: false,
         promote_after_ms: None,
         namespace_promote_after_ms: None,
     }

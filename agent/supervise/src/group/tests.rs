@@ -31,6 +31,7 @@ fn joining(number: u64) -> (JoiningMember, Channel, mpsc::UnboundedReceiver<Memb
         token: "token".into(),
         pod_uid: None,
         kubelet: leno_handover::KubeletProbes::default(),
+        datagrams: false,
     };
     (JoiningMember { member, broker, events, number, succeeds: true }, far, happened)
 }

@@ -141,3 +141,30 @@ fn packets_that_are_no_quic_change_nothing() {
         assert_eq!(pair.server.datagrams.open().connections[1], 1);
     });
 }
+
+/// The kernel gave packets to the process that did not know their connection, and the flow stood still until it had been silent for
+/// too long.
+#[test]
+fn a_flow_goes_on_while_the_next_process_has_the_port_and_begins_again_there() {
+    run(async {
+        // The kernel's hash of the addresses would be right for half of them.
+        for _ in 0..8 {
+            let pair = Pair::start().await;
+            let socket = socket().await;
+            pair.reaches(&socket, b"before").await;
+            let port = pair.server.quic_at.port();
+            let next = Proxy::start(SERVER, (port, 0), keyring(&pair.ca, CART));
+            next.gate.application.replace(vec![pair.application]);
+            for number in 0..16_u8 {
+                socket.send_to(&[number], pair.placeholder()).await.unwrap();
+                assert_eq!(hears(&socket).await.0, [number]);
+            }
+            assert_eq!(next.count(Count::InboundConnected), 0);
+            pair.server.datagrams.close();
+            pair.server.datagrams.closed().await;
+            pair.reaches(&socket, b"after").await;
+            assert_eq!(next.count(Count::InboundConnected), 1);
+            assert_eq!(pair.client.count(Count::OutboundSilent), 0);
+        }
+    });
+}

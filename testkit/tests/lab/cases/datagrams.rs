@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::{command, netns, wait};
 use nix::sys::signal::Signal;
@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         once!(datagrams_go_on_after_a_proxy_was_killed),
         once!(datagrams_leave_the_mesh_as_egress_says),
         once!(datagrams_go_on_while_proxies_are_replaced),
+        once!(datagrams_go_on_while_workloads_change_their_mode),
         once!(datagrams_go_on_while_a_neighbour_floods_their_port),
         once!(a_workload_that_does_not_ask_has_nothing_of_datagrams),
         once!(datagrams_of_dns_are_carried_where_a_workload_asks),
@@ -34,13 +35,16 @@ const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
 const QUIC_PORT: u16 = 15008;
 /// Within it a proxy that was killed is noticed, which takes ten seconds, and the next one is asked, on a loaded machine.
 const NOTICED: Duration = Duration::from_secs(20);
+/// Most datagrams of [`STEADY`] in a row that are lost: half of those that it sends until a connection has been silent for too long,
+/// and more than are sent until a packet of a handshake is sent again.
+const MOST_LOST: usize = 500;
 /// How long a changed policy, or the next proxy, may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const MESH: &str = r#"
 apiVersion: v1
 kind: Namespace
-metadata: {name: lab, annotations: {leno.dev/udp: enabled, leno.dev/mode: sidecar}}
+metadata: {name: lab, annotations: {leno.dev/udp: enabled}}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -129,8 +133,7 @@ fn until(lab: &Lab, who: &str, to: (&str, u16), answered: bool) -> Result<()> {
 }
 
 fn strict(capture: Capture) -> LabOptions {
-    // Node proxies carry no datagrams.
-    LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) }
+    LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) }
 }
 
 /// Every frame of the bridge from now on.
@@ -291,8 +294,7 @@ fn leave(lab: &Lab) -> Result<()> {
 }
 
 /// Sends a numbered datagram every 10 ms from one connected socket until a file is there; prints how many were sent, how many came
-/// back, the longest time in ms without an answer, and the errors that the socket has reported. How many have come is in a second
-/// file.
+/// back, how many in a row did not at most, and the errors that the socket has reported. How many have come is in a second file.
 const STEADY: &str = r#"
 import os, socket, sys, time
 host, port, over, answers = sys.argv[1:5]
@@ -301,9 +303,9 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.connect(to)
 answers = open(answers, 'w')
 s.setblocking(False)
-sent, came, errors, longest, last = 0, set(), 0, 0.0, time.monotonic()
+sent, came, errors = 0, set(), 0
 while not os.path.exists(over):
-    for call in (lambda: s.send(b"leno-datagram-4711 %d" % sent), lambda: came.add(s.recv(2048))):
+    for call in (lambda: s.send(b"leno-datagram-4711 %d" % sent), lambda: came.add(int(s.recv(2048).split()[1]))):
         before = len(came)
         try:
             call()
@@ -312,14 +314,16 @@ while not os.path.exists(over):
         except OSError as error:
             errors += 1
         if len(came) > before:
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
             answers.seek(0)
             answers.write(str(len(came)))
             answers.flush()
     sent += 1
     time.sleep(0.01)
-print(sent, len(came), int(max(longest, time.monotonic() - last) * 1000), errors)
+row = most = 0
+for number in range(sent):
+    row = 0 if number in came else row + 1
+    most = max(most, row)
+print(sent, len(came), most, errors)
 "#;
 
 fn datagrams_go_on_while_proxies_are_replaced(capture: Capture) -> Result<()> {
@@ -329,6 +333,35 @@ fn datagrams_go_on_while_proxies_are_replaced(capture: Capture) -> Result<()> {
 }
 
 fn replaced(lab: &Lab) -> Result<()> {
+    goes_on(lab, |_| {
+        let said = command::text(lab.leno("upgrade").arg("--proxies"), LIMIT)?;
+        ensure!(said.starts_with("the next processes serve"), "{said}");
+        Ok(())
+    })
+}
+
+fn datagrams_go_on_while_workloads_change_their_mode(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&LabOptions { share: None, ..strict(capture) }, MESH, |_| Ok(()))?;
+    lab.explain(modes_change(&lab))?;
+    lab.end()
+}
+
+fn modes_change(lab: &Lab) -> Result<()> {
+    goes_on(lab, |step| {
+        let mode = if step % 2 == 0 { "node" } else { "sidecar" };
+        let asked = format!("leno.dev/udp: enabled, leno.dev/mode: {mode}");
+        lab.edit(&MESH.replace("leno.dev/udp: enabled", &asked))?;
+        wait::until("the other mode", LIMIT, || {
+            let status = lab.status()?;
+            let is_node = |name| status.instance(name).map(|of| of.group().is_some());
+            let both = (is_node("client-0")?, is_node("echo-0")?);
+            Ok((both == (mode == "node", mode == "node")).then_some(()))
+        })
+    })
+}
+
+/// Has a client send and be answered while each of three steps is taken. No flow may stand still.
+fn goes_on(lab: &Lab, step: impl Fn(usize) -> Result<()>) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)?;
     let over = lab.directory().join("over");
     let answers = lab.directory().join("answers");
@@ -339,9 +372,8 @@ fn replaced(lab: &Lab) -> Result<()> {
         let written = std::fs::read_to_string(&answers).unwrap_or_default();
         written.parse().unwrap_or_default()
     };
-    for _ in 0..3 {
-        let said = command::text(lab.leno("upgrade").arg("--proxies"), LIMIT)?;
-        ensure!(said.starts_with("the next processes serve"), "{said}");
+    for number in 0..3 {
+        step(number)?;
         let before = came();
         wait::until("answers to the client of before", LIMIT, || {
             Ok((came() > before + 10).then_some(()))
@@ -350,11 +382,23 @@ fn replaced(lab: &Lab) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)?;
     std::fs::write(&over, "")?;
     let said = command::success("the steady client", steady.finish(LIMIT)?)?;
-    println!("while proxies were replaced: sent, came, longest gap in ms, errors: {said}");
-    let errors = said.split_whitespace().last().unwrap_or_default();
-    ensure!(errors == "0", "the application's socket has reported errors: {said}");
-    for name in ["client-0", "echo-0"] {
-        let instance = lab.status()?.instance(name)?.clone();
+    println!("while proxies were replaced: sent, came, lost in a row, errors: {said}");
+    let words: Vec<usize> = said.split_whitespace().flat_map(str::parse).collect();
+    let [_, _, lost, errors] = words[..] else { bail!("unexpected: {said}") };
+    ensure!(errors == 0, "the application's socket has reported errors: {said}");
+    ensure!(lost < MOST_LOST, "the flow stood still: {said}");
+    for name in ["client", "echo"] {
+        let metrics = lab.metrics(name)?;
+        for direction in ["outbound", "inbound"] {
+            let none = format!(
+                "leno_datagram_connections_total{{direction=\"{direction}\",result=\"silent\"}} 0\n"
+            );
+            ensure!(
+                metrics.contains(&none),
+                "{name}: a connection to a proxy of before: {metrics}"
+            );
+        }
+        let instance = lab.status()?.instance(&format!("{name}-0"))?.clone();
         ensure!((instance.restarts, instance.ready) == (0, true), "{instance:?}");
     }
     Ok(())

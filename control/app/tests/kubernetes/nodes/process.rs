@@ -81,6 +81,7 @@ impl NodeProxy {
         let offer = BrokerOffer::Namespace {
             roles: roles.to_vec(),
             addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            makes_udp: true,
         };
         let listeners = [outbound.as_fd(), inbound.as_fd(), admin.as_fd()];
         let all = [&listeners[..], &[diagnosis.as_fd(), probe.as_fd()]].concat();
@@ -92,6 +93,7 @@ impl NodeProxy {
             token: self.token.clone(),
             pod_uid: Some(uid.to_owned()),
             kubelet: KubeletProbes::default(),
+            datagrams: false,
         };
         self.number.set(self.number.get() + 1);
         let order =
