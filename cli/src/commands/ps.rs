@@ -43,6 +43,8 @@ struct Row<'a> {
     addresses: &'a [std::net::IpAddr],
     ports: &'a [u16],
     published: &'a [(std::net::SocketAddr, u16)],
+    /// Which of its datagrams of UDP its proxy carries, as `leno.dev/udp` has it; `None` when they pass it by.
+    datagrams: Option<&'a str>,
     /// Of a workload that has a schedule.
     schedule: Option<&'a Schedule>,
     /// Where its proxy runs, if it has one.
@@ -91,6 +93,7 @@ fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
         addresses: &instance.addresses,
         ports: &instance.ports,
         published: &instance.published,
+        datagrams: instance.datagrams.as_deref(),
         schedule: instance.schedule.as_ref(),
         proxy: instance.proxy.as_ref().map(|process| proxy(process, instance)),
         state: state(instance, &closed, now_unix_ms),
@@ -124,7 +127,8 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
     let names = table::width("INSTANCE", rows.iter().map(|row| row.name));
     let dash = || "-".to_owned();
     let of_ports = |row: &Row<'_>| {
-        let ports: Vec<String> = row.ports.iter().map(|port| shown_port(row, *port)).collect();
+        let mut ports: Vec<String> = row.ports.iter().map(|port| shown_port(row, *port)).collect();
+        ports.extend(row.datagrams.map(shown_datagrams));
         if ports.is_empty() { dash() } else { ports.join(",") }
     };
     let ports: Vec<String> = rows.iter().map(of_ports).collect();
@@ -171,6 +175,14 @@ fn shown_port(row: &Row<'_>, port: u16) -> String {
     format!("{from}{port}")
 }
 
+/// That a proxy carries datagrams, beside the ports.
+fn shown_datagrams(which: &str) -> String {
+    match which {
+        "all" => "udp+dns".to_owned(),
+        _ => "udp".to_owned(),
+    }
+}
+
 /// A time in its largest unit.
 fn shown_age(seconds: i64) -> String {
     match seconds {
@@ -201,6 +213,7 @@ mod tests {
             addresses: &addresses,
             ports: &[8080, 9000],
             published: &published,
+            datagrams: None,
             schedule: None,
             proxy,
             state: "running".to_owned(),
@@ -212,6 +225,9 @@ mod tests {
             "NAMESPACE   INSTANCE    READY     PID     AGE  ADDRESS          PORTS                    STATE\n\
              shop        web-0         yes    4321   2 min  10.89.0.2        127.0.0.1:80->8080,9000  running\n"
         );
+        let of_udp = |which| text(&[Row { datagrams: Some(which), ..row(None) }], 150_000);
+        assert!(of_udp("enabled").contains("8080,9000,udp  running"), "{}", of_udp("enabled"));
+        assert!(of_udp("all").contains("8080,9000,udp+dns  running"), "{}", of_udp("all"));
         // Where each proxy runs, once that differs.
         let shared =
             Proxy { mode: "node", group: Some("namespace.shop"), promoted: false, pid: None };
