@@ -20,6 +20,7 @@ use std::convert::Infallible;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,6 +58,8 @@ const MAX_EVENTS: usize = 256;
 /// Most memberships that this process finishes what it has for, while other processes serve their workloads. Of more the first of the
 /// workload that has most is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
+/// How many were cut.
+static CUT: AtomicU64 = AtomicU64::new(0);
 /// Most workloads whose workers do not come round at a time. With one more the process ends, and is started again: what makes
 /// them stall goes on, and each of them may keep a CPU busy. One workload alone is not the others' end.
 const MAX_STALLED: usize = 4;
@@ -192,6 +195,11 @@ impl Common {
     }
 }
 
+/// How many memberships were cut in this process, since too many finished what they had.
+pub(crate) fn cut() -> u64 {
+    CUT.load(Ordering::Relaxed)
+}
+
 /// Where a workload reports what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reports {
@@ -297,6 +305,7 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
                 );
                 first.cut = true;
                 first.end.send_replace(Departure::Succeeded);
+                CUT.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

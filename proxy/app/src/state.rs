@@ -27,9 +27,9 @@ use crate::admin::metrics::PageForm;
 use crate::admin::probe::Probes;
 use crate::capture::is_marked;
 use crate::datagrams::DatagramLoad;
-use crate::known;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
+use crate::{known, node};
 
 /// Longest wait until all workers drain: one that stalls does not hold the answer up.
 const DRAIN_BEGINS: Duration = Duration::from_secs(1);
@@ -184,6 +184,7 @@ impl State {
         measured.extend(workload_api(identity.map(|own| own.counts()).unwrap_or_default()));
         measured.extend([
             stalls(self.stalls),
+            cut(node::cut()),
             gauge(
                 "leno_connections_open",
                 "Open connections that the proxy has accepted, in both directions.",
@@ -356,6 +357,18 @@ fn stalls(count: u64) -> Measured {
             "leno_worker_stalls",
             "Times that the thread of the workload's connections did not come round and another one took the new ones, in this \
              process; node mode only.",
+            count as f64,
+        )
+    }
+}
+
+fn cut(count: u64) -> Measured {
+    Measured {
+        kind: Kind::Counter,
+        ..gauge(
+            "leno_finishing_cut",
+            "Workloads of this process that another one serves and whose last streams were cut here, since too many finished what \
+             they had; node mode only.",
             count as f64,
         )
     }
