@@ -7,6 +7,9 @@
 //	                                connection for each), lines (all over one connection) or dial (a line over a new
 //	                                connection each)
 //	load counts                     prints the outcomes that the client in this pod has counted, as JSON
+//	load datagrams                  a UDP echo on port 7000
+//	load send COUNT HOST:PORT       sends as many numbered datagrams from one socket, waits a second for each answer, and
+//	                                prints how many came back
 //	load face | smiley | color      a part of Faces on port 8000: face requests the other two
 package main
 
@@ -40,12 +43,16 @@ func run(ctx context.Context, arguments []string) error {
 		return serve(ctx)
 	case len(arguments) == 1 && arguments[0] == "counts":
 		return printCounts()
+	case len(arguments) == 1 && arguments[0] == "datagrams":
+		return echoDatagrams(ctx)
+	case len(arguments) == 3 && arguments[0] == "send":
+		return send(arguments[1], arguments[2])
 	case len(arguments) > 2 && arguments[0] == "ask":
 		return ask(ctx, arguments[1], arguments[2:])
 	case len(arguments) == 1 && slices.Contains([]string{"face", "smiley", "color"}, arguments[0]):
 		return faces(ctx, arguments[0])
 	}
-	return fmt.Errorf("serve, counts, face, smiley, color, or ask RATE NAME=KIND:TARGET...")
+	return fmt.Errorf("serve, counts, datagrams, face, smiley, color, send COUNT HOST:PORT, or ask RATE NAME=KIND:TARGET...")
 }
 
 func printCounts() error {
