@@ -206,21 +206,25 @@ impl<S: Io> Conn<S> {
     }
 
     /// Ready when the client has left, or its connection broke, while its request waits for a server.
-    /// What it sends meanwhile is kept, as far as there is room.
+    /// What it sends meanwhile is kept, as far as there is room. Without room nothing is read that says so, and the kernel
+    /// is asked.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let gone = |cause| Poll::Ready(Failure::new(Party::Client, cause));
         while !self.read_closed && self.received.has_room() {
+            if let Some(checks) = &mut self.departure {
+                checks.reads_again();
+            }
             match ready!(self.received.poll_fill(&mut self.io, cx)) {
                 Ok(0) => self.read_closed = true,
                 Ok(_) => {}
                 Err(error) => return gone(Cause::Broken(error)),
             }
         }
-        if !self.read_closed {
-            return Poll::Pending;
-        }
-        let io = &self.io;
-        ready!(self.departure.get_or_insert_default().poll_left(|| io.presence(), cx));
+        let (io, checks) = (&self.io, self.departure.get_or_insert_default());
+        ready!(match self.read_closed {
+            true => checks.poll_left(|| io.presence(), cx),
+            false => checks.poll_left_unread(|| io.presence(), cx),
+        });
         gone(Cause::Closed)
     }
 

@@ -3,7 +3,7 @@
 //! A FIN does not tell: a client that only shuts down its sending direction sends the same one. If it closes its socket
 //! later, that sends nothing, and the proxy has to ask the kernel ([`Io::presence`](crate::Io::presence)). Even the socket of a client that
 //! closes at once may seem open when its FIN arrives, because the kernel sends the FIN before it orphans the socket. And no
-//! FIN is read of a client whose upload the server does not take.
+//! FIN is read of a client whose upload the server does not take, nor of one that has filled the buffer of its connection.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
@@ -38,6 +38,8 @@ pub(crate) struct DepartureChecks {
     wait: GrowingWait,
     /// `None` before the first check.
     next: Option<Instant>,
+    /// The next check of a client of which nothing more is read, and the wait that led to it.
+    unread: Option<(Instant, GrowingWait)>,
     alarm: Alarm,
 }
 
@@ -73,6 +75,31 @@ impl DepartureChecks {
             self.next = Some(self.wait.next());
         }
     }
+
+    /// The same where nothing more is read of the client, so that neither a FIN nor a reset is. Nothing says that it may have
+    /// left: the first check comes after a wait. A client of which the kernel knows nothing may still have reset the connection.
+    pub(crate) fn poll_left_unread(
+        &mut self,
+        presence: impl Fn() -> Presence,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let (next, wait) = self.unread.get_or_insert_with(|| {
+            let mut wait = GrowingWait::default();
+            (wait.next(), wait)
+        });
+        loop {
+            ready!(self.alarm.poll_at(*next, cx));
+            if presence() == Presence::Left {
+                return Poll::Ready(());
+            }
+            *next = wait.next();
+        }
+    }
+
+    /// More is read of the client.
+    pub(crate) fn reads_again(&mut self) {
+        self.unread = None;
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +125,27 @@ mod tests {
             let most = 50 + after.as_secs() as usize / 4;
             assert!(asked.get() <= most, "{after:?}: asked {} times", asked.get());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_not_read_is_asked_about_in_growing_waits() {
+        let (began, asked) = (Instant::now(), Cell::new(0));
+        let presence = || {
+            asked.set(asked.get() + 1);
+            match began.elapsed() {
+                past if past >= Duration::from_secs(60) => Presence::Left,
+                past if past >= Duration::from_secs(30) => Presence::Unknown,
+                _ => Presence::Here,
+            }
+        };
+        let mut checks = DepartureChecks::default();
+        let context = &mut Context::from_waker(std::task::Waker::noop());
+        assert!(checks.poll_left_unread(presence, context).is_pending());
+        assert_eq!(asked.get(), 0, "nothing says that it has left");
+        poll_fn(|cx| checks.poll_left_unread(presence, cx)).await;
+        assert!(began.elapsed() <= Duration::from_secs(60) + SILENCE);
+        assert!((20..60).contains(&asked.get()), "asked {} times", asked.get());
+        assert!(!checks.is_unknown());
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,7 +57,12 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Whether the program at the remote end has closed the connection, so that it does not read
     /// what is sent either. A program that has only shut down its sending side has not left.
     fn presence(&self) -> Presence {
-        self.plain().map_or(Presence::Unknown, presence)
+        match (self.plain(), self.socket()) {
+            (Some(socket), _) => presence(socket),
+            // Of a connection that was reset the kernel knows no other end.
+            (None, Some(socket)) if socket.peer_addr().is_err() => Presence::Left,
+            (None, _) => Presence::Unknown,
+        }
     }
 
     /// Whether dropping the stream sends everything that was written, followed by an orderly end,

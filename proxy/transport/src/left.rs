@@ -62,7 +62,20 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::Listener;
+    use crate::{Counted, Io, Listener};
+
+    #[tokio::test]
+    async fn of_a_stream_that_is_not_plain_only_a_reset_is_known() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = TcpStream::connect(listener.address()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let mut accepted = Counted::new(accepted);
+        assert_eq!(accepted.presence(), Presence::Unknown);
+        client.set_zero_linger().unwrap();
+        drop(client);
+        accepted.read(&mut [0]).await.unwrap_err();
+        assert_eq!(accepted.presence(), Presence::Left);
+    }
 
     #[tokio::test]
     async fn a_client_that_only_sends_no_more_has_not_left() {

@@ -1,5 +1,6 @@
 //! What in-memory pipes cannot show: resets, and buffers of idle sockets.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use leno_http::{Cause, Conn, Limits, Order, Party, exchange, h1_to_h2, pool_stats};
@@ -46,7 +47,7 @@ async fn a_keep_alive_exchange_and_a_quiet_pool() {
         assert_eq!(pool_stats().used, [0; 4]);
     }
     drop(application);
-    std::future::poll_fn(|cx| server.poll_unquiet(cx)).await;
+    poll_fn(|cx| server.poll_unquiet(cx)).await;
     assert!(!server.is_quiet());
 }
 
@@ -317,6 +318,32 @@ async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_frees_its
     assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Closed));
     assert_noticed(left, Some(WRITES));
     drop(application);
+}
+
+/// While a request waits for a server, no more of it is read than fits into the buffer, so that no FIN is read behind that.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_behind_a_full_buffer_ends_the_wait_for_a_server() {
+    let limits = Limits::default();
+    let (user, mut client) = pair().await;
+    let waiting = async {
+        client.read_request(&limits).await.unwrap().unwrap();
+        poll_fn(|cx| client.poll_gone(cx)).await
+    };
+    let (failure, left) = tokio::join!(waiting, leave_in_the_middle(user));
+    assert!(failure.place == Party::Client && matches!(failure.cause, Cause::Closed));
+    assert_noticed(left, Some(WRITES));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stays_behind_a_full_buffer_waits_for_its_server() {
+    let limits = Limits::default();
+    let (mut user, mut client) = pair().await;
+    user.write_all(UPLOAD).await.unwrap();
+    user.write_all(&[b'x'; 64 * 1024]).await.unwrap();
+    client.read_request(&limits).await.unwrap().unwrap();
+    let gone = poll_fn(|cx| client.poll_gone(cx));
+    assert!(tokio::time::timeout(Duration::from_secs(600), gone).await.is_err());
+    drop(user);
 }
 
 /// Runs a test of a client over TCP and a server of HTTP/2; the client has sent a GET.
