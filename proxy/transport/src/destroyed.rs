@@ -48,9 +48,13 @@ pub(crate) struct DestroyedSockets {
     pub(crate) changed: Notify,
 }
 
-/// Bytes that were read from each socket, and when the message came.
 #[derive(Debug, Default)]
-struct Table(HashMap<SocketEnds, (u64, Instant)>);
+struct Table {
+    /// Bytes that were read from each socket, and when the message came.
+    sockets: HashMap<SocketEnds, (u64, Instant)>,
+    /// Until then none is old enough to be forgotten, so that a full table is not looked through for each message.
+    none_until: Option<Instant>,
+}
 
 /// Has the calling thread, which runs a local runtime, follow the announcements of its network namespace until it ends.
 ///
@@ -106,22 +110,25 @@ impl DestroyedSockets {
     /// The bytes that a program had read from a socket with these ends, which was made after `since`, when it was
     /// destroyed with others unread.
     pub(crate) fn take(&self, ends: SocketEnds, since: Instant) -> Option<u64> {
-        let (read, came) = self.table.borrow_mut().0.remove(&ends)?;
+        let (read, came) = self.table.borrow_mut().sockets.remove(&ends)?;
         (came >= since).then_some(read)
     }
 }
 
 impl Table {
     fn insert(&mut self, destroyed: Destroyed, now: Instant) {
-        if self.0.len() >= MAX_REMEMBERED {
-            self.0.retain(|_, (_, came)| now.saturating_duration_since(*came) < REMEMBERED);
+        if self.sockets.len() >= MAX_REMEMBERED && self.none_until.is_none_or(|until| until <= now)
+        {
+            self.sockets.retain(|_, (_, came)| now.saturating_duration_since(*came) < REMEMBERED);
+            let oldest = self.sockets.values().map(|(_, came)| *came).min();
+            self.none_until = oldest.and_then(|oldest| oldest.checked_add(REMEMBERED));
         }
-        if self.0.len() >= MAX_REMEMBERED {
+        if self.sockets.len() >= MAX_REMEMBERED {
             LOST.set(LOST.get().wrapping_add(1));
             return;
         }
         let read = destroyed.received.saturating_sub(u64::from(destroyed.unread));
-        self.0.insert(destroyed.ends, (read, now));
+        self.sockets.insert(destroyed.ends, (read, now));
     }
 }
 
@@ -141,9 +148,9 @@ mod tests {
         let lost = lost_announcements();
         let ports = 0..=u16::try_from(MAX_REMEMBERED).unwrap();
         ports.for_each(|port| table.insert(of_port(port), begun));
-        assert_eq!((table.0.len(), lost_announcements() - lost), (MAX_REMEMBERED, 1));
+        assert_eq!((table.sockets.len(), lost_announcements() - lost), (MAX_REMEMBERED, 1));
         table.insert(of_port(0), begun + REMEMBERED);
-        assert_eq!((table.0.len(), lost_announcements() - lost), (1, 1));
+        assert_eq!((table.sockets.len(), lost_announcements() - lost), (1, 1));
     }
 
     #[test]
