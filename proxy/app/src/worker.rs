@@ -402,6 +402,7 @@ impl Planes {
         };
         let registry = Registry::counting_in(memory()).with_access_log(log).with_taps(plan.taps);
         let registry = registry.with_access_records(records.clone()).with_traces(traces.clone());
+        let registry = registry.with_clock(leno_transport::now);
         let registry = Rc::new(registry);
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));

@@ -24,6 +24,7 @@ use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Party, reset_code};
 use crate::grpc;
 use crate::head::{HeadError, RequestHead, RequestView, is_authority, is_host_and_port};
+use crate::now;
 use crate::translate::Carried;
 
 /// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
@@ -94,9 +95,8 @@ impl Call {
         let grpc = grpc::has_grpc(&head);
         let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
         Self {
-            deadline: timeout.and_then(|timeout| {
-                Instant::now().checked_add(timeout.saturating_add(DEADLINE_GRACE))
-            }),
+            deadline: timeout
+                .and_then(|timeout| now().checked_add(timeout.saturating_add(DEADLINE_GRACE))),
             head,
             stream: Some(stream),
             aside: None,
@@ -158,7 +158,7 @@ impl Call {
 
     /// Whether the client's own `grpc-timeout` has run out.
     pub(crate) fn is_given_up(&self) -> bool {
-        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = self.deadline.map(|at| at.saturating_duration_since(now()));
         left.is_some_and(|left| left <= DEADLINE_GRACE)
     }
 

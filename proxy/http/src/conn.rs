@@ -22,6 +22,7 @@ use crate::departure::DepartureChecks;
 use crate::failure::{Cause, Failure, Party, Report};
 use crate::head::{RequestHead, Version};
 use crate::limits::Limits;
+use crate::now;
 use crate::pool::Buffer;
 use crate::received::Received;
 
@@ -136,7 +137,7 @@ impl<S: Io> Conn<S> {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(false),
                 Poll::Pending => {
-                    let until = *until.get_or_insert_with(|| Instant::now() + longest);
+                    let until = *until.get_or_insert_with(|| now() + longest);
                     return self.alarm.poll_at(until, cx).map(|()| false);
                 }
             }
@@ -183,7 +184,7 @@ impl<S: Io> Conn<S> {
                     return Poll::Ready(Err(Failure::new(Party::Client, Cause::Broken(error))));
                 }
                 Poll::Pending => {
-                    let until = *until.get_or_insert_with(|| Instant::now() + limits.head);
+                    let until = *until.get_or_insert_with(|| now() + limits.head);
                     ready!(self.alarm.poll_at(until, cx));
                     return Poll::Ready(Err(Failure::new(Party::Client, Cause::HeadTimeout)));
                 }

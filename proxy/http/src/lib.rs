@@ -75,3 +75,8 @@ pub use limits::{Limits, MAX_HEAD_BYTES};
 pub use pool::{PoolStats, pool_stats, trim_pool};
 pub use serve::{After, serve, serve_begun, serve_streams};
 pub use tasks::Tasks;
+
+/// [`leno_transport::now`] for the timers of the runtime.
+fn now() -> tokio::time::Instant {
+    leno_transport::now().into()
+}

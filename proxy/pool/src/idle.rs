@@ -42,7 +42,7 @@ impl<S> Default for ConnPool<S> {
 impl<S: Io + 'static> ConnPool<S> {
     /// The connection used last that is still good, so that those not needed grow old.
     pub fn take(&self) -> Option<Conn<S>> {
-        let now = Instant::now();
+        let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
         while let Some(mut last) = idle.pop() {
             if now < last.until && last.conn.is_quiet() {
@@ -55,7 +55,7 @@ impl<S: Io + 'static> ConnPool<S> {
 
     /// Closes what is too old or was closed by the server. To be called every few seconds.
     pub fn sweep(&self) {
-        let now = Instant::now();
+        let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
         let is_over = |idle: &mut Idle<S>| now >= idle.until || !idle.conn.is_quiet();
         idle.extract_if(.., is_over).for_each(|idle| end(idle.conn));
@@ -74,7 +74,7 @@ impl<S: Io + 'static> ConnPool<S> {
     pub(crate) fn keep(&self, conn: Conn<S>, keep: Duration) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE_CONNS && !keep.is_zero() {
-            idle.push(Idle { conn, until: Instant::now() + keep });
+            idle.push(Idle { conn, until: Instant::from_std(leno_transport::now()) + keep });
         } else {
             end(conn);
         }

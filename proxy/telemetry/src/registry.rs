@@ -211,6 +211,8 @@ pub struct Registry {
     taps: Taps,
     open: OpenTaps,
     traces: Option<Rc<Traces>>,
+    /// Tells the time at which requests begin and end.
+    clock: fn() -> Instant,
 }
 
 impl Default for Registry {
@@ -242,6 +244,7 @@ impl Registry {
             taps: Taps::default(),
             open: OpenTaps::default(),
             traces: None,
+            clock: Instant::now,
         }
     }
 
@@ -269,6 +272,12 @@ impl Registry {
         Self { traces, ..self }
     }
 
+    /// Has another clock tell when requests begin and end.
+    #[must_use]
+    pub fn with_clock(self, clock: fn() -> Instant) -> Self {
+        Self { clock, ..self }
+    }
+
     /// Whether there is an access log.
     #[must_use]
     pub fn logs(&self) -> bool {
@@ -290,7 +299,7 @@ impl Registry {
         H: Iterator<Item = (&'h str, &'h [u8])>,
         T: Iterator<Item = (&'h str, &'h [u8])>,
     {
-        let at = Instant::now();
+        let at = (self.clock)();
         let noted = self.access.as_ref().and_then(|log| {
             let noted = log.note(method, target, || of().1)?;
             Some((Box::new(noted), log.layout().is_observed))
@@ -313,7 +322,7 @@ impl Registry {
 
     /// Ends a request: counts it on its edge and logs it.
     pub fn end(&self, counted: &impl Logged, begun: &Begun, outcome: &Outcome) {
-        let duration = begun.at.elapsed();
+        let duration = (self.clock)().saturating_duration_since(begun.at);
         let edge = counted.edge();
         edge.request(outcome.status, duration);
         if let Some(status) = outcome.grpc_status {

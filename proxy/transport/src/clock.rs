@@ -1,9 +1,98 @@
 //! The time by which the planes decide.
+//!
+//! ```text
+//! poll of a contained task: │ now() reads the clock │ now() gives the same │ ... │
+//! anywhere else:            each now() reads the clock
+//! ```
+//! A request takes a dozen decisions by time, most of them one right after the other. Those of one poll are as of one moment, which
+//! saves reading the clock for each. A poll lasts milliseconds at most, which is less than any bound here.
 
+use std::cell::Cell;
 use std::time::Instant;
 
-/// Now, on the clock of the runtime's timers: the machine's, or in a test one that stands still.
+thread_local! {
+    static TURN: Cell<Turn> = const { Cell::new(Turn::None) };
+}
+
+/// Whether a contained task is being polled on this thread.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// None is.
+    None,
+    /// One is, and has not asked for the time yet.
+    Unread,
+    /// It has.
+    Read(Instant),
+}
+
+/// Now, on the clock of the runtime's timers: the machine's, or in a test one that stands still. Within one poll of a
+/// contained task always the same.
 #[must_use]
 pub fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+    match TURN.get() {
+        Turn::Read(at) => at,
+        turn => {
+            let at = tokio::time::Instant::now().into_std();
+            if matches!(turn, Turn::Unread) {
+                TURN.set(Turn::Read(at));
+            }
+            at
+        }
+    }
+}
+
+/// Lasts as long as the poll of a contained task.
+pub(crate) struct PollTurn {
+    outer: Turn,
+}
+
+impl PollTurn {
+    pub(crate) fn begin() -> Self {
+        Self { outer: TURN.replace(Turn::Unread) }
+    }
+}
+
+impl Drop for PollTurn {
+    fn drop(&mut self) {
+        TURN.set(self.outer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use tokio::runtime::{Builder, LocalOptions};
+
+    use super::*;
+    use crate::spawn_contained;
+
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn time_stands_still_within_a_poll_of_a_contained_task_and_nowhere_else() {
+        let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            let outside = now();
+            sleep(PAUSE);
+            assert!(now() >= outside + PAUSE);
+            let task = spawn_contained(async {
+                let first = now();
+                sleep(PAUSE);
+                assert_eq!(now(), first);
+                tokio::task::yield_now().await;
+                let second = now();
+                assert!(second >= first + PAUSE);
+                sleep(PAUSE);
+                poll_fn(|_| Poll::Ready(assert_eq!(now(), second))).await;
+            });
+            task.await.unwrap();
+            let after = now();
+            sleep(PAUSE);
+            assert!(now() >= after + PAUSE, "the task has ended");
+        });
+    }
 }

@@ -21,6 +21,8 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::clock::PollTurn;
+
 /// Panics of one thread that are logged one by one; after these, each time that their count has
 /// doubled. Clients may be able to cause them, and must not fill the log.
 const LOGGED: u64 = 16;
@@ -96,7 +98,7 @@ impl<F: Future<Output = ()>> Future for Contained<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let _inside = Inside { outer: CONTAINED.replace(true) };
+        let _inside = Inside { outer: CONTAINED.replace(true), _turn: PollTurn::begin() };
         let mut future = self.project().future;
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
         let polled = running.poll(cx);
@@ -110,6 +112,7 @@ impl<F: Future<Output = ()>> Future for Contained<F> {
 /// Marks the thread as inside of a contained task until it is dropped.
 struct Inside {
     outer: bool,
+    _turn: PollTurn,
 }
 
 impl Drop for Inside {

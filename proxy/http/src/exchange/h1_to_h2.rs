@@ -6,7 +6,6 @@ use leno_h2::{Client, Head, Piece, is_mesh_field, remove_reserved};
 use leno_hpack::Token;
 use leno_transport::test_panic;
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 use super::client::FromConn;
 use super::incoming::Incoming;
@@ -23,6 +22,7 @@ use crate::edit::edit_block;
 use crate::failure::{Cause, Failure, Party};
 use crate::grpc;
 use crate::head::{Framing, HeadError, RequestHead, ResponseView, Version};
+use crate::now;
 use crate::translate::response::{self, ToH1};
 use crate::translate::{Carried, request};
 use crate::writer::Rendered;
@@ -87,7 +87,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
             Ok(head) => head,
             Err(reset) => return Poll::Ready(Err(self.server_failure(Cause::Reset(reset)))),
         };
-        self.exchange.first_byte.get_or_insert_with(Instant::now);
+        self.exchange.first_byte.get_or_insert_with(now);
         self.moves += 1;
         let interim = head.is_interim();
         Poll::Ready(if interim { self.begin_interim(head) } else { self.begin_final(head) })

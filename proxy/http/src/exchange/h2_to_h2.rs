@@ -21,6 +21,7 @@ use crate::edit::{INTERNAL, edit_block};
 use crate::failure::{Cause, Failure, Party};
 use crate::grpc;
 use crate::head::{HeadError, ResponseView};
+use crate::now;
 use crate::translate::SWITCHED;
 
 /// Relays a request to a new stream of `server`, and the response back. After a retryable failure
@@ -36,10 +37,10 @@ pub async fn h2_to_h2<J: Judge>(
     if call.is_extended_connect() && !order.mesh {
         // RFC 8441 section 3: only once the server has announced that it accepts it.
         if let Err(failure) = settle(call, server, deadline).await {
-            return Exchange { failure: Some(failure), ..Exchange::new(Instant::now()) };
+            return Exchange { failure: Some(failure), ..Exchange::new(now()) };
         }
     }
-    let started = Instant::now();
+    let started = now();
     let mut relay = Relay {
         exchange: Exchange::new(started),
         deadline,
@@ -236,7 +237,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             }
             Poll::Pending => return check_client(self.call, cx).map(|()| Poll::Pending),
         };
-        self.exchange.first_byte.get_or_insert_with(Instant::now);
+        self.exchange.first_byte.get_or_insert_with(now);
         self.on_head(head).map(Poll::Ready)
     }
 
@@ -282,7 +283,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         if interim {
             // A server may say for long that it works (102).
-            self.stall_until = Instant::now().checked_add(self.order.limits.stall_while(true));
+            self.stall_until = now().checked_add(self.order.limits.stall_while(true));
             return Ok(());
         }
         if end {
@@ -390,7 +391,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             if std::mem::replace(&mut self.stall_moves, moves) == moves {
                 return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
             }
-            self.stall_until = Instant::now().checked_add(self.order.limits.stall_while(silent));
+            self.stall_until = now().checked_add(self.order.limits.stall_while(silent));
         }
     }
 

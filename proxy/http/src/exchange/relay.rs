@@ -16,6 +16,7 @@ use super::passage::{Cut, Mode, Passage};
 use super::server::ServerEnd;
 use super::{Exchange, Judge, Order};
 use crate::failure::{Cause, Failure, Party};
+use crate::now;
 
 /// The request's direction.
 ///
@@ -114,7 +115,7 @@ where
         (request, response): (U, D),
         order: &'o mut Order<'a, J>,
     ) -> Self {
-        let started = Instant::now();
+        let started = now();
         Self {
             deadline: [order.deadline, client.deadline()].into_iter().flatten().min(),
             client,

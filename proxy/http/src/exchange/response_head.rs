@@ -2,8 +2,6 @@
 
 use std::task::{Context, Poll, ready};
 
-use tokio::time::Instant;
-
 use super::Judge;
 use super::client::ClientEnd;
 use super::passage::Passage;
@@ -12,6 +10,7 @@ use super::server::ToConn;
 use crate::Io;
 use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, ResponseHead};
+use crate::now;
 
 /// How the heads of a server of HTTP/1 are forwarded. Its `head` stands at the start of what was
 /// received from it.
@@ -52,7 +51,7 @@ where
                 Err(error) => Cause::Broken(error),
                 Ok(_) => {
                     self.moves += 1;
-                    self.exchange.first_byte.get_or_insert_with(Instant::now);
+                    self.exchange.first_byte.get_or_insert_with(now);
                     continue;
                 }
             };
