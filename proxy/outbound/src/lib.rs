@@ -58,7 +58,7 @@ use leno_http::{After, Conn, Handlers, Limits, Tasks};
 use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
-use leno_transport::{Activity, Io, LocalAddresses, Peeked, original_destination, unless_gone};
+use leno_transport::{Activity, Io, LocalAddresses, Peeked, redirected_destination, unless_gone};
 use leno_types::mesh::{Resolution, ServerPolicy, Topology};
 use leno_types::{InstanceName, OrigDst, Protocol, Removal, canonical};
 use tokio::net::TcpStream;
@@ -257,7 +257,7 @@ impl Outbound {
         self.shared.listener.set(Some(listener));
         let destination = match &self.fixed {
             Some(fixed) => Rc::clone(fixed),
-            None => match original_destination(&stream, listener.port()) {
+            None => match redirected_destination(&stream, listener) {
                 Ok(OrigDst(original)) => self.destinations.get(canonical(original)),
                 Err(error) => {
                     self.shared.registry.count(Counter::OutboundDestinationMissing);

@@ -72,7 +72,7 @@ pub use left::{Presence, presence};
 pub use listen::{Family, Listener};
 pub use liveness::{SILENCE, is_unanswered, shut_down};
 pub use local::{LocalAddresses, interface_addresses, own_addresses};
-pub use orig_dst::original_destination;
+pub use orig_dst::{original_destination, redirected_destination};
 pub use pace::{Arrival, Pace, Paces};
 pub use passage::{Passage, refused_passages};
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};

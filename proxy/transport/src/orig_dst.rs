@@ -22,19 +22,35 @@ pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<O
     if local.port() != listener_port {
         return Ok(OrigDst(local));
     }
-    let socket = SockRef::from(tcp);
-    let answer = if local.is_ipv4() { socket.original_dst_v4() } else { socket.original_dst_v6() };
-    let recorded = match answer {
-        Ok(address) => address.as_socket().map(canonical),
-        Err(error) if is_unknown(&error) => None,
-        Err(error) => return Err(error),
-    };
+    let recorded = recorded(tcp, local.is_ipv4())?;
     // Conntrack answers for a connection that nobody redirected as well, with the listener's own
     // address; taking that for a destination would make the proxy connect to itself.
     recorded
         .filter(|destination| *destination != local)
         .map(OrigDst)
         .ok_or_else(|| not_captured(local))
+}
+
+/// The same for a listener that connections are redirected to: for these it takes one system call less.
+///
+/// # Errors
+/// As [`original_destination`].
+pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Result<OrigDst> {
+    match recorded(tcp, listener.is_ipv4())? {
+        // It is not the listener's own address, which conntrack answers with for other connections.
+        Some(destination) if destination.port() != listener.port() => Ok(OrigDst(destination)),
+        _ => original_destination(tcp, listener.port()),
+    }
+}
+
+/// What `SO_ORIGINAL_DST` answers, if anybody knows.
+fn recorded(tcp: &TcpStream, is_ipv4: bool) -> io::Result<Option<SocketAddr>> {
+    let socket = SockRef::from(tcp);
+    match if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() } {
+        Ok(address) => Ok(address.as_socket().map(canonical)),
+        Err(error) if is_unknown(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn not_captured(local: SocketAddr) -> io::Error {
@@ -68,6 +84,8 @@ mod tests {
             let (_client, server, address) = accepted(on).await;
             let other = address.port().wrapping_add(1);
             assert_eq!(original_destination(&server, other).unwrap(), OrigDst(address));
+            let listener = SocketAddr::new(address.ip(), other);
+            assert_eq!(redirected_destination(&server, listener).unwrap(), OrigDst(address));
         }
     }
 
@@ -76,6 +94,8 @@ mod tests {
         for on in ["127.0.0.1:0", "[::1]:0"] {
             let (_client, server, address) = accepted(on).await;
             let error = original_destination(&server, address.port()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+            let error = redirected_destination(&server, address).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
         }
     }
