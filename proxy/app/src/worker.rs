@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use leno_datagram::Datagrams;
 use leno_discovery::Directory;
-use leno_http::Limits;
+use leno_http::{Limits, Tasks};
 use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
@@ -23,8 +23,8 @@ use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector, RenewalsArrive, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
-    Activity, Admission, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces, Passage,
-    panics, spawn_contained, test_panic,
+    Activity, Admission, Admitted, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces,
+    Passage, panics, spawn_contained, test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -234,6 +234,8 @@ pub(crate) struct Planes {
     standing: Standing,
     /// The tasks that accept connections. They end with `open`.
     accepting: RefCell<Vec<JoinHandle<()>>>,
+    /// The tasks that serve connections of the workload.
+    serving: Rc<Tasks<Box<Arrived>>>,
     /// How it ended that connections are accepted; `None`: they are.
     open: watch::Sender<Option<Departure>>,
     /// How many workers accept on the same ports.
@@ -252,6 +254,18 @@ pub(crate) struct Planes {
     refused_passages: Cell<u64>,
     /// What carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
+}
+
+/// A connection of the workload that was admitted. In a box, so that the task which serves it needs no room for this besides
+/// what it does.
+struct Arrived {
+    planes: Rc<Planes>,
+    stream: TcpStream,
+    /// Where it was accepted.
+    listener: SocketAddr,
+    turn: Duration,
+    /// It counts as open until this is dropped.
+    open: (Charge, Admitted),
 }
 
 async fn serve(
@@ -456,6 +470,7 @@ impl Planes {
             paces,
             standing,
             accepting: RefCell::default(),
+            serving: Tasks::new(),
             open: watch::Sender::new(None),
             workers: plan.workers,
             exporters,
@@ -646,6 +661,7 @@ impl Planes {
 
     fn sweep(&self) {
         test_panic("sweep", b"");
+        self.serving.sweep();
         self.outbound.sweep();
         self.inbound.sweep();
         if let Some(datagrams) = &*self.datagrams.borrow() {
@@ -708,9 +724,12 @@ impl Planes {
             stream.reset_on_drop();
             return;
         };
-        let planes = Rc::clone(self);
-        spawn_contained(async move {
-            let _open = (charge, admitted);
+        let (planes, open) = (Rc::clone(self), (charge, admitted));
+        let arrived = Arrived { planes, stream, listener, turn, open };
+        self.serving.run(Box::new(arrived), async |arrived: Box<Arrived>| {
+            // The box ends here, and not with the connection.
+            let Arrived { planes, stream, listener, turn, open: _open } =
+                *std::convert::identity(arrived);
             wait(turn).await;
             planes.outbound.serve(stream, listener).await;
         });

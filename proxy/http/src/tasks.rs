@@ -1,4 +1,4 @@
-//! Tasks that serve one request after another.
+//! Tasks that serve one request, or one connection, after another.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use leno_transport::spawn_contained;
 /// end with their request.
 const KEPT: usize = 256;
 
-/// The tasks of one worker that serve requests of HTTP/2. One that has served its request waits for
+/// The tasks of one worker that serve requests of HTTP/2, or connections. One that has served its request waits for
 /// another, since to make a task costs more than most of what it does: its memory, and everything
 /// that it is going to hold moved there.
 pub struct Tasks<J> {
