@@ -62,10 +62,17 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
         let below = word.wrapping_sub(ONES * 0x20) & !word;
         let delete = word ^ (ONES * 0x7f);
         let delete = delete.wrapping_sub(ONES) & !delete;
-        if (below | delete) & (ONES * 0x80) != 0 {
-            break;
+        let found = (below | delete) & (ONES * 0x80);
+        if found == 0 {
+            at += 8;
+            continue;
         }
-        at += 8;
+        // What is borrowed marks only bytes behind the first one that is there.
+        at += found.trailing_zeros() as usize / 8;
+        if bytes.get(at) != Some(&b'\t') {
+            return at;
+        }
+        at += 1;
     }
     while bytes.get(at).is_some_and(|byte| is_text(*byte)) {
         at += 1;
