@@ -85,6 +85,7 @@ test="$bench
   fish fish fish
   sudo sudo sudo
   prometheus prometheus golang-github-prometheus
+  containerd containerd containerd
   rsvg-convert librsvg2-bin librsvg2-tools"
 
 case $purpose in

@@ -4,6 +4,7 @@
 #
 #   scripts/images.sh             optimised; programs that load no library are linked so
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
+#   scripts/images.sh --programs FOLDER   the programs in FOLDER as they are, such as target/debug of an earlier build
 #
 # REGISTRY and TAG name them: [REGISTRY/]leno-proxy:TAG; without TAG, Leno's version. With FIPS=1 leno-proxy and leno-controller
 # have aws-lc's FIPS module, and the tags of all images end in -fips, so that one value of the chart names them. They are for this machine's
@@ -13,6 +14,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+built=
+if [ "${1-}" = --programs ]; then
+  built=$(realpath -e "${2:?--programs needs a folder}")
+  shift 2
+fi
 case ${FIPS-} in
   1) ;;
   '' | 0) unset FIPS ;;
@@ -34,6 +40,10 @@ fi
 (cd e2e/cluster && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$out/image-tool" .)
 here=linux/$(go env GOHOSTARCH)
 IFS=', ' read -ra platforms <<<"${PLATFORMS:-$here}"
+if [ -n "$built" ] && [ "${platforms[*]}" != "$here" ]; then
+  echo "--programs takes programs of $here alone, not of ${platforms[*]}: leave out PLATFORMS" >&2
+  exit 1
+fi
 
 parts=$(mktemp -d "$out/.parts.XXXXXX")
 trap 'rm -rf "$parts"' EXIT
@@ -61,7 +71,7 @@ uname_of() { # platform
 }
 
 for platform in "${platforms[@]}"; do
-  binaries=$(scripts/programs.sh "$platform" "$@")
+  binaries=${built:-$(scripts/programs.sh "$platform" "$@")}
   case $platform in
     "$here") root= ;;
     *) root=$(scripts/sysroot.sh "${platform#linux/}") ;;

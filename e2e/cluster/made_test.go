@@ -30,7 +30,7 @@ type question struct {
 var questions = map[string][]question{
 	"leno-proxy":      {{command: "/leno-proxy --version", answer: "leno-proxy"}},
 	"leno-controller": {{command: "/leno-controller --version", answer: "leno-controller"}},
-	"leno":            {{command: "/leno --version", answer: "leno"}},
+	"leno-bench":      {{command: "/leno-bench --version", answer: "leno-bench"}},
 	"leno-agent": {
 		{command: "/leno-agent --version", answer: "leno-agent"},
 		{command: "/leno-proxy --version", answer: "leno-proxy"},
