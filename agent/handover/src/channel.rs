@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_message_arrives_with_its_descriptors() {
         let (one, other) = Channel::pair().unwrap();
-        let want = SocketRequest { ipv6: true, count: 3 };
+        let want = SocketRequest { ipv6: true, udp: false, count: 3 };
         let (mut near, far) = UnixStream::pair().unwrap();
         one.send(&want, &[far.as_fd(); MAX_DESCRIPTORS]).unwrap();
         one.send(&want, &[]).unwrap();
@@ -312,7 +312,7 @@ mod tests {
         let far = listener.accept().unwrap();
         let also_near = near.try_clone().unwrap();
         drop(near);
-        also_near.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
+        also_near.send(&SocketRequest { ipv6: false, udp: false, count: 1 }, &[]).unwrap();
         assert!(far.receive::<SocketRequest>().unwrap().is_some());
         drop(also_near);
         assert!(far.receive::<SocketRequest>().unwrap().is_none());
@@ -323,7 +323,7 @@ mod tests {
         let (one, other) = Channel::pair().unwrap();
         assert!(one.is_same(&one.try_clone().unwrap()).unwrap());
         assert!(!one.is_same(&other).unwrap());
-        one.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
+        one.send(&SocketRequest { ipv6: false, udp: false, count: 1 }, &[]).unwrap();
         assert!(!one.is_closed().unwrap() && !other.is_closed().unwrap());
         drop(one);
         assert!(other.is_closed().unwrap());
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let (one, other) = Channel::pair().unwrap();
-        one.send(&SocketRequest { ipv6: false, count: 1 }, &[]).unwrap();
+        one.send(&SocketRequest { ipv6: false, udp: false, count: 1 }, &[]).unwrap();
         let error = other.receive::<MemberReport>().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let (_near, far) = UnixStream::pair().unwrap();

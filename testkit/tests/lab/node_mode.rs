@@ -16,7 +16,7 @@ enum Needs {
 }
 
 /// Cases as `GROUP::CASE`, or how the names of several begin, with what they need and why.
-const NEEDS: [(&str, Needs, &str); 6] = [
+const NEEDS: [(&str, Needs, &str); 4] = [
     (
         "identity::clocks_that_are_wrong_by_four_minutes_are_survived",
         Needs::OwnProcess,
@@ -27,12 +27,6 @@ const NEEDS: [(&str, Needs, &str); 6] = [
         "identity::certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load",
         Needs::Sidecar,
         "a SPIFFE Workload API identifies processes, so that leno up refuses one for node proxies",
-    ),
-    ("encryption::datagrams_", Needs::Sidecar, "sidecars alone carry datagrams"),
-    (
-        "encryption::a_workload_that_does_not_ask_has_nothing_of_datagrams",
-        Needs::Sidecar,
-        "sidecars alone carry datagrams",
     ),
     (
         "encryption::the_bridge_sees_tls_only",
