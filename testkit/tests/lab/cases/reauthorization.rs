@@ -5,7 +5,7 @@
 //! plain (no proxy) ──► front, echo, banner (speaks first)
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -168,7 +168,8 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     }
     let streams = [("web", false), ("cart", true)].map(|(client, goes_on)| {
         let head = lab.directory().join(format!("{client}-head"));
-        begin_stream(lab, (client, "x-no: token"), &head).map(|running| (client, running, goes_on))
+        begin_stream(lab, (client, "x-no: token"), (&head, &go))
+            .map(|running| (client, running, goes_on))
     });
     let waiting = lab.spawn("web", &[peer, "one", "calls.lab", "90", "/t.Peer/Sleep"])?;
     wait::until("three calls", HEAR_LIMIT, || {
@@ -243,17 +244,18 @@ pub(super) fn begin_talk(
     Ok(OpenTalk { what, running, goes_on })
 }
 
-/// A response that is under way for some seconds, over HTTP/2 from end to end.
+/// A response that is under way until `go` exists, over HTTP/2 from end to end.
 pub(super) fn begin_stream(
     lab: &Lab,
     (client, header): (&str, &str),
-    head: &std::path::Path,
+    (head, go): (&Path, &Path),
 ) -> Result<Running> {
     let curl = format!(
         "curl -sS -N --http2-prior-knowledge -o /dev/null -D {} -w '%{{http_code}}' \
          -H 'content-type: application/grpc' -H 'te: trailers' -H '{header}' -T . \
-         -X POST http://calls.lab:90/t.Peer/Echo < <(sleep 12)",
-        head.display()
+         -X POST http://calls.lab:90/t.Peer/Echo < <(for _ in {{1..900}}; do [ -e {} ] && break; sleep 0.1; done)",
+        head.display(),
+        go.display()
     );
     let running = lab.spawn(client, &["bash", "-c", &curl])?;
     let begun = || Ok(std::fs::metadata(head).is_ok_and(|file| file.len() > 0).then_some(()));

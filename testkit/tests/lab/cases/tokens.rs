@@ -278,8 +278,8 @@ spec:
         open.push(begin_talk(lab, (client, address), upgrade(token), (&go, goes_on))?);
     }
     let head = |client: &str| lab.directory().join(format!("{client}-head"));
-    let ends = begin_stream(lab, ("web", &short), &head("web"))?;
-    let stays = begin_stream(lab, ("cart", &long), &head("cart"))?;
+    let ends = begin_stream(lab, ("web", &short), (&head("web"), &go))?;
+    let stays = begin_stream(lab, ("cart", &long), (&head("cart"), &go))?;
     let kept = open.pop().ok_or_else(|| anyhow!("there is no connection"))?;
     open.into_iter().try_for_each(OpenTalk::end)?;
     let end = ends.finish(HEAR_LIMIT)?;
