@@ -549,9 +549,8 @@ fn an_authorizer_that_cannot_be_asked_is_found() {
     assert_eq!(policy("{name: cart, port: 80}"), [""; 0]);
 }
 
-/// A policy with every form of target, of a mesh in which `plain` has no proxy and `cart` has one.
-#[test]
-fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
+/// A mesh in which `plain` has no proxy and `cart` has one, and what is found with these documents in it.
+fn found_in_bank(documents: &str) -> Vec<String> {
     let workload = |name: &str, meshed: bool| {
         format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
@@ -563,40 +562,48 @@ fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
             name.len()
         )
     };
-    let mesh = workload("plain", false) + &workload("cart", true);
-    let policy = |attached: &str, rule: &str| {
-        format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
-             metadata: {{name: p, namespace: bank}}\nspec:\n  {attached}\n  action: Deny\n  \
-             rules: [{rule}]\n---\n"
-        )
-    };
-    let found = |documents: &str| shown(&(mesh.clone() + documents));
-    let target = |kind: &str, name: &str| {
-        let group = if kind == "Workload" { "leno.dev" } else { "''" };
-        format!("targetRefs: [{{group: {group}, kind: {kind}, name: {name}}}]")
-    };
+    shown(&(workload("plain", false) + &workload("cart", true) + documents))
+}
+
+fn denying(attached: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {{name: p, namespace: bank}}\nspec:\n  {attached}\n  action: Deny\n  \
+         rules: [{rule}]\n---\n"
+    )
+}
+
+fn target(kind: &str, name: &str) -> String {
+    let group = if kind == "Workload" { "leno.dev" } else { "''" };
+    format!("targetRefs: [{{group: {group}, kind: {kind}, name: {name}}}]")
+}
+
+#[test]
+fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
     let reason = "bank/plain has no proxy, so that nothing is enforced there; give it a proxy (leno.dev/inject)";
     for attached in [
         "selector: {matchLabels: {app: plain}}".to_owned(),
         target("Workload", "plain"),
         target("Service", "plain"),
     ] {
-        let found = found(&policy(&attached, "{}"));
+        let found = found_in_bank(&denying(&attached, "{}"));
         assert_eq!(found.len(), 1, "{attached}: {found:?}");
         assert!(
             found[0].starts_with("error[policy-not-enforced] ") && found[0].ends_with(reason),
             "{found:?}"
         );
     }
-    let some = found(&policy(&target("Namespace", "bank"), "{}"));
+    let some = found_in_bank(&denying(&target("Namespace", "bank"), "{}"));
     assert_eq!(some, [format!("warning[policy-not-enforced] spec.targetRefs[0]: {reason}")]);
     let default = "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, annotations: \
                    {leno.dev/default-authorization: deny}}\n---\n";
-    let default = found(default);
+    let default = found_in_bank(default);
     assert_eq!(default.len(), 1, "{default:?}");
     assert!(default[0].starts_with("warning[policy-not-enforced] metadata.annotations"));
+}
 
+#[test]
+fn an_entry_of_an_authorization_policy_that_matches_nothing_is_found() {
     let cart = target("Workload", "cart");
     for (rule, expected) in [
         (
@@ -624,7 +631,7 @@ fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
             "from[0].identities[0]: no workload has the identity spiffe://cluster.local/ns/bank*",
         ),
     ] {
-        let found = found(&policy(&cart, rule));
+        let found = found_in_bank(&denying(&cart, rule));
         let start = format!("warning[policy-matches-nothing] spec.rules[0].{expected}");
         assert!(found.len() == 1 && found[0].starts_with(&start), "{found:?}");
     }
@@ -634,7 +641,7 @@ fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
         "{from: [{identities: [{prefix: 'spiffe://cluster.local/ns/bank/'}, {prefix: 'spiffe://cluster.local'}]}]}",
         "{from: [{identities: [{prefix: 'spiffe://partner.example/ns/x'}]}]}",
     ] {
-        assert_eq!(found(&policy(&cart, right)), [""; 0], "{right}");
+        assert_eq!(found_in_bank(&denying(&cart, right)), [""; 0], "{right}");
     }
 }
 

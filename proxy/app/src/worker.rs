@@ -405,19 +405,27 @@ fn admission(plan: &Plan) -> Rc<Admission> {
     Admission::new(max_connections(plan), directions)
 }
 
+/// What counts the requests of a worker, and the records of its access log, if they are exported.
+fn registry(
+    log: Option<AccessLog>,
+    taps: Taps,
+    traces: Option<&Rc<Traces>>,
+) -> (Rc<Registry>, Option<Rc<Records>>) {
+    let (lines, records) = match log {
+        Some(AccessLog::Lines(lines)) => (Some(lines), None),
+        Some(AccessLog::Records(layout)) => (None, Some(Rc::new(Records::new(layout)))),
+        None => (None, None),
+    };
+    let registry = Registry::counting_in(memory()).with_access_log(lines).with_taps(taps);
+    let registry = registry.with_access_records(records.clone()).with_traces(traces.cloned());
+    (Rc::new(registry.with_clock(leno_transport::now)), records)
+}
+
 impl Planes {
     fn new(plan: Plan) -> Self {
         let (admission, max_tunnels) = (admission(&plan), max_tunnels(&plan));
         let traces = plan.traces.as_ref().map(|of| Rc::new(Traces::new(of.settings.clone())));
-        let (log, records) = match plan.access_log {
-            Some(AccessLog::Lines(log)) => (Some(log), None),
-            Some(AccessLog::Records(layout)) => (None, Some(Rc::new(Records::new(layout)))),
-            None => (None, None),
-        };
-        let registry = Registry::counting_in(memory()).with_access_log(log).with_taps(plan.taps);
-        let registry = registry.with_access_records(records.clone()).with_traces(traces.clone());
-        let registry = registry.with_clock(leno_transport::now);
-        let registry = Rc::new(registry);
+        let (registry, records) = registry(plan.access_log, plan.taps, traces.as_ref());
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));
         let outbound = Outbound::new(leno_outbound::Parts {

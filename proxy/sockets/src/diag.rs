@@ -86,7 +86,8 @@ mod tests {
     fn next(announcements: &mut Socket) -> Option<[u16; 2]> {
         let mut message = [0; 1024];
         match announcements.read(&mut message) {
-            Ok(_) => {
+            Ok(bytes) => {
+                assert!(bytes >= PORTS_AT + 4, "{bytes}");
                 let port = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
                 Some([port(PORTS_AT), port(PORTS_AT + 2)])
             }

@@ -104,7 +104,6 @@ fn set<T>(listener: &impl AsFd, option: c_int, value: &T) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, UdpSocket};
-    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     use socket2::SockRef;
@@ -116,7 +115,7 @@ mod tests {
         SockRef::from(&socket).set_reuse_port(true).unwrap();
         let address: SocketAddr = address.parse().unwrap();
         SockRef::from(&socket).bind(&address.into()).unwrap();
-        let socket = UdpSocket::from(OwnedFd::from(socket));
+        let socket = UdpSocket::from(socket);
         socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket

@@ -2,6 +2,7 @@
 //! printed, and fails if `LENO_REQUIRE` names root.
 
 use std::process::Command;
+use std::slice::from_ref;
 
 use leno_flows::{CpuBudget, FlowSizes};
 
@@ -112,14 +113,14 @@ fn reads_node_proxies(agent: &Flows, sandbox: &Sandbox) {
         agent.follow(&in_node_mode, || sandbox.place(), || Some(own.clone()));
         lock(&agent.0.as_ref().unwrap().pods)["n"].proxies.clone()
     };
-    assert_eq!(read(), [own.clone()]);
+    assert_eq!(read(), from_ref(&own));
     agent.follow(&supervisor, || None, || Some(shared.clone()));
     assert_eq!(read(), [own.clone(), shared.clone()]);
     agent.follow(&pod(None), || sandbox.place(), || Some(own.clone()));
-    assert_eq!(lock(&agent.0.as_ref().unwrap().pods)["u"].proxies, [own.clone()], "a sidecar");
+    assert_eq!(lock(&agent.0.as_ref().unwrap().pods)["u"].proxies, from_ref(&own), "a sidecar");
     drop(folder);
     agent.round();
-    assert_eq!(read(), [own.clone()]);
+    assert_eq!(read(), from_ref(&own));
 }
 
 #[test]
