@@ -159,7 +159,8 @@ fn handshakes_that_do_not_go_on_keep_no_other_client_out() {
         let pair = Pair::start().await;
         let socket = std::net::UdpSocket::bind("127.0.0.7:0").unwrap();
         let configs = configs(&pair.client.keyring);
-        let endpoints = Endpoints::new(vec![socket], ProcessMark::random(), Some(&configs)).unwrap();
+        let endpoints =
+            Endpoints::new(vec![socket], ProcessMark::random(), Some(&configs)).unwrap();
         let at = dead_end(pair.server.quic_at).await;
         let begin = |_| endpoints.connect(at, identity(CART), &configs).unwrap();
         let _connecting: Vec<_> = (0..2 * crate::bounds::HANDSHAKES).map(begin).collect();
