@@ -253,7 +253,7 @@ pub(super) fn begin_stream(
     let curl = format!(
         "curl -sS -N --http2-prior-knowledge -o /dev/null -D {} -w '%{{http_code}}' \
          -H 'content-type: application/grpc' -H 'te: trailers' -H '{header}' -T . \
-         -X POST http://calls.lab:90/t.Peer/Echo < <(for _ in {{1..900}}; do [ -e {} ] && break; sleep 0.1; done)",
+         -X POST http://calls.lab:90/t.Peer/Echo < <(exec 2>/dev/null; for _ in {{1..900}}; do [ -e {} ] && break; sleep 0.1; done)",
         head.display(),
         go.display()
     );
