@@ -55,6 +55,30 @@ pub(crate) enum Signal {
     Records(Rc<Records>),
 }
 
+/// A batch that was not taken.
+struct NotTaken {
+    why: String,
+    /// The collector may take it at the next try.
+    is_temporary: bool,
+}
+
+impl From<CallError> for NotTaken {
+    fn from(error: CallError) -> Self {
+        Self { why: error.to_string(), is_temporary: true }
+    }
+}
+
+/// Whether the batch that was answered with this status is to be sent again (OTLP 1.9, "Retryable Response Codes").
+fn is_temporary(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
 /// An exporter of one worker.
 pub(crate) struct Exporter {
     signal: Signal,
@@ -117,13 +141,14 @@ impl Exporter {
     async fn export(&self, message: Bytes) -> Option<u64> {
         let mut pause = PAUSE;
         for made in 1..=TRIES {
-            let error = match timeout(TIMEOUT, self.send(message.clone())).await {
+            let failed = match timeout(TIMEOUT, self.send(message.clone())).await {
                 Ok(Ok(rejected)) => return Some(rejected),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer in time".to_owned(),
+                Ok(Err(failed)) => failed,
+                Err(_) => NotTaken { why: "no answer in time".to_owned(), is_temporary: true },
             };
-            if made == TRIES {
+            if made == TRIES || !failed.is_temporary {
                 let what = self.signal.name();
+                let error = failed.why;
                 tracing::warn!(error, "{what} are lost: the collector does not take them");
                 break;
             }
@@ -133,7 +158,7 @@ impl Exporter {
         None
     }
 
-    async fn send(&self, message: Bytes) -> Result<u64, CallError> {
+    async fn send(&self, message: Bytes) -> Result<u64, NotTaken> {
         let paths = self.signal.paths();
         match self.protocol {
             TraceProtocol::Grpc => {
@@ -155,9 +180,13 @@ impl Exporter {
                     .map_err(|_| CallError::Request)?;
                 let is_read = |status: StatusCode| status.is_success();
                 let response = over_http(&*self.collector, request, is_read).await?;
-                match response.status().is_success() {
-                    true => Ok(otlp::rejected(response.body())),
-                    false => Err(CallError::Unavailable),
+                match response.status() {
+                    status if status.is_success() => Ok(otlp::rejected(response.body())),
+                    status if is_temporary(status) => Err(CallError::Unavailable.into()),
+                    status => {
+                        let why = format!("it answers {status}");
+                        Err(NotTaken { why, is_temporary: false })
+                    }
                 }
             }
         }
@@ -209,5 +238,17 @@ impl Signal {
             Self::Spans(_) => "spans",
             Self::Records(_) => "records of the access log",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_collector_refuses_is_not_sent_again() {
+        let temporary = |status| is_temporary(StatusCode::from_u16(status).unwrap());
+        assert_eq!([429, 502, 503, 504].map(temporary), [true; 4]);
+        assert_eq!([400, 401, 404, 413, 500].map(temporary), [false; 5]);
     }
 }
