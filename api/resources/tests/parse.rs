@@ -148,6 +148,16 @@ fn every_mistake_says_what_to_do() {
             "  command: [a]\n  ports: [{name: a, port: 1}, {name: b, port: 1}]\n",
             "mesh.yaml:6:47: spec.ports[1].port: 1 is used by an earlier port",
         ),
+        (
+            "  command: [a]\n  ports: [{port: 15001}]\n",
+            "mesh.yaml:6:18: spec.ports[0].port: 15001 is a port of the workload's own proxy: connections of the application \
+             come there",
+        ),
+        (
+            "  command: [a]\n  ports: [{port: 15008, appProtocol: leno.dev/udp}]\n",
+            "mesh.yaml:6:18: spec.ports[0].port: 15008 is a port of the workload's own proxy: datagrams of other proxies come \
+             there",
+        ),
     ] {
         let found = problems(&workload(spec));
         assert_eq!(found.first().map(String::as_str), Some(expected), "{spec}");

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use quinn::ConnectionError;
+
 macro_rules! counts {
     ($($name:literal $help:literal { $($(#[doc = $doc:literal])+ $variant:ident = $labels:literal,)+ })+) => {
         /// Something that is counted.
@@ -157,6 +159,13 @@ impl Counts {
     pub(crate) fn count_many(&self, count: Count, number: usize) {
         if let Some(cell) = self.0.get(count as usize) {
             cell.set(cell.get().wrapping_add(number as u64));
+        }
+    }
+
+    /// Counts a connection that has ended because it was silent.
+    pub(crate) fn ended(&self, how: &ConnectionError, silent: Count) {
+        if *how == ConnectionError::TimedOut {
+            self.count(silent);
         }
     }
 

@@ -16,7 +16,7 @@ use leno_tls::{HANDSHAKE_TIMEOUT, ProvenPeer, TlsConfigs};
 use leno_transport::budget::{self, Charge};
 use leno_transport::spawn_contained;
 use leno_types::{Identity, canonical};
-use quinn::{Connection, ConnectionError, Endpoint, Incoming, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, VarInt};
 use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
@@ -180,7 +180,7 @@ impl Inbound {
                 stream = connection.accept_bi() => {
                     let stream = match stream {
                         Ok(stream) => stream,
-                        Err(error) => return self.ended(&error),
+                        Err(error) => return self.counts.ended(&error, Count::InboundSilent),
                     };
                     let (inbound, flows) = (Rc::clone(self), Rc::clone(&flows));
                     let of = (connection.clone(), peer.clone());
@@ -190,16 +190,10 @@ impl Inbound {
                 datagram = connection.read_datagram() => {
                     match datagram {
                         Ok(datagram) => self.deliver(&flows, wire::read_datagram(datagram)),
-                        Err(error) => return self.ended(&error),
+                        Err(error) => return self.counts.ended(&error, Count::InboundSilent),
                     }
                 }
             }
-        }
-    }
-
-    fn ended(&self, how: &ConnectionError) {
-        if *how == ConnectionError::TimedOut {
-            self.counts.count(Count::InboundSilent);
         }
     }
 

@@ -311,10 +311,7 @@ impl Outbound {
             loop {
                 let datagram = match connection.read_datagram().await {
                     Ok(datagram) => datagram,
-                    Err(ConnectionError::TimedOut) => {
-                        return outbound.counts.count(Count::OutboundSilent);
-                    }
-                    Err(_) => return,
+                    Err(error) => return outbound.counts.ended(&error, Count::OutboundSilent),
                 };
                 let read = wire::read_datagram(datagram);
                 let known = read.and_then(|(number, payload)| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use leno_types::MtlsMode;
+use leno_types::{MtlsMode, Protocol, ports};
 
 use super::{Check, Cursor, Name};
 use crate::exemption::PodExemption;
@@ -109,11 +109,25 @@ fn ports(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
             let reason = format!("{} is used by an earlier port", port.port);
             check.fail(&at.key("port"), reason);
         }
-        let own = leno_types::ports::INBOUND == port.port || leno_types::ports::ADMIN == port.port;
-        if own || port.port == leno_types::ports::OUTBOUND {
-            let reason = format!("{} is a port of the workload's own proxy", port.port);
+        let protocol = Protocol::from_app_protocol(port.app_protocol.as_deref());
+        if let Some(what) = use_of_proxy(port.port, protocol) {
+            let reason = format!("{} is a port of the workload's own proxy: {what}", port.port);
             check.fail(&at.key("port"), reason);
         }
+    }
+}
+
+/// What the proxy of a workload uses a port for that its application can have for nothing else. That of HBONE it can have, which
+/// its proxy does not take then.
+fn use_of_proxy(port: u16, protocol: Protocol) -> Option<&'static str> {
+    match port {
+        ports::OUTBOUND => Some("connections of the application come there"),
+        ports::INBOUND => Some("connections to the application come there"),
+        ports::ADMIN => Some("its metrics and its state are there"),
+        ports::DATAGRAMS if protocol == Protocol::Udp => {
+            Some("datagrams of other proxies come there")
+        }
+        _ => None,
     }
 }
 

@@ -152,6 +152,54 @@ fn a_flood_takes_no_more_than_there_is_room_for_and_harms_no_other_flow() {
     });
 }
 
+/// The bounds that the guide has: at first, once the path is known, and for a flow whose number takes another byte.
+#[test]
+fn the_largest_datagrams_pass_in_both_directions_and_one_byte_more_is_dropped_and_counted() {
+    const AT_FIRST: usize = 1161;
+    const MOST: usize = 1413;
+    const FLOWS_OF_ONE_BYTE: usize = 64;
+    run(async {
+        let pair = Pair::start().await;
+        let first = socket().await;
+        pair.reaches(&first, &[1; AT_FIRST]).await;
+        let too_large = |pair: &Pair| {
+            (pair.client.count(Count::OutboundTooLarge), pair.server.count(Count::InboundTooLarge))
+        };
+        assert_eq!(too_large(&pair), (0, 0));
+        let drops_more = async |socket: &UdpSocket, most: usize| {
+            pair.reaches(socket, &vec![2; most]).await;
+            let before = too_large(&pair);
+            socket.send_to(&vec![3; most + 1], pair.placeholder()).await.unwrap();
+            pair.client.counted(Count::OutboundTooLarge, before.0 + 1).await;
+            hears_nothing(socket).await;
+            assert_eq!(too_large(&pair), (before.0 + 1, before.1));
+        };
+        drops_more(&first, MOST).await;
+        let mut others = Vec::new();
+        for _ in 0..FLOWS_OF_ONE_BYTE {
+            let other = socket().await;
+            pair.reaches(&other, b"another flow").await;
+            others.push(other);
+        }
+        let last = others.pop().unwrap();
+        drops_more(&last, MOST - 1).await;
+        drops_more(&others.pop().unwrap(), MOST).await;
+
+        // The server's application answers with more than that.
+        let application = UdpSocket::bind((ip(SERVER), 0)).await.unwrap();
+        pair.server.gate.application.replace(vec![application.local_addr().unwrap()]);
+        let client = socket().await;
+        client.send_to(b"ask", pair.placeholder()).await.unwrap();
+        let (_, stand_in) = hears(&application).await;
+        application.send_to(&[4; MOST - 1], stand_in).await.unwrap();
+        assert_eq!(hears(&client).await.0, [4; MOST - 1]);
+        let before = too_large(&pair).1;
+        application.send_to(&[5; MOST], stand_in).await.unwrap();
+        pair.server.counted(Count::InboundTooLarge, before + 1).await;
+        hears_nothing(&client).await;
+    });
+}
+
 #[test]
 fn a_flow_ends_when_its_route_is_another_one() {
     run(async {
