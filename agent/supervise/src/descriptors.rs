@@ -1,5 +1,6 @@
 //! How many descriptors a process may have open.
 
+use std::fs;
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -32,11 +33,52 @@ impl DescriptorLimit {
         Ok(Self { soft, hard })
     }
 
+    /// That of another process.
+    ///
+    /// # Errors
+    /// The process has ended, or its limit cannot be read.
+    pub fn of_process(pid: i32) -> io::Result<Self> {
+        Self::read(&fs::read_to_string(format!("/proc/{pid}/limits"))?)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// From `/proc/PID/limits`.
+    fn read(limits: &str) -> Option<Self> {
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+        let mut words = line.split_whitespace().map(str::parse);
+        Some(Self { soft: words.next()?.ok()?, hard: words.next()?.ok()? })
+    }
+
+    /// How many the process may have open.
+    #[must_use]
+    pub fn soft(self) -> u64 {
+        self.soft
+    }
+
+    /// How many it may permit itself.
+    #[must_use]
+    pub fn hard(self) -> u64 {
+        self.hard
+    }
+
     /// Makes it the limit of this process. Safe between fork and exec.
     ///
     /// # Errors
     /// The system's reason.
     pub fn set(self) -> io::Result<()> {
         Ok(setrlimit(Resource::RLIMIT_NOFILE, self.soft, self.hard)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_a_process_is_the_one_that_it_was_given() {
+        let pid = nix::unistd::getpid().as_raw();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(DescriptorLimit::of_process(pid).unwrap(), DescriptorLimit { soft, hard });
+        assert_eq!(DescriptorLimit::read("Max open files  many  1048576  files\n"), None);
     }
 }

@@ -31,6 +31,7 @@ mod waits;
 
 use std::process::Stdio;
 
+use leno_supervise::DescriptorLimit;
 use mesh::{Mesh, root};
 
 const TWO: &str = "
@@ -427,10 +428,8 @@ fn many_instances_fit_a_small_limit_of_descriptors() {
     let Some(mesh) = root(|| Mesh::with_descriptors(&many, 64)) else { return };
     // An application keeps the limit that leno itself started with.
     assert!(mesh.takes_traffic("client-19"));
-    let limits = format!("/proc/{}/limits", mesh.application("client-19"));
-    let limits = std::fs::read_to_string(limits).unwrap();
-    let open = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    assert!(open.split_whitespace().any(|word| word == "64"), "{open}");
+    let limit = DescriptorLimit::of_process(mesh.application("client-19")).unwrap();
+    assert_eq!(limit.soft(), 64);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use leno_checks::{Check, CheckResult};
+use leno_supervise::DescriptorLimit;
 
 use crate::status::InstanceStatus;
 
@@ -41,10 +42,8 @@ fn of_process(group: &str, (open, most): (usize, usize)) -> Option<CheckResult> 
 
 /// How many descriptors a process has open, and how many it may have.
 fn used(pid: i32) -> io::Result<(usize, usize)> {
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let soft = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    let most = soft.ok_or(io::ErrorKind::InvalidData)?;
+    let most = DescriptorLimit::of_process(pid)?.soft();
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     Ok((fs::read_dir(format!("/proc/{pid}/fd"))?.count(), most))
 }
 

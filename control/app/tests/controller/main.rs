@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use leno_supervise::DescriptorLimit;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -193,11 +194,10 @@ fn it_opens_as_many_files_as_it_is_permitted_whatever_it_begins_with() {
     limited.arg(controller.get_program()).args(controller.get_args()).env("NO_COLOR", "1");
     let mut controller = Controller::of(limited);
     controller.line("serving discovery and identity");
-    let limits = fs::read_to_string(format!("/proc/{}/limits", controller.child.id())).unwrap();
-    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let [soft, hard] = [3, 4].map(|nth| files.split_whitespace().nth(nth).unwrap());
-    assert_eq!(soft, hard);
-    assert_ne!(soft, "100");
+    let id = controller.child.id().try_into().unwrap();
+    let limit = DescriptorLimit::of_process(id).unwrap();
+    assert_eq!(limit.soft(), limit.hard());
+    assert_ne!(limit.soft(), 100);
 }
 
 fn run(arguments: &[&str]) -> Output {
