@@ -18,6 +18,7 @@ use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
+use crate::node::HungProcesses;
 use crate::output::LineOutput;
 use crate::plan::PlannedInstance;
 use crate::record::{MeshRecord, MeshResource};
@@ -68,23 +69,27 @@ impl Accounting {
         }
     }
 
-    /// Reads the counters from time to time, and serves them at the gateway's port of agents, with `lookups`.
+    /// Reads the counters from time to time, and serves them at the gateway's port of agents, with those of `leno up` itself.
     ///
     /// # Errors
     /// If the port is taken.
-    pub fn serve(&self, switch: &Switch, lookups: &Arc<FailedLookups>) -> Result<()> {
+    pub fn serve(
+        &self,
+        switch: &Switch,
+        (lookups, hung): (&Arc<FailedLookups>, &Arc<HungProcesses>),
+    ) -> Result<()> {
         let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");
         let listener = switch.netns().within(|| TcpListener::bind(at).attempt(what))?;
         listener.set_nonblocking(true).attempt(what)?;
         let listener = tokio::net::TcpListener::from_std(listener).attempt(what)?;
-        let of_scrapes = (self.0.clone(), Arc::clone(lookups));
+        let of_scrapes = (self.0.clone(), Arc::clone(lookups), Arc::clone(hung));
         let answer = move |request, _ends| {
-            let (ledger, lookups) = of_scrapes.clone();
+            let (ledger, lookups, hung) = of_scrapes.clone();
             async move {
                 let text = tokio::task::spawn_blocking(move || {
                     let flows = ledger.map(|ledger| ledger.metrics()).unwrap_or_default();
-                    flows + &lookups.metrics()
+                    flows + &lookups.metrics() + &hung.metrics()
                 });
                 let text = text.await.unwrap_or_default();
                 leno_program::answer_pages(&request, || None, || text)

@@ -423,7 +423,7 @@ async fn report(
         }
         let agent = {
             let mut served = served.borrow_mut();
-            if happened == MemberEvent::Lost {
+            if matches!(happened, MemberEvent::Lost(_)) {
                 served.counts.lost();
             }
             // It may have left, or have another broker by now.
@@ -439,7 +439,7 @@ async fn report(
         let report = match happened {
             MemberEvent::Joined => PlacementReport::Served { uid: uid.clone() },
             MemberEvent::Serving => PlacementReport::Serving { uid: uid.clone() },
-            MemberEvent::Lost | MemberEvent::Stalled | MemberEvent::Used(_) => continue,
+            MemberEvent::Lost(_) | MemberEvent::Stalled | MemberEvent::Used(_) => continue,
         };
         if let Some(agent) = agent
             && agent.send_within(PATIENCE, &report, &[]).await.is_err()
@@ -673,6 +673,10 @@ impl NodeProxyHost for SupervisorHost {
 
     fn say(&self, text: &str) {
         tracing::warn!("{text}");
+    }
+
+    fn has_hung(&self) {
+        self.counts.hung();
     }
 }
 

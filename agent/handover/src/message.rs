@@ -73,6 +73,11 @@ pub struct MemberReport {
     pub state: MemberState,
 }
 
+impl MemberReport {
+    /// That the process goes on: no membership has this number.
+    pub const ALIVE: Self = Self { number: 0, state: MemberState::Alive };
+}
+
 /// What a membership can become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -89,6 +94,9 @@ pub enum MemberState {
     Stalled,
     /// What its threads have used of the CPU. Sent every few seconds, but not while it is next to nothing.
     Used(CpuUse),
+    /// The process goes on. Sent each second, of no membership. A process of an earlier version does not send it, and a
+    /// supervisor of an earlier version passes it over.
+    Alive,
 }
 
 /// The CPU time that was used within a time.

@@ -12,6 +12,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
@@ -22,10 +23,12 @@ use leno_program::chain;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::backoff::Backoff;
 use crate::error::Error;
-use crate::keep_running::{LifeEvent, RestartRules, StopStage, keep_running};
+use crate::heartbeat::{Hang, Heartbeat, LOOK};
+use crate::keep_running::{Condemned, LifeEvent, RestartRules, StopStage, keep_running};
 use crate::process::{RunningProcess, after, describe};
 
 /// The longest a process may take to end. It has no members by then.
@@ -53,6 +56,9 @@ pub trait NodeProxyHost: 'static {
 
     /// Prints what an operator should see.
     fn say(&self, text: &str);
+
+    /// Counts a process that hangs, and is replaced.
+    fn has_hung(&self);
 }
 
 /// A group of workloads and the process that serves them. The process ends with [`Group::end`].
@@ -71,11 +77,29 @@ pub enum MemberEvent {
     /// It accepts the member's connections.
     Serving,
     /// It does so no more.
-    Lost,
+    Lost(Loss),
     /// That was so because the member's thread does not come round. Sent after [`Self::Lost`].
     Stalled,
     /// What its threads have used of the CPU. Not sent while that is next to nothing.
     Used(CpuUse),
+}
+
+/// Why a process serves a member no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The process has said so, or has ended.
+    Released,
+    /// The process hung, and was replaced.
+    Hung(Hang),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("served it no more"),
+            Self::Hung(how) => write!(f, "{how} and was replaced"),
+        }
+    }
 }
 
 /// A member as its group knows it.
@@ -155,6 +179,7 @@ impl Group {
     pub fn start<H: NodeProxyHost>(name: &str, host: H) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(StopStage::No);
+        let condemned = watch::Sender::new(None);
         let task = NodeProxyTask {
             host: Rc::new(host),
             name: name.to_owned(),
@@ -163,6 +188,9 @@ impl Group {
             leaving: BTreeMap::new(),
             told: 0,
             process: None,
+            heartbeat: None,
+            hung: None,
+            condemned,
         };
         let task = tokio::task::spawn_local(task.run(received, stopped));
         Self { orders, stop, task }
@@ -227,6 +255,11 @@ struct NodeProxyTask<H> {
     told: u64,
     /// Takes orders while the process runs.
     process: Option<Rc<AsyncChannel>>,
+    /// What was seen of the process; `None` while none runs.
+    heartbeat: Option<Heartbeat>,
+    /// How the process hangs, which is killed for that.
+    hung: Option<Hang>,
+    condemned: watch::Sender<Option<Condemned>>,
 }
 
 impl<H: NodeProxyHost> NodeProxyTask<H> {
@@ -246,7 +279,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             Ok(running)
         };
         let (events, mut happened) = mpsc::unbounded_channel();
-        let rules = RestartRules::always(Backoff::eager(Instant::now()), END_BOUND);
+        let mut rules = RestartRules::always(Backoff::eager(Instant::now()), END_BOUND);
+        rules.condemned = self.condemned.subscribe();
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let process = async {
             // The receiver is polled beside the process and ends after it.
             let report = |event| drop(events.send(event));
@@ -258,16 +294,35 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 let process = self.process.clone();
                 tokio::select! {
                     event = happened.recv() => match event {
-                        Some(LifeEvent::Started(_)) => self.serve_all(newest.borrow_mut().take()),
+                        Some(LifeEvent::Started(pid)) => {
+                            self.heartbeat = Some(Heartbeat::of(pid));
+                            self.serve_all(newest.borrow_mut().take());
+                        }
                         Some(event) => self.has_ended(&event),
                         None => break,
                     },
                     Some(order) = received.recv() => self.obey(order),
                     report = hear(process.as_deref()) => self.heard(report),
+                    _ = looks.tick() => self.look(),
                 }
             }
         };
         tokio::join!(process, work);
+    }
+
+    /// Has a process that hangs killed: what is under way in it waits for nothing.
+    fn look(&mut self) {
+        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| self.hung.is_none()) else {
+            return;
+        };
+        let Some(how) = heartbeat.look() else { return };
+        self.hung = Some(how);
+        self.host.has_hung();
+        let (group, members, pid) = (&self.name, self.members.len(), heartbeat.pid());
+        self.host.say(&format!(
+            "the proxy of group {group} ({members} served), process {pid}, {how}: it is killed, and started again"
+        ));
+        self.condemned.send_replace(Some(Condemned { pid, hangs: true }));
     }
 
     /// A new process serves all members.
@@ -403,6 +458,9 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             self.process = None;
             return;
         };
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.heard(state == MemberState::Alive);
+        }
         // One that stalls may go on with what it has, but is not waited for.
         if matches!(state, MemberState::Released | MemberState::Stalled)
             && let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number)
@@ -424,9 +482,9 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 member.joining.succeeds = false;
                 MemberEvent::Serving
             }
-            MemberState::Released | MemberState::Stalled => MemberEvent::Lost,
-            // It has no listeners of its own.
-            MemberState::Closed => return,
+            MemberState::Released | MemberState::Stalled => MemberEvent::Lost(Loss::Released),
+            // It has no listeners of its own, and what is of the whole process was taken in before.
+            MemberState::Closed | MemberState::Alive => return,
             MemberState::Used(used) => {
                 let Some(of) = member.membership.as_mut() else { return };
                 let now = Instant::now();
@@ -439,7 +497,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             }
         };
         let _ending = member.joining.events.send(event);
-        if event != MemberEvent::Lost {
+        if !matches!(event, MemberEvent::Lost(_)) {
             return;
         }
         member.membership = None;
@@ -478,7 +536,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     }
 
     fn has_ended(&mut self, event: &LifeEvent<H::Error>) {
-        self.process = None;
+        (self.process, self.heartbeat) = (None, None);
+        let loss = self.hung.take().map_or(Loss::Released, Loss::Hung);
+        // A later process may have the same number.
+        self.condemned.send_replace(None);
         // Nothing is under way any more.
         for LeavingMember { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values()
         {
@@ -486,7 +547,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
         for member in self.members.values_mut() {
             member.membership = None;
-            let _ending = member.joining.events.send(MemberEvent::Lost);
+            let _ending = member.joining.events.send(MemberEvent::Lost(loss));
         }
         match event {
             LifeEvent::Ended(status, wait) => {

@@ -56,9 +56,18 @@ pub struct RestartRules {
     /// How long it may take to end.
     pub grace: Duration,
     /// The process that is to be ended and started again, although nothing is wrong with its end.
-    pub condemned: watch::Receiver<Option<i32>>,
+    pub condemned: watch::Receiver<Option<Condemned>>,
     /// Once it is set, the process is not started again when it ends: another one has taken over from it.
     pub retired: Rc<Cell<bool>>,
+}
+
+/// A process that is to be ended and started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condemned {
+    /// Its process id.
+    pub pid: i32,
+    /// It is killed: it would not obey a signal that it can catch.
+    pub hangs: bool,
 }
 
 impl RestartRules {
@@ -110,7 +119,8 @@ pub async fn keep_running<E: From<Error>>(
                 let (signal, grace) = (rules.signal, rules.grace);
                 let (ended, condemned) = tokio::select! {
                     ended = process.ended() => (ended, false),
-                    () = is_condemned(&mut rules.condemned, pid) => {
+                    hangs = is_condemned(&mut rules.condemned, pid) => {
+                        let grace = if hangs { Duration::ZERO } else { grace };
                         let ended = tokio::select! {
                             ended = process.end(signal, grace) => ended,
                             () = reached(StopStage::Now) => break,
@@ -154,10 +164,12 @@ pub async fn keep_running<E: From<Error>>(
     None
 }
 
-/// Comes back when the process is condemned.
-async fn is_condemned(condemned: &mut watch::Receiver<Option<i32>>, pid: i32) {
-    if condemned.wait_for(|condemned| *condemned == Some(pid)).await.is_err() {
-        // Without a sender no process is.
-        std::future::pending::<()>().await;
+/// Comes back when the process is condemned; whether it hangs.
+async fn is_condemned(condemned: &mut watch::Receiver<Option<Condemned>>, pid: i32) -> bool {
+    let is_this = |condemned: &Option<Condemned>| condemned.is_some_and(|one| one.pid == pid);
+    if let Ok(this) = condemned.wait_for(is_this).await {
+        return this.is_some_and(|condemned| condemned.hangs);
     }
+    // Without a sender no process is.
+    std::future::pending().await
 }

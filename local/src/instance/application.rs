@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use leno_resources::RestartPolicy;
-use leno_supervise::{Backoff, RestartRules, StopStage, after, describe, keep_running};
+use leno_supervise::{Backoff, Condemned, RestartRules, StopStage, after, describe, keep_running};
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, watch};
 
@@ -23,7 +23,7 @@ use crate::process::{Event, ProcessCommand};
 #[derive(Debug, Default)]
 pub(super) struct ApplicationState {
     /// The process that is to be ended because it does not live.
-    pub(super) condemned: watch::Sender<Option<i32>>,
+    pub(super) condemned: watch::Sender<Option<Condemned>>,
     /// Why.
     pub(super) reason: RefCell<Option<String>>,
     /// Processes that the kernel has killed because they were over the limit of memory.
@@ -183,7 +183,7 @@ impl InstanceTask {
         keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 
-    pub(super) fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> RestartRules {
+    pub(super) fn rules(&self, condemned: watch::Receiver<Option<Condemned>>) -> RestartRules {
         let launch = &self.instance.launch;
         RestartRules {
             backoff: Backoff::patient(Instant::now()),

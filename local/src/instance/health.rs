@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use leno_supervise::Condemned;
+
 use super::application::ApplicationState;
 use super::{InstanceChange, InstanceResources, InstanceTask};
 use crate::forward::ForwardTarget;
@@ -136,7 +138,7 @@ impl InstanceTask {
                         ));
                         self.report(InstanceChange::NotReady(format!("not alive: {reason}"))).await;
                         watched.reason.replace(Some(reason));
-                        watched.condemned.send_replace(Some(pid));
+                        watched.condemned.send_replace(Some(Condemned { pid, hangs: false }));
                         return;
                     }
                 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, ServeOrder};
 use leno_supervise::{
-    Backoff, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules, RunningProcess,
-    StopStage, after, describe, keep_running,
+    Backoff, Loss, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules,
+    RunningProcess, StopStage, after, describe, keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{Notify, mpsc, watch};
@@ -38,8 +38,6 @@ use crate::process::Event;
 use crate::program::Program;
 use crate::proxy::broker_task;
 
-/// How the proxy of an instance in node mode ends.
-const LOST: &str = "its process served it no more";
 /// Between a group that could not be entered and the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -113,7 +111,8 @@ impl InstanceTask {
         let report = |event: Event| match event {
             Event::Ended(status, wait) => {
                 // The receiver ends with the instance.
-                let _ending = events.send((membership.current.get(), MemberEvent::Lost));
+                let _ending =
+                    events.send((membership.current.get(), MemberEvent::Lost(Loss::Released)));
                 let (label, how) = (&instance.label, describe(status));
                 let when = after(wait);
                 self.say(&format!("the broker of {label} {how}; starting it again {when}"));
@@ -159,6 +158,7 @@ impl InstanceTask {
     ) {
         // The memberships that the processes of their groups were told of.
         let (mut joins, mut joined) = (0_u32, BTreeSet::new());
+        let mut ended = None;
         loop {
             let turn = membership.turn;
             // Until it serves another one may answer there.
@@ -168,7 +168,7 @@ impl InstanceTask {
             let event = tokio::select! {
                 event = happened.recv() => event,
                 () = self.until_ready(membership.place), if asks => {
-                    self.proxy_serves(turn, true, (joins, Some(LOST.to_owned()))).await;
+                    self.proxy_serves(turn, true, (joins, ended.clone())).await;
                     continue;
                 }
                 () = membership.rules_changed.notified() => continue,
@@ -182,7 +182,7 @@ impl InstanceTask {
             match event {
                 MemberEvent::Serving | MemberEvent::Stalled | MemberEvent::Used(_) => {}
                 MemberEvent::Joined => drop(joined.insert(number)),
-                MemberEvent::Lost => drop(joined.remove(&number)),
+                MemberEvent::Lost(_) => drop(joined.remove(&number)),
             }
             let current = membership.current.get();
             joined.retain(|joined| *joined >= current);
@@ -197,8 +197,9 @@ impl InstanceTask {
                 MemberEvent::Used(used) => membership.has_used(used),
                 MemberEvent::Stalled => membership.has_stalled(),
                 MemberEvent::Joined => joins += 1,
-                MemberEvent::Lost => {
-                    self.proxy_serves(turn, false, (joins, Some(LOST.to_owned()))).await;
+                MemberEvent::Lost(why) => {
+                    ended = Some(why.to_string());
+                    self.proxy_serves(turn, false, (joins, ended.clone())).await;
                 }
             }
         }
@@ -603,10 +604,11 @@ async fn close(broker: &Channel) -> io::Result<()> {
 fn next_serving(serving: u64, number: u64, event: MemberEvent) -> u64 {
     match event {
         MemberEvent::Serving => serving.max(number),
-        MemberEvent::Lost if serving == number => 0,
-        MemberEvent::Lost | MemberEvent::Joined | MemberEvent::Stalled | MemberEvent::Used(_) => {
-            serving
-        }
+        MemberEvent::Lost(_) if serving == number => 0,
+        MemberEvent::Lost(_)
+        | MemberEvent::Joined
+        | MemberEvent::Stalled
+        | MemberEvent::Used(_) => serving,
     }
 }
 
@@ -616,13 +618,14 @@ mod tests {
 
     #[test]
     fn a_membership_that_serves_is_not_hidden_by_an_earlier_one_and_serves_until_it_is_lost() {
-        use MemberEvent::{Joined, Lost, Serving};
+        use MemberEvent::{Joined, Serving};
+        const LOST: MemberEvent = MemberEvent::Lost(Loss::Released);
         let after = |events: &[(u64, MemberEvent)]| {
             events.iter().fold(0, |serving, (number, event)| next_serving(serving, *number, *event))
         };
         // The process of the group before starts again meanwhile.
-        assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (1, Lost), (1, Serving)]), 2);
-        assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (2, Lost)]), 0);
-        assert_eq!(after(&[(2, Serving), (2, Lost), (2, Serving)]), 2);
+        assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (1, LOST), (1, Serving)]), 2);
+        assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (2, LOST)]), 0);
+        assert_eq!(after(&[(2, Serving), (2, LOST), (2, Serving)]), 2);
     }
 }

@@ -23,7 +23,7 @@ use crate::instance::{InstanceChange, MeshContext, UpgradeTurns};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::node::NodeProxyGroups;
+use crate::node::{HungProcesses, NodeProxyGroups};
 use crate::output::LineOutput;
 use crate::proxy;
 use crate::record::{self, MeshRecord, MeshResource};
@@ -42,6 +42,7 @@ pub(super) struct MeshFoundation {
     proxy: proxy::MeshProxySettings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
+    hung: Arc<HungProcesses>,
     environment: Environment,
     /// What the operator should know, a line each.
     pub(super) notes: Vec<String>,
@@ -77,8 +78,8 @@ pub(super) async fn lay(
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
     };
-    let lookups = Arc::default();
-    flows.serve(&switch, &lookups)?;
+    let (lookups, hung) = (Arc::default(), Arc::default());
+    flows.serve(&switch, (&lookups, &hung))?;
     flows.name_control_plane(&switch.subnet().gateway()).await;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
@@ -116,7 +117,7 @@ pub(super) async fn lay(
     };
     let environment = Environment::of_shell(&options.env_files)?
         .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());
-    Ok(MeshFoundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
+    Ok(MeshFoundation { guard, hierarchy, switch, flows, proxy, zone, hung, environment, notes })
 }
 
 impl MeshFoundation {
@@ -137,7 +138,7 @@ impl MeshFoundation {
             output: given.output,
             access_log: given.access_log,
             proxy: self.proxy,
-            groups: NodeProxyGroups::default(),
+            groups: NodeProxyGroups::new(self.hung),
             upgrades: UpgradeTurns::default(),
             promotion: options.promotion,
             grace: options.grace,

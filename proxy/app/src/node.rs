@@ -69,6 +69,8 @@ const MAX_STALLED_WORKERS: usize = 16;
 const MAX_COUNTED: usize = 4096;
 /// How often it is reported what a workload has used of the CPU.
 const CPU_WINDOW: Duration = Duration::from_secs(2);
+/// How often the supervisor learns that this process goes on.
+const BEAT: Duration = Duration::from_secs(1);
 /// What is next to nothing: a hundredth of that.
 const CPU_LEAST: u32 = 100;
 
@@ -128,6 +130,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let orders = AsyncChannel::new(orders.into()).context(
             "standard input is not the socket of a supervisor: leno up starts node proxies",
         )?;
+        let orders = Arc::new(orders);
+        // Ends with the runtime.
+        tokio::spawn(beat(Arc::clone(&orders)));
         let mut signals = Signals::new()?;
         let mut members = Members::new();
         loop {
@@ -161,6 +166,15 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Reports that this thread comes round, by which the supervisor knows a process that hangs.
+async fn beat(orders: Arc<AsyncChannel>) -> Infallible {
+    loop {
+        // A supervisor that does not read has no room for it, and one that has ended needs none.
+        let _unread = orders.send(&MemberReport::ALIVE, &[]);
+        tokio::time::sleep(BEAT).await;
+    }
 }
 
 impl Common {
@@ -375,7 +389,7 @@ async fn tell(
     (orders, common): (&AsyncChannel, &Common),
 ) -> anyhow::Result<()> {
     match event.state {
-        MemberState::Serving | MemberState::Closed | MemberState::Used(_) => {}
+        MemberState::Serving | MemberState::Closed | MemberState::Used(_) | MemberState::Alive => {}
         MemberState::Released => drop(members.remove(&event.number)),
         MemberState::Stalled => {
             if let Some(member) = members.get_mut(&event.number) {

@@ -41,6 +41,8 @@ pub struct Instance {
     pub restarts: u32,
     /// How often its proxy was restarted.
     pub proxy_restarts: u32,
+    /// How its proxy ended the last time.
+    pub proxy_ended: Option<String>,
     /// Where its proxy runs.
     pub proxy: Option<ProxyProcess>,
     /// The namespace and control group of its processes.

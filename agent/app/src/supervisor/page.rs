@@ -15,6 +15,7 @@ use super::{OwnEnding, SERVING_PATIENCE, ServedPodTable, SharedPods};
 #[derive(Debug, Default)]
 pub(super) struct SupervisorCounts {
     started: Cell<u64>,
+    hung: Cell<u64>,
     lost: Cell<u64>,
     cut: Cell<u64>,
     held_back_of_node: Cell<u64>,
@@ -25,6 +26,11 @@ impl SupervisorCounts {
     /// A process is started.
     pub(super) fn started(&self) {
         self.started.set(self.started.get().wrapping_add(1));
+    }
+
+    /// A process hangs, and is replaced.
+    pub(super) fn hung(&self) {
+        self.hung.set(self.hung.get().wrapping_add(1));
     }
 
     /// A pod is served no more, although it should be.
@@ -130,6 +136,11 @@ pub(super) fn metrics(served: &ServedPodTable) -> String {
     }
     for (name, help, value) in [
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
+        (
+            "processes_hung_total",
+            "Node proxies that were replaced because a signal had stopped them, or they reported nothing.",
+            served.counts.hung.get(),
+        ),
         (
             "pods_lost_total",
             "Times that a node proxy served a pod no more by itself. It is served again at once.",

@@ -3,6 +3,7 @@
 use std::io;
 
 use leno_handover::ProxyOrder as ProcessOrder;
+use nix::sys::signal::Signal;
 use tokio::task::LocalSet;
 
 use super::*;
@@ -19,6 +20,8 @@ impl NodeProxyHost for FullMachine {
     }
 
     fn say(&self, _text: &str) {}
+
+    fn has_hung(&self) {}
 }
 
 fn joining(number: u64) -> (JoiningMember, Channel, mpsc::UnboundedReceiver<MemberEvent>) {
@@ -48,6 +51,9 @@ fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
         leaving: BTreeMap::new(),
         told: 0,
         process: Some(Rc::new(AsyncChannel::new(process).unwrap())),
+        heartbeat: None,
+        hung: None,
+        condemned: watch::Sender::new(None),
     };
     (task, AsyncChannel::new(far).unwrap())
 }
@@ -119,7 +125,7 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         assert_eq!(happened.recv().await, Some(MemberEvent::Joined));
 
         task.heard(report(again, MemberState::Released));
-        assert_eq!(happened.recv().await, Some(MemberEvent::Lost));
+        assert_eq!(happened.recv().await, Some(MemberEvent::Lost(Loss::Released)));
         let broker = AsyncChannel::new(first_far).unwrap();
         assert!(broker.receive::<ServeOrder>().await.unwrap().is_some(), "it lives on");
         task.heard(report(number, MemberState::Released));
@@ -129,6 +135,39 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         assert_eq!(first_happened.recv().await, None, "a member that leaves is not lost");
     };
     LocalSet::new().run_until(of_group).await;
+}
+
+#[tokio::test]
+async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_learn_why() {
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let of_group = async {
+        let (mut task, _process) = task();
+        let mut condemned = task.condemned.subscribe();
+        let (member, _far, mut happened) = joining(1);
+        task.obey(MemberOrder::Join(name(), member));
+        task.heartbeat = Some(Heartbeat::of(pid));
+        task.heard(Some(MemberReport::ALIVE));
+        task.look();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        while !condemned.has_changed().unwrap() {
+            assert_eq!(task.hung, None);
+            task.heard(Some(MemberReport::ALIVE));
+            task.look();
+        }
+        assert_eq!(*condemned.borrow_and_update(), Some(Condemned { pid, hangs: true }));
+        task.look();
+        assert!(!condemned.has_changed().unwrap(), "it is killed once");
+        task.has_ended(&LifeEvent::Stopped);
+        assert_eq!(happened.recv().await, Some(MemberEvent::Joined));
+        let loss = Loss::Hung(Hang::Stopped);
+        assert_eq!(happened.recv().await, Some(MemberEvent::Lost(loss)));
+        assert_eq!(loss.to_string(), "was stopped by a signal and was replaced");
+        assert!(task.heartbeat.is_none() && task.hung.is_none());
+    };
+    LocalSet::new().run_until(of_group).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[tokio::test]
@@ -156,7 +195,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
         while let Ok(event) = happened.try_recv() {
             all.push(event);
         }
-        let [joined, lost] = [MemberEvent::Joined, MemberEvent::Lost];
+        let [joined, lost] = [MemberEvent::Joined, MemberEvent::Lost(Loss::Released)];
         assert_eq!(all, [joined, lost, joined, MemberEvent::Serving, lost, joined, lost, joined]);
         // Of an earlier process.
         task.heard(report(numbers[0], MemberState::Released));
@@ -273,7 +312,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
             all.push(event);
         }
         use MemberEvent::{Joined, Lost, Serving, Stalled, Used};
-        assert_eq!(all, [Joined, Serving, Lost, Stalled, Joined, Used(used)]);
+        assert_eq!(all, [Joined, Serving, Lost(Loss::Released), Stalled, Joined, Used(used)]);
     };
     LocalSet::new().run_until(of_group).await;
 }

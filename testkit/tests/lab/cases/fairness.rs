@@ -58,23 +58,25 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 ";
 
-/// Stops one thread, as a debugger does, from the appearance of one file, which it makes, to that of another.
+/// Stops threads, as a debugger does, from the appearance of one file, which it makes, to that of another.
 const STOP: &str = "
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
-libc, thread = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
+libc, threads = ctypes.CDLL(None, use_errno=True), [int(thread) for thread in sys.argv[3:]]
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 libc.ptrace.restype = ctypes.c_long
-def trace(request):
+def trace(request, thread):
     if libc.ptrace(request, thread, None, None) == -1:
         raise OSError(ctypes.get_errno(), 'ptrace')
-trace(SEIZE)
-trace(INTERRUPT)
-os.waitpid(thread, WALL)
-open(sys.argv[2], 'w').close()
-while not os.path.exists(sys.argv[3]):
+for thread in threads:
+    trace(SEIZE, thread)
+    trace(INTERRUPT, thread)
+    os.waitpid(thread, WALL)
+open(sys.argv[1], 'w').close()
+while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
-trace(DETACH)
+for thread in threads:
+    trace(DETACH, thread)
 ";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -197,11 +199,19 @@ fn worker(process: u32, instance: &str) -> Result<String> {
     anyhow::bail!("no thread of {instance}")
 }
 
-/// Stops a thread until a file appears.
-fn stop(thread: &str, stopped: &Path, go: &Path) -> Result<Running> {
+/// Stops all threads of a process until a file appears. It is not replaced meanwhile, as it would be if a signal stopped it.
+pub(super) fn debug(process: u32, stopped: &Path, go: &Path) -> Result<Running> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))?
+        .map(|thread| Ok(thread?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<Vec<String>>>()?;
+    stop(&threads, stopped, go)
+}
+
+/// Stops threads until a file appears.
+fn stop(threads: &[String], stopped: &Path, go: &Path) -> Result<Running> {
     let mut python = Command::new("python3");
-    let tracer = Running::start(python.args(["-c", STOP, thread]).args([stopped, go]))?;
-    wait::until("the stop of a thread", LIMIT, || Ok(stopped.exists().then_some(())))?;
+    let tracer = Running::start(python.args(["-c", STOP]).args([stopped, go]).args(threads))?;
+    wait::until("the stop of threads", LIMIT, || Ok(stopped.exists().then_some(())))?;
     Ok(tracer)
 }
 
@@ -219,7 +229,7 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         let process = lab.pid_of(GROUP)?;
         let of_guest = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         let of_client = stream(&lab, &file("begun too"), &file("go"))?;
-        let tracer = stop(&worker(process, "guest-0")?, &file("stopped"), &file("resume"))?;
+        let tracer = stop(&[worker(process, "guest-0")?], &file("stopped"), &file("resume"))?;
         // It waits for another thread.
         echoes_again(&lab)?;
         ensure!(lab.log().contains("guest-0 in the proxy of group node does not come round"));

@@ -80,7 +80,7 @@ spec:
 
 /// The sum of the rows of this name with all these labels. The bridge reads them, so that reading adds no
 /// connection of a workload.
-fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
+pub(super) fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
     let switch = lab.switch()?;
     let switch = switch.file_name().context("a namespace has a name")?;
     let mut curl = Command::new("ip");

@@ -21,6 +21,7 @@ use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
 
+use super::fairness::debug;
 use super::identity::reports_under_load;
 use super::node::{LIMIT, MESH, echoes, status};
 use super::{Case, alone, once};
@@ -572,7 +573,8 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         let all_echo = || (0..40).try_for_each(|_| echoes(&lab, "apart:9000"));
         all_echo()?;
         let node = lab.pid_of(PROCESS)?;
-        lab.kill(PROCESS, Signal::SIGSTOP)?;
+        let file = |name: &str| lab.directory().join(name);
+        let tracer = debug(node, &file("stopped"), &file("resume"))?;
         lab.edit(MESH)?;
         is_served(&lab, ("apart", "sidecar"))?;
         // Its broker shuts them down, although the process has them.
@@ -581,6 +583,8 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         })?;
         all_echo().context("while a node proxy stands still")?;
         ensure!(Path::new(&format!("/proc/{node}")).exists(), "the process has ended");
+        fs::write(file("resume"), "")?;
+        tracer.finish(LIMIT)?;
 
         let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
         lab.kill(MeshProcess::Proxy("apart-0"), Signal::SIGSTOP)?;

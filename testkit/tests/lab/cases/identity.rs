@@ -42,7 +42,7 @@ spec:
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
-metadata: {name: idle, namespace: lab, annotations: {leno.dev/share: workload}}
+metadata: {name: idle, namespace: lab, annotations: {leno.dev/mode: sidecar}}
 spec: {command: [\"@BIN@/leno-peer\", idle]}
 ";
 
@@ -67,7 +67,7 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// The process that serves `idle-0`, which is stopped.
+/// The process that serves `idle-0`, which is stopped. A node proxy that is stopped is replaced.
 const HELD: MeshProcess<'_> = MeshProcess::Proxy("idle-0");
 
 pub(super) fn cases() -> Vec<Case> {

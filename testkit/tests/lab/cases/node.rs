@@ -14,11 +14,13 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript};
-use leno_testkit::wait;
+use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
 
+use super::fairness::debug;
+use super::flows::metric;
 use super::identity::under_load;
-use super::{Case, alone};
+use super::{Case, alone, once};
 
 /// How long a change may take to be seen.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
@@ -83,6 +85,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone),
         alone!(members_come_and_go_while_the_process_runs),
         alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
+        once!(a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named),
         alone!(a_killed_broker_ends_its_own_workload_alone),
         alone!(a_process_without_a_free_descriptor_keeps_its_members),
         alone!(a_change_of_share_under_load_loses_and_cuts_nothing),
@@ -281,6 +284,47 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
     lab.explain(outcome())
 }
 
+/// It answered nothing for as long as it was stopped, and all of its workloads with it.
+fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let hung = || metric(&lab, "leno_node_processes_hung_total", &[]);
+        let before = lab.pid_of(GROUP)?;
+        ensure!(hung()? == 0);
+        lab.kill(GROUP, Signal::SIGSTOP)?;
+        // It waits in the listener's queue.
+        lab.text("client", &["curl", "-sSf", "-m", "60", "-o", "/dev/null", "http://web:8080/"])?;
+        ensure!(lab.pid_of(GROUP)? != before);
+        let said = format!("process {before}, was stopped by a signal: it is killed");
+        ensure!(lab.log().contains(&said) && hung()? == 1);
+        lab.wait_for("the members again", |s| {
+            let is_named = |name: &&str| {
+                s.instance(name).is_ok_and(|instance| {
+                    let ended = instance.proxy_ended.as_deref();
+                    ended == Some("was stopped by a signal and was replaced")
+                })
+            };
+            s.ready() && ["client-0", "web-0"].iter().all(is_named)
+        })?;
+        let check = command::run(&mut lab.leno("check"), LIMIT)?;
+        let check = String::from_utf8_lossy(&check.stdout).into_owned();
+        let shown = "started again once (it was stopped by a signal and was replaced)";
+        ensure!(check.matches(shown).count() == 2, "{check}");
+
+        // It passes no traffic, so that it is named alone.
+        let broker = MeshProcess::Broker("web-0");
+        lab.kill(broker, Signal::SIGSTOP)?;
+        let check = command::run(&mut lab.leno("check"), LIMIT)?;
+        lab.kill(broker, Signal::SIGCONT)?;
+        let check = String::from_utf8_lossy(&check.stdout).into_owned();
+        let shown =
+            format!("process {} is stopped by a signal: new connections", lab.pid_of(broker)?);
+        ensure!(check.contains("lab/web-0 broker") && check.contains(&shown), "{check}");
+        echoes(&lab, "apart:9000")
+    };
+    lab.explain(outcome())
+}
+
 fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -445,7 +489,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         let file = |name: &str| lab.directory().join(name);
         let former = stream(&lab, &file("begun"), &file("killed"))?;
         go_to(&lab, "workload")?;
-        lab.kill(GROUP, Signal::SIGSTOP)?;
+        let tracer = debug(lab.pid_of(GROUP)?, &file("stopped"), &file("resume"))?;
         // Each connection takes a socket of the client's broker.
         let (full, free) = (file("full"), file("free"));
         let paths = [full.display().to_string(), free.display().to_string()];
@@ -455,6 +499,9 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         ensure!(status(&lab, "/")? == "200");
         lab.kill(GROUP, Signal::SIGKILL)?;
         fs::write(file("killed"), "")?;
+        fs::write(file("resume"), "")?;
+        // It cannot detach from what is gone.
+        drop(tracer);
         let cut = former.finish(LIMIT)?;
         let said: Transcript = serde_json::from_slice(&cut.stdout)?;
         ensure!(said.was_cut(), "the stream of a process that is gone: {said:?}");

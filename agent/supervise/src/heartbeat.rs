@@ -1,0 +1,191 @@
+//! Whether the process of a group as a whole goes on, as its supervisor finds out.
+//!
+//! ```text
+//!  process ── alive, each second ──► supervisor, which looks each second whether anything was reported
+//! ```
+//! What counts are looks and not the time that passes. So a process is not taken for one that hangs if the supervisor stood
+//! still with it: on a machine that was suspended, in a container that was frozen, where all threads wait for a CPU.
+
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+/// How often the supervisor looks: each time wakes its thread.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
+/// After so many looks a process that was stopped by a signal is replaced. One that is continued at once is left alone.
+const STOPPED_LOOKS: u32 = 3;
+/// After so many looks without a report a process is replaced. Its first thread does little, and gets a CPU within less on a
+/// machine that is in use.
+const SILENT_LOOKS: u32 = 10;
+
+/// How a process hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hang {
+    /// A signal (SIGSTOP) has stopped it.
+    Stopped,
+    /// It reports nothing.
+    Silent,
+}
+
+/// What a supervisor has seen of a process.
+#[derive(Debug)]
+pub(crate) struct Heartbeat {
+    pid: i32,
+    /// The process reports that it goes on. One of an earlier version does not.
+    reports: bool,
+    /// Looks in a row that found no report, and that found the process stopped.
+    silent: u32,
+    stopped: u32,
+}
+
+/// What the kernel says of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ProcessState {
+    is_stopped: bool,
+    /// A debugger has it, or the reader of what it prints is slow: either may hold it up for as long as it likes.
+    is_held: bool,
+}
+
+/// Whether a signal (SIGSTOP) has stopped a process.
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
+    ProcessState::of(pid).is_stopped
+}
+
+impl Heartbeat {
+    pub(crate) fn of(pid: i32) -> Self {
+        Self { pid, reports: false, silent: 0, stopped: 0 }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The process has reported something; `is_beat`: that it goes on.
+    pub(crate) fn heard(&mut self, is_beat: bool) {
+        self.reports |= is_beat;
+        self.silent = 0;
+    }
+
+    /// Looks at the process; how it hangs, if it does.
+    pub(crate) fn look(&mut self) -> Option<Hang> {
+        let state = ProcessState::of(self.pid);
+        self.judge(state)
+    }
+
+    fn judge(&mut self, state: ProcessState) -> Option<Hang> {
+        if state.is_held {
+            (self.silent, self.stopped) = (0, 0);
+            return None;
+        }
+        self.silent = self.silent.saturating_add(1);
+        self.stopped = if state.is_stopped { self.stopped.saturating_add(1) } else { 0 };
+        if self.stopped >= STOPPED_LOOKS {
+            return Some(Hang::Stopped);
+        }
+        (self.reports && self.silent >= SILENT_LOOKS).then_some(Hang::Silent)
+    }
+}
+
+impl ProcessState {
+    /// Of a process that was not waited for. What cannot be read is taken for a process that runs: it still reports.
+    fn of(pid: i32) -> Self {
+        let read =
+            |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        Self::read(&read("status"), &read("syscall"))
+    }
+
+    /// From the files of these names in `/proc/PID`.
+    fn read(status: &str, syscall: &str) -> Self {
+        let field = |name: &str| {
+            let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
+            lines.find(|(of, _)| *of == name).map(|(_, value)| value.trim())
+        };
+        let is_traced = field("TracerPid").is_some_and(|tracer| tracer != "0");
+        // Its number and its first argument, which is a descriptor.
+        let mut call = syscall.split(' ');
+        let writes = libc::SYS_write.to_string();
+        let prints = call.next() == Some(writes.as_str())
+            && call.next().is_some_and(|to| matches!(to, "0x1" | "0x2"));
+        Self {
+            is_stopped: field("State").is_some_and(|state| state.starts_with('T')),
+            is_held: is_traced || prints,
+        }
+    }
+}
+
+impl fmt::Display for Hang {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped => "was stopped by a signal",
+            Self::Silent => "reported nothing for 10 s",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    const RUNS: ProcessState = ProcessState { is_stopped: false, is_held: false };
+    const STOPPED: ProcessState = ProcessState { is_stopped: true, is_held: false };
+
+    #[test]
+    fn a_process_hangs_once_it_has_reported_nothing_for_as_many_looks() {
+        let mut beat = Heartbeat::of(1);
+        beat.heard(true);
+        for _ in 0..2 {
+            assert!((1..SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
+            beat.heard(false);
+        }
+        assert!((1..SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
+        // A debugger had it meanwhile.
+        assert_eq!(beat.judge(ProcessState { is_stopped: true, is_held: true }), None);
+        assert!((1..SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
+        assert_eq!(beat.judge(RUNS), Some(Hang::Silent));
+        assert_eq!(Hang::Silent.to_string(), format!("reported nothing for {SILENT_LOOKS} s"));
+    }
+
+    #[test]
+    fn a_process_of_an_earlier_version_reports_no_beats_and_is_not_replaced_for_that() {
+        let mut beat = Heartbeat::of(1);
+        beat.heard(false);
+        assert!((0..10 * SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
+        assert!((1..STOPPED_LOOKS).all(|_| beat.judge(STOPPED).is_none()));
+        assert_eq!(beat.judge(RUNS), None, "it was continued");
+        assert!((1..STOPPED_LOOKS).all(|_| beat.judge(STOPPED).is_none()));
+        assert_eq!(beat.judge(STOPPED), Some(Hang::Stopped));
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_a_process_is_read() {
+        let status = "Name:\tleno-proxy\nState:\tT (stopped)\nTracerPid:\t0\n";
+        assert_eq!(ProcessState::read(status, ""), STOPPED);
+        assert!(ProcessState::read(&status.replace("\t0", "\t12"), "").is_held);
+        let prints = format!("{} 0x2 0x7f00 0x40\n", libc::SYS_write);
+        assert!(ProcessState::read(status, &prints).is_held);
+        for other in [prints.replace(" 0x2", " 0x5"), "running\n".to_owned()] {
+            assert!(!ProcessState::read(status, &other).is_held, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_is_seen() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let id = i32::try_from(child.id()).unwrap();
+        assert_eq!(ProcessState::of(id), RUNS);
+        assert!(!is_stopped(id));
+        kill(Pid::from_raw(id), Signal::SIGSTOP).unwrap();
+        while !is_stopped(id) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ProcessState::of(id), RUNS, "nothing is known of it");
+    }
+}
