@@ -5,25 +5,28 @@ mod descriptors;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff::Timestamp;
 use leno_types::{InstanceName, ports};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
 use serde::Serialize;
 
 use leno_checks::{Check, CheckResult, Level, is_well, table};
 use leno_observe::ejected::EjectedEndpoint;
 use leno_observe::metrics::{self, Sample};
+use leno_supervise::{Cgroup, is_stopped};
 
 use crate::admin::Admin;
 use crate::analysis;
 use crate::error::{Error, Result};
+use crate::hint::command;
 use crate::layout::Layout;
 use crate::listening;
 use crate::netns::Netns;
 use crate::record::{self, RecordedProcess};
-use crate::status::{InstancePhase, InstanceStatus, MeshStatus, Schedule};
+use crate::status::{InstancePhase, InstanceStatus, MeshStatus, ProxyProcess, Schedule};
 
 /// Metric of a proxy: when its certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
@@ -33,6 +36,10 @@ const LAST_GOOD: &str = "leno_control_last_reload_good";
 const CONNECTED: &str = "leno_discovery_connected";
 /// Metric of a proxy that carries datagrams.
 const FLOWS_OF_DATAGRAMS: &str = "leno_datagram_flows_open";
+
+/// Longest wait for an answer of a proxy or the control plane, both of this machine. All are asked at once, and one that gives no
+/// answer is not asked again.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// The state of a machine and of the mesh on it.
 #[derive(Clone, Debug, Serialize)]
@@ -106,9 +113,10 @@ fn left_behind(layout: &Layout) -> Option<Vec<CheckResult>> {
     }
     Some(vec![match record::owner(layout) {
         Some(owner) => whole_mesh().bad(format!("is starting, in process {}", owner.pid)),
-        None => whole_mesh()
-            .bad("a run that was killed left something")
-            .remedy("`leno cleanup` removes it, and so does the next `leno up`"),
+        None => whole_mesh().bad("a run that was killed left something").remedy(format!(
+            "`{}` removes it, and so does the next `leno up`",
+            command(layout.mesh(), "cleanup")
+        )),
     }])
 }
 
@@ -126,7 +134,8 @@ async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
     findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
     findings.extend(descriptors::short_of(&status.instances));
     // All at once: a proxy that hangs holds up one answer, not the report.
-    let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
+    let instances =
+        status.instances.iter().map(|instance| of_instance((&status.mesh, instance), &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
     Ok(findings)
 }
@@ -147,11 +156,15 @@ fn overloaded(mesh: &str) -> Vec<CheckResult> {
     }
 }
 
-async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<CheckResult> {
-    let mut findings = vec![application(instance)];
+async fn of_instance(
+    (mesh, instance): (&str, &InstanceStatus),
+    switch: &Netns,
+) -> Vec<CheckResult> {
+    let mut findings = vec![application((mesh, instance))];
     if instance.meshed {
-        findings.push(proxy(instance, switch).await);
+        findings.push(proxy((mesh, instance), switch).await);
         findings.extend(next_proxy(instance));
+        findings.extend(stopped_broker(instance));
     }
     findings
 }
@@ -162,7 +175,7 @@ async fn controller(status: &MeshStatus, switch: &Netns) -> CheckResult {
         return check().bad("does not run; it is being started again, proxies live on");
     };
     let (pid, address) = (process.pid, SocketAddr::new(status.gateway, ports::CONTROL));
-    let admin = Admin::within(switch);
+    let admin = Admin::within(switch).bounded(ANSWER);
     let not = |why: String| check().bad(format!("process {pid} {why}")).remedy("see its log");
     match admin.get("/ready").await {
         Ok(reply) if reply.status == 200 => {}
@@ -188,9 +201,9 @@ fn times(number: u32) -> String {
     }
 }
 
-fn application(instance: &InstanceStatus) -> CheckResult {
+fn application((mesh, instance): (&str, &InstanceStatus)) -> CheckResult {
     let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
-    let text = state(instance, &closed, Timestamp::now().as_millisecond());
+    let text = state((mesh, instance), &closed, Timestamp::now().as_millisecond());
     let serves = instance.phase == InstancePhase::Running && instance.trouble.reason.is_none();
     let healthy = (serves && closed.is_empty())
         || (instance.phase.is_settled() && !instance.has_failed_run());
@@ -202,7 +215,11 @@ fn application(instance: &InstanceStatus) -> CheckResult {
 /// Where an application is in its life, and why it is not further: what `leno up` has seen, and the
 /// ports of it that are `closed` now.
 #[must_use]
-pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> String {
+pub fn state(
+    (mesh, instance): (&str, &InstanceStatus),
+    closed: &[u16],
+    now_unix_ms: i64,
+) -> String {
     let trouble = &instance.trouble;
     let mut text = instance.phase.as_str().to_owned();
     if let (InstancePhase::Scheduled, Some(schedule)) = (instance.phase, &instance.schedule) {
@@ -237,11 +254,11 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
     if let Some(why) = &instance.proxy_waits {
         text += &format!(", served by the proxy of before: {why}");
     }
-    text + &unserved(instance)
+    text + &unserved((mesh, instance))
 }
 
 /// That an application would take traffic and its proxy does not serve it, and how that has ended.
-fn unserved(instance: &InstanceStatus) -> String {
+fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
     // An application is started once its proxy serves.
     let is_held_up = match instance.phase {
         InstancePhase::Running => !instance.ready,
@@ -253,11 +270,17 @@ fn unserved(instance: &InstanceStatus) -> String {
         _ if !waits_for_proxy => String::new(),
         None => ", its proxy does not serve yet".to_owned(),
         Some(how) => format!(
-            ", its proxy does not serve: it {how}, started again {}; `leno logs --proxy {}` has what it prints",
+            ", its proxy does not serve: it {how}, started again {}; {}",
             times(instance.proxy_restarts),
-            instance.workload
+            printed_by((mesh, instance))
         ),
     }
+}
+
+/// Where an operator finds what the proxy of an instance prints.
+fn printed_by((mesh, instance): (&str, &InstanceStatus)) -> String {
+    let logs = command(mesh, &format!("logs --proxy {}", instance.workload));
+    format!("`{logs}` has what it prints")
 }
 
 /// What a schedule has done, and what comes next.
@@ -282,13 +305,13 @@ fn runs(schedule: &Schedule, now_unix_ms: i64) -> String {
     }
 }
 
-async fn proxy(instance: &InstanceStatus, switch: &Netns) -> CheckResult {
+async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> CheckResult {
     let address = instance.addresses.first().copied();
-    let admin = Admin::at(switch, address.unwrap_or(IpAddr::from([0, 0, 0, 0])));
-    let (mut healthy, mut text) = match admin.get("/ready").await {
-        Ok(reply) if reply.status == 200 => (true, "ready".to_owned()),
-        Ok(reply) => (false, format!("not ready: {}", reply.body.trim())),
-        Err(error) => (false, error.chain()),
+    let admin = Admin::at(switch, address.unwrap_or(IpAddr::from([0, 0, 0, 0]))).bounded(ANSWER);
+    let (mut healthy, mut text, answers) = match admin.get("/ready").await {
+        Ok(reply) if reply.status == 200 => (true, "ready".to_owned(), true),
+        Ok(reply) => (false, format!("not ready: {}", reply.body.trim()), true),
+        Err(error) => (false, error.chain() + &processes(instance), false),
     };
     match &instance.capture {
         Some(backend) => text += &format!(", traffic captured by {backend}"),
@@ -298,22 +321,29 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> CheckResult {
         }
     }
     text += &format!(", mTLS {}", instance.mtls);
-    match admin.get("/metrics").await {
-        Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
+    let counts = match answers {
+        true => Some(admin.get("/metrics").await),
+        // Its first answer has said why.
+        false => None,
+    };
+    match counts {
+        None => {}
+        Some(Ok(reply)) if reply.status == 200 => {
+            healthy = counted(&reply.body, healthy, &mut text)
+        }
         // It may have expired.
-        Ok(reply) => {
+        Some(Ok(reply)) => {
             healthy = false;
             text += &format!(", certificate unknown: {}", reply.why_no_metrics());
         }
-        // Its first answer has said why.
-        Err(_) if !healthy => {}
-        Err(error) => {
+        Some(Err(error)) => {
             healthy = false;
             text += &format!(", certificate unknown: {}", error.chain());
         }
     }
     if instance.proxy_restarts > 0 {
         text += &format!(", started again {}", times(instance.proxy_restarts));
+        text += &instance.proxy_ended.iter().map(|how| format!(" (it {how})")).collect::<String>();
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
     let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
@@ -321,7 +351,30 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> CheckResult {
     if healthy {
         return check.good(text);
     }
-    check.bad(text).remedy(format!("`leno logs --proxy {}` has what it prints", instance.workload))
+    check.bad(text).remedy(printed_by((mesh, instance)))
+}
+
+/// The processes of a proxy that gives no answer.
+fn processes(instance: &InstanceStatus) -> String {
+    let pids = instance.proxy.as_ref().map(ProxyProcess::pids).unwrap_or_default();
+    let group = instance.proxy.as_ref().and_then(|process| process.group.as_deref());
+    let of = group.map_or_else(String::new, |group| format!(" of group {group}"));
+    let process = |pid: i32| {
+        let state = if is_stopped(pid) { " is stopped by a signal" } else { " gives no answer" };
+        format!(", process {pid}{of}{state}")
+    };
+    pids.into_iter().map(process).collect()
+}
+
+/// The broker of an instance in node mode, if a signal has stopped it. It is not replaced, as that would cut what the instance has.
+fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
+    instance.proxy.as_ref()?.group.as_ref()?;
+    let cgroup = Cgroup::at(instance.surroundings.cgroup.with_file_name("proxy"));
+    let pid = cgroup.processes().into_iter().map(Pid::as_raw).find(|pid| is_stopped(*pid))?;
+    let subject = format!("{}/{} broker", instance.namespace, instance.name);
+    let check = Check::new(subject, "Does the broker make sockets for new connections?");
+    let text = format!("process {pid} is stopped by a signal: new connections wait for it");
+    Some(check.bad(text).remedy(format!("`kill -CONT {pid}` has it go on")))
 }
 
 /// The proxy that is to serve an instance in place of the one that does, if it does not do so yet.
@@ -378,6 +431,7 @@ fn roughly(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::DEFAULT_MESH;
     use crate::status::{ApplicationTrouble, ProcessSurroundings, ScheduledRun};
 
     fn instance(
@@ -472,7 +526,7 @@ mod tests {
             ),
             (instance(InstancePhase::Completed, 0, over), vec![], "completed"),
         ] {
-            assert_eq!(state(&of, &closed, 6_500), expected);
+            assert_eq!(state((DEFAULT_MESH, &of), &closed, 6_500), expected);
         }
     }
 
@@ -484,7 +538,7 @@ mod tests {
                 schedule,
                 ..instance(InstancePhase::Scheduled, 0, ApplicationTrouble::default())
             };
-            state(&job, &[], 100_000)
+            state((DEFAULT_MESH, &job), &[], 100_000)
         };
         let next = Schedule { next_unix_ms: Some(140_000), ..Schedule::default() };
         assert_eq!(state_of(next.clone()), "scheduled, next run in 40 s");

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::hint::command;
+
 /// Why an operation on a local mesh failed. `Display` has what was attempted and the remedy, if the operator
 /// has one; `source()` has the cause that the system reported.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ pub enum Error {
         owner: String,
     },
     /// No mesh of this name runs.
-    #[error("no mesh {mesh} here: {}", running_instead(.running))]
+    #[error("no mesh {mesh} here: {}", running_instead(.mesh, .running))]
     NotRunning {
         /// The name that the user gave.
         mesh: String,
@@ -51,8 +53,8 @@ pub enum Error {
     /// The mesh runs, but the file of its status is missing.
     #[error(
         "mesh {mesh} runs (process {owner}), but {} is not there: try again in a second, or end the mesh \
-         with `leno down --name {mesh}`",
-        path.display()
+         with `{}`",
+        path.display(), command(mesh, "down")
     )]
     NoStatus {
         /// The name of the mesh.
@@ -111,9 +113,9 @@ impl Error {
     }
 }
 
-fn running_instead(running: &[String]) -> String {
+fn running_instead(mesh: &str, running: &[String]) -> String {
     match running {
-        [] => "none runs; `leno up FILE` starts one".to_owned(),
+        [] => format!("none runs; `{}` starts one", command(mesh, "up FILE")),
         [one] => format!("{one} runs"),
         [..] => format!("{} run", running.join(", ")),
     }

@@ -70,7 +70,7 @@ fn set_up(layout: &Layout, namespace: Option<&str>, wanted: &str) -> Result<Inst
             return Err(Error::Refused(format!(
                 "{} is not set up yet ({}): `leno up --wait` comes back when everything takes traffic",
                 instance.name,
-                state(instance, &[], Timestamp::now().as_millisecond())
+                state((&status.mesh, instance), &[], Timestamp::now().as_millisecond())
             )));
         }
         std::thread::sleep(POLL);

@@ -34,6 +34,7 @@ pub mod exec;
 pub mod flows;
 pub mod forward;
 pub mod guard;
+pub mod hint;
 pub mod identity;
 pub mod instance;
 pub mod isolation;

@@ -33,6 +33,7 @@ use tokio::sync::{Semaphore, watch as channel};
 use tokio::task::JoinHandle;
 
 use crate::error::{Attempt, Error, Result};
+use crate::hint::name_option;
 use crate::instance::MeshContext;
 use crate::isolation::Isolation;
 use crate::layout::Layout;
@@ -118,7 +119,8 @@ fn task(mesh: &MeshContext, group: &Cgroup) -> Result<ProcessCommand> {
 pub async fn observe(layout: &Layout) -> Result<()> {
     let path = layout.history();
     let hub = Hub::open(layout.mesh(), path.clone());
-    let hub = Arc::new(hub.attempt(|| format!("cannot read {}", path.display()))?);
+    let hub = hub.attempt(|| format!("cannot read {}", path.display()))?;
+    let hub = Arc::new(hub.with_name_option(name_option(layout.mesh())));
     let listener = listen(layout)?;
     tokio::select! {
         () = watch::watch(layout, &hub) => Ok(()),

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
+use crate::hint::command;
 use crate::layout::{self, Layout};
 use crate::netns;
 use crate::uplink::{self, Uplink};
@@ -275,17 +276,17 @@ fn to_json(contents: &Contents) -> Vec<u8> {
 fn read(layout: &Layout) -> Result<Contents> {
     let path = layout.record();
     let text = fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
-    let remedy = || "run `leno cleanup`".to_owned();
+    let cleanup = command(layout.mesh(), "cleanup");
     let contents: Contents = serde_json::from_slice(&text).map_err(|source| Error::Damaged {
         path: path.clone(),
-        remedy: remedy(),
+        remedy: format!("run `{cleanup}`"),
         source,
     })?;
     if contents.version == VERSION {
         return Ok(contents);
     }
     Err(Error::Refused(format!(
-        "{} was written by another version of leno: run that version's `leno cleanup`",
+        "{} was written by another version of leno: run that version's `{cleanup}`",
         path.display()
     )))
 }

@@ -167,7 +167,7 @@ async fn run(
     // Their state is recorded before they are read, so that no edit is missed.
     let files = WatchedFiles::new(options.files.clone());
     let documents = documents::load(&options.files)?;
-    let plan = documents::plan(&options.files, &documents, defaults, &Plan::default())?;
+    let plan = documents::plan(options, &documents, defaults, &Plan::default())?;
     documents::without_errors(options, &documents, &plan)?;
     let mut signals = Signals::new()?;
     let mut record = MeshRecord::acquire(&layout)?;

@@ -9,6 +9,7 @@ use leno_capture::Preflight;
 use leno_checks::{CheckResult, is_well, table};
 use leno_local::Error;
 use leno_local::check::MachineHealth;
+use leno_local::hint::command;
 use leno_local::layout::{DEFAULT_MESH, Layout};
 
 use super::{Cluster, OutputForm, RunningMesh, block_on, print, print_json};
@@ -75,7 +76,8 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
             return Err(Error::NotRunning { mesh: name, running }.into());
         }
         (None, None) if check.output == OutputForm::Table => {
-            print(&format!("\nno mesh {name} here: `leno up FILE` starts one\n"))?;
+            let up = command(&name, "up FILE");
+            print(&format!("\nno mesh {name} here: `{up}` starts one\n"))?;
         }
         _ => {}
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_local::Error;
+use leno_local::hint::command;
 use leno_local::layout::{DEFAULT_MESH, Layout};
 use leno_local::record::{self, RecordedProcess};
 use leno_local::status::MeshStatus;
@@ -57,7 +58,8 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
         }
     }
     if layout.record().exists() {
-        bail!("mesh {name} has ended and left something behind: `leno cleanup` removes it");
+        let cleanup = command(&name, "cleanup");
+        bail!("mesh {name} has ended and left something behind: `{cleanup}` removes it");
     }
     let instances = match status.map(|status| status.instances.len()) {
         Ok(1) => ", 1 instance".to_owned(),

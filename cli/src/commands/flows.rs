@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_flows::{ConnectionChange, FlowConnection, FlowEvents, FlowPeer, FlowView};
+use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::status::{InstanceStatus, MeshStatus};
 use serde::{Deserialize, Serialize};
@@ -155,8 +156,9 @@ fn open(layout: &Layout) -> Result<FlowView> {
     let view = FlowView::open(&layout.flows()).context("cannot read the flows")?;
     let Some(view) = view else {
         bail!(
-            "mesh {} does not account for flows: `leno logs` has the reason, in its first lines",
-            layout.mesh()
+            "mesh {} does not account for flows: `{}` has the reason, in its first lines",
+            layout.mesh(),
+            command(layout.mesh(), "logs")
         );
     };
     Ok(view)

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use leno_identity::report::IdentityReport;
 use leno_identity::{OperatorRequest, OperatorVerb};
 use leno_kube::Client;
+use leno_local::hint::command;
 use leno_local::identity;
 use leno_local::layout::Layout;
 use leno_types::TrustDomain;
@@ -150,7 +151,8 @@ async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
     while rotate.wait && report.phase != "stable" {
         if begun.elapsed() > rotate.timeout {
             bail!(
-                "the rotation is not over yet; it goes on by itself, and `leno identity` shows it"
+                "the rotation is not over yet; it goes on by itself, and `{}` shows it",
+                authority.command("identity")
             );
         }
         sleep(POLL).await;
@@ -165,6 +167,14 @@ async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
 }
 
 impl Authority {
+    /// A command about this mesh.
+    fn command(&self, words: &str) -> String {
+        match self {
+            Self::Machine(layout) => command(layout.mesh(), words),
+            Self::Cluster { .. } => format!("leno {words} --cluster"),
+        }
+    }
+
     pub(crate) async fn of(mesh: &AnyMesh) -> Result<Self> {
         Ok(match mesh.choose()? {
             ChosenMesh::Machine(name) => Self::Machine(Layout::new(&name)?),

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use leno_local::forward;
+use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::status::{InstanceStatus, MeshStatus};
 use leno_supervise::ProcessCredentials;
@@ -61,7 +62,7 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
     let layout = Layout::new(&open.mesh.name()?)?;
     let status = MeshStatus::read(&layout)?;
     let instance = status.find(open.namespace.as_deref(), &open.workload)?;
-    match access(instance, open.port)? {
+    match access((layout.mesh(), instance), open.port)? {
         Access::Published(address) => {
             show(open, address)?;
             Ok(true)
@@ -86,7 +87,7 @@ enum Access {
     Forwarded(u16),
 }
 
-fn access(instance: &InstanceStatus, wanted: Option<u16>) -> Result<Access> {
+fn access((mesh, instance): (&str, &InstanceStatus), wanted: Option<u16>) -> Result<Access> {
     let mut published = instance.published.iter();
     let published = published.find(|(_, port)| wanted.is_none_or(|wanted| wanted == *port));
     if let Some((address, _)) = published {
@@ -94,8 +95,10 @@ fn access(instance: &InstanceStatus, wanted: Option<u16>) -> Result<Access> {
     }
     let port = wanted.or(instance.ports.first().copied());
     let name = &instance.name;
-    port.map(Access::Forwarded)
-        .with_context(|| format!("{name} declares no port: name one, `leno open {name} 8080`"))
+    port.map(Access::Forwarded).with_context(|| {
+        let open = command(mesh, &format!("open {name} 8080"));
+        format!("{name} declares no port: name one, `{open}`")
+    })
 }
 
 /// An address that a browser on this machine can call.

@@ -70,7 +70,8 @@ pub(crate) fn run(ps: &Ps) -> Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
     let instances = status.meant(ps.namespace.as_deref(), None)?;
-    let rows: Vec<Row<'_>> = instances.iter().map(|instance| row(instance, now)).collect();
+    let rows = instances.iter().map(|instance| row((&status.mesh, instance), now));
+    let rows: Vec<Row<'_>> = rows.collect();
     if ps.output == OutputForm::Json {
         print_json(&rows)?;
     } else {
@@ -79,7 +80,7 @@ pub(crate) fn run(ps: &Ps) -> Result<bool> {
     Ok(instances.iter().all(|instance| instance.settled() && !instance.has_failed_run()))
 }
 
-fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
+fn row<'a>((mesh, instance): (&str, &'a InstanceStatus), now_unix_ms: i64) -> Row<'a> {
     let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
     Row {
         namespace: &instance.namespace,
@@ -96,7 +97,7 @@ fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
         datagrams: instance.datagrams.as_deref(),
         schedule: instance.schedule.as_ref(),
         proxy: instance.proxy.as_ref().map(|process| proxy(process, instance)),
-        state: state(instance, &closed, now_unix_ms),
+        state: state((mesh, instance), &closed, now_unix_ms),
     }
 }
 

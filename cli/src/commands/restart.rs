@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::orders::{self, MeshOrder};
 use leno_local::status::{InstanceStatus, MeshStatus};
@@ -73,7 +74,8 @@ pub(crate) fn run(restart: &Restart) -> Result<bool> {
         if elapsed > restart.timeout {
             let left: Vec<String> =
                 left.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect();
-            bail!("not started again within the time: {}; `leno ps` says why", left.join(", "));
+            let (left, ps) = (left.join(", "), command(layout.mesh(), "ps"));
+            bail!("not started again within the time: {left}; `{ps}` says why");
         }
         std::thread::sleep(POLL);
     }

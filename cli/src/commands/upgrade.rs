@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::orders::{self, MeshOrder};
 use leno_local::status::{InstanceStatus, MeshStatus};
@@ -87,7 +88,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
             return Ok(true);
         }
         if begun.elapsed() > upgrade.timeout {
-            bail!("{}", late(&left, upgrade.timeout));
+            bail!("{}", late(layout.mesh(), &left, upgrade.timeout));
         }
         if told.elapsed() >= TOLD {
             told = Instant::now();
@@ -113,16 +114,18 @@ fn waiting(left: &[String]) -> String {
 }
 
 /// That the next processes do not serve in time, and what to do.
-fn late(left: &[String], timeout: Duration) -> String {
+fn late(mesh: &str, left: &[String], timeout: Duration) -> String {
     format!(
-        "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `leno logs --proxy` has what they print. To go back, \
-         install the programs of before, and run `leno upgrade --proxies` again",
+        "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `{}` has what they print. To go back, \
+         install the programs of before, and run `{}` again",
         timeout.as_secs(),
         match left.len() {
             1 => "1 instance is still".to_owned(),
             number => format!("{number} instances are still"),
         },
-        left.join("\n  ")
+        left.join("\n  "),
+        command(mesh, "logs --proxy"),
+        command(mesh, "upgrade --proxies"),
     )
 }
 
@@ -150,8 +153,9 @@ mod tests {
         assert!(
             waiting(&left[..1]).ends_with("of 1 instance: shop/web-0: its next process exited")
         );
-        let late = late(&left, Duration::from_secs(300));
+        let late = late("shop", &left, Duration::from_secs(300));
         assert!(late.starts_with("after 300 s 5 instances are still served by"), "{late}");
+        assert!(late.ends_with("run `leno upgrade --proxies --name shop` again"), "{late}");
         assert!(left.iter().all(|one| late.contains(one)) && late.contains("To go back"), "{late}");
     }
 }

@@ -55,7 +55,8 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let name = mesh.name();
     let start = format!("mesh {name} runs in the background (process ");
     assert!(said.starts_with(&start) && said.contains(", 3 of 3 instances ready after "), "{said}");
-    assert!(said.ends_with(" s: leno ps, leno logs -f, leno down\n"), "{said}");
+    let next = ["ps", "logs -f", "down"].map(|command| format!("leno {command} --name {name}"));
+    assert!(said.ends_with(&format!(" s: {}\n", next.join(", "))), "{said}");
 
     // A second mesh of the same name is refused.
     let again = mesh.detached(&[]);

@@ -454,7 +454,8 @@ fn an_edit_may_remove_everything_and_bring_it_back() {
     // A file that is being written is empty for a moment, which ends nothing.
     mesh.edit("");
     mesh.wait_for_line("| edit refused, the last good state stays:\n");
-    mesh.wait_for_line("| the files hold no document: `leno down` ends the mesh\n");
+    let down = format!("`leno down --name {}` ends the mesh\n", mesh.name());
+    mesh.wait_for_line(&format!("| the files hold no document: {down}"));
     assert!(mesh.takes_traffic("web-0"), "{}", mesh.log());
     mesh.edit("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
     mesh.wait_for_line("| Workload shop/web removed; 1 instance ends\n");
@@ -471,7 +472,8 @@ fn an_edit_may_remove_everything_and_bring_it_back() {
 fn what_a_killed_mesh_left_is_told_by_check() {
     let Some(mut mesh) = started() else { return };
     mesh.kill();
-    assert!(mesh.check().contains("`leno cleanup` removes it"), "{}", mesh.check());
+    let remedy = format!("`leno cleanup --name {}` removes it", mesh.name());
+    assert!(mesh.check().contains(&remedy), "{}", mesh.check());
 }
 
 #[test]

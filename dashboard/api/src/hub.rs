@@ -32,6 +32,8 @@ const WENT_AWAY: &str = "the control plane went away";
 #[derive(Debug)]
 pub struct Hub {
     mesh: String,
+    /// What the commands that it names end with.
+    name_option: String,
     known: Mutex<HubState>,
 }
 
@@ -65,7 +67,13 @@ impl Hub {
             identities,
             inventory,
         });
-        Ok(Self { mesh: mesh.to_owned(), known })
+        Ok(Self { mesh: mesh.to_owned(), name_option: String::new(), known })
+    }
+
+    /// The same; the commands that it names end with this, by which they are about this mesh.
+    #[must_use]
+    pub fn with_name_option(self, name_option: String) -> Self {
+        Self { name_option, ..self }
     }
 
     /// Takes in an observation: what proxies have counted since the one before, the state of the mesh, and
@@ -179,7 +187,10 @@ impl Hub {
         let state = at_ms.is_none().then(|| sight.state(&known.state));
         let topology = query::topology(&view, (&self.mesh, &known.identities), &window);
         let topology = Topology { from_ms, to_ms, ..topology };
-        let problems = problems(&view, &topology, &window, state.as_ref());
+        let mut problems = problems(&view, &topology, &window, state.as_ref());
+        for problem in problems.iter_mut().filter(|problem| !problem.more.is_empty()) {
+            problem.more.push_str(&self.name_option);
+        }
         Topology { problems, ..topology }
     }
 
@@ -326,6 +337,17 @@ fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_commands_of_problems_name_a_mesh_that_others_run_beside() {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = Hub::open("shop", directory.path().join("history")).unwrap();
+        let hub = hub.with_name_option(" --name shop".to_owned());
+        let away = MeshState { control_plane: ControlPlane::Away, ..MeshState::default() };
+        hub.take(None, away, Vec::new()).unwrap();
+        let problems = hub.topology(&VisibleNamespaces::All, None, None).problems;
+        assert_eq!(problems[0].more, "leno logs controller --name shop");
+    }
 
     #[test]
     fn a_control_plane_comes_back_only_if_it_was_there_before() {

@@ -8,6 +8,7 @@ use super::UpOptions;
 use crate::analysis;
 use crate::compose;
 use crate::error::{Error, Result};
+use crate::hint::command;
 use crate::plan::{Plan, PlanDefaults};
 use crate::program;
 
@@ -16,9 +17,9 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
     compose::load(files).map_err(|problems| refused(&problems))
 }
 
-/// Plans the documents of these files; addresses of `before` are kept.
+/// Plans the documents of the files of a mesh; addresses of `before` are kept.
 pub(super) fn plan(
-    files: &[PathBuf],
+    options: &UpOptions,
     documents: &Documents,
     defaults: PlanDefaults,
     before: &Plan,
@@ -26,11 +27,13 @@ pub(super) fn plan(
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
     if documents.objects.is_empty() && !before.instances.is_empty() {
         // Most likely a program is about to write them: what runs is not ended for that.
-        let reason = "the files hold no document: `leno down` ends the mesh";
-        return Err(Error::Documents(reason.to_owned()));
+        let down = command(&options.mesh, "down");
+        return Err(Error::Documents(format!(
+            "the files hold no document: `{down}` ends the mesh"
+        )));
     }
     if plan.instances.is_empty() && before.instances.is_empty() {
-        let silent = analysis::silent(files, documents).into_iter();
+        let silent = analysis::silent(&options.files, documents).into_iter();
         let silent = silent.map(|(path, reason)| format!("{}: {reason}", path.display()));
         let mut lines: Vec<String> = ignored(documents).into_iter().chain(silent).collect();
         let reason =

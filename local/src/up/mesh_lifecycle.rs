@@ -26,6 +26,7 @@ use crate::controller::{self, Controller};
 use crate::dns::Zone;
 use crate::error::{Error, Result};
 use crate::forward::ForwardTarget;
+use crate::hint::command;
 use crate::instance::{self, InstanceChange, MeshContext, WorkloadStage, WorkloadStages};
 use crate::observer::{self, Observer};
 use crate::orders::{self, MeshOrder};
@@ -430,7 +431,7 @@ impl<'a> MeshLifecycle<'a> {
     /// Takes an edit of the files, or says why not and leaves everything as it is.
     async fn edited(&mut self) {
         let read = documents::load(&self.options.files).and_then(|new| {
-            let plan = documents::plan(&self.options.files, &new, self.defaults, &self.plan)?;
+            let plan = documents::plan(self.options, &new, self.defaults, &self.plan)?;
             documents::without_errors(self.options, &new, &plan)?;
             Ok((new, plan))
         });
@@ -655,12 +656,13 @@ impl<'a> MeshLifecycle<'a> {
         drop(self.zone);
         // With it the last outputs that are not tasks'.
         drop(self.publisher);
+        let cleanup = command(self.mesh.layout.mesh(), "cleanup");
         let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
-            return Err(Error::Refused("something still runs: run `leno cleanup`".to_owned()));
+            return Err(Error::Refused(format!("something still runs: run `{cleanup}`")));
         };
         drop(mesh.switch);
         mesh.flows.end();
-        let left = |error: Error| Error::Refused(format!("{}: run `leno cleanup`", error.chain()));
+        let left = |error: Error| Error::Refused(format!("{}: run `{cleanup}`", error.chain()));
         let removed = mesh.record.into_inner().remove_all().map_err(left);
         // Its group is gone now, unless something is left in it.
         drop(mesh.guard);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use leno_local::check::state;
+use leno_local::hint;
 use leno_local::layout::Layout;
 use leno_local::record;
 use leno_local::status::{InstancePhase, InstanceStatus, MeshStatus};
@@ -61,8 +62,11 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             // A signal of the terminal is the other process's, too, until it has left the session.
             std::thread::sleep(MOMENT / 10);
             if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
-                let (left, owner) = ("leno ps shows how it goes on, leno down ends it", child.id());
-                eprintln!("leno: mesh {mesh} runs on in the background (process {owner}): {left}");
+                let (ps, down) = (hint::command(mesh, "ps"), hint::command(mesh, "down"));
+                eprintln!(
+                    "leno: mesh {mesh} runs on in the background (process {}): {ps} shows how it goes on, {down} ends it",
+                    child.id()
+                );
                 std::process::exit(code);
             }
         }
@@ -79,23 +83,25 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             Some(status) if patience.is_some() && ended(&status).is_some() => {
                 let ended = ended(&status).context("it was there just now")?;
                 bail!(
-                    "mesh {mesh} runs, but {}/{} has ended for good: {}; `leno logs {}` has what it \
-                     printed, `leno down` ends the mesh",
+                    "mesh {mesh} runs, but {}/{} has ended for good: {}; `{}` has what it printed, `{}` ends the mesh",
                     ended.namespace,
                     ended.name,
                     ended.trouble.ended.as_deref().unwrap_or("it failed"),
-                    ended.name,
+                    hint::command(mesh, &format!("logs {}", ended.name)),
+                    hint::command(mesh, "down"),
                 );
             }
             Some(status) if patience.is_some_and(|patience| begun.elapsed() > patience) => {
                 let waiting = status.instances.iter().filter(|one| !lasts(one));
                 let shown = |one: &InstanceStatus| {
-                    format!("{}/{} ({})", one.namespace, one.name, state(one, &[], now_unix_ms()))
+                    let state = state((mesh, one), &[], now_unix_ms());
+                    format!("{}/{} ({state})", one.namespace, one.name)
                 };
                 let names: Vec<String> = waiting.map(shown).collect();
                 bail!(
-                    "mesh {mesh} runs, but not all of it takes traffic: {}; `leno ps` shows how it goes on",
-                    names.join(", ")
+                    "mesh {mesh} runs, but not all of it takes traffic: {}; `{}` shows how it goes on",
+                    names.join(", "),
+                    hint::command(mesh, "ps")
                 );
             }
             _ => std::thread::sleep(POLL),
@@ -179,7 +185,10 @@ fn started(status: &MeshStatus, begun: Instant) -> Result<bool> {
     let (all, seconds) = (status.instances.len(), begun.elapsed().as_secs_f64());
     print(&format!(
         "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready{settled} \
-         after {seconds:.1} s: leno ps, leno logs -f, leno down\n"
+         after {seconds:.1} s: {}, {}, {}\n",
+        hint::command(mesh, "ps"),
+        hint::command(mesh, "logs -f"),
+        hint::command(mesh, "down")
     ))?;
     Ok(true)
 }

@@ -1,0 +1,29 @@
+//! The commands that messages name as the next ones.
+
+use crate::layout::DEFAULT_MESH;
+
+/// A command of `leno` about the mesh of this name, `ps` for example.
+#[must_use]
+pub fn command(mesh: &str, words: &str) -> String {
+    format!("leno {words}{}", name_option(mesh))
+}
+
+/// What a command ends with to be about the mesh of this name: nothing for the one that is meant without a name.
+#[must_use]
+pub fn name_option(mesh: &str) -> String {
+    match mesh {
+        DEFAULT_MESH => String::new(),
+        _ => format!(" --name {mesh}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_names_a_mesh_that_is_not_the_one_without_a_name() {
+        assert_eq!(command(DEFAULT_MESH, "logs -f"), "leno logs -f");
+        assert_eq!(command("shop", "logs -f"), "leno logs -f --name shop");
+    }
+}
