@@ -10,6 +10,7 @@
 mod application;
 mod finishing;
 mod health;
+mod leftovers;
 mod node;
 mod proxies;
 mod schedule;
@@ -33,6 +34,7 @@ use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
 use self::finishing::Finishing;
+use self::leftovers::ProxyProcesses;
 pub use self::upgrades::UpgradeTurns;
 use self::waits::Waits;
 use crate::admin::Admin;
@@ -248,6 +250,8 @@ struct InstanceResources {
     number: Cell<u64>,
     /// Those that finish what they have.
     finishing: Rc<Finishing>,
+    /// Those that run in the control group of its proxy.
+    processes: ProxyProcesses,
 }
 
 impl InstanceResources {
@@ -357,6 +361,7 @@ impl InstanceTask {
             tokens: Rc::default(),
             number: Cell::new(0),
             finishing: Rc::default(),
+            processes: ProxyProcesses::default(),
         };
         let wanted = self.proxy.borrow().group.clone();
         if let Some(name) = wanted {

@@ -350,6 +350,10 @@ impl NodeProxyHost for GroupHost {
                 ));
             }
         }
+        // What a process before has started, and left behind.
+        if !cgroup.processes().is_empty() {
+            cgroup.kill()?;
+        }
         let program = Program::prepare(&mesh.layout, "leno-proxy")?;
         let token = mesh.layout.token();
         let laid = token.parent().unwrap_or(Path::new("/"));

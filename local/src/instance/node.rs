@@ -108,17 +108,21 @@ impl InstanceTask {
             membership.has_broker(near)?;
             Ok(running)
         };
-        let report = |event: Event| match event {
-            Event::Ended(status, wait) => {
-                // The receiver ends with the instance.
-                let _ending =
-                    events.send((membership.current.get(), MemberEvent::Lost(Loss::Released)));
-                let (label, how) = (&instance.label, describe(status));
-                let when = after(wait);
-                self.say(&format!("the broker of {label} {how}; starting it again {when}"));
+        let mut run = place.processes.run(&place.proxy);
+        let report = |event: Event| {
+            run.follow(&event);
+            match event {
+                Event::Ended(status, wait) => {
+                    // The receiver ends with the instance.
+                    let _ending =
+                        events.send((membership.current.get(), MemberEvent::Lost(Loss::Released)));
+                    let (label, how) = (&instance.label, describe(status));
+                    let when = after(wait);
+                    self.say(&format!("the broker of {label} {how}; starting it again {when}"));
+                }
+                Event::Failed(error, _) => self.complain(&error),
+                Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
             }
-            Event::Failed(error, _) => self.complain(&error),
-            Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
         };
         let (stop_broker, stopped) = watch::channel(StopStage::No);
         let rules = RestartRules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);

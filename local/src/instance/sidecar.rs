@@ -288,7 +288,9 @@ impl<'l> Sidecar<'l> {
                 self.hear(number, near, stage.clone());
                 Ok(running)
             };
+            let mut run = self.place.processes.run(&self.place.proxy);
             let report = |event| {
+                run.follow(&event);
                 if !matches!(event, Event::Started(_) | Event::Stopping) {
                     orders.borrow_mut().take();
                 }

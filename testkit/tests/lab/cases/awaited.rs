@@ -85,7 +85,8 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         serves()?;
         let before = [lab.pid_of(GROUP)?, lab.pid_of(MeshProcess::Proxy("apart-0"))?];
 
-        replace_by_script(&program, "exit 9")?;
+        // What it leaves behind ends with it, as the end of this case has it.
+        replace_by_script(&program, &format!("{NEVER} &\nexit 9"))?;
         let said = update_in_vain(&lab)?;
         for part in [
             "waiting for the next processes of 3 instances: ",

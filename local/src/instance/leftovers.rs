@@ -1,0 +1,136 @@
+//! What a program leaves behind in the control group of an instance's proxy: processes that it has started, and that outlive it.
+//! Several processes run in the group while one takes over from another, so that it cannot be ended as a whole.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs;
+
+use leno_supervise::{Cgroup, LifeEvent};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Most ancestors of a process that are looked at: none has as many.
+const MAX_ANCESTORS: usize = 64;
+
+/// The processes of an instance's proxy, and of its broker, that were started and have not ended.
+#[derive(Debug, Default)]
+pub(super) struct ProxyProcesses(RefCell<BTreeSet<i32>>);
+
+/// One of them, from one start to the next.
+#[derive(Debug)]
+pub(super) struct ProxyRun<'p> {
+    all: &'p ProxyProcesses,
+    cgroup: &'p Cgroup,
+    pid: Option<i32>,
+}
+
+impl ProxyProcesses {
+    /// A process that is to run in this control group.
+    pub(super) fn run<'p>(&'p self, cgroup: &'p Cgroup) -> ProxyRun<'p> {
+        ProxyRun { all: self, cgroup, pid: None }
+    }
+
+    /// Those of the group that neither are one of them nor come from one.
+    fn left_behind(&self, cgroup: &Cgroup) -> Vec<Pid> {
+        let known = self.0.borrow();
+        let comes_from_one = |pid: &Pid| {
+            let ancestors = std::iter::successors(Some(pid.as_raw()), |pid| parent(*pid));
+            ancestors.take(MAX_ANCESTORS).any(|pid| known.contains(&pid))
+        };
+        cgroup.processes().into_iter().filter(|pid| !comes_from_one(pid)).collect()
+    }
+}
+
+impl ProxyRun<'_> {
+    /// Takes in what happens to the process.
+    pub(super) fn follow<E>(&mut self, event: &LifeEvent<E>) {
+        match event {
+            LifeEvent::Started(pid) => {
+                self.all.0.borrow_mut().insert(*pid);
+                self.pid = Some(*pid);
+            }
+            LifeEvent::Stopping => {}
+            LifeEvent::Ended(..)
+            | LifeEvent::Over(_)
+            | LifeEvent::Failed(..)
+            | LifeEvent::Stopped => {
+                self.end();
+            }
+        }
+    }
+
+    /// The process has ended: so does what it has left behind. What is started in this moment is ended with the next one, and
+    /// with the instance.
+    fn end(&mut self) {
+        let Some(pid) = self.pid.take() else { return };
+        self.all.0.borrow_mut().remove(&pid);
+        for left in self.all.left_behind(self.cgroup) {
+            // It may have ended since it was listed.
+            let _ended = kill(left, Signal::SIGKILL);
+        }
+    }
+}
+
+impl Drop for ProxyRun<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The parent of a process; `None` if it has ended, or has none.
+fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok().filter(|parent| *parent > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Whether it has ended, waited for or not.
+    fn has_ended(pid: i32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"));
+        status.map_or(true, |status| status.contains("State:\tZ"))
+    }
+
+    /// A folder in place of a control group, which names processes.
+    #[test]
+    fn what_a_process_leaves_behind_is_ended_and_what_others_have_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup::at(folder.path().to_owned());
+        let shell = |script: &str| {
+            let mut shell = Command::new("sh");
+            let mut shell = shell.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            (shell, line.trim().parse::<i32>().unwrap())
+        };
+        let (mut runs, of_running) = shell("sleep 600 & echo $!; wait");
+        let (mut ends, left) = shell("sleep 600 & echo $!");
+        let id = |child: &std::process::Child| i32::try_from(child.id()).unwrap();
+        let (runs_id, ends_id) = (id(&runs), id(&ends));
+        ends.wait().unwrap();
+        fs::write(folder.path().join("cgroup.procs"), format!("{runs_id}\n{of_running}\n{left}\n"))
+            .unwrap();
+        let all = ProxyProcesses::default();
+        let (mut first, mut second) = (all.run(&cgroup), all.run(&cgroup));
+        first.follow::<()>(&LifeEvent::Started(runs_id));
+        second.follow::<()>(&LifeEvent::Started(ends_id));
+        assert_eq!(all.left_behind(&cgroup), [Pid::from_raw(left)]);
+        second.follow::<()>(&LifeEvent::Stopped);
+        while !has_ended(left) {
+            std::thread::yield_now();
+        }
+        assert_eq!(parent(of_running), Some(runs_id));
+        // One that is dropped has ended, too.
+        drop(first);
+        while !has_ended(of_running) {
+            std::thread::yield_now();
+        }
+        runs.wait().unwrap();
+    }
+}
