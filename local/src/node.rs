@@ -121,7 +121,11 @@ impl NodeProxyGroup {
         };
         groups.started.set(groups.started.get() + 1);
         let own = format!("{name}.{}", groups.started.get());
-        let group = Rc::new(Self::start(mesh, (share, &name), &own)?);
+        let group = Self::start(mesh, (share, &name), &own).inspect_err(|_| {
+            // The next attempt has files of its own, and may fail as well: where there is no room, each second.
+            let _nothing_made = std::fs::remove_dir_all(mesh.layout.group(&own));
+        });
+        let group = Rc::new(group?);
         group.members.borrow_mut().insert(instance.clone());
         groups.running.borrow_mut().insert(name, Rc::downgrade(&group));
         Ok(group)
