@@ -137,10 +137,17 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let mut members = Members::new();
         loop {
             tokio::select! {
-                order = orders.receive::<ProxyOrder>() => match order.context("reading orders")? {
-                    Some((order, descriptors)) => obey(order, descriptors, &mut members, &common),
+                order = orders.receive::<ProxyOrder>() => match order {
+                    Ok(Some((order, descriptors))) => {
+                        obey(order, descriptors, &mut members, &common);
+                    }
                     // The supervisor has ended.
-                    None => return Ok(()),
+                    Ok(None) => return Ok(()),
+                    // A supervisor of a later version may know others.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        tracing::warn!(%error, "an order of the supervisor is not understood");
+                    }
+                    Err(error) => return Err(error).context("reading orders"),
                 },
                 Some(event) = happened.recv() => {
                     tokio::select! {

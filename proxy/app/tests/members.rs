@@ -87,6 +87,18 @@ impl Process {
     }
 }
 
+/// A supervisor runs on while it starts other versions of the program. An order that the process did not know was its end.
+#[test]
+fn a_process_reports_that_it_goes_on_and_passes_over_orders_that_it_does_not_know() {
+    let mut process = Process::start();
+    assert_eq!(process.report(), MemberReport::ALIVE);
+    process.orders.send(&BTreeMap::from([("order", "later")]), &[]).unwrap();
+    process.join(1, false);
+    process.brokers.clear();
+    assert_eq!(process.released(1), [1]);
+    while process.report() != MemberReport::ALIVE {}
+}
+
 /// Two full processes that were to exchange their workloads waited for each other without end: each workload stays where
 /// it is until it is served in the other process, which had no place for it before one of its own had left.
 #[test]
