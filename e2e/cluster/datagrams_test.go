@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// withDatagrams is an application of UDP in each mode. Its pods say that their proxies carry their datagrams, and its Service which
-// port clients reach. The client is on another node than the server.
+// withDatagrams is an application of UDP in each mode. Its namespace says that proxies carry datagrams, and its Service which port
+// clients reach. The client is on another node than the server.
 func withDatagrams() string {
 	var text strings.Builder
 	for _, mode := range []string{"sidecar", "node"} {
-		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %[1]s, labels: {leno.dev/inject: enabled}, annotations: {leno.dev/mode: %[1]s, leno.dev/share: node}}\n", mode)
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %[1]s, labels: {leno.dev/inject: enabled}, annotations: {leno.dev/mode: %[1]s, leno.dev/share: node, leno.dev/udp: enabled}}\n", mode)
 		for node, name := range []string{"server", "client"} {
 			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: %s}\n", name, mode)
-			text.WriteString(podOfDatagrams(mode, name, node+1, "leno.dev/udp: enabled"))
+			text.WriteString(podOfDatagrams(mode, name, node+1, ""))
 		}
 		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: server, namespace: %s}\nspec: {selector: {app: server}, ports: [{port: 70, targetPort: 7000, protocol: UDP, appProtocol: leno.dev/udp}]}\n", mode)
 	}
@@ -127,7 +127,7 @@ spec:
 }
 
 func (m mesh) datagramsNeedPrograms() {
-	m.must(m.apply("apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: late, namespace: sidecar}\n" + podOfDatagrams("sidecar", "late", 1, "leno.dev/udp: enabled, leno.dev/capture: nftables")))
+	m.must(m.apply("apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: late, namespace: sidecar}\n" + podOfDatagrams("sidecar", "late", 1, "leno.dev/capture: nftables")))
 	m.until("the reason is told", func() error {
 		if events := m.output(m.t, "events", "-n", "sidecar", "--for", "pod/late"); !strings.Contains(events, "cannot capture datagrams") {
 			return errors.New(events)

@@ -152,9 +152,9 @@ impl NodeCaptures {
             capture.failure = failure.map(|failure| failed(failure, next));
         }
         capture.asks = Some(match &pod.capture {
-            Ok(CaptureChoice::Auto) => "auto".to_owned(),
-            Ok(CaptureChoice::Only(backend)) => backend.to_string(),
-            Err(unknown) => unknown.to_string(),
+            None | Some(Ok(CaptureChoice::Auto)) => "auto".to_owned(),
+            Some(Ok(CaptureChoice::Only(backend))) => backend.to_string(),
+            Some(Err(unknown)) => unknown.to_string(),
         });
         capture
     }
@@ -213,8 +213,8 @@ mod tests {
             flows: None,
             flow_budget: None,
             ended: false,
-            capture: Ok(CaptureChoice::Auto),
-            datagrams: Ok(Default::default()),
+            capture: None,
+            datagrams: None,
             own_users: false,
             sysctls: false,
             account: "default".to_owned(),

@@ -18,6 +18,7 @@ use std::time::{Instant, SystemTime};
 use leno_capture::{Backend, BackendReport, CaptureChoice, Captured, ProbeReport};
 use leno_program::chain;
 use leno_resources::UDP_ANNOTATION;
+use leno_types::Datagrams;
 
 use crate::brokers::{Brokers, PodSandbox};
 use crate::captures::unix_s;
@@ -176,7 +177,7 @@ impl Keeper {
         if brokers.has(&pod.uid) {
             return Ok(());
         }
-        let Some(mut placed) = pod.placed() else { return Ok(()) };
+        let Some(mut placed) = pod.placed(kept.record.workload().datagrams) else { return Ok(()) };
         placed.kubelet.addresses = host::addresses();
         let (cgroup, others) = self.host.groups_of(&pod.uid);
         let at = PodSandbox { netns: &kept.record.netns, cgroup, others, is_new };
@@ -384,15 +385,15 @@ impl Keeper {
         (netns, netns_id, container): (PathBuf, NetnsId, Option<String>),
         origin: CaptureOrigin,
     ) -> Result<Backend, CaptureFailure> {
-        let choice = pod.capture.as_ref().map_err(|unknown| {
+        let choice = pod.capture.clone().unwrap_or(Ok(CaptureChoice::Auto)).map_err(|unknown| {
             CaptureFailure::new(FailureReason::Annotation, format!("leno.dev/capture: {unknown}"))
         })?;
-        let datagrams = pod.datagrams.as_ref().map_err(|unknown| {
+        let datagrams = pod.datagrams.clone().unwrap_or(Ok(Datagrams::Off)).map_err(|unknown| {
             CaptureFailure::new(FailureReason::Annotation, format!("{UDP_ANNOTATION}: {unknown}"))
         })?;
         let wanted: Vec<Backend> = match choice {
             CaptureChoice::Auto => Backend::ALL.to_vec(),
-            CaptureChoice::Only(backend) => vec![*backend],
+            CaptureChoice::Only(backend) => vec![backend],
         };
         // A capture of an earlier sandbox of this pod has the same name, so it is released first.
         self.forget(place).map_err(|error| refused(&error))?;

@@ -8,9 +8,8 @@ use leno_capture::{CaptureChoice, UnknownBackend};
 use leno_flows::{CpuBudget, FlowMetricsSource, UnknownBudget, UnknownFlowMetricsSource};
 use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
-    CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
-    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, UDP_ANNOTATION, promote_after,
-    promotion, share,
+    CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION as FLOW_METRICS,
+    NamespaceMode, PodMode, UDP_ANNOTATION, promote_after, promotion, setting, share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
 use leno_supervise::ProcessSharing;
@@ -46,11 +45,11 @@ pub(crate) struct Pod {
     pub(crate) flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
     /// The most that accounting for its flows may cost, if it says so.
     pub(crate) flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
-    /// The capture that it asks for: in its label, if that is absent, in the annotation of that name. The injector does
-    /// the same.
-    pub(crate) capture: Result<CaptureChoice, UnknownBackend>,
-    /// Which of its datagrams its proxy carries; in its label, or its annotation.
-    pub(crate) datagrams: Result<Datagrams, UnknownDatagrams>,
+    /// The capture that it asks for, or in node mode its namespace. The injector writes what a namespace sets to each pod that
+    /// gets a sidecar.
+    pub(crate) capture: Option<Result<CaptureChoice, UnknownBackend>>,
+    /// The same of the datagrams that its proxy carries.
+    pub(crate) datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
     /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
     /// false`).
     pub(crate) own_users: bool,
@@ -77,6 +76,8 @@ pub(crate) struct NamespaceSettings {
     mode: NamespaceMode,
     share: Option<String>,
     promotion: Option<String>,
+    capture: Option<Result<CaptureChoice, UnknownBackend>>,
+    datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
 }
 
 impl NamespaceSettings {
@@ -93,6 +94,8 @@ impl NamespaceSettings {
             mode,
             share: share(labels, annotations).map(str::to_owned),
             promotion: promotion(labels, annotations).map(str::to_owned),
+            capture: setting(labels, annotations, CAPTURE_ANNOTATION).map(str::parse),
+            datagrams: setting(labels, annotations, UDP_ANNOTATION).map(str::parse),
         };
         (own != Self::default()).then_some(own)
     }
@@ -111,7 +114,7 @@ impl Pod {
         let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
         let annotation = |name: &str| metadata.annotations.as_ref()?.get(name);
         let label = |name: &str| metadata.labels.as_ref()?.get(name);
-        let capture = label(CAPTURE).or_else(|| annotation(CAPTURE));
+        let either = |name| setting(metadata.labels.as_ref(), metadata.annotations.as_ref(), name);
         Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
@@ -123,10 +126,8 @@ impl Pod {
             flows: annotation(FLOW_METRICS).map(|text| text.parse()),
             flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
-            capture: capture.map_or(Ok(CaptureChoice::Auto), |text| text.parse()),
-            datagrams: label(UDP_ANNOTATION)
-                .or_else(|| annotation(UDP_ANNOTATION))
-                .map_or(Ok(Datagrams::Off), |text| text.parse()),
+            capture: either(CAPTURE_ANNOTATION).map(str::parse),
+            datagrams: either(UDP_ANNOTATION).map(str::parse),
             sysctls: spec
                 .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref())
                 .is_some_and(|sysctls| !sysctls.is_empty()),
@@ -161,12 +162,17 @@ impl Pod {
         let share: ProcessSharing = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
         self.namespace_promotion = namespace.and_then(|settings| settings.promotion.clone());
+        if let Some(namespace) = namespace {
+            self.capture = self.capture.or_else(|| namespace.capture.clone());
+            self.datagrams = self.datagrams.or_else(|| namespace.datagrams.clone());
+        }
         self.meshed = true;
         self
     }
 
-    /// The pod for its node proxy, if it is in node mode.
-    pub(crate) fn placed(&self) -> Option<PlacedPod> {
+    /// The pod for its node proxy, if it is in node mode. `captured`: which of its datagrams are captured, which may no longer be
+    /// what it and its namespace set.
+    pub(crate) fn placed(&self, captured: Datagrams) -> Option<PlacedPod> {
         Some(PlacedPod {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
@@ -174,8 +180,7 @@ impl Pod {
             uid: self.uid.clone(),
             group: self.group.clone()?,
             kubelet: KubeletProbes { probes: self.probes.clone(), addresses: Vec::new() },
-            // A value that is none is refused where the pod is captured.
-            datagrams: self.datagrams.as_ref().is_ok_and(|datagrams| datagrams.is_on()),
+            datagrams: captured.is_on(),
             promote_after_ms: promote_after_ms(self.promotion.as_deref()),
             namespace_promote_after_ms: promote_after_ms(self.namespace_promotion.as_deref()),
         })
@@ -219,12 +224,12 @@ mod tests {
     #[test]
     fn how_it_is_captured_stands_in_its_label_or_its_annotation() {
         let capture = |metadata: &str| pod(metadata, SIDECAR, "Pending").capture;
-        assert_eq!(capture(""), Ok(CaptureChoice::Auto));
+        assert_eq!(capture(""), None);
         let label = r#","labels":{"leno.dev/capture":"iptables"}"#;
-        assert_eq!(capture(label), Ok(CaptureChoice::Only(Backend::Iptables)));
+        assert_eq!(capture(label), Some(Ok(CaptureChoice::Only(Backend::Iptables))));
         let both = format!(r#"{label},"annotations":{{"leno.dev/capture":"ebpf"}}"#);
-        assert_eq!(capture(&both), Ok(CaptureChoice::Only(Backend::Iptables)));
-        assert!(capture(r#","annotations":{"leno.dev/capture":"tproxy"}"#).is_err());
+        assert_eq!(capture(&both), Some(Ok(CaptureChoice::Only(Backend::Iptables))));
+        assert!(capture(r#","annotations":{"leno.dev/capture":"tproxy"}"#).unwrap().is_err());
     }
 
     #[test]
@@ -285,7 +290,7 @@ mod tests {
         let of_namespace = NamespaceSettings::new(&serde_json::from_str(of_namespace).unwrap());
         let after = |metadata: &str| {
             let pod = pod(metadata, r#"{"containers":[{"name":"web"}]}"#, "Pending");
-            let placed = pod.within(of_namespace.as_ref()).placed().unwrap();
+            let placed = pod.within(of_namespace.as_ref()).placed(Datagrams::Off).unwrap();
             assert_eq!(placed.namespace_promote_after_ms, Some(90_000));
             placed.promote_after_ms
         };
@@ -294,6 +299,39 @@ mod tests {
         assert_eq!(after(&own("1m")), Some(60_000));
         assert_eq!(after(&own("off")), Some(0));
         assert_eq!(after(&own("soon")), None);
+    }
+
+    #[test]
+    fn what_is_captured_and_how_is_said_by_a_pod_and_in_node_mode_by_its_namespace() {
+        use Datagrams::{All, Enabled, Off};
+        let namespace = |mode: &str| {
+            let metadata = format!(
+                r#"{{"name":"shop","labels":{{"leno.dev/inject":"enabled","leno.dev/mode":"{mode}"}},
+                    "annotations":{{"leno.dev/udp":"enabled","leno.dev/capture":"ebpf"}}}}"#
+            );
+            NamespaceSettings::new(&serde_json::from_str(&metadata).unwrap())
+        };
+        let plain = r#"{"containers":[{"name":"web"}]}"#;
+        let own = |value: &str| format!(r#","annotations":{{"leno.dev/udp":"{value}"}}"#);
+        let of = |metadata: &str, spec: &str, mode: &str| {
+            pod(metadata, spec, "Pending").within(namespace(mode).as_ref()).datagrams
+        };
+        assert_eq!(of("", plain, "node"), Some(Ok(Enabled)));
+        assert_eq!(of(&own("off"), plain, "node"), Some(Ok(Off)), "the pod decides");
+        assert_eq!(of(r#","labels":{"leno.dev/udp":"all"}"#, plain, "node"), Some(Ok(All)));
+        assert!(of(&own("on"), plain, "node").unwrap().is_err());
+        assert_eq!(of("", SIDECAR, "sidecar"), None, "its sidecar was made for none");
+        assert_eq!(of(&own("all"), SIDECAR, "sidecar"), Some(Ok(All)));
+        let of_namespace = namespace("node");
+        let capture =
+            |metadata: &str| pod(metadata, plain, "Pending").within(of_namespace.as_ref()).capture;
+        assert_eq!(capture(""), Some(Ok(CaptureChoice::Only(Backend::Ebpf))));
+        let own_way = r#","labels":{"leno.dev/capture":"nftables"}"#;
+        assert_eq!(capture(own_way), Some(Ok(CaptureChoice::Only(Backend::Nftables))));
+        for captured in [Off, Enabled, All] {
+            let pod = pod("", plain, "Pending").within(namespace("node").as_ref());
+            assert_eq!(pod.placed(captured).unwrap().datagrams, captured != Off);
+        }
     }
 
     #[test]

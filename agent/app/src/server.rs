@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_capture::CaptureChoice;
 use leno_cni::protocol::{CniCommand, MAX_LINE, PluginAnswer, PluginRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -154,8 +153,8 @@ fn assumed(request: &PluginRequest) -> Option<Pod> {
         flows: None,
         flow_budget: None,
         ended: false,
-        capture: Ok(CaptureChoice::Auto),
-        datagrams: Ok(Default::default()),
+        capture: None,
+        datagrams: None,
         own_users: false,
         sysctls: false,
         account: "default".to_owned(),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use leno_resources::{
     CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION,
+    UDP_ANNOTATION,
 };
 use leno_types::ports::PROXY_UID;
 
@@ -22,6 +23,9 @@ use crate::{
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
 pub(crate) const RECORD: &str = "leno.dev/injected";
+/// The annotations by which a namespace says how its pods are captured, each with its name in the record.
+pub(crate) const CAPTURE_ANNOTATIONS: [(&str, &str); 2] =
+    [(CAPTURE_ANNOTATION, "capture"), (UDP_ANNOTATION, "udp")];
 /// The annotations by which a namespace says how the flows of its pods are accounted for, each with its name in the record.
 pub(crate) const FLOW_ANNOTATIONS: [(&str, &str); 2] =
     [(FLOW_METRICS_ANNOTATION, "flow-metrics"), (FLOW_CPU_BUDGET_ANNOTATION, "flow-cpu-budget")];
@@ -504,9 +508,14 @@ fn annotate(
     mut made: Vec<String>,
 ) {
     let mut all = Vec::new();
-    if let (None, Some(capture)) = (setting(pod, CAPTURE_ANNOTATION), &enclosing.capture) {
-        all.push((CAPTURE_ANNOTATION, capture.clone()));
-        made.push("capture".to_owned());
+    // The agent reads them from the pod: they hold for as long as its proxy does, whatever its namespace says later.
+    for ((name, recorded), of_namespace) in
+        CAPTURE_ANNOTATIONS.into_iter().zip([&enclosing.capture, &enclosing.proxies.udp])
+    {
+        if let (None, Some(value)) = (setting(pod, name), of_namespace) {
+            all.push((name, value.clone()));
+            made.push(recorded.to_owned());
+        }
     }
     for (name, recorded) in FLOW_ANNOTATIONS {
         let own = pod.at(&["metadata", "annotations", name]);

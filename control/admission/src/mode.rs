@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use leno_resources::{
-    MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
-    promote_after,
+    MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, UDP_ANNOTATION,
+    WORKLOAD_API_ANNOTATION, promote_after,
 };
 
 use crate::inject::{InjectError, said, setting};
@@ -15,6 +15,9 @@ use crate::workload_api;
 const MODES: [&str; 2] = [SIDECAR, NODE];
 /// What `leno.dev/share` may say.
 const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
+/// What `leno.dev/udp` may say.
+pub(crate) const DATAGRAMS: [&str; 3] = [NO_DATAGRAMS, "enabled", "all"];
+pub(crate) const NO_DATAGRAMS: &str = "off";
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
 
@@ -29,6 +32,8 @@ pub struct ProxiesOfNamespace {
     pub workload_api: Option<String>,
     /// Its `leno.dev/promote-after`.
     pub promote_after: Option<String>,
+    /// Its `leno.dev/udp`.
+    pub udp: Option<String>,
 }
 
 impl ProxiesOfNamespace {
@@ -41,6 +46,7 @@ impl ProxiesOfNamespace {
             share: of(SHARE_ANNOTATION),
             workload_api: of(WORKLOAD_API_ANNOTATION),
             promote_after: of(PROMOTE_AFTER_ANNOTATION),
+            udp: of(UDP_ANNOTATION),
         }
     }
 
@@ -71,6 +77,7 @@ pub(crate) fn is_node(
     namespace: &ProxiesOfNamespace,
 ) -> Result<bool, InjectError> {
     one_of(setting(pod, SHARE_ANNOTATION), namespace.share.as_deref(), SHARE_ANNOTATION, &SHARES)?;
+    one_of(setting(pod, UDP_ANNOTATION), namespace.udp.as_deref(), UDP_ANNOTATION, &DATAGRAMS)?;
     check_promotion(setting(pod, PROMOTE_AFTER_ANNOTATION), namespace.promote_after.as_deref())?;
     let own = setting(pod, MODE_ANNOTATION);
     let mode = one_of(own, namespace.mode.as_deref(), MODE_ANNOTATION, &MODES)?;
@@ -205,6 +212,10 @@ mod tests {
         let of_namespace = ProxiesOfNamespace { workload_api: misspelt, ..Default::default() };
         let refused = of_namespace.check().unwrap_err().to_string();
         let part = "leno.dev/workload-api: \"true\", which its namespace says, is none of enabled,";
+        assert!(refused.contains(part), "{refused}");
+        let of_namespace = ProxiesOfNamespace { udp: Some("on".to_owned()), ..Default::default() };
+        let refused = of_namespace.check().unwrap_err().to_string();
+        let part = "leno.dev/udp: \"on\", which its namespace says, is none of off, enabled, all";
         assert!(refused.contains(part), "{refused}");
     }
 }

@@ -10,8 +10,8 @@ use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
-use crate::inject::{InjectError, one_of, said};
-use crate::mode::ProxiesOfNamespace;
+use crate::inject::{InjectError, one_of, said, setting};
+use crate::mode::{DATAGRAMS, NO_DATAGRAMS, ProxiesOfNamespace};
 use crate::value::JsonValue;
 use crate::workload_api;
 
@@ -82,7 +82,7 @@ pub struct InjectionSettings {
     pub workload_api: Option<WorkloadApiVolume>,
     /// Whether it serves the SPIFFE Workload API to the containers of its pod, which a pod says.
     pub serves_workload_api: bool,
-    /// Whether it carries datagrams, which a pod says.
+    /// Whether it carries datagrams, which a pod or its namespace says.
     pub carries_datagrams: bool,
     /// The longest life of the certificates that kubelets request for pods, in seconds; without it, they request none.
     pub pod_certificates: Option<u32>,
@@ -248,16 +248,20 @@ impl InjectionSettings {
 
     /// The same for a pod that gets a proxy, with what its namespace says where the pod says nothing.
     pub(crate) fn of_namespace(
-        self,
+        mut self,
         pod: &JsonValue,
         namespace: &ProxiesOfNamespace,
     ) -> Result<Self, InjectError> {
-        if workload_api::is_said_by(pod) {
-            return Ok(self);
+        if setting(pod, UDP_ANNOTATION).is_none() {
+            let datagrams = namespace.udp.as_deref();
+            self.carries_datagrams = datagrams.is_some_and(|datagrams| datagrams != NO_DATAGRAMS);
         }
-        let whose = ", as its namespace has it";
-        let is_enabled = self.check_workload_api(namespace.serves_workload_api()?, whose)?;
-        Ok(Self { serves_workload_api: is_enabled, ..self })
+        if !workload_api::is_said_by(pod) {
+            let whose = ", as its namespace has it";
+            let is_enabled = namespace.serves_workload_api()?;
+            self.serves_workload_api = self.check_workload_api(is_enabled, whose)?;
+        }
+        Ok(self)
     }
 
     /// Refuses the Workload API of the proxy beside that which issues the proxy's certificates.
@@ -287,8 +291,8 @@ impl InjectionSettings {
             settings.workload_api = None;
         }
         settings.serves_workload_api = settings.is_to_serve_workload_api(annotations)?;
-        let datagrams = one_of(pod, UDP_ANNOTATION, &["off", "enabled", "all"])?;
-        settings.carries_datagrams = datagrams.is_some_and(|datagrams| datagrams != OFF);
+        let datagrams = one_of(pod, UDP_ANNOTATION, &DATAGRAMS)?;
+        settings.carries_datagrams = datagrams.is_some_and(|datagrams| datagrams != NO_DATAGRAMS);
         if let Some((_, value)) = annotations.iter().find(|(name, _)| name == PRE_STOP_SLEEP) {
             settings.pre_stop_sleep = pre_stop_sleep(value)?;
         }

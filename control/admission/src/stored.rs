@@ -10,7 +10,8 @@ use std::sync::Arc;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
     CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, MODE_ANNOTATION,
-    Object, ObjectKey, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, WORKLOAD_API_ANNOTATION,
+    Object, ObjectKey, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, UDP_ANNOTATION,
+    WORKLOAD_API_ANNOTATION,
 };
 use leno_types::nearest;
 
@@ -95,6 +96,7 @@ impl StoredObjects {
             share: said(SHARE_ANNOTATION),
             workload_api: said(WORKLOAD_API_ANNOTATION),
             promote_after: said(PROMOTE_AFTER_ANNOTATION),
+            udp: said(UDP_ANNOTATION),
         };
         Some(PodContext { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
     }

@@ -1,9 +1,8 @@
 //! Takes the proxy out of a pod again.
 
-use leno_resources::CAPTURE_ANNOTATION;
-
 use crate::inject::{
-    DEFAULT_CONTAINER, FLOW_ANNOTATIONS, PULL_SECRET, PULL_SECRETS, RECORD, each_container,
+    CAPTURE_ANNOTATIONS, DEFAULT_CONTAINER, FLOW_ANNOTATIONS, PULL_SECRET, PULL_SECRETS, RECORD,
+    each_container,
 };
 use crate::probes::{Probes, VARIABLE};
 use crate::value::JsonValue;
@@ -50,8 +49,8 @@ pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
             annotations.remove(RECORD);
-            let ours = [(CAPTURE_ANNOTATION, "capture"), (DEFAULT_CONTAINER, "default-container")];
-            let ours = ours.into_iter().chain(FLOW_ANNOTATIONS);
+            let ours = CAPTURE_ANNOTATIONS.into_iter().chain(FLOW_ANNOTATIONS);
+            let ours = ours.chain([(DEFAULT_CONTAINER, "default-container")]);
             for (name, _) in ours.filter(|(_, what)| made(what)) {
                 annotations.remove(name);
             }

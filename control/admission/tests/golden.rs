@@ -46,11 +46,14 @@ fn settings(file: &Path) -> InjectionSettings {
     }
 }
 
-/// `namespace` is of a namespace whose proxies serve the Workload API.
+/// `workload-api-namespace` is of a namespace whose proxies serve the Workload API, `datagrams` of one whose proxies carry
+/// datagrams.
 fn enclosing(file: &Path) -> PodContext {
-    let serves = file.to_string_lossy().contains("workload-api-namespace.in");
-    let workload_api = serves.then(|| "enabled".to_owned());
-    let proxies = ProxiesOfNamespace { workload_api, ..ProxiesOfNamespace::default() };
+    let file = file.to_string_lossy();
+    let enabled = |text| file.contains(text).then(|| "enabled".to_owned());
+    let workload_api = enabled("workload-api-namespace.in");
+    let udp = enabled("datagrams.in");
+    let proxies = ProxiesOfNamespace { workload_api, udp, ..ProxiesOfNamespace::default() };
     PodContext { proxies, ..PodContext::default() }
 }
 

@@ -48,8 +48,8 @@ impl Node {
             flows: None,
             flow_budget: None,
             ended: false,
-            capture: Ok(CaptureChoice::Auto),
-            datagrams: Ok(leno_types::Datagrams::default()),
+            capture: None,
+            datagrams: None,
             own_users: false,
             sysctls: false,
             account: "default".to_owned(),
@@ -79,7 +79,7 @@ impl Node {
     }
 
     fn with(mut self, backend: Backend) -> Self {
-        self.pod.capture = Ok(CaptureChoice::Only(backend));
+        self.pod.capture = Some(Ok(CaptureChoice::Only(backend)));
         self
     }
 
@@ -273,11 +273,11 @@ fn a_pod_gets_what_it_can_have_or_the_reason() {
     let agent = node.agent();
     node.pod.own_users = true;
     assert_eq!(agent.add(&node.pod, &node.netns, "a").unwrap(), Backend::Nftables);
-    node.pod.capture = Ok(CaptureChoice::Only(Backend::Ebpf));
+    node.pod.capture = Some(Ok(CaptureChoice::Only(Backend::Ebpf)));
     let why = agent.add(&node.pod, &node.netns, "b").unwrap_err().to_string();
     assert!(why.contains("hostUsers"), "{why}");
     assert_eq!(node.records(), 0);
-    node.pod.capture = "tproxy".parse::<CaptureChoice>();
+    node.pod.capture = Some("tproxy".parse::<CaptureChoice>());
     let why = agent.add(&node.pod, &node.netns, "c").unwrap_err().to_string();
     assert!(why.contains("tproxy"), "{why}");
     assert!(says(&agent, "leno_agent_capture_failures_total{reason=\"annotation\"} 1"));
@@ -288,7 +288,7 @@ fn a_pod_gets_what_it_can_have_or_the_reason() {
     assert!(agent.held().is_empty() && agent.connections(&node.pod.uid).is_none());
     agent.reconcile(&node.pod).unwrap();
     assert_eq!(agent.failures().len(), 1, "nothing of it runs, and the plugin's word holds");
-    node.pod.capture = Ok(CaptureChoice::Only(Backend::Nftables));
+    node.pod.capture = Some(Ok(CaptureChoice::Only(Backend::Nftables)));
     agent.add(&node.pod, &node.netns, "d").unwrap();
     assert!(agent.failures().is_empty());
     agent.delete(&node.pod.uid, "d");
@@ -377,7 +377,7 @@ fn the_mark_of_another_program_is_removed_before_a_capture() {
     let Some(mut node) = Node::new() else { return };
     let agent = node.agent();
     leno_capture::mark(&node.netns).unwrap();
-    node.pod.capture = Ok(CaptureChoice::Only(Backend::Ebpf));
+    node.pod.capture = Some(Ok(CaptureChoice::Only(Backend::Ebpf)));
     let cgroup = std::mem::replace(&mut node.pod.uid, "nobody".to_owned());
     agent.add(&node.pod, &node.netns, "sandbox").unwrap_err();
     node.pod.uid = cgroup;

@@ -4,7 +4,6 @@ use std::fs;
 
 use http_body_util::BodyExt as _;
 use leno_capture::CaptureChoice;
-use leno_types::Datagrams;
 
 use super::*;
 use crate::admin::wanted;
@@ -58,8 +57,8 @@ fn pod() -> Pod {
         flow_budget: None,
         ended: false,
         // No machine that runs this test has such a backend.
-        capture: "tproxy".parse::<CaptureChoice>(),
-        datagrams: Ok(Datagrams::default()),
+        capture: Some("tproxy".parse::<CaptureChoice>()),
+        datagrams: None,
         own_users: false,
         sysctls: false,
         account: "default".to_owned(),
