@@ -13,9 +13,8 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Longest wait until an object is deleted; deleting a namespace's contents takes less. Those of node mode serve on for two minutes
-/// once their agents have gone, and end what they have then.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Longest wait until an object is deleted; deleting a namespace's contents takes less.
+const LIMIT: Duration = Duration::from_secs(180);
 /// Longest wait until the API server serves a newly defined kind.
 const SERVED: Duration = Duration::from_secs(30);
 /// Pause between two queries.

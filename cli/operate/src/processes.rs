@@ -15,7 +15,7 @@ use crate::pod_admin::{PodAdminClient, PodName};
 use crate::pods::{self, RunningPod};
 
 /// The pods of the DaemonSet `leno-node`.
-const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
+pub(crate) const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
 /// The port of their admin servers.
 const PORT: u16 = 15025;
 /// Most supervisors that are asked; a cluster has at most 5,000 nodes.

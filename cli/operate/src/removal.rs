@@ -14,6 +14,7 @@ use leno_types::Removal as Step;
 
 use crate::objects::{self, ObjectReference, named};
 use crate::pods::{has_run, unstartable};
+use crate::processes::SUPERVISORS;
 use crate::proxy_removal::ProxyRemoval;
 use crate::{AGENTS, Error, PodName, installed, unmet};
 
@@ -34,6 +35,8 @@ const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
 /// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for the supervisors of node proxies. Once their agents have gone they serve what they have for two minutes.
+const SUPERVISOR_LIMIT: Duration = Duration::from_secs(150);
 /// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -170,6 +173,7 @@ impl MeshRemoval {
         for one in webhooks.iter().chain(&rest) {
             self.delete(one, &mut say).await?;
         }
+        self.supervisors_end().await?;
         say(RemovalReport::Proxies(proxies.left().await?));
         // If another removal has started meanwhile, it still finds its annotations and the record
         // of the installation.
@@ -229,7 +233,7 @@ impl MeshRemoval {
         proxies.is_latest().await?;
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
-        self.none_left(&earlier, "a pod that cleaned earlier").await?;
+        self.none_left(&earlier, "a pod that cleaned earlier", NODE_LIMIT).await?;
         // Skip the nodes whose agent is known never to have started.
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
@@ -277,19 +281,34 @@ impl MeshRemoval {
     /// waited for any longer: it cannot change anything in the cluster.
     async fn controllers_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
-        match self.none_left(&ours, "the control plane").await {
+        match self.none_left(&ours, "the control plane", NODE_LIMIT).await {
             Err(Error::Late(..)) => Ok(()),
             ended => ended,
         }
     }
 
+    /// Waits until the supervisors of node proxies have ended, and ends those that have not. Kubernetes looks at a namespace that
+    /// still has pods again after half of the time that they may take to end, which is a day here, or within five minutes.
+    async fn supervisors_end(&self) -> Result<(), Error> {
+        let ours = ListParams::default().labels(SUPERVISORS);
+        match self.none_left(&ours, "a supervisor of node proxies", SUPERVISOR_LIMIT).await {
+            Err(Error::Late(..)) => self.forget(SUPERVISORS).await,
+            ended => ended,
+        }
+    }
+
     /// Waits until the namespace has no such pods.
-    async fn none_left(&self, which: &ListParams, what: &str) -> Result<(), Error> {
+    async fn none_left(
+        &self,
+        which: &ListParams,
+        what: &str,
+        limit: Duration,
+    ) -> Result<(), Error> {
         let pods = self.pods();
         let begin = Instant::now();
         while !pods.list(which).await.map_err(Error::api(format!("list {what}")))?.items.is_empty()
         {
-            pause(begin, NODE_LIMIT, || format!("{what} does not end")).await?;
+            pause(begin, limit, || format!("{what} does not end")).await?;
         }
         Ok(())
     }

@@ -237,6 +237,42 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_ends_after_the_supervisors_of_node_proxies() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let pod = |namespace: &str, name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}});
+    for name in ["web-7d9c-aaaaa", "web-7d9c-bbbbb", "cart-0", "plain"] {
+        shop.bed.delete(pod("shop", name)).await;
+    }
+    // No pod has to be told of the removal, and no controller would finish deleting a namespace.
+    shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
+    let mut own = namespace();
+    own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
+    shop.bed.merge(own.clone(), own).await;
+    let mut supervisor = pod(NAMESPACE, "leno-node-n1");
+    supervisor["metadata"]["labels"] = json!({"app.kubernetes.io/name": "leno-node"});
+    supervisor["spec"] = json!({"serviceAccountName": "node",
+        "containers": [{"name": "node", "image": "leno-agent:1"}]});
+    supervisor["status"] = json!({"phase": "Running"});
+    shop.run(supervisor.clone()).await;
+
+    let mut removal = Running::begin(&shop).await;
+    until("everything else is gone", async || {
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "ratelimitpolicies.leno.dev"}});
+        shop.bed.get(definition).await.is_none().then_some(())
+    })
+    .await;
+    let record = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "leno-installed", "namespace": NAMESPACE}});
+    assert!(shop.bed.get(record.clone()).await.is_some(), "it has not waited");
+    shop.bed.delete(supervisor).await;
+    let ended = removal.0.take().unwrap().wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", said(&ended));
+    assert!(shop.bed.get(record).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_agent_cannot_begin_is_not_taken_for_clean() {
     let Some(kube) = binary() else { return };
     let shop = Shop::open(&kube, &[]).await;
