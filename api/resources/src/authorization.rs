@@ -81,7 +81,7 @@ pub struct TokenIssuerSpec {
     pub issuer: String,
     /// The claim `aud` has one of these.
     pub audiences: Vec<String>,
-    /// Its public keys, the JSON of a JWK set (RFC 7517).
+    /// Its public keys, the JSON of a JWK set (RFC 7517), without private parts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub jwks: String,
     /// Instead of `jwks`: the URL of the set, from which the control plane fetches it again and again. The origin must
@@ -361,12 +361,14 @@ impl AuthorizationPolicy {
     }
 }
 
-/// Whether a text is a set of keys that verify tokens.
+/// Whether a text is a set of keys that verify tokens. Returns why keys of it are not used: these are published with what signs
+/// tokens.
 ///
 /// # Errors
 /// Why it is none.
-pub fn check_key_set(text: &str) -> Result<(), String> {
-    jwks::parse(text).map(drop).map_err(|error| error.to_string())
+pub fn check_key_set(text: &str) -> Result<Vec<String>, String> {
+    let set = jwks::parse(text).map_err(|error| error.to_string())?;
+    Ok(set.secrets.iter().map(ToString::to_string).collect())
 }
 
 impl TokenIssuerSpec {
@@ -375,7 +377,7 @@ impl TokenIssuerSpec {
         TokenIssuer {
             issuer: self.issuer.as_str().into(),
             audiences: texts(&self.audiences),
-            keys: jwks::parse(&self.jwks).unwrap_or_default(),
+            keys: jwks::parse(&self.jwks).unwrap_or_default().keys,
             header: self.header_name().to_ascii_lowercase().into(),
             clock_skew: self.clock_skew.map_or(CLOCK_SKEW, |skew| skew.0),
             claim_headers: self.claim_headers.iter().map(ClaimHeaderSpec::header).collect(),

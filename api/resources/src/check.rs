@@ -25,6 +25,7 @@ use crate::metadata::{
 };
 use crate::node_mode::promote_after;
 use crate::object::Object;
+use crate::origin::Origin;
 use crate::problem::{Position, Problem};
 use crate::tree::{TreeNode, TreeValue};
 
@@ -204,8 +205,9 @@ impl Check<'_> {
         for (key, value) in settings.iter().filter(own) {
             let at = at.key(key);
             if key == KEYS_FROM_ANNOTATION {
-                for origin in keys_from(value).filter(|one| !authorization::is_origin(one)) {
-                    self.fail(&at, format!("{origin:?} is not an origin: use https://HOST"));
+                let origins = keys_from(value).map(str::parse::<Origin>);
+                for error in origins.filter_map(Result::err) {
+                    self.fail(&at, error.to_string());
                 }
                 continue;
             }

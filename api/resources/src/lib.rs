@@ -32,6 +32,7 @@ mod metadata;
 mod node_mode;
 mod object;
 mod objective;
+mod origin;
 mod parse;
 mod problem;
 mod process;
@@ -73,6 +74,7 @@ pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{
     DEFAULT_OBJECTIVE_WINDOW, LatencyObjective, ServiceLevelObjective, ServiceLevelObjectiveSpec,
 };
+pub use origin::{Origin, OriginError};
 pub use parse::{DocumentOrigin, Documents, IgnoredDocument, Outline, parse};
 pub use problem::{Located, Position, Problem, one_line};
 pub use process::{

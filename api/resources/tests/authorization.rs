@@ -198,6 +198,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "  rules: [{to: [{paths: [{exact: '/a/../b'}]}]}]\n",
         "\"/a/../b\" has a segment . or .., and requests with such a path are denied",
     ),
+    (
+        "  rules: [{to: [{headers: [{name: x-role, values: [admin, \" ops\\t\"]}]}]}]\n",
+        "headers[0].values[1]: \" ops\\t\" matches no header, as white space at the ends of a value is not part of it: use \"ops\"",
+    ),
     ("  rules: [{to: [{headers: [{name: Host}]}]}]\n", "is the authority of a request: use hosts"),
     (
         "  rules: [{to: [{headers: [{name: leno-h1}]}]}]\n",
@@ -343,6 +347,14 @@ fn tokens_that_would_not_hold_are_refused() {
             "jwksUrl: is no URL",
         ),
         (
+            "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'http://id:9000.evil/'}]\n".to_owned(),
+            "jwksUrl: is no URL",
+        ),
+        (
+            format!("  tokens: [{{{}}}]\n", issuer.replace("\"kid\"", "\"d\":\"AA\",\"kid\"")),
+            "jwks: key 0 has a private part, with which every reader of the set can sign tokens: have the issuer replace",
+        ),
+        (
             format!("  tokens: [{{{issuer}, jwksConfigMap: keys}}]\n"),
             "jwksConfigMap: says the same as jwks",
         ),
@@ -393,7 +405,9 @@ fn only_the_namespace_of_the_control_plane_says_where_keys_come_from() {
         parse("n.yaml", &text).err().map(|problems| problems[0].to_string())
     };
     assert_eq!(namespace("https://id.example.com, http://10.0.0.1:8080"), None);
-    for wrong in ["id.example.com", "https://id.example.com/keys", "https://u@id", "ftp://id"] {
+    for wrong in
+        ["id.example.com", "https://id/keys", "https://u@id", "ftp://id", "http://id:9000.evil"]
+    {
         let said = namespace(wrong).unwrap_or_default();
         assert!(said.contains("is not an origin"), "{wrong}: {said}");
     }

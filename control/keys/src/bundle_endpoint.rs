@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use hyper::Uri;
+use leno_resources::Origin;
 use leno_spiffe::{Bundle, BundleError, MAX_BUNDLE_BYTES, ServerIdVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::version::TLS13;
@@ -13,7 +14,6 @@ use tokio_rustls::TlsConnector;
 
 use crate::authorities::WebAuthorities;
 use crate::fetch::{FetchError, Transport};
-use crate::origin::Origin;
 
 /// Where a trust domain publishes its bundle.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use leno_resources::MAX_KEY_SET_BYTES;
+use leno_resources::{MAX_KEY_SET_BYTES, Origin};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::authorities::WebAuthorities;
-use crate::origin::Origin;
+use crate::published::PublishedSet;
 
 /// Longest fetch, with all of its redirects: issuers answer within a second.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,11 +112,7 @@ impl Fetcher {
 
     /// The origin of a URL, if keys may be fetched from it.
     pub(crate) fn permits(&self, url: &str) -> Result<Origin, FetchError> {
-        self.origin(&url.parse().map_err(|_| FetchError::Url)?)
-    }
-
-    fn origin(&self, url: &Uri) -> Result<Origin, FetchError> {
-        let origin = Origin::of(url).ok_or(FetchError::Url)?;
+        let origin = Origin::of_url(url).ok_or(FetchError::Url)?;
         let permitted = self.permitted.read().unwrap_or_else(PoisonError::into_inner);
         match permitted.contains(&origin) {
             true => Ok(origin),
@@ -128,17 +124,16 @@ impl Fetcher {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn fetch(&self, url: &str) -> Result<String, FetchError> {
+    pub(crate) async fn fetch(&self, url: &str) -> Result<PublishedSet, FetchError> {
+        let origin = self.permits(url)?;
         let url = url.parse().map_err(|_| FetchError::Url)?;
-        let origin = self.origin(&url)?;
         let transport = Transport {
             tls: self.authorities.connector(),
             max_bytes: MAX_KEY_SET_BYTES,
             is_reserved: self.is_reserved,
         };
         let text = transport.fetch(&origin, url).await?;
-        leno_resources::check_key_set(&text).map_err(FetchError::Set)?;
-        Ok(text)
+        PublishedSet::read(text).map_err(FetchError::Set)
     }
 }
 

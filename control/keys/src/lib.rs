@@ -15,12 +15,12 @@
 //!
 //! Trust bundles of other trust domains come over the same transport, from a [`BundleEndpoint`].
 //!
-//! It knows neither proxies nor tokens. Read first: [`KeySets`], then [`Origin`] and `fetch`.
+//! It knows neither proxies nor tokens. Read first: [`KeySets`], then `fetch`.
 
 mod authorities;
 mod bundle_endpoint;
 mod fetch;
-mod origin;
+mod published;
 mod sets;
 mod store;
 

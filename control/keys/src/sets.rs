@@ -11,7 +11,7 @@ use leno_index::ObjectChange;
 use leno_program::Family;
 use leno_resources::{
     AuthorizationPolicy, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey,
-    TokenIssuerSpec, check_key_set, keys_from,
+    Origin, OriginError, TokenIssuerSpec, keys_from,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::authorities::WebAuthorities;
 use crate::fetch::{FetchError, Fetcher};
-use crate::origin::{Origin, OriginError};
+use crate::published::PublishedSet;
 use crate::store::DocumentStore;
 
 /// How long after a fetch the next one is: issuers publish keys long before they sign with them.
@@ -36,7 +36,7 @@ const MAX_URLS_OF_NAMESPACE: usize = 32;
 const RESULTS: usize = 16;
 
 /// What a fetch of a URL has found.
-type FetchedDocument = (String, Result<String, FetchError>);
+type FetchedSet = (String, Result<PublishedSet, FetchError>);
 
 /// The sets of keys that authorization policies name by URL, by `ConfigMap` or by `Secret`.
 pub struct KeySets {
@@ -49,20 +49,20 @@ pub struct KeySets {
     /// The policies that name one of these, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
     /// The sets in `ConfigMap`s and `Secret`s.
-    objects: BTreeMap<ObjectKey, String>,
+    objects: BTreeMap<ObjectKey, PublishedSet>,
     followed: BTreeMap<String, FollowedSet>,
     /// Whether all policies were there once.
     is_filled: bool,
     /// How many permitted URLs are not fetched, for want of places.
     left_out: usize,
     counts: Arc<Counts>,
-    results: (mpsc::Sender<FetchedDocument>, mpsc::Receiver<FetchedDocument>),
+    results: (mpsc::Sender<FetchedSet>, mpsc::Receiver<FetchedSet>),
 }
 
 /// A URL that policies name.
 struct FollowedSet {
     /// The last good set.
-    set: Option<String>,
+    set: Option<PublishedSet>,
     /// Whether the last fetch failed, or none is permitted.
     is_failing: bool,
     /// Whether the last fetch has found the set, so that it is stored.
@@ -87,6 +87,8 @@ struct Counts {
     current: AtomicUsize,
     stale: AtomicUsize,
     missing: AtomicUsize,
+    /// Keys that are not used, since what signs tokens is published with them.
+    left_out: AtomicUsize,
     /// Times that a set was asked for since a token named a key that it does not have.
     refetches: AtomicU64,
 }
@@ -205,20 +207,26 @@ impl KeySets {
 
     /// Takes the set of an object, if it has one. Returns the key of the object if it had another one.
     fn replace(&mut self, key: ObjectKey, text: Option<String>) -> Option<ObjectKey> {
-        let set = text.filter(|text| match check_key_set(text) {
-            Ok(()) => true,
+        let set = text.and_then(|text| match PublishedSet::read(text) {
+            Ok(set) => Some(set),
             Err(error) => {
                 // What is in a Secret by mistake is for no log.
                 let error = (key.kind != Kind::Secret).then_some(error);
                 tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
-                false
+                None
             }
         });
         let before = match set {
-            Some(set) => self.objects.insert(key.clone(), set.clone()),
+            Some(set) => self.objects.insert(key.clone(), set),
             None => self.objects.remove(&key),
         };
-        (before.as_ref() != self.objects.get(&key)).then_some(key)
+        let now = self.objects.get(&key);
+        if before.as_ref() == now {
+            return None;
+        }
+        now.into_iter().for_each(|set| set.report(&key));
+        self.count();
+        Some(key)
     }
 
     /// Takes the origins of the control plane's namespace. Returns whether they are other ones.
@@ -291,9 +299,10 @@ impl KeySets {
             if (differs || !is_confirmed)
                 && let Some(store) = &self.store
             {
-                store.write(&document(&url), &set);
+                store.write(&document(&url), set.text());
             }
             if differs {
+                set.report(&url);
                 known.set = Some(set);
                 tracing::info!(url, "other keys of tokens are in effect");
             }
@@ -319,7 +328,7 @@ impl KeySets {
         let namespace = policy.metadata.namespace.as_str();
         for issuer in &mut policy.spec.tokens {
             if let Some(object) = object(namespace, issuer) {
-                let set = self.objects.get(&object).cloned();
+                let set = self.objects.get(&object).map(|set| set.text().to_owned());
                 if set.is_none() {
                     let policy = &policy.metadata.name;
                     tracing::warn!(
@@ -332,7 +341,8 @@ impl KeySets {
                 issuer.jwks = set.unwrap_or_default();
             } else if let Some(url) = &issuer.jwks_url {
                 let known = self.followed.get(url).filter(|_| self.fetcher.permits(url).is_ok());
-                issuer.jwks = known.and_then(|one| one.set.clone()).unwrap_or_default();
+                let set = known.and_then(|one| one.set.as_ref());
+                issuer.jwks = set.map(|set| set.text().to_owned()).unwrap_or_default();
             }
         }
     }
@@ -421,6 +431,9 @@ impl KeySets {
         };
         let current = number(&|one| one.set.is_some() && !one.is_failing);
         let missing = number(&|one| one.set.is_none());
+        let fetched = self.followed.values().filter_map(|one| one.set.as_ref());
+        let left_out = fetched.chain(self.objects.values()).map(PublishedSet::left_out).sum();
+        self.counts.left_out.store(left_out, Ordering::Relaxed);
         self.counts.current.store(current, Ordering::Relaxed);
         self.counts.missing.store(missing, Ordering::Relaxed);
         self.counts.stale.store(self.followed.len() - current - missing, Ordering::Relaxed);
@@ -442,6 +455,10 @@ impl Counts {
         for (state, count) in all {
             family.sample(&[("state", state)], count.load(Ordering::Relaxed));
         }
+        let help = "Keys of these sets, and of those in ConfigMaps and Secrets, that are not used: what signs tokens is published \
+                    with them.";
+        Family::gauge(text, "leno_control_keys_left_out", help)
+            .sample(&[], self.left_out.load(Ordering::Relaxed));
         let help = "Times that proxies reported tokens with unknown keys, for which a URL was to be fetched early.";
         Family::counter(text, "leno_control_key_refetches_total", help)
             .sample(&[], self.refetches.load(Ordering::Relaxed));
@@ -473,10 +490,12 @@ fn document(url: &str) -> String {
 }
 
 /// The set of a URL that was stored last, unless it holds no keys of tokens.
-fn stored(store: &DocumentStore, url: &str) -> Option<String> {
-    let set = store.read(&document(url))?;
-    match check_key_set(&set) {
-        Ok(()) => Some(set),
+fn stored(store: &DocumentStore, url: &str) -> Option<PublishedSet> {
+    match PublishedSet::read(store.read(&document(url))?) {
+        Ok(set) => {
+            set.report(&url);
+            Some(set)
+        }
         Err(error) => {
             tracing::warn!(
                 url,
@@ -495,7 +514,7 @@ fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {
 fn begin(
     (fetcher, refresh): (&Fetcher, Duration),
     (url, early): (&str, &Arc<Notify>),
-    results: &mpsc::Sender<FetchedDocument>,
+    results: &mpsc::Sender<FetchedSet>,
 ) -> AbortHandle {
     let of = (url.to_owned(), Arc::clone(early));
     tokio::spawn(fetch((fetcher.clone(), refresh), of, results.clone())).abort_handle()
@@ -505,7 +524,7 @@ fn begin(
 async fn fetch(
     (fetcher, refresh): (Fetcher, Duration),
     (url, early): (String, Arc<Notify>),
-    results: mpsc::Sender<FetchedDocument>,
+    results: mpsc::Sender<FetchedSet>,
 ) {
     let mut wait = RETRY;
     loop {

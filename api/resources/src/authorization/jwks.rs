@@ -5,6 +5,7 @@ use std::sync::Arc;
 use data_encoding::BASE64URL_NOPAD;
 use leno_types::tokens::{TokenAlgorithm, TokenKey};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// Most bytes of a set: issuers have a handful of keys with a few hundred bytes each.
 pub const MAX_BYTES: usize = 64 * 1024;
@@ -25,9 +26,17 @@ pub(crate) enum JwksError {
     /// A key cannot be used as it says.
     #[error("key {0}: {1}")]
     Key(usize, &'static str),
-    /// There is a shared secret among the keys, which every proxy would have to hold.
-    #[error("key {0} is a shared secret (oct): use public keys")]
-    Secret(usize),
+    /// A key has what only its issuer may have.
+    #[error(
+        "key {index} has {secret}, with which every reader of the set can sign tokens: have the issuer replace the key, \
+         and publish public keys alone"
+    )]
+    Secret {
+        /// Which key it is.
+        index: usize,
+        /// What it has.
+        secret: &'static str,
+    },
     /// No key is for signatures of a known kind.
     #[error("has no key that verifies signatures: RSA, EC with P-256 or P-384, or Ed25519")]
     Empty,
@@ -50,10 +59,52 @@ struct Jwk {
     e: Option<String>,
     x: Option<String>,
     y: Option<String>,
+    /// The private part, of RSA, EC and OKP (RFC 7518 sections 6.2.2 and 6.3.2, RFC 8037 section 2).
+    d: Option<IgnoredAny>,
+    /// Factors of an RSA modulus, from each of which the private part follows.
+    p: Option<IgnoredAny>,
+    q: Option<IgnoredAny>,
+    dp: Option<IgnoredAny>,
+    dq: Option<IgnoredAny>,
+    qi: Option<IgnoredAny>,
+    oth: Option<IgnoredAny>,
+    /// A shared secret (RFC 7518 section 6.4).
+    k: Option<IgnoredAny>,
+}
+
+/// The keys of a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeySet {
+    /// Those that verify signatures.
+    pub(crate) keys: Vec<TokenKey>,
+    /// Those that are not used, since who reads the set can sign with them; each as an error.
+    pub(crate) secrets: Vec<JwksError>,
+}
+
+impl KeySet {
+    /// The set, if no key of it is left out for being secret.
+    pub(crate) fn without_secrets(self) -> Result<Self, JwksError> {
+        match self.secrets.first() {
+            Some(secret) => Err(secret.clone()),
+            None => Ok(self),
+        }
+    }
+}
+
+impl Jwk {
+    /// What the key has that only its issuer may have.
+    fn secret(&self) -> Option<&'static str> {
+        let Self { d, p, q, dp, dq, qi, oth, k, .. } = self;
+        if self.kty == "oct" || k.is_some() {
+            return Some("a shared secret (oct)");
+        }
+        let private = [d, p, q, dp, dq, qi, oth];
+        private.into_iter().any(Option::is_some).then_some("a private part")
+    }
 }
 
 /// The keys of a set that verify signatures. Keys for encryption, and of kinds that are not known, are left out.
-pub(crate) fn parse(text: &str) -> Result<Vec<TokenKey>, JwksError> {
+pub(crate) fn parse(text: &str) -> Result<KeySet, JwksError> {
     if text.len() > MAX_BYTES {
         return Err(JwksError::TooLarge);
     }
@@ -62,16 +113,18 @@ pub(crate) fn parse(text: &str) -> Result<Vec<TokenKey>, JwksError> {
     if set.keys.len() > MAX_KEYS {
         return Err(JwksError::TooLarge);
     }
-    let mut keys = Vec::new();
+    let mut found = KeySet::default();
     for (index, jwk) in set.keys.iter().enumerate() {
-        if jwk.kty == "oct" {
-            return Err(JwksError::Secret(index));
-        }
-        if jwk.usage.as_deref().is_none_or(|usage| usage == "sig") {
-            keys.extend(key(jwk).map_err(|why| JwksError::Key(index, why))?);
+        if let Some(secret) = jwk.secret() {
+            found.secrets.push(JwksError::Secret { index, secret });
+        } else if jwk.usage.as_deref().is_none_or(|usage| usage == "sig") {
+            found.keys.extend(key(jwk).map_err(|why| JwksError::Key(index, why))?);
         }
     }
-    if keys.is_empty() { Err(JwksError::Empty) } else { Ok(keys) }
+    if found.keys.is_empty() {
+        return Err(found.secrets.into_iter().next().unwrap_or(JwksError::Empty));
+    }
+    Ok(found)
 }
 
 fn key(jwk: &Jwk) -> Result<Option<TokenKey>, &'static str> {
@@ -168,7 +221,7 @@ mod tests {
         for (more, expected) in
             [("", TokenAlgorithm::Rs256), (r#","alg":"PS512","use":"sig""#, TokenAlgorithm::Ps512)]
         {
-            let keys = parse(&rsa(more)).unwrap();
+            let keys = parse(&rsa(more)).unwrap().keys;
             assert_eq!((keys.len(), keys[0].algorithm), (1, expected));
             // SEQUENCE of 268 bytes with an INTEGER of 257.
             assert_eq!(keys[0].public[..9], [0x30, 0x82, 1, 0x0a, 2, 0x82, 1, 1, 0]);
@@ -180,8 +233,33 @@ mod tests {
             {{"kty":"OKP","crv":"Ed25519","x":"{x}"}}, {{"kty":"EC","crv":"secp256k1"}},
             {{"kty":"RSA","use":"enc"}}]}}"#
         );
-        let keys = parse(&ec).unwrap();
+        let keys = parse(&ec).unwrap().keys;
         assert_eq!((keys.len(), keys[0].public.len(), keys[1].public.len()), (2, 65, 32));
+    }
+
+    #[test]
+    fn a_key_that_is_published_with_what_signs_is_left_out() {
+        let x = BASE64URL_NOPAD.encode(&[7; 32]);
+        let good = format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"good","x":"{x}"}}"#);
+        for (secret, what) in [
+            (format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}","d":"{x}"}}"#), "a private part"),
+            (
+                format!(r#"{{"kty":"EC","crv":"P-256","x":"{x}","y":"{x}","d":7}}"#),
+                "a private part",
+            ),
+            (r#"{"kty":"RSA","n":"AQAB","e":"AQAB","p":"AA","q":"AA"}"#.into(), "a private part"),
+            (r#"{"kty":"RSA","use":"enc","e":"AQAB","qi":""}"#.into(), "a private part"),
+            (r#"{"kty":"oct"}"#.into(), "a shared secret"),
+            (format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}","k":"{x}"}}"#), "a shared secret"),
+        ] {
+            let set = parse(&format!(r#"{{"keys":[{good},{secret}]}}"#)).expect(&secret);
+            assert_eq!(set.keys.len(), 1, "{secret}");
+            assert_eq!(set.keys[0].id.as_deref(), Some("good"));
+            let error = set.without_secrets().expect_err(&secret).to_string();
+            assert!(error.starts_with("key 1 has ") && error.contains(what), "{secret}: {error}");
+        }
+        let public = format!(r#"{{"keys":[{good},{{"kty":"RSA","use":"enc","d":null}}]}}"#);
+        assert!(parse(&public).unwrap().without_secrets().is_ok(), "nothing of it is secret");
     }
 
     #[test]
@@ -190,7 +268,8 @@ mod tests {
             ("", "is not a set of keys"),
             ("{}", "is not a set of keys"),
             (r#"{"keys":[]}"#, "has no key that verifies"),
-            (r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#, "key 0 is a shared secret"),
+            (r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#, "key 0 has a shared secret"),
+            (&rsa(r#","d":"AAAA""#), "key 0 has a private part"),
             (r#"{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"}]}"#, "at least 2048 bits"),
             (r#"{"keys":[{"kty":"EC","crv":"P-256","x":"AAAA","y":"AAAA"}]}"#, "another length"),
             (r#"{"keys":[{"kty":"EC","crv":"P-256","x":"=","y":"A"}]}"#, "not base64url"),

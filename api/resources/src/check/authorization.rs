@@ -12,6 +12,7 @@ use crate::authorization::{
     ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec,
     SegmentSpec, TokenIssuerSpec, WorkloadSelector, jwks,
 };
+use crate::origin::Origin;
 
 /// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
 const METHODS: [&str; 9] =
@@ -33,8 +34,6 @@ const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
 
 /// Most issuers of one policy.
 const MAX_ISSUERS: usize = 8;
-/// Most bytes of a URL of keys.
-const MAX_URL: usize = 2048;
 /// Clocks that differ by more are wrong, and tokens that have ended would be taken for as long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
 
@@ -136,12 +135,14 @@ fn key_set(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
         }
     }
     match url {
-        Some(url) if !is_url(url) => {
-            let reason = "is no URL such as https://id.example.com/keys, without a user";
+        Some(url) if Origin::of_url(url).is_none() => {
+            let reason = "is no URL such as https://id.example.com/keys or http://id.example.com:8080/keys, without a \
+                          user";
             check.fail(&at.key("jwksUrl"), reason);
         }
         None if config_map.is_none() && secret.is_none() => {
-            if let Err(error) = jwks::parse(&issuer.jwks) {
+            let parsed = jwks::parse(&issuer.jwks);
+            if let Err(error) = parsed.and_then(jwks::KeySet::without_secrets) {
                 check.fail(&at.key("jwks"), error.to_string());
             }
         }
@@ -159,25 +160,6 @@ fn claim_headers(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpe
             check.fail(&at.key("claim"), "is empty");
         }
     });
-}
-
-/// Whether a text is a URL of http or https, without a user.
-fn is_url(text: &str) -> bool {
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    rest.is_some_and(|rest| {
-        let host = rest.split(['/', '?']).next().unwrap_or_default();
-        let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b'\\';
-        !host.is_empty()
-            && !host.contains('@')
-            && rest.len() <= MAX_URL
-            && rest.bytes().all(is_plain)
-    })
-}
-
-/// Whether a text is a URL without a path.
-pub(crate) fn is_origin(text: &str) -> bool {
-    is_url(text)
-        && !text.trim_start_matches("https://").trim_start_matches("http://").contains(['/', '?'])
 }
 
 fn claims(
@@ -405,7 +387,15 @@ fn path(check: &mut Check<'_>, at: &Cursor<'_>, path: &str) {
 
 fn header(check: &mut Check<'_>, at: &Cursor<'_>, header: &HeaderSpec) {
     header_name(check, &at.key("name"), &header.name);
-    bounded(check, &at.key("values"), header.values.len());
+    each(check, &at.key("values"), &header.values, |check, at, value| {
+        let trimmed = value.trim_matches([' ', '\t']);
+        if trimmed.len() < value.len() {
+            let reason = format!(
+                "{value:?} matches no header, as white space at the ends of a value is not part of it: use {trimmed:?}"
+            );
+            check.fail(at, reason);
+        }
+    });
 }
 
 pub(super) fn header_name(check: &mut Check<'_>, at_name: &Cursor<'_>, given: &str) {

@@ -200,7 +200,7 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     let mut replaced = vec![keys_of("shop", &other)];
     sets.fill(&mut replaced);
     assert_eq!(keys(&replaced), [other.as_str()]);
-    // What holds a shared secret has no keys.
+    // What holds a shared secret alone has no keys.
     let secret = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#;
     let mut wrong = vec![keys_of("shop", secret)];
     sets.fill(&mut wrong);
@@ -327,6 +327,39 @@ async fn a_set_is_asserted_as_long_as_the_last_fetch_has_found_it() {
     is(None).await;
     *served.lock().expect("a set") = SET.to_owned();
     is(Some(SET)).await;
+}
+
+/// The last good set has the key too, so that refusing the set as a whole would leave the key in use.
+#[tokio::test]
+async fn a_key_that_is_published_with_its_private_part_is_used_no_longer() {
+    let x = "CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg";
+    let set = |private: &str| {
+        let other = format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"b","x":"{x}"{private}}}"#);
+        SET.replace("]}", &format!(",{other}]}}"))
+    };
+    let served = Arc::new(std::sync::Mutex::new(set("")));
+    let (url, _) = issuer(&served).await;
+    let origin = url.trim_end_matches("/keys").to_owned();
+    let mut sets = key_sets(None);
+    sets.fetcher = sets.fetcher.clone().connecting_to_loopback();
+    sets.refresh = Duration::from_millis(100);
+    sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
+    let used = |changes: &[ObjectChange]| -> Vec<String> {
+        let ObjectChange::Upsert(Object::AuthorizationPolicy(policy)) = &changes[0] else {
+            panic!()
+        };
+        let meaning = policy.policy(&leno_types::TrustDomain::default());
+        meaning.tokens[0].keys.iter().map(|key| key.id.as_deref().unwrap().to_owned()).collect()
+    };
+    assert_eq!(used(&sets.refreshed().await), ["a", "b"]);
+    assert!(rendered(&sets).contains("leno_control_keys_left_out 0\n"));
+    *served.lock().expect("the set") = set(&format!(r#","d":"{x}""#));
+    assert_eq!(used(&sets.refreshed().await), ["a"]);
+    let text = rendered(&sets);
+    assert!(text.contains("leno_control_keys_left_out 1\n"), "{text}");
+    assert!(text.contains("leno_control_key_sets{state=\"current\"} 1\n"), "{text}");
+    sets.fill(&mut vec![keys_of("shop", &set(r#","d":"""#))]);
+    assert!(rendered(&sets).contains("leno_control_keys_left_out 2\n"));
 }
 
 #[tokio::test]

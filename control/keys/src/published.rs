@@ -1,0 +1,41 @@
+//! A set of keys as its issuer publishes it.
+
+use std::fmt::Display;
+
+use leno_resources::check_key_set;
+
+/// A set with at least one key that verifies tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedSet {
+    text: String,
+    /// One error for each key that is not used, since what signs tokens is published with it.
+    secrets: Vec<String>,
+}
+
+impl PublishedSet {
+    /// The set that a text is.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn read(text: String) -> Result<Self, String> {
+        let secrets = check_key_set(&text)?;
+        Ok(Self { text, secrets })
+    }
+
+    /// The JSON of the set.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// How many keys are not used.
+    pub(crate) fn left_out(&self) -> usize {
+        self.secrets.len()
+    }
+
+    /// Logs which keys are not used. `place`: where the set is published.
+    pub(crate) fn report(&self, place: &dyn Display) {
+        for secret in &self.secrets {
+            tracing::error!(set = %place, secret, "a key of tokens is not used");
+        }
+    }
+}
