@@ -1,5 +1,7 @@
 //! Checks of `AuthorizationPolicy`.
 
+use std::sync::Arc;
+
 use leno_policy::authorization::ambiguity;
 use leno_policy::is_field_name;
 use leno_types::authorization::Cidr;
@@ -13,6 +15,7 @@ use crate::authorization::{
     SegmentSpec, TokenIssuerSpec, WorkloadSelector, jwks,
 };
 use crate::origin::Origin;
+use crate::problem::Position;
 
 /// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
 const METHODS: [&str; 9] =
@@ -315,6 +318,17 @@ fn identity(check: &mut Check<'_>, at: &Cursor<'_>, (key, text): (&str, &str)) {
                               or that and whole segments of the path"
         );
         check.fail(at, reason);
+    }
+}
+
+impl RequestSpec {
+    /// Whether a policy may have this entry.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        let mut check = Check { file: &Arc::default(), problems: Vec::new(), whole: true };
+        let at = Cursor { node: None, place: Position::default(), path: String::new() };
+        request(&mut check, &at, self);
+        check.problems.is_empty()
     }
 }
 

@@ -11,8 +11,7 @@ use std::net::IpAddr;
 use leno_policy::authorization::{AuthorizationDecision, ServerNameView, canonical_path};
 use leno_resources::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
-    ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec, parse,
-    to_yaml,
+    ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec,
 };
 use leno_types::authorization::{Action, PathReading};
 use leno_types::{Identity, InstanceName};
@@ -180,7 +179,7 @@ impl MeshModel {
         // Clients that request the same share a rule.
         let mut rules: Vec<(Vec<Identity>, Vec<RequestSpec>)> = Vec::new();
         for (client, of_port) in of_clients {
-            let to = requests_of(audit, &of_port);
+            let to = requests_of(&of_port);
             // Without an entry a rule is for everything.
             if to.is_empty() {
                 continue;
@@ -275,15 +274,9 @@ fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> Autho
     }
 }
 
-/// Whether documents may have this entry, as which a client chooses a method and a path: `delete`, or `/x*`.
-fn is_nameable(audit: &AuthorizationPolicy, entry: RequestSpec) -> bool {
-    let rule = AuthorizationRule { to: vec![entry], ..AuthorizationRule::default() };
-    let policy = Object::AuthorizationPolicy(Box::new(allowing(audit, vec![rule])));
-    parse("suggested", &to_yaml(&policy)).is_ok()
-}
-
-/// What a client has requested, as entries of `to`: methods with the same paths share one. What no document may name is left out.
-fn requests_of(audit: &AuthorizationPolicy, of_port: &PortRequests) -> Vec<RequestSpec> {
+/// What a client has requested, as entries of `to`: methods with the same paths share one. What no document may name is left
+/// out, as clients choose methods and paths: `delete`, or `/x*`.
+fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     let mut entries: Vec<RequestSpec> = Vec::new();
     for ((port, method), paths) in of_port {
         let (methods, paths) = match method {
@@ -297,8 +290,8 @@ fn requests_of(audit: &AuthorizationPolicy, of_port: &PortRequests) -> Vec<Reque
             ..RequestSpec::default()
         };
         let paths: Vec<SegmentSpec> =
-            paths.into_iter().filter(|path| is_nameable(audit, of_path(path))).collect();
-        if is_request && (paths.is_empty() || !is_nameable(audit, of_method)) {
+            paths.into_iter().filter(|path| of_path(path).is_accepted()).collect();
+        if is_request && (paths.is_empty() || !of_method.is_accepted()) {
             continue;
         }
         let same = entries
