@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use leno_analysis::analyze;
+use leno_analysis::{KEYS_NOT_PERMITTED, analyze};
 use leno_resources::gateway::ParentRef;
 use leno_resources::{Documents, Kind, Object, Problem, parse};
 
@@ -80,7 +80,9 @@ fn findings(
     let others = neighbours.iter().filter(|one| judged.iter().all(|own| own.key() != one.key()));
     let objects = others.map(|one| Object::clone(one)).chain(judged.iter().cloned()).collect();
     let mut found = analyze(documents, objects);
-    found.retain(|one| one.code != UNUSED_GRANT && !is_of_foreign_parent(review, &one.path));
+    // What is around a policy has no Namespace of the control plane; the status says whether there are keys.
+    found.retain(|one| one.code != UNUSED_GRANT && one.code != KEYS_NOT_PERMITTED);
+    found.retain(|one| !is_of_foreign_parent(review, &one.path));
     let line = |found: leno_analysis::Finding| {
         let mut line = format!("[{}] {}", found.code, found.reason);
         if !found.path.is_empty() {

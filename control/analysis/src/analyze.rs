@@ -6,6 +6,8 @@ mod external;
 mod finding;
 mod foreign;
 mod grants;
+mod headers;
+mod keys;
 mod parts;
 mod policies;
 mod ports;
@@ -19,6 +21,7 @@ use leno_index::MeshSettings;
 use leno_resources::{Documents, Located, Object, ObjectKey, Position};
 
 pub use finding::{Finding, Severity};
+pub use keys::KEYS_NOT_PERMITTED;
 
 use crate::mesh::MeshModel;
 use finding::Findings;
@@ -62,6 +65,7 @@ fn found(mesh: &MeshModel, documents: &Documents, local: bool) -> Vec<Finding> {
     let mut findings = Findings::new(documents);
     routes::references(mesh, &mut findings);
     routes::tables(mesh, &mut findings);
+    headers::headers(&mut findings);
     services::services(mesh, &mut findings);
     waypoints::waypoints(mesh, &mut findings);
     grants::grants(mesh, &mut findings);

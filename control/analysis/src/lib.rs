@@ -24,7 +24,7 @@ mod explain;
 mod mesh;
 mod sender;
 
-pub use analyze::{Finding, Severity, analyze, analyze_stored};
+pub use analyze::{Finding, KEYS_NOT_PERMITTED, Severity, analyze, analyze_stored};
 pub use authz::{
     AccessChange, AuthorizationAnswer, AuthorizationCheck, CheckClient, ClientAccess, LaterAccess,
     PolicySummary, PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, WorkloadAccess,

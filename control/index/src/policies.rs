@@ -152,6 +152,12 @@ impl Index {
         self.facts.is_of_mesh(namespace)
     }
 
+    /// The namespace of the control plane.
+    #[must_use]
+    pub fn system_namespace(&self) -> &str {
+        self.facts.system_namespace()
+    }
+
     /// Which of the instances behind a target of a policy in `namespace` have a proxy.
     #[must_use]
     pub fn proxies_at(&self, namespace: &str, target: &PolicyTarget) -> ProxyCoverage {

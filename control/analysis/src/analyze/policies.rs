@@ -23,6 +23,7 @@ pub(super) fn policies(mesh: &MeshModel, findings: &mut Findings<'_>) {
             Object::AuthorizationPolicy(policy) => {
                 effect::policy(mesh, findings, at, policy);
                 super::authorization::authorizer(mesh, findings, at, policy);
+                super::keys::keys(mesh, findings, at, policy);
                 &policy.spec.target_refs
             }
             Object::BackendTlsPolicy(policy) => &policy.spec.target_refs,

@@ -78,7 +78,12 @@ impl Facts {
 
     /// Whether policies of a namespace may be for the whole mesh.
     pub(crate) fn is_of_mesh(&self, namespace: &str) -> bool {
-        self.settings.namespace.as_deref().unwrap_or(MESH_NAMESPACE) == namespace
+        self.system_namespace() == namespace
+    }
+
+    /// The namespace of the control plane.
+    pub(crate) fn system_namespace(&self) -> &str {
+        self.settings.namespace.as_deref().unwrap_or(MESH_NAMESPACE)
     }
 
     /// Inserts a policy, which the mesh always uses.
