@@ -5,6 +5,7 @@
 
 mod cluster;
 mod dashes;
+mod options;
 mod output;
 
 use std::io::{self, Write as _};
@@ -60,6 +61,7 @@ fn once(error: &anyhow::Error) -> String {
 #[must_use]
 pub fn not_parsed(mut error: clap::Error) -> ExitCode {
     dashes::hint(&mut error);
+    options::hint(&mut error);
     // If standard error is closed, there is nothing left to do.
     let _closed = error.print();
     match error.kind() {
