@@ -68,6 +68,13 @@ impl Collector {
                 pending.0.insert(key, ObjectChange::Upsert(object));
             }
             KindEvent::Kept(key, misread) => {
+                // As after a restart: without its outline, what the policy denies would be permitted.
+                let is_first = !state.known.contains(&key);
+                let outline = misread.as_ref().filter(|_| key.kind == Kind::AuthorizationPolicy);
+                if let (true, Some(outline)) = (is_first, outline) {
+                    state.known.insert(key.clone());
+                    pending.0.insert(key.clone(), ObjectChange::Upsert(outline.object.clone()));
+                }
                 self.misread.extend(misread.map(|misread| (key.clone(), misread)));
                 if let Some(listed) = &mut state.listed {
                     listed.insert(key.clone());
@@ -360,6 +367,39 @@ mod tests {
         collector.take(0, KindEvent::Gone(namespace("a").key()));
         let gone = Some(vec![ObjectChange::Delete(namespace("a").key())]);
         assert_eq!(told(&mut collector), (gone, vec![]));
+    }
+
+    #[test]
+    fn of_an_authorization_policy_without_a_good_state_the_outline_is_in_effect() {
+        let policy = |rules: &str| {
+            let spec = format!(r#"{{"selector":{{}},"rules":{rules}}}"#);
+            let text = format!(
+                r#"{{"apiVersion":"leno.dev/v1alpha1","kind":"AuthorizationPolicy",
+                "metadata":{{"name":"p","namespace":"shop"}},"spec":{spec}}}"#
+            );
+            leno_resources::parse("p", &text).unwrap().objects.remove(0).value
+        };
+        let (outline, good) = (policy("[]"), policy("[{}]"));
+        let misread = || {
+            let misread = MisreadObject { object: outline.clone(), reason: "why".to_owned() };
+            KindEvent::Kept(outline.key(), Some(misread))
+        };
+        let mut collector = Collector::default();
+        collector.take(0, misread());
+        (0..WATCHED.len()).for_each(|nth| collector.take(nth, KindEvent::NoKind));
+        assert_eq!(told(&mut collector).0, Some(vec![]), "it is gone");
+
+        let upsert = |object: &Object| Some(vec![ObjectChange::Upsert(object.clone())]);
+        collector.take(0, misread());
+        let (changes, said) = told(&mut collector);
+        assert_eq!((changes, said.len()), (upsert(&outline), 1));
+        collector.take(0, KindEvent::Put(good.clone()));
+        assert_eq!(told(&mut collector).0, upsert(&good));
+        collector.take(0, misread());
+        let (changes, said) = told(&mut collector);
+        assert_eq!((changes, said.len()), (None, 1), "the last good state stays in effect");
+        collector.take(0, KindEvent::Gone(outline.key()));
+        assert_eq!(told(&mut collector).0, Some(vec![ObjectChange::Delete(outline.key())]));
     }
 
     #[test]

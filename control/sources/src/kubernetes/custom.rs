@@ -89,14 +89,19 @@ fn said(problem: &Problem) -> String {
 }
 
 /// An invalid route or policy, reduced to its names and what it attaches to; `None` if even those are
-/// invalid.
+/// invalid. An authorization policy thereby denies every client, unless it audits.
 fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     if kind.is_policy() {
+        let is_audit = document["spec"]["action"] == "Audit";
         let targets = document["spec"]["targetRefs"].take();
         document["spec"] = match (targets, document["spec"]["selector"].take()) {
             (Value::Null, selector @ Value::Object(_)) => json!({"selector": selector}),
             (targets, _) => json!({"targetRefs": targets}),
         };
+        if kind == Kind::AuthorizationPolicy {
+            // An Allow policy without rules permits nothing, and an Audit policy records nothing.
+            document["spec"]["action"] = if is_audit { json!("Audit") } else { json!("Allow") };
+        }
         return Object::unchecked_policy(kind, document);
     }
     let parents = document["spec"]["parentRefs"].take();
@@ -235,6 +240,32 @@ mod tests {
         assert_eq!(route.metadata.generation, Some(4));
         assert_eq!(route.metadata.resource_version.as_deref(), Some("7"));
         assert_eq!(route.spec.parent_refs.as_ref().unwrap()[0].name, "web");
+    }
+
+    /// Its rules could have denied any client.
+    #[test]
+    fn an_authorization_policy_that_is_not_understood_is_one_that_denies_every_client() {
+        let read = |attached: &str, action: &str| {
+            let spec =
+                format!("{{{attached},\"action\":\"{action}\",\"rules\":[{{\"form\":[]}}]}}");
+            let mut given = policy(&spec);
+            given.types.as_mut().unwrap().kind = "AuthorizationPolicy".to_owned();
+            let bad = object(Kind::AuthorizationPolicy, given);
+            let Err(SkippedObject::Bad { outline: Some(outline), .. }) = bad else { panic!() };
+            let Object::AuthorizationPolicy(outline) = *outline else { panic!("{outline:?}") };
+            assert!(outline.spec.rules.is_empty() && outline.spec.tokens.is_empty());
+            outline.spec
+        };
+        let selector = r#""selector":{"matchLabels":{"app":"web"}}"#;
+        for action in ["Allow", "Deny", "External", "Deni"] {
+            let spec = read(selector, action);
+            assert_eq!(spec.action, leno_resources::AuthorizationAction::Allow, "{action}");
+            assert_eq!(spec.selector.unwrap().match_labels["app"], "web");
+        }
+        let targets = r#""targetRefs":[{"group":"","kind":"Service","name":"web"}]"#;
+        assert_eq!(read(targets, "Deny").target_refs[0].name, "web");
+        let audit = read(targets, "Audit");
+        assert_eq!(audit.action, leno_resources::AuthorizationAction::Audit);
     }
 
     fn policy(spec: &str) -> DynamicObject {

@@ -29,7 +29,7 @@ pub(crate) enum KindEvent {
     /// An object was created or modified.
     Put(Object),
     /// An object exists but is invalid: its last good state stays in effect. For a route or a policy, with the
-    /// mistake that its status reports.
+    /// mistake that its status reports. An authorization policy without a good state denies every client.
     Kept(ObjectKey, Option<MisreadObject>),
     /// An object was deleted.
     Gone(ObjectKey),
