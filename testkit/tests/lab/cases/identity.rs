@@ -82,12 +82,18 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
     let clients = ["client-0", "client-1", "client-2", "client-3"];
-    let outcome = under_load(&lab, (&clients, "http://web:8080/"), || {
-        replaced(&lab).context("replacing the root")?;
-        aborted(&lab).context("aborting")
-    });
-    let requests = lab.explain(outcome)?;
-    println!("{}: {requests} requests, none lost", capture.name());
+    let outcome =
+        reports_under_load(&lab, (&clients, "http://web:8080/"), &["--rate", &rate()], || {
+            replaced(&lab).context("replacing the root")?;
+            aborted(&lab).context("aborting")
+        });
+    let reports = lab.explain(outcome)?;
+    let requests: u64 = reports.iter().map(|report| report.requests).sum();
+    let unsent: u64 = reports.iter().map(Report::unsent).sum();
+    println!(
+        "{}: {requests} requests, {unsent} of them not sent in time, none lost",
+        capture.name()
+    );
     // A proxy that starts now verifies the control plane by the new root alone.
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
     lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
@@ -103,8 +109,12 @@ pub(super) fn under_load(
     (clients, url): (&[&str], &str),
     work: impl FnOnce() -> Result<()>,
 ) -> Result<u64> {
-    let rate = std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned());
-    under_load_of(lab, (clients, url), &["--rate", &rate], work)
+    under_load_of(lab, (clients, url), &["--rate", &rate()], work)
+}
+
+/// How many requests a second each client sends.
+fn rate() -> String {
+    std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned())
 }
 
 /// The same, with as many requests as these arguments of the load say.
