@@ -1,16 +1,17 @@
 //! Field sections that were received before and need not be decoded and checked again.
 #![expect(clippy::indexing_slicing, reason = "the hash is reduced to the number of slots")]
 
-use leno_hpack::Block;
+use leno_hpack::{Block, Inserts};
 
 use crate::head::{Facts, Head};
 
 /// Sections that are cached: calls that repeat on one connection have only a handful of different
 /// heads and trailers.
 const SLOTS: usize = 8;
-/// Longest section that is cached. A section that consists of indices alone is that short.
-const MAX_BYTES: usize = 32;
-/// Largest block that is cached: at most 8 KiB per connection while it has streams.
+/// Longest section that is cached. One that consists of indices is shorter than 32 bytes, and the responses of a server that
+/// refers to nothing in its table, as nginx, mostly shorter than this.
+const MAX_BYTES: usize = 256;
+/// Largest block that is cached: at most 10 KiB per connection while it has streams, with its section.
 const MAX_BLOCK_BYTES: usize = 1024;
 
 /// What a section is. This decides how it is checked.
@@ -47,8 +48,16 @@ impl<'s> Split<'s> {
     }
 }
 
-/// Decoded and valid sections of one connection, by their bytes. An entry stays valid as long as
-/// the decoder's [version](leno_hpack::Decoder::version) does not change.
+/// What a cached section has to do with the decoder's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// Its fields are those of the section while the decoder has this [version](leno_hpack::Decoder::version). Nothing is inserted.
+    Version(u64),
+    /// Its fields do not depend on the table. Each time, these are inserted.
+    Inserts(Inserts),
+}
+
+/// Decoded and valid sections of one connection, by their bytes.
 #[derive(Default)]
 pub(crate) struct Repeats {
     slots: Box<[Slot]>,
@@ -64,28 +73,33 @@ struct Slot {
 #[derive(Clone)]
 struct Section {
     section: Vec<u8>,
-    version: u64,
+    table: Table,
     kind: Kind,
     fields: Block,
     facts: Facts,
 }
 
 impl Repeats {
-    /// Fills `fields` with the decoded section, if it is cached.
+    /// Fills `fields` with the decoded section, if it is cached. What is to be inserted into the table is up to the caller.
     pub(crate) fn find(
         &self,
         section: &[u8],
         (version, kind): (u64, Kind),
         fields: &mut Head,
-    ) -> Option<Facts> {
+    ) -> Option<(Facts, Inserts)> {
         let hash = hash(section)?;
         let slot = self.slots.get(hash as usize % SLOTS).filter(|slot| slot.hash == hash)?;
         let known = slot.known.as_ref()?;
-        if known.version != version || known.kind != kind || known.section != section {
+        let inserts = match known.table {
+            Table::Version(known) if known != version => return None,
+            Table::Version(_) => Inserts::default(),
+            Table::Inserts(inserts) => inserts,
+        };
+        if known.kind != kind || known.section != section {
             return None;
         }
         (**fields).clone_from(&known.fields);
-        Some(known.facts)
+        Some((known.facts, inserts))
     }
 
     /// Caches a section when it arrives the second time in a row for its slot: a section that comes
@@ -93,7 +107,7 @@ impl Repeats {
     pub(crate) fn note(
         &mut self,
         section: &[u8],
-        (version, kind): (u64, Kind),
+        (table, kind): (Table, Kind),
         (fields, facts): (&Head, Facts),
         apart: usize,
     ) {
@@ -108,7 +122,7 @@ impl Repeats {
             let section = section.to_vec();
             let mut fields = (**fields).clone();
             (0..apart).for_each(|_| fields.pop());
-            slot.known = Some(Section { section, version, kind, fields, facts });
+            slot.known = Some(Section { section, table, kind, fields, facts });
         }
     }
 
@@ -144,7 +158,8 @@ mod tests {
 
     fn found(repeats: &Repeats, section: &[u8], of: (u64, Kind)) -> Option<(Head, Facts)> {
         let mut head = Head::new();
-        let facts = repeats.find(section, of, &mut head)?;
+        let (facts, inserts) = repeats.find(section, of, &mut head)?;
+        assert!(inserts.is_empty());
         Some((head, facts))
     }
 
@@ -153,9 +168,10 @@ mod tests {
         let mut repeats = Repeats::default();
         let fields: Head = [(":status", "200"), ("content-length", "7")].into_iter().collect();
         let of = (1, Kind::Response);
-        repeats.note(b"\x88\xbe", of, (&fields, FACTS), 0);
+        let while_it_is = (Table::Version(1), Kind::Response);
+        repeats.note(b"\x88\xbe", while_it_is, (&fields, FACTS), 0);
         assert!(found(&repeats, b"\x88\xbe", of).is_none(), "once is not enough");
-        repeats.note(b"\x88\xbe", of, (&fields, FACTS), 0);
+        repeats.note(b"\x88\xbe", while_it_is, (&fields, FACTS), 0);
         assert_eq!(found(&repeats, b"\x88\xbe", of), Some((fields.clone(), FACTS)));
         assert!(found(&repeats, b"\x88\xbe", (2, Kind::Response)).is_none(), "another table");
         assert!(found(&repeats, b"\x88\xbe", (1, Kind::Trailers)).is_none(), "not checked as such");
@@ -165,12 +181,26 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_depend_on_the_table_is_known_whatever_is_in_it() {
+        let mut repeats = Repeats::default();
+        let fields: Head = [(":status", "200")].into_iter().collect();
+        let of = (Table::Inserts(Inserts::default()), Kind::Response);
+        (0..2).for_each(|_| repeats.note(b"\x88", of, (&fields, FACTS), 0));
+        for version in 0..3 {
+            let expected = Some((fields.clone(), FACTS));
+            assert_eq!(found(&repeats, b"\x88", (version, Kind::Response)), expected);
+            assert!(found(&repeats, b"\x88", (version, Kind::Trailers)).is_none());
+        }
+    }
+
+    #[test]
     fn long_sections_and_large_fields_are_not_kept() {
         let mut repeats = Repeats::default();
         let fields: Head = [("a", "x".repeat(MAX_BLOCK_BYTES))].into_iter().collect();
         for _ in 0..3 {
-            repeats.note(b"\xbe", (0, Kind::Trailers), (&fields, FACTS), 0);
-            repeats.note(&[0xbe; MAX_BYTES + 1], (0, Kind::Trailers), (&Head::new(), FACTS), 0);
+            let of = (Table::Version(0), Kind::Trailers);
+            repeats.note(b"\xbe", of, (&fields, FACTS), 0);
+            repeats.note(&[0xbe; MAX_BYTES + 1], of, (&Head::new(), FACTS), 0);
         }
         assert!(found(&repeats, b"\xbe", (0, Kind::Trailers)).is_none());
         assert!(found(&repeats, &[0xbe; MAX_BYTES + 1], (0, Kind::Trailers)).is_none());

@@ -82,6 +82,17 @@ impl DecodeError {
     }
 }
 
+/// Which fields of a section its decoding inserts into the table: a bit for each, by their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inserts(u64);
+
+impl Inserts {
+    /// Whether the table stays as it is.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Decodes the sections that a peer sends on one connection.
 #[derive(Debug)]
 pub struct Decoder {
@@ -95,6 +106,8 @@ pub struct Decoder {
     changes: u32,
     /// Bytes of the last field of the section that was decoded last, as it was encoded.
     last_field: usize,
+    /// What the section that was decoded last has inserted, if its fields depend on nothing in the table.
+    inserts: Option<Inserts>,
 }
 
 impl Decoder {
@@ -103,7 +116,8 @@ impl Decoder {
     /// [`set_max_table`](Decoder::set_max_table).
     pub fn new(max_table_bytes: usize) -> Self {
         let limit = max_table_bytes.min(MAX_TABLE_BYTES);
-        Self { table: Table::new(limit), limit, required: None, changes: 0, last_field: 0 }
+        let table = Table::new(limit);
+        Self { table, limit, required: None, changes: 0, last_field: 0, inserts: None }
     }
 
     /// Changes the limit. Call it when the peer has acknowledged the setting.
@@ -130,6 +144,28 @@ impl Decoder {
     /// Bytes of the last field of the section that was decoded last, as it was encoded.
     pub fn last_field(&self) -> usize {
         self.last_field
+    }
+
+    /// What the section that was decoded last has inserted into the table, in case equal sections decode to equal fields whatever
+    /// is in the table. Only of a section that was [complete](Outcome::Complete).
+    pub fn inserts(&self) -> Option<Inserts> {
+        self.inserts
+    }
+
+    /// Does to the table what it did to decode a section to `fields` before. Otherwise the section must be decoded, because
+    /// it must begin with a table size update.
+    pub fn insert_again(&mut self, fields: &Block, inserts: Inserts) -> bool {
+        if self.required.is_some() {
+            return false;
+        }
+        let Inserts(mut left) = inserts;
+        while left != 0
+            && let Some(field) = fields.field(left.trailing_zeros() as usize)
+        {
+            self.table.insert(field.name(), field.value(), field.hints());
+            left &= left - 1;
+        }
+        true
     }
 
     /// Appends a field that stands behind a section, if it is a literal that no table keeps, and within the limits. Otherwise
@@ -159,8 +195,10 @@ impl Decoder {
             return Err(DecodeError::Bomb);
         }
         let mut rest = section;
+        self.inserts = None;
         self.size_updates(&mut rest)?;
         let mut sink = Sink::new(block, limits);
+        sink.needs_table = rest.len() < section.len();
         self.last_field = 0;
         while let Some((&first, after)) = rest.split_first() {
             self.last_field = rest.len();
@@ -172,6 +210,7 @@ impl Decoder {
                 _ => self.literal(Literal::new(first, 4), &mut rest, &mut sink)?,
             }
         }
+        self.inserts = (!sink.needs_table).then_some(sink.inserts);
         Ok(if sink.full { Outcome::TooLarge } else { Outcome::Complete })
     }
 
@@ -217,6 +256,7 @@ impl Decoder {
             }
             return Ok(());
         }
+        sink.needs_table = true;
         let entry = self.table.get(index - STATIC_ENTRIES - 1).ok_or(DecodeError::InvalidIndex)?;
         let text = self.table.text(entry);
         if sink.admits(text.len()) {
@@ -238,6 +278,7 @@ impl Decoder {
             let (name, value) = sink.block.bytes_mut()[text.start..].split_at(text.name_length);
             text.hints.field_hash = hash::of_field(text.hints.name_hash, value);
             self.table.insert(name, value, text.hints);
+            sink.note_insert();
         }
         sink.finish(text, literal.never);
         Ok(())
@@ -276,6 +317,7 @@ impl Decoder {
             bytes.extend_from_slice(entry.name.as_bytes());
             return Ok(Hints { name_hash: entry.name_hash, field_hash: 0, token: entry.token });
         }
+        sink.needs_table = true;
         let entry = self.table.get(index - STATIC_ENTRIES - 1).ok_or(DecodeError::InvalidIndex)?;
         let name = self.table.name(entry);
         bytes.extend_from_slice(name);
@@ -318,12 +360,32 @@ struct Sink<'a> {
     /// to a name costs the peer one byte and this side the length of the name. It is the only thing
     /// in a section whose cost has no other limit.
     spare: usize,
+    /// The fields that were inserted into the table.
+    inserts: Inserts,
+    /// A field depends on the table, or is too far behind for [`Inserts`].
+    needs_table: bool,
 }
 
 impl<'a> Sink<'a> {
     fn new(block: &'a mut Block, limits: Limits) -> Self {
         let list_bytes = limits.list_bytes.min(MAX_SECTION_BYTES);
-        Self { block, list_bytes, fields: limits.fields, full: false, spare: list_bytes }
+        Self {
+            block,
+            list_bytes,
+            fields: limits.fields,
+            full: false,
+            spare: list_bytes,
+            inserts: Inserts::default(),
+            needs_table: false,
+        }
+    }
+
+    /// The next field of the block was inserted into the table.
+    fn note_insert(&mut self) {
+        match 1u64.checked_shl(self.block.len() as u32) {
+            Some(bit) => self.inserts.0 |= bit,
+            None => self.needs_table = true,
+        }
     }
 
     /// Makes a field of `text`, if it still fits.

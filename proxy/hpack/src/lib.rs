@@ -40,6 +40,6 @@ mod table;
 mod token;
 
 pub use block::{Block, Field, Fields};
-pub use decode::{DecodeError, Decoder, Limits, Outcome};
+pub use decode::{DecodeError, Decoder, Inserts, Limits, Outcome};
 pub use encode::Encoder;
 pub use token::Token;

@@ -4,7 +4,7 @@
     reason = "counts have bounds that are checked before they grow"
 )]
 
-use leno_hpack::{Outcome, Token};
+use leno_hpack::{Inserts, Outcome, Token};
 use leno_transport::budget;
 
 use super::unpadded;
@@ -14,7 +14,7 @@ use crate::frame::{FrameHead, flag, number31};
 use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
 use crate::live;
-use crate::repeat::{Kind, Split};
+use crate::repeat::{Kind, Split, Table};
 use crate::reserved::{is_mesh_field, is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 use crate::trailers::may_be_trailer;
@@ -139,16 +139,16 @@ impl Inner {
             fields: self.limits.header_fields,
         };
         let split = Split::of(section, kind);
-        if let Some(facts) = self.repeats.find(split.section, (before, kind), &mut fields)
-            && split.trace.is_none_or(|trace| {
-                self.decoder.append(trace, &mut fields, limits) && head::ends_with_trace(&fields)
-            })
+        if let Some((facts, inserts)) =
+            self.repeats.find(split.section, (before, kind), &mut fields)
+            && self.complete(&mut fields, (inserts, split.trace), limits)
         {
             return Ok(Decoded { fields, outcome: Outcome::Complete, checked: Ok(facts) });
         }
         let outcome = self.decoder.decode(section, &mut fields, limits).map_err(|_| {
             ConnError::abused(Abuse::Hpack, "a header section cannot be decoded (HPACK)")
         })?;
+        let decoded = fields.len();
         if kind == Kind::Trailers {
             // The mesh sends no trailers of its own, so these come from an application.
             remove_reserved(&mut fields, is_reserved);
@@ -165,9 +165,11 @@ impl Inner {
             Ok(facts) => head::remove_lengths(&mut fields, facts),
             Err(_) => {}
         }
-        if let (Outcome::Complete, Ok(facts)) = (outcome, checked)
-            && before == self.decoder.version()
-        {
+        let table = match self.decoder.inserts().filter(|_| fields.len() == decoded) {
+            Some(inserts) => Some(Table::Inserts(inserts)),
+            None => (before == self.decoder.version()).then_some(Table::Version(before)),
+        };
+        if let (Outcome::Complete, Ok(facts), Some(table)) = (outcome, checked, table) {
             // Where a repeated length was removed, the last field may be another one than that of the section.
             let is_apart = |trace: &[u8]| {
                 !facts.length_repeated
@@ -175,11 +177,31 @@ impl Inner {
                     && head::ends_with_trace(&fields)
             };
             match split.trace.is_some_and(is_apart) {
-                true => self.repeats.note(split.section, (before, kind), (&fields, facts), 1),
-                false => self.repeats.note(section, (before, kind), (&fields, facts), 0),
+                true => self.repeats.note(split.section, (table, kind), (&fields, facts), 1),
+                false => self.repeats.note(section, (table, kind), (&fields, facts), 0),
             }
         }
         Ok(Decoded { fields, outcome, checked })
+    }
+
+    /// Does with the fields of a cached section what is different each time: inserts into the decoder's table what the section inserts, and
+    /// adds the `traceparent` that stands behind it. Otherwise the section must be decoded.
+    fn complete(
+        &mut self,
+        fields: &mut Head,
+        (inserts, trace): (Inserts, Option<&[u8]>),
+        limits: leno_hpack::Limits,
+    ) -> bool {
+        match trace {
+            None => self.decoder.insert_again(fields, inserts),
+            // It would refer to a table that has the inserts already.
+            Some(_) if !inserts.is_empty() => false,
+            Some(trace) => {
+                self.decoder.insert_again(fields, inserts)
+                    && self.decoder.append(trace, fields, limits)
+                    && head::ends_with_trace(fields)
+            }
+        }
     }
 
     fn on_request(

@@ -4,6 +4,7 @@
 mod abuse;
 mod memory;
 mod peers;
+mod repeats;
 mod rules;
 mod script;
 mod silence;

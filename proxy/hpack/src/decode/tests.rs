@@ -219,3 +219,47 @@ fn a_literal_behind_a_section_is_appended() {
     }
     assert_eq!(decoder.version(), version);
 }
+
+#[test]
+fn a_section_that_needs_no_table_is_repeated_by_what_it_inserts() {
+    // `:status: 200`, `a: b` and `content-length: 7` for the table, `c: d` for none. The table has room for two entries.
+    let section = b"\x88\x40\x01a\x01b\x5c\x017\x00\x01c\x01d";
+    let (mut decoding, mut repeating) = (Decoder::new(100), Decoder::new(100));
+    let (mut fields, mut other) = (Block::new(), Block::new());
+    assert_eq!(decoding.decode(section, &mut other, LIMITS), Ok(Outcome::Complete));
+    assert_eq!(repeating.decode(section, &mut fields, LIMITS), Ok(Outcome::Complete));
+    let inserts = repeating.inserts().unwrap();
+    assert!(!inserts.is_empty());
+    for _ in 0..3 {
+        assert_eq!(decoding.decode(section, &mut other, LIMITS), Ok(Outcome::Complete));
+        assert!(repeating.insert_again(&fields, inserts));
+        assert_eq!(repeating.version(), decoding.version());
+        let mut entry = Block::new();
+        for index in 0xbe..0xc2 {
+            let same = decoding.decode(&[index], &mut other, LIMITS);
+            assert_eq!(repeating.decode(&[index], &mut entry, LIMITS), same, "{index:#x}");
+            assert_eq!(same.is_ok(), index < 0xc0);
+            assert!(same.is_err() || entry.iter().eq(other.iter()), "{index:#x}");
+        }
+    }
+    repeating.set_max_table(10);
+    assert!(!repeating.insert_again(&fields, inserts), "a size update is missing");
+}
+
+#[test]
+fn sections_that_need_the_table_are_not_repeated_without_it() {
+    let mut decoder = Decoder::new(4096);
+    let mut inserts = |section: &[u8]| {
+        let outcome = decoder.decode(section, &mut Block::new(), LIMITS);
+        assert_eq!(outcome, Ok(Outcome::Complete), "{section:02x?}");
+        decoder.inserts()
+    };
+    assert!(inserts(b"\x40\x01a\x01b").is_some_and(|inserts| !inserts.is_empty()));
+    assert!(inserts(b"\x88\x00\x01c\x01d").is_some_and(Inserts::is_empty));
+    // A field of the table, a name of the table, a new size of the table.
+    for section in [&b"\xbe"[..], b"\x7e\x01b", b"\x0f\x2f\x01b", b"\x20\x88"] {
+        assert_eq!(inserts(section), None, "{section:02x?}");
+    }
+    assert!(inserts(&b"\x40\x01a\x01b".repeat(64)).is_some());
+    assert_eq!(inserts(&b"\x40\x01a\x01b".repeat(65)), None, "more than there are marks for");
+}
