@@ -1,13 +1,13 @@
 //! CPU, memory and descriptors of processes and cgroups, from /proc and cgroup2.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::ops::{AddAssign, Sub};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
+use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
 /// CPU time used, in microseconds.
@@ -61,16 +61,13 @@ pub struct Usage {
 
 /// The usage of one process, all its threads together.
 pub fn of_process(pid: u32) -> Result<Usage> {
-    let dir = Path::new("/proc").join(pid.to_string());
-    let descriptors = fs::read_dir(dir.join("fd"))
-        .with_context(|| format!("cannot count the descriptors of process {pid}"))?
-        .count() as u64;
-    let status = status(&dir)?;
+    let process = process(pid)?;
+    let status = process.status()?;
     Ok(Usage {
-        cpu: cpu_of_process(pid)?,
-        rss_kib: kib(&status, "VmRSS:")?,
-        anonymous_kib: kib(&status, "RssAnon:")?,
-        descriptors,
+        cpu: cpu(&process)?,
+        rss_kib: status.vmrss.unwrap_or(0),
+        anonymous_kib: status.rssanon.unwrap_or(0),
+        descriptors: process.fd_count()? as u64,
     })
 }
 
@@ -97,67 +94,35 @@ impl AddAssign for Memory {
 /// The memory of one process, from /proc/PID/smaps_rollup (Linux 4.14). The kernel walks all pages for
 /// it, so this is for single moments, not for sampling under load.
 pub fn memory_of_process(pid: u32) -> Result<Memory> {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let page = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    Ok(Memory {
-        rss_kib: kib(&page, "Rss:")?,
-        pss_kib: kib(&page, "Pss:")?,
-        private_kib: kib(&page, "Private_Clean:")? + kib(&page, "Private_Dirty:")?,
-    })
-}
-
-/// The resident memory of one process in KiB; 0 for a zombie.
-pub fn rss_of_process(pid: u32) -> Result<u64> {
-    kib(&status(&Path::new("/proc").join(pid.to_string()))?, "VmRSS:")
+    let all = process(pid)?.smaps_rollup()?.memory_map_rollup;
+    let kib = |name| all.iter().filter_map(|one| one.extension.map.get(name)).sum::<u64>() / 1024;
+    let private_kib = kib("Private_Clean") + kib("Private_Dirty");
+    Ok(Memory { rss_kib: kib("Rss"), pss_kib: kib("Pss"), private_kib })
 }
 
 /// The CPU time of all threads of a process. The sum is exact while no thread ends; its parts have
 /// the resolution of the clock tick.
 pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
-    let stat = stat_of_process(pid)?;
-    let ticks = |nth: usize| -> Result<u64> {
-        Ok(stat.get(nth).context("short /proc/PID/stat")? * tick_us()?)
-    };
-    let (user_us, system_us) = (ticks(11)?, ticks(12)?);
-    Ok(Cpu { user_us, system_us: system_us.max(run_time_us(pid).saturating_sub(user_us)) })
+    cpu(&process(pid)?)
+}
+
+fn cpu(process: &Process) -> Result<Cpu> {
+    let stat = process.stat()?;
+    let tick_us = 1_000_000 / procfs::ticks_per_second();
+    // The time that the living threads were on a CPU; 0 if the kernel does not account for it.
+    let run_times = process.tasks()?.flatten().filter_map(|thread| thread.schedstat().ok());
+    let run_time_us = run_times.map(|thread| thread.sum_exec_runtime).sum::<u64>() / 1000;
+    let (user_us, system_us) = (stat.utime * tick_us, stat.stime * tick_us);
+    Ok(Cpu { user_us, system_us: system_us.max(run_time_us.saturating_sub(user_us)) })
+}
+
+fn process(pid: u32) -> Result<Process> {
+    Process::new(pid.cast_signed()).with_context(|| format!("no process {pid}"))
 }
 
 /// The time that this thread was on a CPU.
 pub fn cpu_of_this_thread() -> Result<Duration> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
-}
-
-/// The fields of proc(5) of a process from its state on, which is the first; those that are no number are 0.
-pub fn stat_of_process(pid: u32) -> Result<Vec<u64>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("no process {pid}"))?;
-    stat_after_the_name(&stat).context("malformed /proc/PID/stat")
-}
-
-/// As [`stat_of_process`], of a line. The name, in parentheses, may hold any character; the fields start after it.
-#[must_use]
-pub fn stat_after_the_name(line: &str) -> Option<Vec<u64>> {
-    let (_, fields) = line.rsplit_once(')')?;
-    Some(fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
-}
-
-/// The time that the living threads of a process were on a CPU; 0 if the kernel does not account
-/// for it.
-fn run_time_us(pid: u32) -> u64 {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
-    let run_time_ns = |thread: fs::DirEntry| -> Option<u64> {
-        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        schedstat.split_whitespace().next()?.parse().ok()
-    };
-    threads.flatten().filter_map(run_time_ns).sum::<u64>() / 1000
-}
-
-/// The threads of one process.
-pub fn threads_of_process(pid: u32) -> Result<Vec<u32>> {
-    let tasks = Path::new("/proc").join(pid.to_string()).join("task");
-    let entries = fs::read_dir(&tasks).with_context(|| format!("there is no process {pid}"))?;
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().parse()?));
-    names.collect()
 }
 
 /// The process ids in a cgroup directory and all below it.
@@ -184,27 +149,6 @@ pub fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
         Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
     };
     Ok(Cpu { user_us: value("user_usec")?, system_us: value("system_usec")? })
-}
-
-fn status(dir: &Path) -> Result<String> {
-    match fs::read_to_string(dir.join("status")) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
-        other => Ok(other?),
-    }
-}
-
-/// The value of one line of /proc/PID/status; 0 if the line is missing, as for a zombie.
-fn kib(status: &str, name: &str) -> Result<u64> {
-    let Some(rest) = status.lines().find_map(|line| line.strip_prefix(name)) else {
-        return Ok(0);
-    };
-    Ok(rest.trim().trim_end_matches(" kB").parse()?)
-}
-
-/// One tick of the clock that the kernel counts CPU time by.
-pub fn tick_us() -> Result<u64> {
-    let hz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
-    Ok(1_000_000 / u64::try_from(hz)?)
 }
 
 #[cfg(test)]

@@ -3,19 +3,20 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use leno_bpf::RunTime;
 use leno_measure::usage::{self, Cpu};
 use nix::time::{ClockId, clock_gettime};
+use procfs::net::TcpState;
+use procfs::process::{self, StatFlags};
+use procfs::{CurrentSI as _, KernelStats, ticks_per_second};
 use serde::{Deserialize, Serialize};
 
 use crate::record::ContextSwitches;
-
-/// The flag of every kernel thread (`PF_KTHREAD` of include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// CPU time of a machine since its boot, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,38 +31,31 @@ pub(crate) struct MachineTime {
 }
 
 impl MachineTime {
-    /// Reads the counters of this machine (proc(5): user, nice, system, idle, iowait, irq, softirq,
-    /// steal).
+    /// Reads the counters of this machine.
     pub(crate) fn read() -> Result<Self> {
-        let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-        let first = stat.lines().next().unwrap_or_default();
-        let ticks: Vec<f64> =
-            first.split_whitespace().skip(1).filter_map(|t| t.parse().ok()).collect();
-        let [user, nice, system, _idle, _wait, irq, softirq, steal, ..] = ticks[..] else {
-            return Err(anyhow!("/proc/stat begins with {first:?}"));
-        };
-        let ms = tick_ms();
-        let interrupts_ms = (irq + softirq) * ms;
-        let of_one = |line: &&str| {
-            let number = line.strip_prefix("cpu");
-            number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
+        let stat = KernelStats::current()?;
+        let all = &stat.total;
+        let interrupts = all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
         Ok(Self {
-            busy_ms: (user + nice + system) * ms + interrupts_ms,
-            interrupts_ms,
-            steal_ms: steal * ms,
-            processors: stat.lines().filter(of_one).count(),
+            busy_ms: ms(all.user + all.nice + all.system + interrupts),
+            interrupts_ms: ms(interrupts),
+            steal_ms: ms(all.steal.unwrap_or(0)),
+            processors: stat.cpu_time.len(),
         })
     }
 }
 
 /// CPU time of kernel threads, in milliseconds; `None` if none is visible, as in the PID namespace
-/// of a container that serves as a node.
+/// of a container that serves as a node. Their parent's ID is no proof: there it may belong to another process.
 fn kernel_threads_ms() -> Option<f64> {
-    let stats = processes().filter_map(|pid| usage::stat_of_process(pid).ok());
-    let stats = stats.filter(|stat| is_of_the_kernel(stat));
-    let ticks = stats.map(|stat| stat[11] + stat[12]).reduce(|sum, one| sum + one);
-    ticks.map(|ticks| ticks as f64 * tick_ms())
+    let stats = process::all_processes().ok()?.flatten().filter_map(|one| one.stat().ok());
+    let of_kernel = stats.filter(|stat| stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
+    of_kernel.map(|stat| stat.utime + stat.stime).reduce(|sum, one| sum + one).map(ms)
+}
+
+/// Clock ticks in milliseconds.
+fn ms(ticks: u64) -> f64 {
+    ticks as f64 * 1000.0 / ticks_per_second() as f64
 }
 
 /// The counters of a kernel and of processes that it runs, at one moment.
@@ -116,12 +110,9 @@ impl NodeCounters {
 impl Process {
     /// `None` if the process has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        Some(Self {
-            pid,
-            began_us: began_us(pid)?,
-            cpu: usage::cpu_of_process(pid).ok()?,
-            ..Self::now(pid)?
-        })
+        let stat = process::Process::new(pid.cast_signed()).ok()?.stat().ok()?;
+        let began_us = stat.starttime * (1_000_000 / ticks_per_second());
+        Some(Self { pid, began_us, cpu: usage::cpu_of_process(pid).ok()?, ..Self::now(pid)? })
     }
 
     /// The processes of a control group as one, which began with the kernel. Its CPU time includes
@@ -139,9 +130,17 @@ impl Process {
 
     /// What the kernel tells of a living process besides its CPU time.
     fn now(pid: u32) -> Option<Self> {
+        let process = process::Process::new(pid.cast_signed()).ok()?;
+        let mut switches = ContextSwitches::default();
+        // The counters of a thread that ends meanwhile are lost.
+        let threads = process.tasks().ok()?.flatten();
+        for thread in threads.filter_map(|thread| thread.status().ok()) {
+            switches.voluntary += thread.voluntary_ctxt_switches.unwrap_or(0);
+            switches.involuntary += thread.nonvoluntary_ctxt_switches.unwrap_or(0);
+        }
         Some(Self {
-            switches: switches(pid),
-            rss_kib: usage::rss_of_process(pid).ok()?,
+            switches,
+            rss_kib: process.status().ok()?.vmrss.unwrap_or(0),
             program_bytes: program(pid).map_or(0, |(_, bytes)| bytes),
             ..Self::default()
         })
@@ -177,75 +176,29 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// When a process started, in microseconds since boot, with the precision of a clock tick; `None`
-/// if it has ended.
-fn began_us(pid: u32) -> Option<u64> {
-    let stat = usage::stat_of_process(pid).ok()?;
-    Some((*stat.get(19)? as f64 * tick_ms() * 1000.0) as u64)
-}
-
-fn switches(pid: u32) -> ContextSwitches {
-    let mut sum = ContextSwitches::default();
-    // The counters of a process or thread that ends meanwhile are lost.
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    for thread in threads.flatten() {
-        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-        sum.voluntary += field(&status, "voluntary_ctxt_switches:");
-        sum.involuntary += field(&status, "nonvoluntary_ctxt_switches:");
-    }
-    sum
-}
-
 /// Established connections that leave the network namespace of a process; 0 if the process has
 /// ended.
 pub(crate) fn crossing_of(pid: u32) -> u64 {
-    let table =
-        |family: &str| fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
-    crossing(&[table("tcp"), table("tcp6")])
+    let tables = process::Process::new(pid.cast_signed()).map(|one| [one.tcp(), one.tcp6()]);
+    let sockets = tables.into_iter().flatten().flatten().flatten();
+    let open = sockets.filter(|one| one.state == TcpState::Established);
+    crossing(&open.map(|one| (one.local_address, one.remote_address)).collect::<Vec<_>>())
 }
 
-/// Established connections to other hosts in the tables of proc(5): the second and third field are
-/// the addresses, the fourth is the state, and 01 is established.
+/// The connections to other hosts among those with these local and remote addresses.
 ///
 /// A connection within the namespace has both of its ends in the tables. If packets are redirected,
 /// the two ends share only one address.
-fn crossing(tables: &[String]) -> u64 {
+fn crossing(ends: &[(SocketAddr, SocketAddr)]) -> u64 {
     // An IPv4-mapped IPv6 address counts as the IPv4 address.
-    let plain = |end: &str| end.strip_prefix("0000000000000000FFFF0000").unwrap_or(end).to_owned();
-    let ends: Vec<(String, String)> = tables
-        .iter()
-        .flat_map(|table| table.lines().skip(1))
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (local, remote) = (fields.get(1)?, fields.get(2)?);
-            (fields.get(3) == Some(&"01")).then(|| (plain(local), plain(remote)))
-        })
-        .collect();
-    let locals: HashSet<&str> = ends.iter().map(|(local, _)| local.as_str()).collect();
-    let remotes: HashSet<&str> = ends.iter().map(|(_, remote)| remote.as_str()).collect();
-    let crosses = |(local, remote): &&(String, String)| {
-        let address = remote.split(':').next().unwrap_or_default();
-        // 127.0.0.0/8 and ::1, as the kernel prints them.
-        let loopback = (address.len() == 8 && address.ends_with("7F"))
-            || address == "00000000000000000000000001000000";
-        !loopback && !locals.contains(remote.as_str()) && !remotes.contains(local.as_str())
+    let plain = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    let locals: HashSet<SocketAddr> = ends.iter().map(|(local, _)| plain(local)).collect();
+    let remotes: HashSet<SocketAddr> = ends.iter().map(|(_, remote)| plain(remote)).collect();
+    let crosses = |(local, remote): &&(SocketAddr, SocketAddr)| {
+        let (local, remote) = (plain(local), plain(remote));
+        !remote.ip().is_loopback() && !locals.contains(&remote) && !remotes.contains(&local)
     };
     ends.iter().filter(crosses).count() as u64
-}
-
-/// Whether this is a kernel thread, by its flags. Its parent's ID is no proof: in the PID namespace of a
-/// container that ID may belong to another process.
-fn is_of_the_kernel(stat: &[u64]) -> bool {
-    stat.get(6).is_some_and(|flags| flags & KERNEL_THREAD != 0)
-}
-
-fn tick_ms() -> f64 {
-    usage::tick_us().map_or(10.0, |us| us as f64 / 1000.0)
-}
-
-fn field(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -253,55 +206,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_of_the_kernel_are_known_by_their_flags_and_not_by_their_parent() {
-        let of = |line| usage::stat_after_the_name(line).unwrap();
-        let kthreadd = of("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 3 4 0 0 20 0 1 0 24 0 0");
-        assert!(is_of_the_kernel(&kthreadd) && kthreadd[11] + kthreadd[12] == 7);
-        let worker =
-            of("9 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 5 0 0 20 0 1 0 24 0 0");
-        assert!(is_of_the_kernel(&worker) && worker[12] == 5);
-        // In the PID namespace of a container, process 2 may be any program.
-        let child = of("31 (kubelet) S 2 31 31 0 -1 4194560 9 0 0 0 80 40 0 0 20 0 1 0 24 0 0");
-        assert!(!is_of_the_kernel(&child));
-    }
-
-    fn counted(lines: &[(&str, &str, &str)]) -> u64 {
-        let mut table = "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned();
-        for (nth, (local, remote, state)) in lines.iter().enumerate() {
-            table += &format!("{nth:4}: {local} {remote} {state} 00000000:00000000\n");
-        }
-        crossing(&[table])
-    }
-
-    #[test]
     fn connections_that_leave_the_namespace_are_counted() {
-        let lines = [
-            ("0300590A:9C40", "0400590A:1F90", "01"),
-            ("0100007F:9C40", "0100007F:3A99", "01"),
-            ("0300590A:9C42", "0400590A:1F90", "06"),
-            ("00000000:3A99", "00000000:0000", "0A"),
+        let counted = |ends: &[(&str, &str)]| {
+            let end = |text: &str| text.parse().unwrap();
+            let ends = ends.iter().map(|(local, remote)| (end(local), end(remote)));
+            crossing(&ends.collect::<Vec<_>>())
+        };
+        let within = [("127.0.0.1:1", "127.0.0.1:2"), ("[::1]:1", "[::1]:2")];
+        assert_eq!(counted(&within), 0);
+        let mapped = [("[::ffff:127.0.0.1]:1", "[::ffff:127.0.0.1]:2")];
+        assert_eq!(counted(&mapped), 0);
+        assert_eq!(counted(&[("10.89.0.3:1", "10.89.0.4:2"), ("[fd00::1]:1", "[fd00::2]:2")]), 2);
+        // The application sees the service's address as its remote end; the proxy sees its own address and the application's.
+        // The last one is the proxy's own connection to the service.
+        let redirected = [
+            ("10.89.0.3:40000", "10.96.0.1:8080"),
+            ("127.0.0.1:15001", "10.89.0.3:40000"),
+            ("10.89.0.3:40016", "[::ffff:10.89.0.4]:8080"),
         ];
-        assert_eq!(counted(&lines), 1);
-        let (mapped, six) = ("0000000000000000FFFF0000", "000000FD0000000000000000");
-        let lines = [
-            ("00000000000000000000000001000000:1", "00000000000000000000000001000000:2", "01"),
-            (&format!("{mapped}0100007F:1"), &format!("{mapped}0100007F:2"), "01"),
-            (&format!("{mapped}0300590A:1"), &format!("{mapped}0400590A:2"), "01"),
-            (&format!("{six}01000000:1"), &format!("{six}02000000:2"), "01"),
-        ];
-        assert_eq!(counted(&lines), 2);
+        assert_eq!(counted(&redirected), 1);
     }
 
     #[test]
-    fn a_connection_that_is_redirected_to_the_proxy_stays_within() {
-        let lines = [
-            // The application sees the service's address as its remote end; the proxy sees its own
-            // address and the application's.
-            ("0300590A:9C40", "0100600A:1F90", "01"),
-            ("0100007F:3A99", "0300590A:9C40", "01"),
-            // The proxy's own connection to the service.
-            ("0300590A:9C50", "0400590A:1F90", "01"),
-        ];
-        assert_eq!(counted(&lines), 1);
+    fn counters_of_this_machine_and_of_this_process_are_read() {
+        let own = std::process::id();
+        let (machine, process) = (MachineTime::read().unwrap(), Process::of(own).unwrap());
+        assert!(machine.busy_ms > machine.interrupts_ms && machine.processors > 0, "{machine:?}");
+        assert!(process.began_us > 0 && process.rss_kib > 0 && process.program_bytes > 0);
+        // A PID namespace may hide the kernel's threads.
+        let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+        assert!(!seen || kernel_threads_ms().is_some_and(|ms| ms > 0.0));
+        assert_eq!((Process::of(u32::MAX), crossing_of(u32::MAX)), (None, 0));
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::thread;
 
+use procfs::{CpuInfo, Current as _, Meminfo};
 use serde::{Deserialize, Serialize};
 
 /// The properties of a machine that affect figures.
@@ -25,16 +26,15 @@ pub struct Machine {
 impl Machine {
     /// This machine. Properties that cannot be read are empty.
     pub fn this() -> Self {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cpu = CpuInfo::current().ok().and_then(|all| Some(all.model_name(0)?.to_owned()));
+        let memory = Meminfo::current().map_or(0, |memory| memory.mem_total);
         Self {
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            kernel: kernel.trim().to_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
-            cpu: after_colon(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            cpu: cpu.unwrap_or_default(),
             cpus: thread::available_parallelism().map_or(0, usize::from),
-            memory_mib: after_colon(&read("/proc/meminfo"), "MemTotal").map_or(0, |kib| {
-                let kib: u64 = kib.trim_end_matches(" kB").parse().unwrap_or(0);
-                (kib / 1024).next_multiple_of(16)
-            }),
+            memory_mib: (memory / 1024 / 1024).next_multiple_of(16),
         }
     }
 
@@ -65,9 +65,4 @@ pub(crate) fn unequal<const N: usize>(
 
 pub(crate) fn in_words(unequal: Vec<(&'static str, String, String)>) -> Vec<String> {
     unequal.into_iter().map(|(what, one, two)| format!("{what}: {one} and {two}")).collect()
-}
-
-fn after_colon(text: &str, name: &str) -> Option<String> {
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
 }

@@ -1,9 +1,9 @@
 //! One CPU for the proxies under test, the others for all else.
 
 use anyhow::{Context, Result};
-use leno_measure::usage;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use procfs::process::Process;
 
 /// The CPUs that a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +41,7 @@ impl Pinning {
 
     /// Moves every thread of a process.
     pub(super) fn apply_to(self, pid: u32) -> Result<()> {
-        for thread in usage::threads_of_process(pid)? {
-            self.pin(i32::try_from(thread)?)?;
-        }
-        Ok(())
+        Process::new(pid.cast_signed())?.tasks()?.try_for_each(|thread| self.pin(thread?.tid))
     }
 
     fn pin(self, thread: i32) -> Result<()> {
