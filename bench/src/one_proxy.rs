@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
+use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::{self, LabRun};
 use leno_suite::measurement::options::Options;
 use leno_suite::record;
 use leno_suite::report::{Form, Summary};
 use leno_suite::scenario::{self, Scenario};
-
-use crate::suite::run::interrupt_by_signals;
 
 /// Load before each measurement, so that pools are full and code is warm.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -127,7 +126,7 @@ fn run(
         resume: false,
         one_hop,
         pinned: !args.no_pin,
-        interrupt: interrupt_by_signals()?,
+        interrupt: Interrupt::by_signals()?,
     };
     let choices = Choices { before: args.before.clone(), ..Choices::default() };
     let meshes = proxies.iter().map(|name| mesh::named(name, &choices));

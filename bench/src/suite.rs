@@ -11,7 +11,7 @@ mod output;
 mod prometheus;
 mod report;
 mod resources;
-pub(crate) mod run;
+mod run;
 
 use std::io::{self, BufReader};
 

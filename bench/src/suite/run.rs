@@ -1,6 +1,5 @@
 //! `leno bench run`.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +13,6 @@ use leno_suite::lab::{self, LabRun};
 use leno_suite::machine::Machine;
 use leno_suite::measurement::options::Options;
 use leno_suite::scenario::{self, Scenario};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::say_scale;
 
@@ -127,7 +125,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         resume: args.resume,
         one_hop: false,
         pinned: args.pin,
-        interrupt: interrupt_by_signals()?,
+        interrupt: Interrupt::by_signals()?,
     };
     if clustered {
         args.cluster.run(options, &meshes, args.scale)?;
@@ -170,29 +168,6 @@ fn of_the_lab(args: &Run) -> Option<&'static str> {
         (args.choices.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
     ];
     given.into_iter().find_map(|(given, name)| given.then_some(name))
-}
-
-/// Ctrl-C and other termination signals end the run in order.
-pub(crate) fn interrupt_by_signals() -> Result<Interrupt> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let interrupt = Interrupt::default();
-    let raised = interrupt.clone();
-    let mut ended = {
-        let _context = runtime.enter();
-        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
-            .into_iter()
-            .map(signal)
-            .collect::<io::Result<Vec<_>>>()?
-    };
-    // The thread ends with the process: it waits for a signal that may never arrive.
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
-            futures_util::future::select_all(signals).await;
-            raised.raise();
-        });
-    });
-    Ok(interrupt)
 }
 
 #[cfg(test)]

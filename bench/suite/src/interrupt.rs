@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// How long an interrupt may go unnoticed while the run waits.
 const LOOK: Duration = Duration::from_millis(100);
@@ -21,6 +22,15 @@ pub struct Interrupt(Arc<AtomicBool>);
 pub struct Interrupted;
 
 impl Interrupt {
+    /// A flag that Ctrl-C and other termination signals set, so that they end the run in order.
+    pub fn by_signals() -> Result<Self> {
+        let interrupt = Self::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, interrupt.0.clone())?;
+        }
+        Ok(interrupt)
+    }
+
     /// Sets the flag.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);

@@ -108,31 +108,13 @@ fn bootstrap(rounds: usize, of: impl Fn(&[usize]) -> f64) -> Option<Interval> {
     if rounds == 0 || !value.is_finite() {
         return None;
     }
-    let mut random = Random(SEED);
-    let draw = |random: &mut Random| {
-        let picked: Vec<usize> = (0..rounds).map(|_| random.below(rounds)).collect();
-        of(&picked)
-    };
-    let mut drawn: Vec<f64> = (0..DRAWS).map(|_| draw(&mut random)).collect();
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut draw = || of(&(0..rounds).map(|_| random.usize(..rounds)).collect::<Vec<_>>());
+    let mut drawn: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
     drawn.retain(|value| value.is_finite());
     drawn.sort_by(f64::total_cmp);
     let at = |share: f64| drawn[((drawn.len() - 1) as f64 * share).round() as usize];
     Some(Interval { value, low: at(0.025), high: at(0.975) })
-}
-
-/// SplitMix64: good enough to draw rounds, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        // The high half of a 128-bit product is uniform enough for a handful of rounds.
-        usize::try_from((u128::from(mixed) * bound as u128) >> 64).unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

@@ -74,8 +74,8 @@ struct Desk {
     /// Ends the load early.
     stop: Stop,
     pace: Pace,
-    /// State of the random generator for the pauses of a closed loop.
-    random: Cell<u64>,
+    /// For the pauses of a closed loop.
+    random: RefCell<fastrand::Rng>,
     tally: RefCell<LoadTally>,
 }
 
@@ -105,7 +105,8 @@ impl Desk {
             Pace::Rate(_) => {}
             Pace::Saturate => return self.at_once(),
             Pace::Think(longest) => {
-                tokio::time::sleep(self.pause(longest)).await;
+                let part = self.random.borrow_mut().f64();
+                tokio::time::sleep(longest.mul_f64(part)).await;
                 return self.at_once();
             }
         }
@@ -133,18 +134,6 @@ impl Desk {
     /// Whether no request is due any more at this moment.
     fn is_over(&self, when: Instant) -> bool {
         when >= self.measure_to.get() || self.stop.is_stopped()
-    }
-
-    /// A random pause of at most `longest`, uniformly distributed (a linear congruential generator
-    /// with Knuth's MMIX constants).
-    fn pause(&self, longest: Duration) -> Duration {
-        let next = self
-            .random
-            .get()
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        self.random.set(next);
-        longest.mul_f64((next >> 32) as f64 / f64::from(u32::MAX))
     }
 
     fn measured(&self, due: Instant) -> bool {
@@ -194,7 +183,7 @@ async fn drive(target: Rc<ClusterTarget>, share: LoadShare, stop: Stop) -> Resul
         measure_to: Cell::new(now),
         stop,
         pace: plan.pace,
-        random: Cell::new(share.first_connection as u64),
+        random: RefCell::new(fastrand::Rng::with_seed(share.first_connection as u64)),
         tally: RefCell::new(LoadTally::new()),
     });
     let start = Instant::now().max(share.not_before) + share.phase;
