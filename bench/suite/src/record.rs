@@ -293,6 +293,18 @@ pub struct Mark {
     pub why: String,
 }
 
+impl Mark {
+    pub(crate) fn new(kind: MarkKind, why: impl Into<String>) -> Self {
+        Self { kind, why: why.into() }
+    }
+
+    /// A mark with all of these reasons; `None` without any.
+    pub(crate) fn of_all(kind: MarkKind, why: &[impl AsRef<str>]) -> Option<Self> {
+        let why: Vec<&str> = why.iter().map(AsRef::as_ref).collect();
+        (!why.is_empty()).then(|| Self::new(kind, why.join("; ")))
+    }
+}
+
 /// The kinds of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -508,19 +520,17 @@ pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<String> {
 /// (`report/generators.rs`) and never mixed with them.
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
+    // A generator without figures comes after all that have some.
     let place = |record: &Record| {
         let place = Generator::ALL.iter().position(|one| one.name() == record.made_by());
-        // A generator without figures comes after all that have some.
-        (record.left_out.is_some(), place.unwrap_or(usize::MAX))
+        (record.left_out.is_some(), place.unwrap_or(usize::MAX), record.made_by().to_owned())
     };
     let mut chosen = BTreeMap::new();
     for record in records {
-        let best = chosen.entry(case(record)).or_insert_with(|| (place(record), record.made_by()));
-        if place(record) < best.0 {
-            *best = (place(record), record.made_by());
-        }
+        let best = chosen.entry(case(record)).or_insert_with(|| place(record));
+        *best = place(record).min(best.clone());
     }
-    let is_chosen = |record: &&Record| chosen[&case(record)].1 == record.made_by();
+    let is_chosen = |record: &&Record| chosen[&case(record)].2 == record.made_by();
     records.iter().filter(is_chosen).cloned().collect()
 }
 

@@ -268,11 +268,13 @@ impl<'a> ClusterEnvironment<'a> {
 
     /// The mark for a control plane that partly runs on nodes without a watcher.
     pub(super) fn uncounted(&self) -> Option<Mark> {
-        let nodes: Vec<&str> = self.uncounted.iter().map(String::as_str).collect();
-        let nodes = nodes.join(", ");
-        let why =
-            format!("the control plane on {nodes} is not counted: not Ready, or on its way out");
-        (!nodes.is_empty()).then_some(Mark { kind: MarkKind::ControlUncounted, why })
+        let why = |node| {
+            format!("the control plane on {node} is not counted: not Ready, or on its way out")
+        };
+        Mark::of_all(
+            MarkKind::ControlUncounted,
+            &self.uncounted.iter().map(why).collect::<Vec<_>>(),
+        )
     }
 }
 

@@ -101,14 +101,12 @@ impl LoadReadings {
         let failed = self.failed.iter();
         let failed =
             failed.map(|(what, (times, why))| format!("{times} of {of} times {what}: {why}"));
-        let unseen = !self.samples.iter().any(|one| one.is_complete);
-        let unseen = unseen.then(|| "memory under load, and connections".to_owned());
-        let mark = |kind, said: Vec<String>| {
-            (!said.is_empty()).then(|| Mark { kind, why: said.join("; ") })
-        };
-        let silent = mark(MarkKind::WatcherSilent, failed.collect());
-        let missing = self.missing.iter().cloned().chain(unseen).collect();
-        silent.into_iter().chain(mark(MarkKind::FiguresMissing, missing)).collect()
+        let mut missing = self.missing.clone();
+        if !self.samples.iter().any(|one| one.is_complete) {
+            missing.push("memory under load, and connections".to_owned());
+        }
+        let silent = Mark::of_all(MarkKind::WatcherSilent, &failed.collect::<Vec<_>>());
+        silent.into_iter().chain(Mark::of_all(MarkKind::FiguresMissing, &missing)).collect()
     }
 }
 
@@ -134,7 +132,7 @@ mod tests {
         let marks = seen.marks();
         let why = "1 of 2 times of node n2: no answer; \
                    1 of 2 times the pods that had started meanwhile were not known: it is away";
-        assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
+        assert_eq!(marks, [Mark::new(MarkKind::WatcherSilent, why)]);
         assert!(!marks[0].kind.invalidates());
         let complete = seen.samples.iter().filter(|one| one.is_complete);
         assert_eq!(complete.count(), 1, "a sum of a part would be a dip");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use leno_measure::load::{Plan, Report};
 use tokio::time::sleep;
 
@@ -147,13 +147,11 @@ fn keep(
     record.revisions_arrived = given.arrived();
     record.marks.extend(search::missed(environment.scenario, record));
     broken.retain(|one| !killed.explains(one));
-    if !broken.is_empty() {
-        record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
-    }
+    record.marks.extend(Mark::of_all(MarkKind::Restarted, &broken));
     record.marks.extend(seen.marks());
     record.marks.extend(shared(environment).into_iter().chain(environment.uncounted()));
     flooded.iter().for_each(|flooded| flooded.keep(record));
-    record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
+    record.marks.extend(given.mark().into_iter().chain(killed.mark.clone()));
 }
 
 /// Refuses a mesh whose proxies were not found: they would seem to cost nothing.
@@ -161,11 +159,12 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     if mesh == Mesh::None || proxies > 0 {
         return Ok(());
     }
-    let labels = mesh.facts().on_nodes.join(", ");
-    let which = if mesh.facts().proxy.is_none() {
-        format!("; those of its nodes are known by the labels {labels}, in any namespace")
-    } else {
-        String::new()
+    let which = match mesh.facts().proxy {
+        Some(_) => String::new(),
+        None => format!(
+            "; those of its nodes are known by the labels {}, in any namespace",
+            mesh.facts().on_nodes.join(", ")
+        ),
     };
     bail!("no proxy of {} runs{which}: the resources that it uses cannot be measured", mesh.name())
 }
@@ -173,9 +172,9 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
 /// The mark for proxies of nodes that also carry the flood.
 fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
     let shared = environment.roles.carriers.shared();
-    let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
-    let why = format!("the proxies of {nodes} carry the flood as well");
-    (environment.mesh.facts().carried.is_some() && !shared.is_empty()).then_some(Mark { kind, why })
+    let why = format!("the proxies of {} carry the flood as well", shared.join(", "));
+    let is_one = environment.mesh.facts().carried.is_some() && !shared.is_empty();
+    is_one.then(|| Mark::new(MarkKind::SharedProxies, why))
 }
 
 struct Loaded {
@@ -247,13 +246,13 @@ async fn end_flood(
     mut flood: RunningLoad<'_>,
 ) -> FloodResult {
     let sends = environment.scenario.neighbours.first().map(|one| one.sends).unwrap_or_default();
-    let workload = NEIGHBOUR.to_owned();
+    let known = |why: &anyhow::Error| format!("{why:#}");
     let (report, lasted) = match flood.early_report().await {
         Ok(Some(early)) => (Ok(early), Ok(false)),
-        Ok(None) => (flood.end().await, Ok(true)),
-        Err(why) => (Err(anyhow!("{why:#}")), Err(format!("{why:#}"))),
+        Ok(None) => (flood.end().await.map_err(|why| known(&why)), Ok(true)),
+        Err(why) => (Err(known(&why)), Err(known(&why))),
     };
-    FloodResult { workload, sends, report: report.map_err(|why| format!("{why:#}")), lasted }
+    FloodResult { workload: NEIGHBOUR.to_owned(), sends, report, lasted }
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.

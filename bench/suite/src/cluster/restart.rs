@@ -15,12 +15,12 @@ use crate::scenario::{Disturbance, Scenario};
 /// The largest delay that still counts as the planned moment of the load.
 const LATE: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct KillResult {
     /// The killed containers, as `namespace/pod/container`.
     names: Vec<String>,
-    /// Why some of them may still run.
-    failed: Option<String>,
+    /// The mark if some of them may still run.
+    pub(super) mark: Option<Mark>,
 }
 
 pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
@@ -35,16 +35,16 @@ pub(super) async fn restart(environment: &ClusterEnvironment<'_>, due: Instant) 
         return KillResult::default();
     }
     let doomed = match chosen(environment).await {
-        Err(error) => return KillResult::none(&error),
+        Err(error) => return KillResult::of(&[], Err(error), Duration::ZERO),
         Ok(doomed) => doomed,
     };
     tokio::time::sleep(due.saturating_duration_since(Instant::now())).await;
-    let again = async || self::chosen(environment).await;
+    let again = async || chosen(environment).await;
     let done = environment.watchers.kill(&doomed, again).await;
     KillResult::of(&doomed, done, due.elapsed())
 }
 
-/// The running containers that must be killed.
+/// The running containers that must be killed: those of the mesh that a restart ends, in the namespaces that the run created.
 async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> {
     let mesh = environment.mesh;
     if let Some(other) = environment.foreign_namespace().await? {
@@ -55,14 +55,13 @@ async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> 
     Ok(doomed(environment.watched().await?, &own))
 }
 
-/// Selects the containers to kill: those of the mesh that a restart ends, in the namespaces that
-/// the run created. The workloads' own containers are never selected.
-fn doomed(watched: Vec<Component>, own: &[Option<&str>]) -> Vec<Component> {
-    let ends = |one: &Component| {
+/// The containers to kill in these namespaces; never the workloads' own.
+fn doomed(mut watched: Vec<Component>, own: &[Option<&str>]) -> Vec<Component> {
+    watched.retain(|one| {
         let namespace = one.name.split('/').next();
         matches!(one.role, Role::Proxy | Role::Control) && own.contains(&namespace)
-    };
-    watched.into_iter().filter(ends).collect()
+    });
+    watched
 }
 
 impl KillResult {
@@ -70,33 +69,23 @@ impl KillResult {
     /// most.
     fn of(doomed: &[Component], done: Result<()>, late: Duration) -> Self {
         let failed = match done {
+            Err(error) => Some(format!("not all was killed: {error:#}")),
             Ok(()) if doomed.is_empty() => Some("nothing of the mesh was there to kill".to_owned()),
             Ok(()) if late > LATE => {
                 let late = late.as_secs_f64();
                 Some(format!("it was killed up to {late:.1} s late, or after the load"))
             }
-            done => done.err().map(|error| format!("not all was killed: {error:#}")),
+            Ok(()) => None,
         };
-        Self { names: doomed.iter().map(|one| one.name.clone()).collect(), failed }
-    }
-
-    /// The result if the containers could not be listed.
-    fn none(error: &anyhow::Error) -> Self {
-        Self { names: Vec::new(), failed: Some(format!("nothing was killed: {error:#}")) }
+        Self {
+            names: doomed.iter().map(|one| one.name.clone()).collect(),
+            mark: failed.map(|why| Mark::new(MarkKind::DisturbedLess, why)),
+        }
     }
 
     /// Whether the kill explains a change, which is a text that starts with the container's name.
     pub(super) fn explains(&self, broken: &str) -> bool {
-        let is_of = |name: &String| {
-            broken.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(' '))
-        };
-        self.names.iter().any(is_of)
-    }
-
-    /// The mark for a measurement in which the kill was incomplete.
-    pub(super) fn mark(&self) -> Option<Mark> {
-        let kind = MarkKind::DisturbedLess;
-        self.failed.clone().map(|why| Mark { kind, why })
+        self.names.iter().any(|name| broken.split(' ').next() == Some(name))
     }
 }
 
@@ -126,7 +115,7 @@ mod tests {
             [Role::Proxy, Role::Control]
         );
         let killed = KillResult::of(&doomed, Ok(()), LATE);
-        assert_eq!(killed.mark(), None);
+        assert_eq!(killed.mark, None);
         assert!(killed.explains("leno-bench-1/s0/leno-proxy was restarted meanwhile"));
         for other in [
             "leno-bench-1/s0/bench was restarted meanwhile",
@@ -139,18 +128,15 @@ mod tests {
     #[test]
     fn an_incomplete_kill_is_a_mark() {
         let all = [watched(Role::Proxy, "leno-bench-1/s0/leno-proxy")];
-        let failed = KillResult::of(&all, Err(anyhow::anyhow!("n1 is silent")), LATE * 2);
-        let mark = failed.mark().unwrap();
-        assert_eq!(
-            (mark.kind, &*mark.why),
-            (MarkKind::DisturbedLess, "not all was killed: n1 is silent")
-        );
-        assert!(
-            KillResult::of(&[], Ok(()), LATE).mark().unwrap().why.contains("nothing of the mesh")
-        );
-        let late = KillResult::of(&all, Ok(()), LATE * 7 / 2).mark().unwrap();
-        assert_eq!(late.why, "it was killed up to 3.5 s late, or after the load");
-        assert!(late.kind.invalidates());
-        assert_eq!(KillResult::default().mark(), None, "without a mesh there is nothing to kill");
+        let silent = Err(anyhow::anyhow!("n1 is silent"));
+        for (doomed, done, late, why) in [
+            (&all[..], silent, LATE * 2, "not all was killed: n1 is silent"),
+            (&[], Ok(()), LATE, "nothing of the mesh was there to kill"),
+            (&all, Ok(()), LATE * 7 / 2, "it was killed up to 3.5 s late, or after the load"),
+        ] {
+            let mark = KillResult::of(doomed, done, late).mark;
+            assert_eq!(mark, Some(Mark::new(MarkKind::DisturbedLess, why)));
+        }
+        assert!(MarkKind::DisturbedLess.invalidates());
     }
 }

@@ -155,8 +155,7 @@ impl RevisionResults {
             Some(Err(error)) => why.push(format!("what came to work is not known: {error}")),
             _ => {}
         }
-        let kind = MarkKind::DisturbedLess;
-        (!why.is_empty()).then(|| Mark { kind, why: why.join("; ") })
+        Mark::of_all(MarkKind::DisturbedLess, &why)
     }
 }
 
