@@ -10,9 +10,10 @@ use leno_operate::ObjectReference;
 use serde::{Deserialize, Serialize};
 
 use super::names::RUN;
+use crate::lab::mesh::peer::Exclusion;
 use crate::measurement::usage::Role;
 use crate::mesh_names::CLUSTER;
-use crate::scenario::{Disturbance, Scenario};
+use crate::scenario::Scenario;
 use crate::tools::{Missing, Tool};
 
 /// A mesh of a cluster, or none; in the order of [`CLUSTER`].
@@ -35,6 +36,7 @@ pub enum Mesh {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct MeshFacts {
+    about: String,
     /// Another project's program that installs and removes it; `None` if this program does.
     pub(super) tool: Option<Tool>,
     /// The label of a namespace that is part of the mesh.
@@ -60,6 +62,11 @@ pub(super) struct MeshFacts {
     objects: Vec<String>,
     /// The `ConfigMap`s that it creates in every namespace.
     roots: Vec<String>,
+    /// The beginnings of the names of its proxies on nodes, and of its agents; all other pods are of its control plane.
+    node_proxies: Vec<String>,
+    agents: Vec<String>,
+    /// The scenarios that it cannot carry.
+    unable: Vec<Exclusion>,
 }
 
 /// The file of the meshes, built into this program.
@@ -90,12 +97,12 @@ impl Mesh {
 
     /// Its name in records.
     pub const fn name(self) -> &'static str {
-        CLUSTER[self as usize].0
+        CLUSTER[self as usize]
     }
 
     /// A description in one line.
-    pub const fn about(self) -> &'static str {
-        CLUSTER[self as usize].1
+    pub fn about(self) -> &'static str {
+        &self.facts().about
     }
 
     /// Looks for the mesh's installer; `None` if this program installs it.
@@ -115,17 +122,7 @@ impl Mesh {
         if scenario.is_of_the_lab() {
             return Some("it is measured in the lab of one machine alone");
         }
-        match (self, scenario.disturbance?) {
-            (Self::IstioAmbient, Disturbance::Push { .. }) => {
-                Some("ztunnel has no routes: those are its waypoint's, which is not installed")
-            }
-            // For a service without selector, ztunnel has no endpoints that are pods
-            // (istio/istio#60951).
-            (Self::IstioAmbient, Disturbance::Churn { .. }) => Some(
-                "ztunnel takes pods as endpoints by selectors alone, and what changes here is an EndpointSlice",
-            ),
-            _ => None,
-        }
+        self.facts().unable.iter().find_map(|one| one.why(scenario))
     }
 
     /// Whether an object was created by the mesh's installation. Such objects must not exist
@@ -146,11 +143,10 @@ impl Mesh {
     }
 
     pub(super) fn role_of(self, pod: &str) -> Role {
-        let begins = |beginning: &str| pod.starts_with(beginning);
-        match self {
-            Self::IstioAmbient if begins("ztunnel-") => Role::Proxy,
-            Self::Istio | Self::IstioAmbient if begins("istio-cni-node-") => Role::Agent,
-            Self::Leno if begins("leno-agent-") => Role::Agent,
+        let begins = |all: &[String]| all.iter().any(|one| pod.starts_with(one));
+        match self.facts() {
+            facts if begins(&facts.node_proxies) => Role::Proxy,
+            facts if begins(&facts.agents) => Role::Agent,
             _ => Role::Control,
         }
     }

@@ -4,7 +4,7 @@
 pub mod certificates;
 pub(crate) mod hop;
 pub(crate) mod linkerd;
-mod peer;
+pub(crate) mod peer;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -141,8 +141,8 @@ pub fn named(name: &str, choices: &Choices) -> Result<Mesh> {
         _ => &None,
     };
     let facts = FACTS.iter().find(|one| one.name == name).ok_or_else(|| {
-        let clustered = CLUSTER.iter().any(|(known, _)| *known == name);
-        let why = if clustered { "is measured in a cluster (--context)" } else { "is unknown" };
+        let is_clustered = CLUSTER.contains(&name);
+        let why = if is_clustered { "is measured in a cluster (--context)" } else { "is unknown" };
         let known = names().collect::<Vec<_>>().join(", ");
         anyhow!("mesh {name:?} {why}; in the lab of one machine there are: {known}")
     })?;

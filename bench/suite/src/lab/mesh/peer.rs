@@ -59,7 +59,7 @@ pub(super) struct Peer {
 /// Scenarios that a mesh cannot carry, and why.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Exclusion {
+pub(crate) struct Exclusion {
     when: Condition,
     why: String,
 }
@@ -71,6 +71,8 @@ enum Condition {
     Calls,
     Disturbed,
     Pushed,
+    /// Endpoints come and go.
+    Churned,
     /// Any configuration changes.
     Revised,
     Upgraded,
@@ -80,11 +82,12 @@ enum Condition {
 
 impl Exclusion {
     /// Why, if a scenario is one of them.
-    pub(super) fn why(&self, scenario: &Scenario) -> Option<&str> {
+    pub(crate) fn why(&self, scenario: &Scenario) -> Option<&str> {
         let disturbance = scenario.disturbance;
         let is_one = match self.when {
             Condition::Calls => !scenario.calls.is_empty(),
             Condition::Disturbed => disturbance.is_some(),
+            Condition::Churned => scenario.churns(),
             Condition::Pushed => matches!(disturbance, Some(Disturbance::Push { .. })),
             Condition::Revised => disturbance.is_some_and(|one| one.period().is_some()),
             Condition::Upgraded => scenario.websockets > 0,
