@@ -5,7 +5,7 @@ const MAX_HEAD: usize = 64 * 1024;
 /// The largest number of header fields of a response; a mesh adds a handful to those of a test
 /// server.
 const MAX_FIELDS: usize = 128;
-/// The longest chunk-size or trailer line.
+/// The longest chunk-size line, and the most bytes of trailers.
 const MAX_LINE: usize = 8 * 1024;
 
 /// One whole response as a client received it.
@@ -120,7 +120,7 @@ impl ResponseReader {
                 State::ChunkSize => self.read_chunk_size(rest)?,
                 State::ChunkData(left) => self.read_chunk_data(rest, left),
                 State::ChunkEnd => self.read_chunk_end(rest)?,
-                State::Trailers => self.read_trailer(rest)?,
+                State::Trailers => self.read_trailers(rest)?,
                 State::UntilClose => (self.body(rest), false),
             };
             used += taken;
@@ -169,13 +169,7 @@ impl ResponseReader {
         }
         self.response.status = status;
         self.response.minor = parsed.version.ok_or(Malformed::Head)?;
-        self.response.headers = parsed
-            .headers
-            .iter()
-            .map(|h| {
-                (h.name.to_ascii_lowercase(), String::from_utf8_lossy(h.value).trim().to_string())
-            })
-            .collect();
+        self.response.headers = owned(parsed.headers);
         self.state = self.framing()?;
         Ok((len, self.state == State::Fixed(0)))
     }
@@ -214,10 +208,9 @@ impl ResponseReader {
     }
 
     fn read_chunk_size(&mut self, input: &[u8]) -> Result<(usize, bool), Malformed> {
-        let Some((line, len)) = line(input, Malformed::Chunk)? else { return Ok((0, false)) };
-        let digits = line.split(|b| *b == b';').next().unwrap_or_default();
-        let text = std::str::from_utf8(digits).map_err(|_| Malformed::Chunk)?;
-        let size = u64::from_str_radix(text.trim(), 16).map_err(|_| Malformed::Chunk)?;
+        let Some((len, size)) = whole(httparse::parse_chunk_size(input), input)? else {
+            return Ok((0, false));
+        };
         self.state = if size == 0 { State::Trailers } else { State::ChunkData(size) };
         Ok((len, false))
     }
@@ -241,26 +234,33 @@ impl ResponseReader {
         }
     }
 
-    fn read_trailer(&mut self, input: &[u8]) -> Result<(usize, bool), Malformed> {
-        let Some((line, len)) = line(input, Malformed::Chunk)? else { return Ok((0, false)) };
-        if line.is_empty() {
-            return Ok((len, true));
-        }
-        let text = String::from_utf8_lossy(line);
-        let (name, value) = text.split_once(':').ok_or(Malformed::Chunk)?;
-        self.response.trailers.push((name.to_ascii_lowercase(), value.trim().to_string()));
-        Ok((len, false))
+    fn read_trailers(&mut self, input: &[u8]) -> Result<(usize, bool), Malformed> {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let Some((len, fields)) = whole(httparse::parse_headers(input, &mut fields), input)? else {
+            return Ok((0, false));
+        };
+        self.response.trailers = owned(fields);
+        Ok((len, true))
     }
 }
 
-/// The first line of `input` without its CRLF, and its length including it; `None` if more input is
-/// needed.
-fn line(input: &[u8], otherwise: Malformed) -> Result<Option<(&[u8], usize)>, Malformed> {
-    match input.iter().position(|b| *b == b'\n') {
-        Some(end) if end > 0 && input[end - 1] == b'\r' => Ok(Some((&input[..end - 1], end + 1))),
-        None if input.len() < MAX_LINE => Ok(None),
-        _ => Err(otherwise),
+/// What was parsed of the input; `None` if more input is needed.
+fn whole<T, E>(
+    parsed: Result<httparse::Status<T>, E>,
+    input: &[u8],
+) -> Result<Option<T>, Malformed> {
+    match parsed {
+        Ok(httparse::Status::Complete(value)) => Ok(Some(value)),
+        Ok(httparse::Status::Partial) if input.len() < MAX_LINE => Ok(None),
+        _ => Err(Malformed::Chunk),
     }
+}
+
+/// Header or trailer fields, with names in lower case.
+fn owned(fields: &[httparse::Header<'_>]) -> Vec<(String, String)> {
+    let value =
+        |field: &httparse::Header<'_>| String::from_utf8_lossy(field.value).trim().to_owned();
+    fields.iter().map(|field| (field.name.to_ascii_lowercase(), value(field))).collect()
 }
 
 #[cfg(test)]

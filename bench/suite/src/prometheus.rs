@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{StatusCode, Uri};
@@ -115,15 +115,20 @@ pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
 /// The single number that a query returns; `metric` is named in the error if the query returns
 /// nothing.
 async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
+    let encoded =
+        form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
+    let address = format!("{}/api/v1/query?{encoded}", url.trim_end_matches('/'));
+    let address = address.parse().ok().filter(|uri: &Uri| uri.scheme() == Some(&Scheme::HTTP));
+    let address = address
+        .with_context(|| format!("{url:?} is no address of a Prometheus: use http://host:port"))?;
     let (mut pause, mut attempt) = (PAUSE, 1);
     let body = loop {
-        let why = match tokio::time::timeout(LIMIT, get(url, query)).await {
-            Ok(Ok(body)) => break body,
-            Ok(Err(Failure::Final(why))) => bail!("{why}"),
-            Ok(Err(Failure::Passing(why))) => why,
-            Err(_) => format!("{url} does not answer within {LIMIT:?}"),
-        };
-        ensure!(attempt < ATTEMPTS, "{why}, {ATTEMPTS} times over");
+        let late = || anyhow!("it does not answer within {LIMIT:?}");
+        let got = tokio::time::timeout(LIMIT, get(&address)).await.unwrap_or_else(|_| Err(late()));
+        match got {
+            Ok(body) => break body,
+            Err(why) => ensure!(attempt < ATTEMPTS, "{url}: {why:#}, {ATTEMPTS} times over"),
+        }
         tokio::time::sleep(pause).await;
         (attempt, pause) = (attempt + 1, pause * 2);
     };
@@ -137,33 +142,15 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     })
 }
 
-enum Failure {
-    /// Another attempt may succeed.
-    Passing(String),
-    /// Every attempt would fail.
-    Final(String),
-}
-
-async fn get(url: &str, query: &str) -> Result<String, Failure> {
-    let encoded =
-        form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
-    let address = format!("{}/api/v1/query?{encoded}", url.trim_end_matches('/'));
-    let is_http = |uri: &Uri| uri.scheme() == Some(&Scheme::HTTP);
-    let address = address.parse().ok().filter(is_http).ok_or_else(|| {
-        Failure::Final(format!("{url:?} is no address of a Prometheus: use http://host:port"))
-    })?;
+/// The answer, which may be that the query is wrong. An error may pass.
+async fn get(address: &Uri) -> Result<String> {
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let passing = |why: String| Failure::Passing(format!("{url}: {why}"));
-    let response = client.get(address).await.map_err(|error| {
-        let causes = anyhow::Error::new(error);
-        passing(format!("no answer: {causes:#}"))
-    })?;
+    let response = client.get(address.clone()).await.context("no answer")?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    let body = body.map_err(|error| passing(format!("broken answer: {error}")))?.to_bytes();
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        return Err(passing(format!("refused for now: {status}")));
-    }
+    let body = body.map_err(|error| anyhow!("broken answer: {error}"))?.to_bytes();
+    let is_busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+    ensure!(!is_busy, "refused for now: {status}");
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 use leno_measure::load::{Plan, Report};
@@ -81,42 +81,32 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     for scenario in scenarios {
         is_one(scenario)?;
         for nth in 0..scenario.services {
-            match found(folder, &scenario.service(nth))? {
-                ServiceProgram::Jar(jar) if !java => {
-                    bail!(
-                        "java is missing, which {} is run with: apt-get install -y default-jre-headless",
-                        jar.display()
-                    );
-                }
-                ServiceProgram::Program(_) | ServiceProgram::Jar(_) => {}
-            }
+            let file = found(folder, &scenario.service(nth))?;
+            ensure!(
+                java || !is_jar(&file),
+                "java is missing, which {} is run with: apt-get install -y default-jre-headless",
+                file.display()
+            );
         }
     }
     Ok(())
 }
 
-enum ServiceProgram {
-    Program(PathBuf),
-    Jar(PathBuf),
-}
-
 /// The program of this name in a folder, or else the jar.
-fn found(folder: &Path, name: &str) -> Result<ServiceProgram> {
+fn found(folder: &Path, name: &str) -> Result<PathBuf> {
     let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
     if program.is_file() {
-        let metadata =
-            program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
-        if metadata.permissions().mode() & 0o111 == 0 {
-            let program = program.display();
-            bail!("{program} cannot be run: chmod +x {program}");
-        }
-        return Ok(ServiceProgram::Program(program));
+        let mode = program.metadata()?.permissions().mode();
+        let shown = program.display();
+        ensure!(mode & 0o111 != 0, "{shown} cannot be run: chmod +x {shown}");
+        return Ok(program);
     }
-    if jar.is_file() {
-        return Ok(ServiceProgram::Jar(jar));
-    }
-    let folder = folder.display();
-    Err(anyhow!("{folder} has no program {name} and no {name}.jar"))
+    ensure!(jar.is_file(), "{} has no program {name} and no {name}.jar", folder.display());
+    Ok(jar)
+}
+
+fn is_jar(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "jar")
 }
 
 /// The command and the environment of a service of the real application. The command is a program
@@ -126,13 +116,11 @@ fn found(folder: &Path, name: &str) -> Result<ServiceProgram> {
 /// If there is neither, or the path is not valid UTF-8.
 pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
     let name = scenario.service(nth);
-    let words = match found(folder, &name)? {
-        ServiceProgram::Program(program) => vec![program],
-        ServiceProgram::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
-    };
+    let file = found(folder, &name)?;
+    let java: &[&Path] = if is_jar(&file) { &["java".as_ref(), "-jar".as_ref()] } else { &[] };
     // JSON is valid YAML.
-    let command =
-        serde_json::to_string(&words).map_err(|error| anyhow!("{}: {error}", folder.display()))?;
+    let command = serde_json::to_string(&[java, &[&*file]].concat());
+    let command = command.with_context(|| folder.display().to_string())?;
     // First the variables of the TeaStore's images, then those of Faces.
     let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
     for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
@@ -146,7 +134,7 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
 /// The digest of each service's program or jar in the folder.
 pub(crate) fn digests(folder: &Path, scenario: &Scenario) -> Result<BTreeMap<String, String>> {
     let one = |name: String| {
-        let (ServiceProgram::Program(file) | ServiceProgram::Jar(file)) = found(folder, &name)?;
+        let file = found(folder, &name)?;
         let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok((name, format!("sha256:{}", HEXLOWER.encode(digest(&SHA256, &bytes).as_ref()))))
     };

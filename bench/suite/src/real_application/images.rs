@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::application::PORT;
@@ -123,6 +123,26 @@ fn own_port() -> NonZeroU16 {
     NonZeroU16::new(PORT).expect("it is not 0")
 }
 
+impl Image {
+    fn check(&self) -> Result<()> {
+        let is_name = !self.image.is_empty() && !self.image.contains(char::is_whitespace);
+        ensure!(is_name, "image: {:?} is empty or has a space", self.image);
+        if let Some(word) = self.env.keys().find(|word| !is_variable(word)) {
+            bail!(
+                "env: {word:?} is no name of a variable: letters, digits, `_`, `-` and `.` are, with no digit and no \
+                 `..` first"
+            );
+        }
+        let Some(user) = self.user else { return Ok(()) };
+        ensure!(user.get() <= MAX_USER, "user: {user} is above {MAX_USER}");
+        ensure!(
+            self.privileges == Privileges::Restricted,
+            "user: with `privileges: image` it runs as the user of its image; leave one out"
+        );
+        Ok(())
+    }
+}
+
 impl Images {
     /// Reads the file for a run, which must have exactly one scenario.
     ///
@@ -145,53 +165,31 @@ impl Images {
             scenario.name
         );
         let text = files::read(file)?;
-        let images = Self::parse(&text)
-            .and_then(|images| images.check(scenario).map(|()| images))
-            .map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
+        Self::parse(&text, scenario).with_context(|| file.display().to_string())
+    }
+
+    fn parse(text: &str, scenario: &Scenario) -> Result<Self> {
+        let images: Self = serde_saphyr::from_str(text).map_err(|error| anyhow!("{error}"))?;
+        images.check(scenario)?;
         Ok(images)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        serde_saphyr::from_str(text).map_err(|error| error.to_string())
-    }
-
     /// Compares the file with a scenario; the error says what is wrong.
-    fn check(&self, scenario: &Scenario) -> Result<(), String> {
-        let of = &scenario.name;
-        if self.scenario != *of {
-            return Err(format!("scenario: it is of {:?}, and {of} is run", self.scenario));
-        }
+    fn check(&self, scenario: &Scenario) -> Result<()> {
+        let (of, file) = (&scenario.name, &self.scenario);
+        ensure!(file == of, "scenario: it is of {file:?}, and {of} is run");
         let names: Vec<String> = (0..scenario.services).map(|nth| scenario.service(nth)).collect();
         let known = names.join(", ");
         if let Some(other) = self.services.keys().find(|name| !names.contains(name)) {
-            return Err(format!("services.{other}: {of} has no such service; it has {known}"));
+            bail!("services.{other}: {of} has no such service; it has {known}");
         }
         if let Some(missing) = names.iter().find(|name| !self.services.contains_key(*name)) {
-            return Err(format!("services: {missing} is missing; {of} has {known}"));
+            bail!("services: {missing} is missing; {of} has {known}");
         }
-        for (name, one) in &self.services {
-            if one.image.trim().is_empty() {
-                return Err(format!("services.{name}.image: it is empty"));
-            }
-            if one.image.chars().any(char::is_whitespace) {
-                return Err(format!("services.{name}.image: there is a space in {:?}", one.image));
-            }
-            if let Some(word) = one.env.keys().find(|word| !is_variable(word)) {
-                return Err(format!(
-                    "services.{name}.env: {word:?} is no name of a variable: letters, digits, `_`, `-` and `.` are, \
-                     with no digit and no `..` first"
-                ));
-            }
-            if let Some(user) = one.user.filter(|user| user.get() > MAX_USER) {
-                return Err(format!("services.{name}.user: {user} is above {MAX_USER}"));
-            }
-            if one.user.is_some() && one.privileges == Privileges::Image {
-                return Err(format!(
-                    "services.{name}.user: with `privileges: image` it runs as the user of its image; leave one out"
-                ));
-            }
-        }
-        Ok(())
+        let checked = |(name, one): (&String, &Image)| {
+            one.check().with_context(|| format!("services.{name}"))
+        };
+        self.services.iter().try_for_each(checked)
     }
 
     /// The complete contents in one line.
@@ -212,120 +210,76 @@ mod tests {
 
     use super::*;
 
-    /// Checks a file for Faces.
-    fn read(text: &str) -> Result<Images, String> {
-        let images = Images::parse(text)?;
-        images.check(&scenario::find("faces").unwrap()).map(|()| images)
-    }
-
-    fn refused(text: &str) -> String {
-        read(text).unwrap_err()
-    }
-
     #[test]
     fn the_printed_file_of_images_parses_and_has_every_service() {
         for (name, text) in FILES {
-            let scenario = scenario::find(name).unwrap();
-            let images = Images::parse(text).unwrap();
-            images.check(&scenario).unwrap();
+            let images = Images::parse(text, &scenario::find(name).unwrap()).unwrap();
             // Every address in an environment must be that of an existing service, with its port.
             for (service, one) in &images.services {
-                for (word, value) in &one.env {
+                for (word, value) in one.env.iter().filter(|(word, _)| !word.ends_with("_PORT")) {
                     let host = value.split(':').next().unwrap_or_default();
-                    let is_port = word.ends_with("_PORT");
-                    assert!(
-                        is_port || images.services.contains_key(host),
-                        "{service}: {word}={value}"
-                    );
+                    assert!(images.services.contains_key(host), "{service}: {word}={value}");
                 }
             }
         }
-        let shop = Images::parse(printed("teastore").unwrap()).unwrap();
+        let shop = scenario::find("teastore").unwrap();
+        let shop = Images::parse(printed("teastore").unwrap(), &shop).unwrap();
         let db = &shop.services["db"];
         assert_eq!((db.service_port.get(), db.app_protocol), (3306, Some(AppProtocol::Tcp)));
-        assert!(
-            shop.line().contains("db docker.io/descartesresearch/teastore-db"),
-            "{}",
-            shop.line()
-        );
+        let line = shop.line();
+        assert!(line.contains("db docker.io/descartesresearch/teastore-db"), "{line}");
     }
 
     #[test]
     fn a_service_is_restricted_and_listens_on_8080_where_nothing_else_is_said() {
-        let images = read(
-            "{scenario: faces, services: {face: {image: a}, smiley: {image: b}, color: {image: c}}}",
-        );
-        let images = images.unwrap();
+        let text = "{scenario: faces, services: {face: {image: a}, smiley: {image: b}, color: {image: c}}}";
+        let images = Images::parse(text, &scenario::find("faces").unwrap()).unwrap();
         let face = &images.services["face"];
         assert_eq!((face.port.get(), face.service_port.get()), (8080, 8080));
-        assert_eq!(
-            (face.privileges, face.user, face.app_protocol),
-            (Privileges::Restricted, None, None)
-        );
+        let rights = (face.privileges, face.user, face.app_protocol);
+        assert_eq!(rights, (Privileges::Restricted, None, None));
         let json = serde_json::to_string(&images).unwrap();
         assert_eq!(serde_json::from_str::<Images>(&json).unwrap(), images, "as records have it");
     }
 
+    /// A file for Faces, or what it says of one service, and words of the error; none if it is right.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct FileOfImages {
+        face: Option<String>,
+        #[serde(default)]
+        file: String,
+        #[serde(default)]
+        says: Vec<String>,
+    }
+
     #[test]
     fn an_error_in_a_file_of_images_names_its_place() {
-        let others = "smiley: {image: b}, color: {image: c}";
-        let of = |face: &str| format!("scenario: faces\nservices: {{face: {{{face}}}, {others}}}");
-        read(&of("image: a, user: 1000, env: {PORT: \"1\"}, args: [-port, \"1\"]")).unwrap();
-        for (text, words) in [
-            (of("image: a, tag: b"), &["unknown field", "tag", "line 2"][..]),
-            (of("port: 80"), &["image", "line 2"]),
-            (of("image: \" \""), &["services.face.image: it is empty"]),
-            (of("image: a, port: 0"), &["line 2"]),
-            (of("image: a, port: 70000"), &["line 2"]),
-            (of("image: a, app_protocol: mysql"), &["mysql", "tcp", "line 2"]),
-            (of("image: a, privileges: all"), &["all", "restricted", "image"]),
-            (of("image: a, user: 0"), &["line 2"]),
-            (
-                of("image: a, user: 3000000000"),
-                &["services.face.user: 3000000000 is above 2147483647"],
-            ),
-            (of("image: \"a \""), &["services.face.image: there is a space in \"a \""]),
-            (of("image: a, env: {\"A=B\": x}"), &["services.face.env: \"A=B\" is no name"]),
-            (of("image: a, env: {\"\": x}"), &["services.face.env: \"\" is no name"]),
-            (of("image: a, env: {1A: x}"), &["services.face.env: \"1A\" is no name"]),
-            (
-                of("image: a, user: 5, privileges: image"),
-                &["services.face.user: with `privileges: image`", "leave one out"],
-            ),
-            (
-                format!("scenario: faces\nservices: {{{others}}}"),
-                &["face is missing", "face, smiley, color"],
-            ),
-            (
-                format!(
-                    "scenario: faces\nservices: {{face: {{image: a}}, s3: {{image: d}}, {others}}}"
-                ),
-                &["services.s3: faces has no such service; it has face, smiley, color"],
-            ),
-            (
-                "scenario: teastore\nservices: {}".to_owned(),
-                &["scenario: it is of \"teastore\", and faces is run"],
-            ),
-        ] {
-            let said = refused(&text);
-            for word in words {
-                assert!(said.contains(word), "{word} is not in {said}");
-            }
+        let all: Vec<FileOfImages> =
+            serde_saphyr::from_str(include_str!("../../data/images/files.test.yaml")).unwrap();
+        let faces = scenario::find("faces").unwrap();
+        for FileOfImages { face, file, says } in all {
+            let with_face = |face| {
+                let others = "smiley: {image: b}, color: {image: c}";
+                format!("scenario: faces\nservices: {{face: {{{face}}}, {others}}}")
+            };
+            let parsed = Images::parse(&face.map_or(file, with_face), &faces);
+            let said = parsed.err().map_or_else(String::new, |error| format!("{error:#}"));
+            assert_eq!(said.is_empty(), says.is_empty(), "{said}");
+            assert!(says.iter().all(|words| said.contains(words)), "{says:?} is not in {said}");
         }
     }
 
     #[test]
     fn a_file_is_of_one_scenario_and_is_no_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |names: &[&str]| -> Vec<Scenario> {
-            names.iter().map(|name| scenario::find(name).unwrap()).collect()
+        let read = |at: &Path, names: &[&str]| {
+            let scenarios = names.iter().map(|name| scenario::find(name).unwrap());
+            Images::read(at, &scenarios.collect::<Vec<_>>())
         };
-        let why = |at: &Path, names: &[&str]| Images::read(at, &of(names)).unwrap_err().to_string();
+        let why = |at: &Path, names: &[&str]| format!("{:#}", read(at, names).unwrap_err());
         let said = why(folder.path(), &["faces"]);
-        assert!(
-            said.contains("is a folder") && said.contains("list --application faces"),
-            "{said}"
-        );
+        assert!(said.contains("is a folder") && said.contains("--application faces"), "{said}");
         assert!(why(folder.path(), &["faces", "teastore"]).contains("not of 2"));
         assert!(why(folder.path(), &["http-1k"]).contains("http-1k is not the shape"));
         let file = folder.path().join("images.yaml");
@@ -334,6 +288,6 @@ mod tests {
         let said = why(&file, &["faces"]);
         assert!(said.contains("images.yaml: scenario: it is of \"teastore\""), "{said}");
         fs::write(&file, printed("faces").unwrap()).unwrap();
-        assert_eq!(Images::read(&file, &of(&["faces"])).unwrap().services.len(), 3);
+        assert_eq!(read(&file, &["faces"]).unwrap().services.len(), 3);
     }
 }

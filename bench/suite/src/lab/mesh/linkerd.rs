@@ -11,7 +11,6 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use futures_util::{Stream, StreamExt, stream};
@@ -34,7 +33,7 @@ use linkerd2_proxy_api::inbound::{
     http_route, proxy_protocol,
 };
 use linkerd2_proxy_api::{http_route as matching, meta};
-use tokio::sync::oneshot;
+use tokio::runtime::Runtime;
 use tonic::{Request, Response, Status, async_trait};
 use tower_service::Service;
 
@@ -61,10 +60,7 @@ pub(crate) struct Control {
 
 /// A running stand-in; dropping it stops it.
 #[derive(Debug)]
-pub(crate) struct RunningControl {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(crate) struct RunningControl(Option<Runtime>);
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -85,22 +81,14 @@ impl Control {
 
     pub(crate) fn serve(self, listener: TcpListener) -> Result<RunningControl> {
         listener.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = {
-            let _context = runtime.enter();
-            tokio::net::TcpListener::from_std(listener).context("cannot serve Linkerd's proxies")?
-        };
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = self.accept(listener) => {}
-                    // A dropped sender also stops the server.
-                    _ = stopped => {}
-                }
-            });
-        });
-        Ok(RunningControl { stop: Some(stop), thread: Some(thread) })
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        let runtime = threads.worker_threads(1).enable_all().build()?;
+        let entered = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let listener = listener.context("cannot serve Linkerd's proxies")?;
+        drop(entered);
+        runtime.spawn(self.accept(listener));
+        Ok(RunningControl(Some(runtime)))
     }
 
     async fn accept(self, listener: tokio::net::TcpListener) {
@@ -279,10 +267,8 @@ impl InboundServerPolicies for Control {
 
 impl Drop for RunningControl {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // The thread returns nothing, and a panic has been printed already.
-            let _ = thread.join();
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
         }
     }
 }
