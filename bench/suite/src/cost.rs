@@ -162,7 +162,6 @@ fn mean_use<'r>(runs: impl Iterator<Item = &'r Record>) -> Option<SidecarUse> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{CpuMs, Mark, MarkKind, RssKib};
 
     #[test]
     fn the_built_in_table_is_read_and_holds_the_machine_of_the_claims() {
@@ -188,51 +187,31 @@ mod tests {
         assert!((price.a_year(large) - 0.1 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
     }
 
-    #[test]
-    fn savings_are_against_the_dearest_of_the_same_load() {
-        let record = |mesh: &str, ms: f64| Record {
-            scenario: "s".into(),
-            mesh: mesh.into(),
-            proxies: 2,
-            duration_s: 10.0,
-            cpu_ms: CpuMs { proxies: ms, ..CpuMs::default() },
-            rss_kib: RssKib { peak: 2048, ..RssKib::default() },
-            ..Record::default()
-        };
-        let none = Record { proxies: 0, ..record("none", 0.0) };
-        let records = [record("envoy", 8000.0), record("leno", 2000.0), none];
-        let found = costs(&records, &prices(None).unwrap()[..1]);
-        assert_eq!(found.len(), 2, "what has no proxies costs nothing");
-        let (envoy, leno) = (&found[0], &found[1]);
-        assert!((envoy.used.cpus - 0.4).abs() < 1e-12, "8 s of CPU in 10 s by two proxies");
-        assert_eq!(envoy.saved_dollars, 0.0);
-        let difference = envoy.dollars_per_100_sidecars_year - leno.dollars_per_100_sidecars_year;
-        assert!((leno.saved_dollars - difference).abs() < 1e-9 && difference > 0.0);
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct PricedRecords {
+        records: Vec<Record>,
+        costs: Vec<String>,
+        #[serde(default)]
+        uncounted: Vec<String>,
     }
 
     #[test]
-    fn meshes_are_compared_over_the_steps_that_all_of_them_have() {
-        let at = |mesh: &str, step: f64, ms: f64| Record {
-            scenario: "faces".into(),
-            step: Some(step),
-            mesh: mesh.into(),
-            proxies: 1,
-            duration_s: 10.0,
-            cpu_ms: CpuMs { proxies: ms, ..CpuMs::default() },
-            ..Record::default()
-        };
-        let mut failed = at("envoy", 300.0, 9000.0);
-        let why = String::new();
-        failed.marks.push(Mark { kind: MarkKind::Errors, why });
-        let both = [at("envoy", 60.0, 2000.0), at("leno", 60.0, 1000.0)];
-        let more = [failed, at("leno", 300.0, 8000.0)];
-        let records: Vec<Record> = both.iter().chain(&more).cloned().collect();
+    fn meshes_are_compared_with_the_most_expensive_over_the_steps_that_all_of_them_have() {
+        let all: Vec<PricedRecords> =
+            serde_saphyr::from_str(include_str!("../data/cost.test.yaml")).unwrap();
         let prices = &prices(None).unwrap()[..1];
-        assert_eq!(costs(&records, prices), costs(&both, prices), "leno held 300/s, envoy did not");
-        let why = "faces at 300/s is not counted: no valid record of envoy";
-        assert_eq!((uncounted(&records), uncounted(&both)), (vec![why.to_owned()], vec![]));
-        let apart = [at("envoy", 60.0, 1.0), at("leno", 300.0, 1.0)];
-        assert_eq!((costs(&apart, prices).len(), uncounted(&apart).len()), (0, 2));
+        for PricedRecords { records, costs, uncounted } in all {
+            let said = super::costs(&records, prices).into_iter().map(|one| {
+                let (own, saved) = (one.dollars_per_100_sidecars_year, one.saved_dollars);
+                let share = saved / (own + saved) * 100.0;
+                let saved = if saved > 0.0 { format!("{share:.0} %") } else { "nothing".into() };
+                let Cost { scenario, mesh, used, .. } = one;
+                format!("{scenario} {mesh}: {:.3} CPUs, saves {saved}", used.cpus)
+            });
+            assert_eq!(said.collect::<Vec<_>>(), costs);
+            assert_eq!(super::uncounted(&records), uncounted);
+        }
     }
 
     #[test]

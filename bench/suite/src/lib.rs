@@ -22,6 +22,9 @@ mod process;
 mod revision;
 mod tools;
 
+#[cfg(test)]
+mod golden;
+
 pub mod application;
 pub mod claims;
 pub mod cluster;

@@ -148,6 +148,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::nodes::tests::two_nodes;
+    use crate::golden;
     use crate::real_application::images;
 
     /// All objects of a small scenario with calls, under a mesh.
@@ -177,33 +178,30 @@ mod tests {
         all
     }
 
-    /// One object of each form: those of the suite's own services, and of services of a real application, with the rights
-    /// of their image.
+    /// One object of each form: those of the suite's own services, and of services of real applications, with the rights
+    /// of their image or less.
     #[test]
     fn one_object_of_each_form_is_that_of_the_golden_file() {
-        let images = images::printed("teastore").unwrap();
-        let images: Images = serde_saphyr::from_str(images).unwrap();
         let mut all = objects(Mesh::Leno, "faces");
         all.retain(|one| match one["metadata"]["name"].as_str().unwrap() {
             "watch-0" | "client" => one["kind"] == "Pod",
             name => ["leno-bench-1a2b3", "face", "watchers"].contains(&name),
         });
-        let real = objects_of(Mesh::Leno, "teastore", Some(&images)).into_iter();
-        all.extend(real.filter(|one| {
-            let name = one["metadata"]["name"].as_str().unwrap();
-            ["persistence", "db"].contains(&name) && one["kind"] != "ServiceAccount"
-        }));
-        let documents: Vec<String> =
-            all.iter().map(|one| serde_saphyr::to_string(one).unwrap()).collect();
-        let text = documents.join("---\n");
-        if std::env::var_os("LENO_UPDATE").is_some() {
-            std::fs::write("data/cluster.golden.yaml", &text).unwrap();
+        let faces = "{scenario: faces, services: {face: {image: a, user: 7, command: [/face], args: [-port, \"80\"], \
+                     port: 80}, smiley: {image: b}, color: {image: c, privileges: image}}}";
+        for (images, services) in [
+            (images::printed("teastore").unwrap(), &["persistence", "db"][..]),
+            (faces, &["face", "smiley", "color"][..]),
+        ] {
+            let images: Images = serde_saphyr::from_str(images).unwrap();
+            let real = objects_of(Mesh::None, &images.scenario, Some(&images)).into_iter();
+            all.extend(real.filter(|one| {
+                let is_one = services.contains(&one["metadata"]["name"].as_str().unwrap());
+                is_one && one["kind"] != "ServiceAccount"
+            }));
         }
-        assert_eq!(
-            text,
-            include_str!("../../data/cluster.golden.yaml"),
-            "LENO_UPDATE=1 writes it again"
-        );
+        let documents = all.iter().map(|one| serde_saphyr::to_string(one).unwrap());
+        golden::check("cluster.golden.yaml", &documents.collect::<Vec<_>>().join("---\n"));
     }
 
     #[test]
@@ -232,36 +230,5 @@ mod tests {
         let scenario = crate::scenario::find("neighbour").unwrap();
         assert_eq!(scenario.workloads(), ["client", "neighbour", "s0", "s1"]);
         assert!(!scenario.workloads().iter().any(|name| is_watcher(name)));
-    }
-
-    #[test]
-    fn only_services_are_others_and_they_are_restricted_unless_they_say_more() {
-        let text = "{scenario: faces, services: {face: {image: a, user: 7, command: [/face], args: [-port, \"80\"], \
-                    port: 80}, smiley: {image: b}, color: {image: c, privileges: image}}}";
-        let images: Images = serde_saphyr::from_str(text).unwrap();
-        let own = objects_of(Mesh::None, "faces", None);
-        let real = objects_of(Mesh::None, "faces", Some(&images));
-        let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
-        assert!(own.iter().map(name).eq(real.iter().map(name)));
-        let differ =
-            own.iter().zip(&real).filter(|(one, two)| one != two).map(|(one, _)| name(one));
-        let differ: Vec<_> = differ.collect();
-        let pod = |service: &str| (json!("Pod"), json!(service));
-        let wanted = [(json!("Service"), json!("face")), pod("face"), pod("smiley"), pod("color")];
-        assert_eq!(differ, wanted, "and the Service of the one that listens elsewhere");
-        let of = |service: &str| {
-            let found = real.iter().find(|object| name(object) == pod(service)).unwrap();
-            (found["spec"]["securityContext"].clone(), found["spec"]["containers"][0].clone())
-        };
-        let (user, face) = of("face");
-        assert_eq!((&user["runAsUser"], &user["runAsNonRoot"]), (&json!(7), &json!(true)));
-        assert_eq!((&face["command"], &face["args"]), (&json!(["/face"]), &json!(["-port", "80"])));
-        assert_eq!(face["startupProbe"]["tcpSocket"]["port"], 80);
-        let (user, smiley) = of("smiley");
-        assert_eq!(user["runAsUser"], 65532);
-        assert_eq!(smiley["securityContext"]["readOnlyRootFilesystem"], true);
-        assert!(smiley.get("args").is_none() && smiley.get("env").is_none(), "{smiley}");
-        let (user, color) = of("color");
-        assert!(user.get("runAsUser").is_none() && color.get("securityContext").is_none());
     }
 }

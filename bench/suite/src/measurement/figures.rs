@@ -71,7 +71,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
 
 pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec<Mark> {
     let mut marks = Vec::new();
-    let mut mark = |kind, why| marks.push(Mark { kind, why });
+    let mut mark = |kind, why| marks.push(Mark::new(kind, why));
     let answered = report.requests.saturating_sub(report.errors);
     if answered == 0 {
         mark(MarkKind::DeadTarget, format!("nothing was answered: {}", report.errors_in_words()));
@@ -151,24 +151,10 @@ pub(crate) fn under_load(kib: &[f64]) -> RssKib {
 mod tests {
     use std::collections::BTreeMap;
 
+    use serde::Deserialize;
+
     use super::*;
     use crate::machine::Machine;
-
-    fn report() -> Report {
-        Report { requests: 1000, rate_per_s: Some(100.0), duration_s: 10.0, ..Report::default() }
-    }
-
-    fn record() -> Record {
-        Record {
-            machine: Machine { cpus: 2, ..Machine::default() },
-            latency_us: Latency { p99: 2000, ..Latency::default() },
-            ..Record::default()
-        }
-    }
-
-    fn kinds(report: &Report, used: &ResourceUse) -> Vec<MarkKind> {
-        marks(&record(), report, used).into_iter().map(|mark| mark.kind).collect()
-    }
 
     #[test]
     fn the_spectrum_goes_as_far_as_there_are_requests() {
@@ -179,57 +165,42 @@ mod tests {
         assert!(spectrum(&[]).is_empty());
     }
 
-    #[test]
-    fn a_good_run_has_no_mark() {
-        assert_eq!(kinds(&report(), &ResourceUse::default()), []);
+    #[derive(Default, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct MarkedLoad {
+        errors: BTreeMap<String, u64>,
+        is_limited: bool,
+        busy: f64,
+        lag_p99: u64,
+        cpu: CpuMs,
+        elsewhere_ms: f64,
+        marks: Vec<String>,
     }
 
     #[test]
-    fn failures_mark_a_run_by_how_many_there_are() {
-        let mut report = report();
-        report.errors = 10;
-        assert_eq!(kinds(&report, &ResourceUse::default()), [], "1 % is not over 1 %");
-        report.errors = 11;
-        report.errors_by_kind = BTreeMap::from([("reset".into(), 11)]);
-        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::Errors]);
-        report.errors = 1000;
-        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::DeadTarget]);
-    }
-
-    #[test]
-    fn a_generator_that_is_the_bottleneck_says_so() {
-        let mut late = report();
-        late.generator_limited = true;
-        late.lag_us.p99 = 600;
-        assert_eq!(kinds(&late, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
-        late.lag_us.p99 = 100;
-        assert_eq!(kinds(&late, &ResourceUse::default()), [], "a twentieth of the latency");
-        let mut busy = report();
-        busy.generator_busy = 0.97;
-        assert_eq!(kinds(&busy, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
-    }
-
-    #[test]
-    fn a_busy_machine_marks_a_run() {
-        let cpu = CpuMs { machine: 6000.0, proxies: 2000.0, ..CpuMs::default() };
-        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
-        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
-        let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
-        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
-        assert_eq!(kinds(&report(), &used), []);
-        // CPU that proxies used on an uncounted machine is not part of the counted machine's.
-        let elsewhere = ResourceUse { elsewhere_ms: 3000.0, ..used };
-        assert_eq!(kinds(&report(), &elsewhere), [MarkKind::BusyMachine]);
-        let why = |kernel_threads| {
-            let cpu = CpuMs { kernel_threads, ..cpu };
-            marks(&record(), &report(), &ResourceUse { cpu, ..elsewhere }).remove(0).why
-        };
-        assert_eq!(why(Some(600.0)), "others used 17 % of the machine");
-        let unseen =
-            "others, or threads of the kernel, which are not seen here, used 20 % of the machine";
-        assert_eq!(why(None), unseen);
-        let cpu = CpuMs { steal: 500.0, ..CpuMs::default() };
-        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
-        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
+    fn a_run_has_the_marks_that_it_deserves() {
+        let all: Vec<MarkedLoad> =
+            serde_saphyr::from_str(include_str!("../../data/marks.test.yaml")).unwrap();
+        for one in all {
+            let latency = |p99| Latency { p99, ..Latency::default() };
+            let report = Report {
+                requests: 1000,
+                rate_per_s: Some(100.0),
+                errors: one.errors.values().sum(),
+                errors_by_kind: one.errors,
+                generator_limited: one.is_limited,
+                generator_busy: one.busy,
+                lag_us: latency(one.lag_p99),
+                ..Report::default()
+            };
+            let MarkedLoad { cpu, elsewhere_ms, .. } = one;
+            let wall = Duration::from_secs(10);
+            let used = ResourceUse { cpu, elsewhere_ms, wall, ..ResourceUse::default() };
+            let machine = Machine { cpus: 2, ..Machine::default() };
+            let record = Record { machine, latency_us: latency(2000), ..Record::default() };
+            let marks = marks(&record, &report, &used).into_iter();
+            let marks: Vec<_> = marks.map(|one| format!("{}: {}", one.kind, one.why)).collect();
+            assert_eq!(marks, one.marks);
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::kernel_counters::{KernelCounters, NodeCounters, Process};
 use crate::record::{KernelPrograms, Record, RssKib};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub(crate) enum Role {
     /// Proxies, beside workloads or of nodes.
     Proxy,

@@ -102,37 +102,8 @@ fn lead((title, cells): &(String, Vec<&Cell>)) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
     use crate::report::charts::charts;
     use crate::report::summary::tests::record;
-
-    #[test]
-    fn every_form_has_every_mesh() {
-        let missing =
-            Record { left_out: Some("missing, \"bring\" it".into()), ..record("envoy", 0, 0) };
-        let other = Record { generator: "wrk".into(), ..record("none", 0, 1000) };
-        let records = [record("none", 0, 1000), record("leno", 0, 2500), missing, other];
-        let summary = Summary::of(&records);
-        let text = Form::MARKDOWN.of(&summary, &[]);
-        for words in [
-            "\n| leno | 100   | 0      | 1.00   |",
-            "+1.50",
-            "\n- http-1k, envoy: missing",
-            "| wrk ",
-        ] {
-            assert!(text.contains(words), "{words} is not in {text}");
-        }
-        let text = Form::TERMINAL.of(&summary, &[]);
-        for words in [
-            "\nhttp-1k\nMESH ",
-            "\nleno ",
-            "+1.50",
-            "\nnot measured: http-1k, envoy: missing",
-            " wrk ",
-        ] {
-            assert!(text.contains(words), "{words} is not in {text}");
-        }
-    }
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {

@@ -125,39 +125,3 @@ fn value(record: &Record, fields: &Value, column: &str) -> String {
         },
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::KernelPrograms;
-    use crate::report::summary::Summary;
-    use crate::report::summary::tests::record;
-
-    #[test]
-    fn every_record_is_a_line_of_csv() {
-        let missing =
-            Record { left_out: Some("missing, \"bring\" it".into()), ..record("envoy", 0, 0) };
-        let lines = csv(&[record("none", 0, 1000), record("leno", 0, 2500), missing]).unwrap();
-        assert_eq!(lines.lines().count(), 4);
-        assert!(lines.contains("\"missing, \"\"bring\"\" it\""), "{lines}");
-    }
-
-    #[test]
-    fn only_columns_with_a_figure_are_there() {
-        let leno = Record {
-            requests: 100,
-            crossing_connections: 2,
-            kernel_programs: KernelPrograms { runs: 400, ms: 0.5 },
-            revisions: 40,
-            revisions_arrived: Some(38),
-            ..record("leno", 0, 2500)
-        };
-        let none = Record { crossing_connections: 16, ..record("none", 0, 1000) };
-        let summary = Summary::of(&[none, leno]);
-        let (_, cells) = summary.scenarios().remove(0);
-        let rows = rows_of_other_figures(&cells);
-        assert_eq!(rows[0], ["MESH", "CONNECTIONS", "PROGRAMS US/REQ", "REVISIONS", "ARRIVED"]);
-        assert_eq!(rows[1], ["none", "16", "-", "-", "-"]);
-        assert_eq!(rows[2], ["leno", "2", "5.00", "40", "38"]);
-    }
-}

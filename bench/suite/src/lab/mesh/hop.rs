@@ -35,9 +35,10 @@ const TEMPLATES: [(&[&str], &str); 6] = [
 
 /// What the configuration of the proxy beside one workload depends on. Templates have the fields under the same names.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Hop {
     /// The protocol of the traffic.
-    #[serde(skip)]
+    #[serde(skip_serializing)]
     pub protocol: Protocol,
     /// Where the proxy listens if it is the only one between the client and the first service, in plaintext; `None`
     /// for the proxy beside a workload, with mTLS between proxies.
@@ -59,7 +60,7 @@ pub(crate) struct Hop {
     /// The directory of the proxy's files: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
     pub directory: PathBuf,
     /// The change of configuration while the proxy runs.
-    #[serde(skip)]
+    #[serde(skip_serializing)]
     pub disturbance: Option<Disturbance>,
     /// The number of this revision; 0 is the first.
     pub revision: u64,

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use leno_measure::load::Protocol;
 use nix::sys::signal::Signal;
+use serde::Deserialize;
 
 use super::*;
 use crate::scenario::Disturbance;
@@ -44,53 +45,55 @@ fn beside_application(hop: Hop) -> Hop {
     Hop { application: Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080)), ..hop }
 }
 
-/// A configuration with all its files.
+/// A configuration with all its files and its environment.
 fn configured(name: &str, hop: &Hop) -> String {
     let made = named(name, &Choices::default()).unwrap().configure(hop).unwrap();
     let files = made.others.into_iter().map(|(_, text)| text).chain([made.text]);
-    files.collect::<Vec<_>>().join("\n")
+    let environment = made.environment.iter().map(|(name, value)| format!("{name}={value}\n"));
+    files.chain(environment).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn every_mesh_gets_pushed_routes_and_current_endpoints() {
-    let disturbed = |one, hop: Hop| Hop { disturbance: Some(one), ..hop };
-    let push = disturbed(Disturbance::Push { every_ms: 100 }, to(&[3, 4, 5]));
-    let endpoints = to(&[4, 5]).services;
-    let churn = Disturbance::Churn { changes_per_s: 50 };
-    let churn = Hop { endpoints, ..disturbed(churn, to(&[3, 4, 5])) };
-    let later = |hop: &Hop| Hop { revision: 7, ..hop.clone() };
+fn only_proxies_of_callers_are_revised_by_the_means_of_their_mesh() {
     for (name, told_by) in
         [("envoy", None), ("haproxy", Some(Signal::SIGUSR2)), ("nginx", Some(Signal::SIGHUP))]
     {
         let mesh = named(name, &Choices::default()).unwrap();
-        assert_eq!(mesh.configure(&push).unwrap().told_by, told_by, "{name}");
-        let (one, two) = (configured(name, &push), configured(name, &later(&push)));
-        assert_ne!(one, two, "{name}");
-        assert!(two.contains(crate::application::PUSHED) && two.contains('7'), "{name}: {two}");
-        let some = configured(name, &churn);
-        let is_there = |last: u8| some.contains(&format!("10.89.0.{last}"));
-        assert!(!is_there(3) && is_there(4) && is_there(5), "{name}: {some}");
-        let server = beside_application(Hop { services: Vec::new(), ..push.clone() });
-        let (one, two) = (mesh.configure(&server), mesh.configure(&later(&server)));
-        assert_eq!(one, two, "{name}: only callers");
+        let revised = |hop: Hop| {
+            let disturbance = Some(Disturbance::Push { every_ms: 100 });
+            [0, 7].map(|revision| mesh.configure(&Hop { disturbance, revision, ..hop.clone() }))
+        };
+        let [first, next] = revised(to(&[3])).map(Option::unwrap);
+        assert!(first != next && first.told_by == told_by, "{name}");
+        let [first, next] = revised(beside_application(to(&[])));
+        assert_eq!(first, next, "{name}");
     }
 }
 
+/// A hop, and words of its configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfiguredHop {
+    mesh: String,
+    hop: Hop,
+    #[serde(default)]
+    protocols: Vec<Protocol>,
+    has: Vec<String>,
+    #[serde(default)]
+    lacks: Vec<String>,
+}
+
 #[test]
-fn proxies_of_others_ask_for_mtls_on_both_sides() {
-    for protocol in [Protocol::Http1, Protocol::Grpc, Protocol::Tcp] {
-        let client = Hop { protocol, ..to(&[3]) };
-        let server = beside_application(Hop { protocol, ..to(&[]) });
-        for (name, hop, all) in [
-            ("haproxy", &client, ["verify required", "127.0.0.1:15001"]),
-            ("haproxy", &server, ["verify required", ""]),
-            ("nginx", &client, ["ssl_certificate_key /d/key.pem", "127.0.0.1:15001"]),
-            ("nginx", &server, ["ssl_verify_client on", ""]),
-            ("envoy", &client, ["trusted_ca", "\"port_value\": 15001"]),
-            ("envoy", &server, ["\"require_client_certificate\": true", ""]),
-        ] {
-            let text = configured(name, hop);
-            assert!(all.iter().all(|words| text.contains(words)), "{name}: {all:?}: {text}");
+fn proxies_of_others_are_told_what_they_need() {
+    let all: Vec<ConfiguredHop> =
+        serde_saphyr::from_str(include_str!("../../../data/lab.test.yaml")).unwrap();
+    for ConfiguredHop { mesh, hop, protocols, has, lacks } in all {
+        let protocols = if protocols.is_empty() { vec![hop.protocol] } else { protocols };
+        for protocol in protocols {
+            let text = configured(&mesh, &Hop { protocol, ..hop.clone() });
+            let is_there = |words: &&String| text.contains(*words);
+            assert!(has.iter().all(|words| is_there(&words)), "{mesh}: {has:?}: {text}");
+            assert_eq!(lacks.iter().find(is_there), None, "{mesh}: {text}");
         }
     }
 }
@@ -166,41 +169,5 @@ fn scenarios_that_a_mesh_cannot_carry_are_refused() {
         let carries =
             |scenario: &&&str| mesh.unable(&crate::scenario::find(scenario).unwrap()).is_none();
         assert_eq!(all.iter().filter(carries).copied().collect::<Vec<_>>(), able, "{name}");
-    }
-}
-
-#[test]
-fn ztunnel_knows_every_workload_and_linkerds_proxy_is_told_all_by_its_environment() {
-    let workloads = vec![
-        ("client".to_owned(), [10, 89, 0, 2].into()),
-        ("s0".to_owned(), [10, 89, 0, 3].into()),
-    ];
-    let hop = Hop { workload: "s0".into(), workloads, directory: "/d".into(), ..Hop::default() };
-    let of = |name: &str| named(name, &Choices::default()).unwrap().configure(&hop).unwrap();
-    let ztunnel = of("ztunnel");
-    let read: serde_json::Value = serde_saphyr::from_str(&ztunnel.text).unwrap();
-    let known = read["workloads"].as_array().unwrap();
-    assert_eq!((known.len(), known[1]["workloadIps"][0].as_str()), (2, Some("10.89.0.3")));
-    assert_eq!(known[0]["protocol"], "HBONE");
-    assert!(known[0]["services"].is_object(), "ztunnel wants the field");
-    let linkerd = of("linkerd2-proxy");
-    assert_eq!((linkerd.file, &*linkerd.text), ("token", "bench\n"));
-    // Neither proxy starts if one of these is missing.
-    for (made, name, value) in [
-        (&ztunnel, "PROXY_WORKLOAD_INFO", "bench/s0/s0"),
-        (&ztunnel, "FAKE_CA", "true"),
-        (&ztunnel, "XDS_ADDRESS", ""),
-        (&ztunnel, "LOCAL_XDS_PATH", "/d/local.yaml"),
-        (&linkerd, "LINKERD2_PROXY_DESTINATION_SVC_ADDR", "127.0.0.1:8086"),
-        (&linkerd, "LINKERD2_PROXY_POLICY_WORKLOAD", "s0"),
-        (&linkerd, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME", &linkerd::identity("s0")),
-        (&linkerd, "LINKERD2_PROXY_IDENTITY_TOKEN_FILE", "/d/token"),
-        (&linkerd, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", ""),
-        (&linkerd, "LINKERD2_PROXY_INBOUND_IPS", "10.89.0.3"),
-        (&linkerd, "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS", "127.0.0.1:15001"),
-        (&linkerd, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "0.0.0.0:15006"),
-    ] {
-        let found = made.environment.iter().find(|(known, _)| *known == name);
-        assert_eq!(found.map(|(_, value)| &**value), Some(value), "{name}");
     }
 }
