@@ -1,7 +1,8 @@
-//! The mark by which a network namespace shows that it is captured (`leno_types::ports::MARK`).
+//! The mark that shows that the connections of a network namespace are captured: the ports of
+//! `leno_types::ports::MARK` are in the namespace's list of reserved ports.
 //!
-//! It lives as long as the namespace, independently of the process that set it, and an unprivileged
-//! proxy can read it. A proxy that is configured to wait for the mark listens only once its
+//! The list lives as long as the namespace, independently of the process that wrote it, and an
+//! unprivileged proxy can read it. A proxy that is configured to wait for the mark listens only once its
 //! connections are captured.
 
 use std::fs;

@@ -58,10 +58,10 @@ pub fn run(run: &mut LabRun) -> Result<()> {
         let (out, context) = (options.out.display(), &cluster.context);
         bail!("{out} holds records of cluster {context}: choose another --out");
     }
-    let mut able = Vec::new();
+    let mut installed = Vec::new();
     for mesh in &run.meshes {
         match mesh.find() {
-            Ok(found) => able.push((mesh, found)),
+            Ok(found) => installed.push((mesh, found)),
             Err(missing) => {
                 eprintln!("{}: {missing}", mesh.name());
                 for scenario in &options.scenarios {
@@ -71,21 +71,21 @@ pub fn run(run: &mut LabRun) -> Result<()> {
             }
         }
     }
-    let mut cases = cases(options, &able);
+    let mut cases = cases(options, &installed);
     for case in &cases {
         case.generator.find()?;
     }
     let total = cases.len();
     for case in &cases {
-        has_same_application(&options.out, &old, &begun(options, case))?;
+        has_same_application(&options.out, &old, &case_record(options, case))?;
     }
     cases.retain(|case| {
-        let record = begun(options, case);
+        let record = case_record(options, case);
         !is_measured(&old, &record)
     });
     let mut progress = Progress::of(total, total - cases.len());
     for case in &cases {
-        progress.keep(&options.out, &mut one(options, case)?)?;
+        progress.keep(&options.out, &mut measure_case(options, case)?)?;
     }
     flag_impossible(&options.out)
 }
@@ -99,9 +99,9 @@ fn add_baseline(meshes: &mut Vec<Mesh>) -> Result<()> {
 }
 
 /// All measurements. The baseline is the first of the meshes.
-fn cases<'a>(options: &'a Options, able: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
+fn cases<'a>(options: &'a Options, meshes: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
-    let meshes: Vec<_> = able.iter().collect();
+    let meshes: Vec<_> = meshes.iter().collect();
     let Some((baseline, others)) = meshes.split_first() else { return cases };
     for round in 0..options.rounds {
         for scenario in &options.scenarios {
@@ -122,8 +122,8 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<
     cases
 }
 
-fn one(options: &Options, case: &Case<'_>) -> Result<Record> {
-    let mut record = begun(options, case);
+fn measure_case(options: &Options, case: &Case<'_>) -> Result<Record> {
+    let mut record = case_record(options, case);
     record.mesh_version.clone_from(&case.found.version);
     if let Some(why) = case.mesh.unable(case.scenario).or(measure::unable(options, case)?) {
         record.left_out = Some(why.to_owned());
@@ -134,7 +134,7 @@ fn one(options: &Options, case: &Case<'_>) -> Result<Record> {
 }
 
 /// A record that only has the fields of the case.
-fn begun(options: &Options, case: &Case<'_>) -> Record {
+fn case_record(options: &Options, case: &Case<'_>) -> Record {
     let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
     record.step = case.step;
     record.generator = case.generator.to_string();
@@ -150,7 +150,7 @@ mod tests {
     use crate::scenario;
 
     /// These meshes and the baseline.
-    fn able(names: &[&str]) -> Vec<Mesh> {
+    fn with_baseline(names: &[&str]) -> Vec<Mesh> {
         let mesh = |name: &&str| mesh::named(name, &mesh::Choices::default()).unwrap();
         let mut meshes = names.iter().map(mesh).collect();
         add_baseline(&mut meshes).unwrap();
@@ -162,25 +162,27 @@ mod tests {
     }
 
     #[test]
-    fn rounds_begin_with_the_baseline_and_turn_the_others() {
-        let (options, able) = (options(Path::new("")), able(&["leno", "envoy"]));
-        let able = with_programs(&able);
-        let order: Vec<&str> = cases(&options, &able).iter().map(|case| case.mesh.name()).collect();
+    fn rounds_begin_with_the_baseline_and_rotate_the_others() {
+        let (options, meshes) = (options(Path::new("")), with_baseline(&["leno", "envoy"]));
+        let meshes = with_programs(&meshes);
+        let order: Vec<&str> =
+            cases(&options, &meshes).iter().map(|case| case.mesh.name()).collect();
         assert_eq!(order, ["none", "leno", "envoy", "none", "envoy", "leno"]);
     }
 
     #[test]
     fn generators_take_turns_within_a_round_and_each_has_its_own_records() {
-        let (mut options, able) = (options(Path::new("")), able(&["leno"]));
+        let (mut options, meshes) = (options(Path::new("")), with_baseline(&["leno"]));
         options.generators = vec![Generator::Leno, Generator::Fortio];
         options.rounds = 1;
-        let able = with_programs(&able);
-        let all = cases(&options, &able);
-        let names: Vec<String> = all.iter().map(|case| begun(&options, case).name()).collect();
+        let meshes = with_programs(&meshes);
+        let all = cases(&options, &meshes);
+        let names: Vec<String> =
+            all.iter().map(|case| case_record(&options, case).name()).collect();
         let wanted = ["none.r0", "none.fortio.r0", "leno.r0", "leno.fortio.r0"];
         assert_eq!(names, wanted.map(|name| format!("http-1k.{name}")));
         options.scenarios = vec![scenario::find("grpc-1k-open").unwrap()];
-        let all = cases(&options, &able);
+        let all = cases(&options, &meshes);
         assert_eq!(measure::unable(&options, &all[0]).unwrap(), None);
         let why = measure::unable(&options, &all[1]).unwrap().unwrap_or_default();
         assert!(why.contains("HTTP/1.1"), "known before anything is started: {why}");

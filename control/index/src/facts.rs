@@ -13,8 +13,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
-    ExemptSetting, Namespace, NamespaceMode, Object, ObjectKey, PodExemption, WaypointUse,
-    default_authorization, egress, mtls_mode, path_reading, removal, waypoint_use, wire_form,
+    ExemptSetting, Namespace, NamespaceMode, Object, ObjectKey, WaypointUse, default_authorization,
+    egress, mtls_mode, path_reading, removal, waypoint_use, wire_form,
 };
 use leno_types::authorization::{DefaultAuthorization, PathReading};
 use leno_types::mesh::WireForm;
@@ -134,7 +134,10 @@ impl Facts {
         let key = object.key();
         self.remove(&key, touched);
         let taken = match object {
-            Object::Namespace(namespace) => self.put_namespace(&key, namespace, touched),
+            Object::Namespace(namespace) => {
+                self.put_namespace(&key, namespace, touched);
+                true
+            }
             Object::Service(service) => match rows::service(service) {
                 Some((name, row)) => {
                     self.named_waypoints.note(row.waypoint.as_deref(), true);
@@ -182,8 +185,12 @@ impl Facts {
                 true
             }
             Object::AuthorizationPolicy(policy) => self.put_authorization(&key, policy, touched),
-            Object::PodExemption(exemption) => self.put_exemption(&key, exemption, touched),
-            // Discovery does not use service accounts, static proxies and objectives.
+            Object::PodExemption(exemption) => {
+                self.exemptions.put(&key, exemption);
+                self.touch_namespace(&key.namespace, touched);
+                true
+            }
+            // Discovery does not use these kinds.
             Object::ServiceAccount(_)
             | Object::Secret(_)
             | Object::Proxy(_)
@@ -194,13 +201,12 @@ impl Facts {
         }
     }
 
-    /// Inserts a namespace, which the mesh always uses.
     fn put_namespace(
         &mut self,
         key: &ObjectKey,
         namespace: &Namespace,
         touched: &mut AffectedNames,
-    ) -> bool {
+    ) {
         let annotations = namespace.metadata.annotations.as_ref();
         let row = NamespaceRow::new(&namespace.metadata);
         if row != NamespaceRow::default() {
@@ -211,19 +217,6 @@ impl Facts {
         if self.is_own(&key.name) {
             self.set_removal(annotations.map(removal).unwrap_or_default(), touched);
         }
-        true
-    }
-
-    /// Inserts an exemption, which the mesh always uses.
-    fn put_exemption(
-        &mut self,
-        key: &ObjectKey,
-        exemption: &PodExemption,
-        touched: &mut AffectedNames,
-    ) -> bool {
-        self.exemptions.put(key, exemption);
-        self.touch_namespace(&key.namespace, touched);
-        true
     }
 
     /// Inserts a route or a grant; returns whether the mesh uses it.
@@ -319,7 +312,7 @@ impl Facts {
     /// The object that an instance belongs to. An instance that no object claims belongs to the
     /// Workload whose instances would have that name (`<workload>-<number>`).
     pub(crate) fn owner(&self, name: &InstanceName) -> Option<ObjectKey> {
-        if let Some((key, _)) = self.held(name) {
+        if let Some((key, _)) = self.winning_claim(name) {
             return Some(key.clone());
         }
         let (workload, number) = name.name.rsplit_once('-')?;
@@ -348,7 +341,7 @@ impl Facts {
     }
 
     pub(crate) fn instance(&self, name: &InstanceName) -> Option<&InstanceRow> {
-        self.held(name).map(|(_, row)| row)
+        self.winning_claim(name).map(|(_, row)| row)
     }
 
     /// The rows of all instances.
@@ -357,11 +350,11 @@ impl Facts {
     }
 
     /// Among the objects that claim an instance, the one that wins, and its row.
-    fn held(&self, name: &InstanceName) -> Option<(&ObjectKey, &InstanceRow)> {
+    fn winning_claim(&self, name: &InstanceName) -> Option<(&ObjectKey, &InstanceRow)> {
         self.instances.get(name)?.iter().min_by_key(|(_, row)| &row.origin)
     }
 
-    /// The services whose slices name an instance, ordered by name. The references are not checked.
+    /// The services whose slices name an instance, ordered by name, valid or not.
     pub(crate) fn services_naming(
         &self,
         name: &InstanceName,
@@ -431,7 +424,7 @@ impl Facts {
         }
     }
 
-    /// Which clients are permitted at workloads of a namespace where no allow policy selects.
+    /// Which clients may connect to those workloads of a namespace that no Allow policy selects.
     pub(crate) fn default_authorization(&self, namespace: &str) -> DefaultAuthorization {
         let row = self.namespaces.get(namespace);
         row.and_then(|row| row.authorization).unwrap_or_default()
@@ -453,7 +446,7 @@ impl Facts {
         &self.settings.trust_domain
     }
 
-    /// Whether an instance may not set less than its namespace says.
+    /// Whether an instance's own setting can only be stricter than that of its namespace or the mesh.
     fn has_floor(&self, name: &InstanceName, row: &InstanceRow, setting: ExemptSetting) -> bool {
         let exempt = || self.exemptions.exempt(&name.namespace, setting, &row.labels);
         self.settings.writers == ObjectWriters::Tenants && !exempt()
@@ -474,7 +467,7 @@ impl Facts {
         speaks.then_some(&row.identity)
     }
 
-    /// How the proxy of an instance is spoken to.
+    /// The protocol in which other proxies connect to the proxy of an instance.
     pub(crate) fn wire(&self, name: &InstanceName) -> WireForm {
         match self.instance(name).is_some_and(|row| self.speaks_hbone(name, row)) {
             true => WireForm::Hbone,
@@ -482,15 +475,15 @@ impl Facts {
         }
     }
 
-    /// Whether a proxy that is not of this mesh takes HBONE for an instance. What a namespace says counts for pods that a
-    /// ztunnel serves: not all of a namespace may be.
+    /// Whether a proxy that is not of this mesh accepts HBONE for an instance. The setting of a namespace
+    /// counts only for the pods that a ztunnel serves, which may be some of the namespace's pods.
     fn speaks_hbone(&self, name: &InstanceName, row: &InstanceRow) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
         let wire = row.wire.or_else(|| of_namespace().filter(|_| row.is_redirected));
         wire == Some(WireForm::Hbone) && !row.shares_node && !self.is_meshed(name, row)
     }
 
-    /// Whether the proxy of an instance is to take no HBONE.
+    /// Whether the proxy of an instance is configured to refuse HBONE.
     pub(crate) fn refuses_hbone(&self, name: &InstanceName) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
         let own = self.instance(name).and_then(|row| row.wire);
@@ -606,8 +599,8 @@ impl Facts {
         self.routes.touch_referring(name, touched);
     }
 
-    /// A policy of clients has changed: touches the services that it, or the route that it targets,
-    /// applies to.
+    /// A policy that the clients' proxies apply has changed: touches the services that it targets, and
+    /// those of the routes that it targets.
     fn touch_targets(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {

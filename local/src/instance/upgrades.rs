@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Instances whose next process is awaited at once: each process takes CPU and memory of its own beside the one that serves, and asks
-/// for a certificate. So a program that never serves is tried by a few instances first, while the others wait.
+/// How many instances start a new proxy process at the same time. Until the new process serves, it uses
+/// CPU and memory in addition to the old one, and it requests a certificate. The limit also means that
+/// only a few instances try a new program that never serves, while the others wait.
 const AT_ONCE: usize = 8;
-/// How long a next process that does not serve keeps others waiting.
+/// How long a new process that does not serve makes other instances wait.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Whose turn it is.
+/// Limits how many instances replace their proxy at the same time.
 #[derive(Debug)]
 pub struct UpgradeTurns(Arc<Semaphore>);
 
@@ -31,10 +32,10 @@ impl Default for UpgradeTurns {
 impl UpgradeTurns {
     /// Waits for the turn of an instance. Cancel safe.
     pub(super) async fn turn(&self) -> UpgradeTurn {
-        // It is never closed.
+        // The semaphore is never closed.
         let permit = Arc::clone(&self.0).acquire_owned().await.ok();
         let (turn, dropped) = oneshot::channel();
-        // Ends with the turn.
+        // Frees the permit when the turn is dropped, or after `LONGEST`.
         tokio::task::spawn_local(async move {
             let _late = timeout(LONGEST, dropped).await;
             drop(permit);

@@ -18,7 +18,7 @@ use super::{RequestFilter, namespace_of, user};
 use crate::commands::ChosenMesh;
 
 /// The header that names the user for the proxy's log.
-const BY: &str = "leno-tap-by";
+const USER_HEADER: &str = "leno-tap-by";
 
 /// An instance or a pod with a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,31 +33,32 @@ impl fmt::Display for TappedProxy {
     }
 }
 
-/// Why a proxy was not polled.
+/// Why a poll of a proxy failed.
 #[derive(Clone, Debug)]
 pub(in crate::commands) struct PollFailure {
-    said: String,
-    /// The HTTP status with which the proxy or the API server refuses the tap, as it will the next time.
+    reason: String,
+    /// The HTTP status with which the proxy or the API server refused the tap, if another try would be
+    /// refused too.
     pub(in crate::commands) refusal: Option<u16>,
 }
 
 impl PollFailure {
-    pub(in crate::commands) fn new(said: impl fmt::Display, refusal: Option<u16>) -> Self {
-        Self { said: said.to_string(), refusal }
+    pub(in crate::commands) fn new(reason: impl fmt::Display, refusal: Option<u16>) -> Self {
+        Self { reason: reason.to_string(), refusal }
     }
 }
 
 impl fmt::Display for PollFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
+        f.write_str(&self.reason)
     }
 }
 
 impl std::error::Error for PollFailure {}
 
-/// All of a mesh.
+/// All proxies of a mesh that can be tapped.
 pub(in crate::commands) struct TappedProxies {
-    at: ProxyAccess,
+    access: ProxyAccess,
     names: WorkloadInstances,
     user: String,
 }
@@ -80,7 +81,7 @@ impl TappedProxies {
                 });
                 Ok(Self {
                     names: WorkloadInstances(named.collect()),
-                    at: ProxyAccess::Machine(layout),
+                    access: ProxyAccess::Machine(layout),
                     user,
                 })
             }
@@ -97,7 +98,7 @@ impl TappedProxies {
                     (one.owner.name, TappedProxy { namespace, name })
                 });
                 let names = WorkloadInstances(named.collect());
-                Ok(Self { names, at: ProxyAccess::Cluster(PodAdminClient::new(client)), user })
+                Ok(Self { names, access: ProxyAccess::Cluster(PodAdminClient::new(client)), user })
             }
         }
     }
@@ -106,15 +107,15 @@ impl TappedProxies {
         &self.names
     }
 
-    /// The proxies of the workloads that are to be tapped.
+    /// The proxies of the workloads that the filter names.
     pub(in crate::commands) fn of_workloads(
         &self,
-        of: &RequestFilter,
+        filter: &RequestFilter,
     ) -> Result<BTreeSet<TappedProxy>> {
         let mut all = BTreeSet::new();
-        for wanted in &of.workloads {
-            let (said, name) = split(wanted);
-            let namespace = said.or(of.namespace.as_deref());
+        for workload in &filter.workloads {
+            let (namespace, name) = split(workload);
+            let namespace = namespace.or(filter.namespace.as_deref());
             let namespace = namespace_of(&self.names, namespace, name)?;
             all.extend(self.names.instances(Some(&namespace), name));
         }
@@ -129,7 +130,7 @@ impl TappedProxies {
 
     /// How long to wait between two polls. Through an API server each is a connection of its own.
     pub(in crate::commands) fn pause(&self) -> Duration {
-        match &self.at {
+        match &self.access {
             ProxyAccess::Machine(_) => Duration::from_millis(200),
             ProxyAccess::Cluster(_) => Duration::from_millis(500),
         }
@@ -142,16 +143,16 @@ impl TappedProxies {
         query: &str,
     ) -> Result<TapPage, PollFailure> {
         let reply = self.post(proxy, &format!("/tap?{query}")).await?;
-        // A proxy with too many taps (429) has a place again when one of them has ended.
+        // 429, too many taps, is no refusal: the proxy accepts another tap once one has ended.
         let refusal = (400..=404).contains(&reply.status).then_some(reply.status);
         let page = reply.page().map_err(|said| PollFailure::new(said, refusal))?;
         serde_json::from_str(&page).map_err(|error| PollFailure::new(error, None))
     }
 
     async fn post(&self, proxy: &TappedProxy, path: &str) -> Result<AdminReply, PollFailure> {
-        let header = (BY, &*self.user);
+        let header = (USER_HEADER, &*self.user);
         let TappedProxy { namespace, name } = proxy.clone();
-        match &self.at {
+        match &self.access {
             ProxyAccess::Machine(layout) => {
                 // An instance may have been started again, in another network namespace.
                 let status =
@@ -165,9 +166,9 @@ impl TappedProxies {
                 };
                 asked.await.map_err(|error| PollFailure::new(error.chain(), None))
             }
-            ProxyAccess::Cluster(reach) => {
+            ProxyAccess::Cluster(client) => {
                 let pod = PodName { namespace, name };
-                let sent = reach.send_with(&pod, header, ("POST", path)).await;
+                let sent = client.send_with(&pod, header, ("POST", path)).await;
                 sent.map_err(|error| {
                     PollFailure::new(error.said(), error.is_forbidden().then_some(403))
                 })

@@ -39,7 +39,7 @@ struct Server {
     stream: DuplexStream,
     encoder: Encoder,
     decoder: Decoder,
-    /// The table size in our SETTINGS, once the client has acknowledged them.
+    /// The table size in our SETTINGS. The decoder uses it once the client has acknowledged them.
     table: usize,
 }
 

@@ -6,7 +6,7 @@ use leno_transport::SILENCE;
 use tokio::time::Instant;
 
 use super::Order;
-use super::outcome::{outlasted, timed_out, to_go_on};
+use super::outcome::{outlasted, stall_blame, timed_out};
 use crate::alarm::Alarm;
 use crate::departure::GrowingWait;
 use crate::failure::{Cause, Failure, Party};
@@ -111,7 +111,7 @@ impl Bounds {
                     timed_out(late, of_server, now.replayable)
                 }
                 Reached::Stall => {
-                    Failure::new(to_go_on(blocked, silent && !sending), Cause::Stalled)
+                    Failure::new(stall_blame(blocked, silent && !sending), Cause::Stalled)
                 }
             };
             return Poll::Ready(Some(Err(failure)));

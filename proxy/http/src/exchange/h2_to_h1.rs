@@ -8,7 +8,7 @@ use leno_transport::test_panic;
 
 use super::client::FromCall;
 use super::incoming::Incoming;
-use super::outcome::{admit, client_reset, is_waited_for};
+use super::outcome::{admit, check_not_reset, client_reset};
 use super::outgoing::Outgoing;
 use super::relay::{Down, Heads, Relay};
 use super::response_head::Http1Heads;
@@ -49,7 +49,7 @@ impl<S: Io, J: Judge> Heads for Http2ToHttp1<'_, '_, '_, S, J> {
         let refused = |error: HeadError| Failure::new(Party::Client, Cause::Head(error));
         let call = &*self.client.call;
         call.check(self.order.connect).map_err(refused)?;
-        is_waited_for(call)?;
+        check_not_reset(call)?;
         admit()?;
         let empty = call.is_empty();
         let rendered = if self.order.request.is_empty() {

@@ -11,8 +11,8 @@ use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::outcome::{
-    admit, check_client, client_reset, is_waited_for, linked, not_opened, outlasted, server_reset,
-    timed_out, to_go_on,
+    admit, check_client, check_not_reset, client_reset, linked, not_opened, outlasted,
+    server_reset, stall_blame, timed_out,
 };
 use super::{Exchange, Judge, Order};
 use crate::alarm::PooledAlarm;
@@ -142,7 +142,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             checked => checked,
         };
         checked.map_err(|error| Failure::new(Party::Client, Cause::Head(error)))?;
-        is_waited_for(self.call)?;
+        check_not_reset(self.call)?;
         admit()?;
         let end = self.call.is_empty();
         let carried = self.call.carried().filter(|_| self.order.mesh);
@@ -369,7 +369,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.status.is_none();
         let blocked = (silent && self.blocked).then_some(Party::Server);
-        let place = to_go_on(blocked, silent && self.up == Up::Done);
+        let place = stall_blame(blocked, silent && self.up == Up::Done);
         let deadline = self.order.ends_at(self.deadline, silent);
         loop {
             let stall = self.stall_until.filter(|_| silent || self.order.limits.stall_streams);

@@ -15,11 +15,11 @@ pub(super) fn admit() -> Result<(), Failure> {
 }
 
 /// A client that has left between two tries is not served.
-pub(super) fn is_waited_for(call: &Call) -> Result<(), Failure> {
+pub(super) fn check_not_reset(call: &Call) -> Result<(), Failure> {
     call.reset_reason().map_or(Ok(()), |reset| Err(client_reset(reset)))
 }
 
-/// Fails if the client has reset its stream, of which the task is woken.
+/// Fails if the client has reset its stream. If not, the task is woken when the client resets it.
 pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), Failure> {
     match call.stream().map(|stream| stream.poll_closed(cx)) {
         Some(Poll::Ready(Some(reset))) => Err(client_reset(reset)),
@@ -29,6 +29,7 @@ pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), 
 
 /// The client's stream ended before its time.
 pub(super) fn client_reset(reset: Reset) -> Failure {
+    // The bytes of the request waited too long for the server.
     if reset.is_stall() {
         return Failure::new(Party::Server, Cause::Stalled);
     }
@@ -46,6 +47,7 @@ pub(super) fn client_failure(cause: Cause) -> Failure {
 /// The server's stream ended before its time. `replayable`: nothing of a response was received, and the
 /// request is still here. `is_mesh`: the server is a proxy of the mesh, whose reports are believed.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
+    // The bytes of the response waited too long for the client.
     if reset.is_stall() {
         return Failure::new(Party::Client, Cause::Stalled);
     }
@@ -68,17 +70,17 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     }
 }
 
-/// Which side a stall is blamed on. `blocked`: the side that takes none of the bytes which wait for it.
-/// `waits`: the server has all of the request that it will get, and has not begun to answer. A client
-/// that is silent in the middle of its own request holds up the server, not the other way round.
-pub(super) fn to_go_on(blocked: Option<Party>, waits: bool) -> Party {
+/// Which side a stall is blamed on. `blocked`: the side that reads none of the bytes which wait for it.
+/// `waits`: the server has received all of the request, and has not begun to respond. While the request
+/// is incomplete, the server may be waiting for the client, so it is not blamed.
+pub(super) fn stall_blame(blocked: Option<Party>, waits: bool) -> Party {
     blocked.unwrap_or(if waits { Party::Server } else { Party::Us })
 }
 
-/// A deadline has passed, or no response has begun in time. `of_server`: the server is blamed, because
-/// no response has begun or because it takes no bytes. That holds while the request is open, too: a
-/// stream of messages, or a body that waits for a 100, may be answered before it ends. `replayable`: the
-/// request is still here.
+/// The deadline has passed, or, if `is_late`, the time for a response to begin. `of_server`: the server
+/// is blamed, because no response has begun or because it reads no bytes. It is blamed even if the
+/// request is incomplete: a server can respond to a stream of messages, or to a body that waits for a
+/// 100, before the request ends. `replayable`: the request is still here.
 pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Failure {
     let place = if of_server { Party::Server } else { Party::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
@@ -107,7 +109,8 @@ pub(super) fn linked(linked: &Linked, is_mesh: bool) -> Result<(), Failure> {
     match (linked.client, linked.server) {
         // A reset of one is followed by the proxy's reset of the other.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
-        // The side that holds the bytes ends both; the client's stream is reset with the same code.
+        // A stall of the server's stream resets the client's stream with the same code, so that both
+        // look like stalls: the server's stream decides.
         (_, Some(server)) if server.is_stall() => Err(server_reset(server, false, is_mesh)),
         (Some(client), _) if client.is_stall() => Err(client_reset(client)),
         (_, Some(server)) if server.code != Code::NO_ERROR => {

@@ -32,14 +32,14 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     good.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Splits before the first byte that is not in the first part.
+/// Splits before the first byte for which `ends` is true. `None` if there is no such byte.
 #[inline]
 pub(crate) fn split_before(bytes: &[u8], ends: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
     let at = bytes.iter().position(|byte| ends(*byte))?;
     bytes.split_at_checked(at)
 }
 
-/// What is before the first `separator`, and what is behind it.
+/// The bytes before the first `separator`, and the bytes after it.
 pub(crate) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     match split_before(bytes, |byte| byte == separator)? {
         (before, [_, behind @ ..]) => Some((before, behind)),
@@ -67,7 +67,7 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
             at += 8;
             continue;
         }
-        // What is borrowed marks only bytes behind the first one that is there.
+        // A borrow in a subtraction may mark a byte wrongly, but only after the first correct mark.
         at += found.trailing_zeros() as usize / 8;
         if bytes.get(at) != Some(&b'\t') {
             return at;

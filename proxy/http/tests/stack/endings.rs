@@ -234,7 +234,7 @@ async fn bounds_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_to_go_on_is_to_blame_for_a_stall() {
+async fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
     for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {
         let mut lab = Lab::new(Settings::default());
         lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n").await;

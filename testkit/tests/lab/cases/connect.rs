@@ -8,7 +8,7 @@ use leno_testkit::wait;
 use super::routes::{HEAR_LIMIT, route};
 use super::{Case, once};
 
-/// `far` is a proxy for what its clients ask it to connect to.
+/// `far` accepts every CONNECT and echoes the bytes of the tunnel.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -105,7 +105,7 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
             || -> Result<bool> { Ok(lab.talk("client", "web:80", &through)?.failure().is_none()) };
         let opened = || wait::until("a tunnel", HEAR_LIMIT, || Ok(talk()?.then_some(())));
         opened()?;
-        // A tunnel is neither hedged nor mirrored: copies would take what the client sends in it.
+        // A tunnel is neither hedged nor mirrored: a copy would take bytes that the client sends in it.
         lab.edit(&format!("{MESH}{mirrored}{HEDGED}"))?;
         opened()?;
         for _ in 0..20 {

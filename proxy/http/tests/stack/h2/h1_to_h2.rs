@@ -333,7 +333,7 @@ fn a_response_before_the_requests_end() {
 }
 
 #[test]
-fn who_is_to_go_on_is_to_blame_for_a_stall() {
+fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
     run(async {
         let settings = impatient();
         for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {

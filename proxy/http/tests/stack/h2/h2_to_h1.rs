@@ -351,7 +351,7 @@ fn a_deadline_and_a_judge() {
 }
 
 #[test]
-fn who_is_to_go_on_is_to_blame_for_a_stall() {
+fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
     run(async {
         let settings = impatient();
         let (user, mut servers, mut done) = h2_h1(settings);

@@ -333,7 +333,7 @@ fn a_deadline_ends_it() {
 }
 
 #[test]
-fn who_is_to_go_on_is_to_blame_for_a_stall() {
+fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
     run(async {
         let Settings { limits, tries, .. } = impatient();
         let settings = Settings { limits, tries, ..small_windows() };
