@@ -12,13 +12,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod as Object};
 use leno_kube::{Api, Client, Event, Reflection, WatchReport, WatchSelection, watch};
-use tokio::sync::{mpsc, watch as seen};
+use tokio::sync::{mpsc, watch as tokio_watch};
 
 use crate::metrics::{Metrics, lock};
 use crate::pod::{NamespaceSettings, Pod};
 
-/// The longest wait after a failed watch, without the jitter. Every node has an agent, and a pod that starts meanwhile is
-/// captured by the CNI plugin's call.
+/// The longest wait after a failed watch, without the jitter. It is long because the agents of all nodes
+/// load one API server, and because the CNI plugin reports pods that start meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Most pods that are kept. A kubelet runs 110 unless configured otherwise, and a thousand at most.
 const MAX_PODS: usize = 4096;
@@ -35,7 +35,7 @@ pub(crate) struct Pods {
     /// The namespaces that set something for their pods.
     namespaces: Mutex<Reflection<String, NamespaceSettings>>,
     /// Whether all namespaces were listed.
-    listed: seen::Sender<bool>,
+    listed: tokio_watch::Sender<bool>,
 }
 
 impl Pods {
@@ -51,14 +51,14 @@ impl Pods {
         found.map(|pod| self.within(pod))
     }
 
-    /// The pod in its namespace.
+    /// The pod with the settings of its namespace.
     fn within(&self, pod: Pod) -> Pod {
         let namespaces = lock(&self.namespaces);
         let namespace = namespaces.values().get(&pod.namespace);
         pod.within(namespace)
     }
 
-    /// Writes the namespaces in node mode to a file, if it has others.
+    /// Writes the names of the namespaces in node mode to a file, unless it has the same ones already.
     fn note(&self, file: &Path) -> io::Result<()> {
         let text: String = {
             let namespaces = lock(&self.namespaces);
@@ -80,7 +80,7 @@ impl Pods {
             && !has_place(cached.values(), pod)
         {
             let (namespace, name) = (&pod.namespace, &pod.name);
-            tracing::error!(pod = format!("{namespace}/{name}"), "more pods than are followed");
+            tracing::error!(pod = format!("{namespace}/{name}"), "not cached: too many pods");
             return;
         }
         cached.take(event, |pod| ((pod.namespace.clone(), pod.name.clone()), Some(pod)));
@@ -121,10 +121,10 @@ impl PodSource {
         name: &str,
         uid: Option<&str>,
     ) -> Result<Option<Pod>, String> {
-        // The receiver ends with this agent's cache, which outlives it.
         let mut listed = self.pods.listed.subscribe();
-        let known = tokio::time::timeout(ASK_LIMIT, listed.wait_for(|listed| *listed)).await;
-        if !known.is_ok_and(|known| known.is_ok()) {
+        let waited = tokio::time::timeout(ASK_LIMIT, listed.wait_for(|listed| *listed)).await;
+        // The inner result is never an error: `self.pods` owns the sender.
+        if !waited.is_ok_and(|waited| waited.is_ok()) {
             return Err(format!("the namespaces have not been listed for {ASK_LIMIT:?}"));
         }
         // Pods of a StatefulSet reuse their names; another uid means another pod.
@@ -141,8 +141,8 @@ impl PodSource {
         }
     }
 
-    /// Follows the namespaces until the receiver is dropped; the pods of one that changes are sent, and those in node mode
-    /// are noted in a file for the CNI plugin.
+    /// Watches the namespaces until the receiver is dropped. If a namespace changes, its pods are sent. The
+    /// names of the namespaces in node mode are written to the file `note` for the CNI plugin.
     pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<PodChange>, note: PathBuf) {
         let selection = WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::default() };
         let mut reports = pin!(watch(Api::<Namespace>::all(self.client.clone()), selection));
@@ -185,8 +185,8 @@ impl PodSource {
         }
     }
 
-    /// Follows the node's pods until the receiver is dropped. Each meshed pod of an event is sent; a full channel delays
-    /// the watch.
+    /// Watches the node's pods until the receiver is dropped. Each meshed pod of an event is sent; a full
+    /// channel delays the watch.
     pub(crate) async fn follow(self, changed: mpsc::Sender<PodChange>) {
         let fields = format!("spec.nodeName={}", self.node);
         let selection =
@@ -236,7 +236,7 @@ impl PodSource {
     }
 }
 
-/// The change to send for a pod. Every event of a meshed pod is one, even if no field that is kept here differs:
+/// The change to send for a pod. Every event of a meshed pod is sent, even if no cached field differs:
 /// the pod's processes may have started since.
 fn changes(pod: Pod) -> Option<PodChange> {
     pod.meshed.then(|| PodChange::Pod(Box::new(pod)))
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn that_all_pods_were_told_of_comes_after_all_of_them() {
+    async fn listed_is_sent_after_all_pods() {
         let cluster = PodSource {
             client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
             node: "n1".to_owned(),

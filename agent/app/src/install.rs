@@ -37,7 +37,7 @@ impl Installation {
     /// Installs the plugin, and repairs the installation whenever it was changed, until the runtime
     /// ends.
     pub(crate) async fn keep(self, binary: PathBuf, plugin: Value, metrics: Arc<Metrics>) {
-        let mut said = None;
+        let mut logged = None;
         loop {
             let done = self.put(&binary, &plugin);
             metrics.installed.store(done.is_ok(), Ordering::Relaxed);
@@ -46,14 +46,14 @@ impl Installation {
                     metrics.installations.fetch_add(1, Ordering::Relaxed);
                     let folder = self.configuration.display();
                     tracing::info!(%folder, "the CNI plugin is the last of the node's chain");
-                    said = None;
+                    logged = None;
                 }
-                Ok(false) => said = None,
+                Ok(false) => logged = None,
                 Err(error) => {
                     let error = format!("{error:#}");
-                    if said.as_ref() != Some(&error) {
+                    if logged.as_ref() != Some(&error) {
                         tracing::error!(error, "the CNI plugin cannot be installed; tried again");
-                        said = Some(error);
+                        logged = Some(error);
                     }
                 }
             }
@@ -61,7 +61,7 @@ impl Installation {
         }
     }
 
-    /// Installs or repairs; whether anything had to be changed.
+    /// Installs or repairs the plugin; returns whether anything had to be changed.
     fn put(&self, binary: &Path, plugin: &Value) -> anyhow::Result<bool> {
         // The binary goes first: a runtime may use the configuration as soon as it is written.
         let fresh = self.put_binary(binary)?;

@@ -41,7 +41,7 @@ pub enum Error {
     /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),
-    /// The workload's proxy is to carry datagrams, which this backend cannot bring it.
+    /// The workload's proxy is configured to carry datagrams, which this backend cannot capture.
     #[error(
         "{0} cannot capture datagrams, which leno.dev/udp asks for: use leno.dev/capture: ebpf, or leno.dev/udp: off and no \
          port with appProtocol leno.dev/udp"

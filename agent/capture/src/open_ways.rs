@@ -25,18 +25,17 @@ const MAX_PROCESSES: usize = 4_096;
 /// The open ways of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OpenWays {
-    /// Those that are open.
     pub ways: Vec<OpenWay>,
-    /// What could not be read, so that more ways may be open.
+    /// What could not be read. More ways may be open than `ways` lists.
     pub unknown: Vec<String>,
 }
 
 /// One open way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpenWay {
-    /// Its name, which programs compare.
+    /// A stable name for programs.
     pub way: Way,
-    /// What passes the proxy by.
+    /// Which traffic bypasses the proxy.
     pub what: &'static str,
     /// What closes it.
     pub remedy: &'static str,
@@ -130,7 +129,7 @@ pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) 
         Err(error) => open.unknown.push(format!("the processes: {}", error.chain())),
     }
     match connections::read(&workload.netns) {
-        // The other end of a connection may be among the rest.
+        // Without all sockets no connection can be judged: the proxy's end of it may be missing.
         Ok(None) => open.unknown.push("the connections: there are too many".to_owned()),
         Ok(Some(sockets)) => {
             let past = past_the_proxy(&sockets, &users, &workload.excluded);
@@ -141,7 +140,7 @@ pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) 
     open
 }
 
-/// The datagrams that pass a proxy by that carries these; empty for all.
+/// The kinds of datagrams that bypass a proxy that carries the kinds `carried`. Empty if all bypass it.
 fn uncarried(carried: Datagrams) -> Vec<String> {
     let all = ["UDP-Lite", "multicast", "DNS"].map(str::to_owned);
     match carried {
@@ -152,7 +151,7 @@ fn uncarried(carried: Datagrams) -> Vec<String> {
 }
 
 impl OpenWays {
-    /// Adds a way that is open by one thing at least.
+    /// Adds a way, unless `by` is empty.
     fn add(&mut self, way: Way, by: Vec<String>) {
         if !by.is_empty() {
             self.ways.push(way.open_by(by));
@@ -185,19 +184,19 @@ impl OpenWays {
     }
 }
 
-/// The ids of the proxy's user, as this process sees them: its own, and what a user namespace of the workload makes of
-/// it.
+/// The user ids of the proxy, as this process sees them: `own`, and the ids to which user namespaces of the workload's
+/// processes map it.
 fn proxy_users(own: u32, processes: &[u32]) -> Vec<u32> {
     let mut users = vec![own];
     for pid in processes {
-        // A process that has ended, or that may not be read, which is reported of its status.
+        // The process has ended, or may not be read: `processes::read` reports the latter.
         let Ok(map) = fs::read_to_string(format!("/proc/{pid}/uid_map")) else { continue };
         users.extend(mapped(&map, own).filter(|user| !users.contains(user)));
     }
     users
 }
 
-/// What a user of a user namespace is outside of it, by a file `uid_map` (user_namespaces(7)).
+/// The id outside a user namespace of a user inside it. `map`: a file `uid_map` (user_namespaces(7)).
 fn mapped(map: &str, user: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);

@@ -1,9 +1,10 @@
-//! The stand-in address (`leno_types::source`) in a workload's network namespace.
+//! The stand-in address in a workload's network namespace: the source address of the proxy's
+//! connections to its application (`leno_types::source`).
 //!
 //! It is a local route, not an address of an interface: a proxy can bind it, answers to it stay in the
-//! namespace, the kernel drops packets from elsewhere that claim it as martians, and programs that list
-//! interfaces do not see it. It stays when the workload is released, because open connections of the proxy use
-//! it, and ends with the namespace.
+//! namespace, the kernel drops packets with this source that come from elsewhere (as martians), and
+//! programs that list interfaces do not see it. It stays when the workload is released, because open
+//! connections of the proxy use it, and ends with the namespace.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -22,7 +23,8 @@ use crate::error::Error;
 const LOOPBACK: u32 = 1;
 /// The table that the kernel searches first (RT_TABLE_LOCAL); it also decides whether an address can be bound.
 const LOCAL_TABLE: u32 = 255;
-/// The table of the placeholders, and the number of the rule that leads to it: that of the port they lead to.
+/// The table of the placeholders, and the priority of the rule that leads to it. The number is that of the
+/// proxy's outbound port.
 const PLACEHOLDER_TABLE: u32 = ports::OUTBOUND as u32;
 /// Contains 1 if the namespace has IPv6 disabled; the file is missing if the kernel has no IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
@@ -64,8 +66,8 @@ async fn add(netlink: &Handle, route: RouteMessage) -> Result<(), rtnetlink::Err
     unless_there(netlink.route().add(route).execute().await)
 }
 
-/// Routes the placeholders of IPv6 to `lo` for what this namespace sends alone, so that no packet from elsewhere reaches the proxy
-/// as one of its workload.
+/// Routes the placeholders of IPv6 to `lo`, but only packets that this namespace sends: otherwise the
+/// proxy would receive packets from elsewhere as if its workload had sent them.
 async fn add_placeholders(netlink: &Handle) -> Result<(), rtnetlink::Error> {
     add(netlink, v6(PLACEHOLDERS_V6, PLACEHOLDER_TABLE)).await?;
     let rule = netlink.rule().add().input_interface("lo").table_id(PLACEHOLDER_TABLE);

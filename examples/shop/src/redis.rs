@@ -102,7 +102,8 @@ async fn read_reply(stream: &mut BufStream<TcpStream>) -> Result<Vec<String>> {
             let mut list = Vec::with_capacity(count);
             for _ in 0..count {
                 let head = read_line(stream).await?;
-                let length = head.strip_prefix('$').context("a list of something else")?;
+                let length =
+                    head.strip_prefix('$').context("an entry of a list is not a string")?;
                 list.extend(read_string(stream, length).await?);
             }
             Ok(list)

@@ -2,7 +2,7 @@
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "a chain has a certificate at least, checked before"
+    reason = "the chain is checked to be non-empty, and every `i64` of seconds fits a `SystemTime`"
 )]
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub enum CredentialsError {
     #[error("more than {MAX_CERTIFICATES} certificates in the {0}")]
     TooMany(&'static str),
     /// The workload's certificate names no identity.
-    #[error("the own certificate is not usable")]
+    #[error("the workload's own certificate is not usable")]
     Identity(#[source] Refusal),
     /// webpki cannot use a root, or the key does not fit the certificate.
     #[error("the {0} is not usable")]
@@ -89,7 +89,7 @@ impl Credentials {
         })
     }
 
-    /// The same, with which peers of other trust domains are verified as well.
+    /// These credentials, with which peers of other trust domains are verified as well.
     #[must_use]
     pub fn with_federated(mut self, mut federated: FederatedRoots) -> Self {
         // No other list of roots proves an identity of this trust domain.
@@ -104,13 +104,13 @@ impl Credentials {
         &self.federated
     }
 
-    /// The same, for which these certificates of peers are accepted no longer.
+    /// These credentials, with which peers are rejected whose certificates are revoked.
     #[must_use]
     pub fn with_revoked(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }
     }
 
-    /// The certificates of peers that are accepted no longer.
+    /// The revoked certificates of peers.
     #[must_use]
     pub fn revoked(&self) -> &Revocations {
         &self.revoked

@@ -1,4 +1,4 @@
-//! Timeouts of policy beyond that of a response: idleness, and the total time of connections.
+//! The timeouts of a policy except that of a response: idleness, and the total time of connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -64,7 +64,7 @@ fn upgraded(to: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn what_moves_nothing_is_ended_in_http1() {
+fn a_stalled_response_is_ended_in_http1() {
     let world = ProxiedServers::outbound(&idle(SHORT), &[|_| FaultyAct::Stall]);
     let answer = world.get("1");
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("stalled")));
@@ -75,7 +75,7 @@ fn what_moves_nothing_is_ended_in_http1() {
 }
 
 #[test]
-fn what_moves_slowly_goes_on_in_http1() {
+fn a_slow_response_goes_on_in_http1() {
     let server = Server::start(Backend::default()).expect("loopback");
     let front = FrontProxy::outbound(&idle("2s"), &[server.address()], &FrontOptions::default());
     let mut stream = front.connect();
@@ -91,7 +91,7 @@ fn what_moves_slowly_goes_on_in_http1() {
 }
 
 #[test]
-fn what_moves_nothing_is_ended_in_http2() {
+fn a_stalled_response_is_ended_in_http2() {
     let (_server, front) = http2_front(&idle(SHORT), |_, _| ServerBehaviour::Stall);
     let reply = http2::ask(front.address(), get("/1"), Upload::default());
     let cause = reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok());
@@ -103,9 +103,8 @@ fn what_moves_nothing_is_ended_in_http2() {
     assert_eq!(front.metric(&["leno_errors_total", "stalled"]), 1.0);
 }
 
-/// In both directions, one after the other.
 #[test]
-fn what_moves_slowly_goes_on_in_http2() {
+fn a_slow_response_and_a_slow_request_go_on_in_http2() {
     let downloads: http2::Script = |_, _| ServerBehaviour::Trickle(PIECES.pieces, PIECES.every);
     let uploads: http2::Script = |_, _| ServerBehaviour::AfterBody;
     for (script, upload, bytes) in [(downloads, Upload::default(), 150), (uploads, PIECES, 2)] {
@@ -161,7 +160,7 @@ impl Row {
 }
 
 #[test]
-fn connections_of_bytes_last_as_long_as_policy_allows() {
+fn opaque_connections_last_as_long_as_policy_allows() {
     for row in ROWS {
         let server = Server::start(Behaviour::Echo).expect("loopback");
         let around = FrontOptions { protocol: "tcp", ..FrontOptions::default() };
@@ -193,10 +192,10 @@ fn tunnels_of_http2_last_as_long_as_policy_allows() {
     }
 }
 
-/// A server that hangs: the client hears so after the default wait, unless policy speaks of such times.
-/// One that has begun to answer, or that still takes the request, is waited for.
+/// If the server begins no response, the client gets 504 after the default wait, unless the policy sets
+/// a timeout for the response. The default wait does not end a response that has begun.
 #[test]
-fn a_server_that_hangs_is_not_waited_for_without_end() {
+fn a_server_that_begins_no_response_is_not_waited_for_without_end() {
     let around = FrontOptions { arguments: &["--response-wait-s", "1"], ..FrontOptions::default() };
     let server = |script| crate::proxied_servers::server(script);
     let answered = |spec: &str, script: crate::proxied_servers::Script, limit: Duration| {
@@ -208,7 +207,7 @@ fn a_server_that_hangs_is_not_waited_for_without_end() {
             .write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
             .expect("it reads");
         let mut answer = Vec::new();
-        // What was read before the time was over is kept.
+        // After the read timeout `answer` has the bytes that were read until then.
         let _over = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
@@ -224,7 +223,7 @@ fn a_server_that_hangs_is_not_waited_for_without_end() {
     // Longer than twice the wait.
     let limit = Duration::from_secs(3);
     let allowed = answered("  timeouts: {response: 1h}\n", |_| FaultyAct::Stall, limit);
-    assert_eq!(allowed, "", "a policy is in the place of the default");
+    assert_eq!(allowed, "", "the policy's timeout replaces the default wait");
     let begun = answered("  timeouts: {stream: 1h}\n", |_| FaultyAct::StallBody, limit);
     assert!(begun.starts_with("HTTP/1.1 200 ") && !begun.contains("leno-error"), "{begun}");
 }

@@ -37,7 +37,7 @@ pub(super) async fn start_up(
     let began = environment.watchers.restart(proxy).await?;
     environment.runs_again(proxy).await?;
     let served = within(NOTICE, probe.next::<u64>()).await.ok();
-    // The next load ends the probe.
+    // The generator in the client's pod continues to probe until it gets its next task.
     drop(probe);
     environment.answers().await?;
     Ok(began
