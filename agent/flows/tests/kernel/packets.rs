@@ -53,7 +53,8 @@ impl Counts {
     }
 }
 
-/// Both counts at a moment at which the interface was quiet. Neighbours are asked for and groups are joined at any time.
+/// Both counts at a moment at which the interface was quiet. The kernel may send packets at any time, to
+/// resolve neighbours or to join multicast groups.
 fn counts(lab: &mut Lab) -> (Counts, Counts) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -87,7 +88,7 @@ fn ping(lab: &Lab, to: &str) {
     }
 }
 
-/// All that is asserted of frames, where the kernel has no tcx: by this test program, told that it has none.
+/// Runs the tests of frames again as on a kernel without tcx: with LENO_TCX=off.
 #[test]
 fn frames_are_counted_by_filters_where_the_kernel_has_no_tcx() {
     let tests = ["packets::", "life::the_end", "life::no_connection", "life::pins_of"];
@@ -101,7 +102,7 @@ fn frames_equal_those_of_the_interface() {
     }
     let mut lab = Lab::of_frames(FlowSizes::default());
     for side in ["client", "server"] {
-        // An interface counts a large frame once, whatever it becomes.
+        // Without large frames (GSO), which an interface counts once before it splits them.
         let netns = lab.netns(side);
         let netns = netns.file_name().unwrap().to_str().unwrap();
         ip(&["-n", netns, "link", "set", "eth0", "gso_max_segs", "1"]);
@@ -138,7 +139,7 @@ fn frames_equal_those_of_the_interface() {
     }
     let rows = lab.metrics();
     for protocol in ["tcp", "udp", "icmp", "icmpv6", "other"] {
-        // ARP is of no protocol of IP.
+        // ARP is counted as `other`.
         assert!(
             rows.sum(BYTES, &[WIRE, ("protocol", protocol), SENT]) > 0,
             "{protocol}: {rows:#?}"
@@ -335,8 +336,8 @@ fn prints_the_cost_of_a_frame() {
     }
 }
 
-/// What a process has in memory at most since this was asked last, in bytes.
-fn most_memory() -> u64 {
+/// The peak memory of this process since the last call, in bytes.
+fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -353,8 +354,8 @@ fn a_million_flows_are_read_in_little_memory() {
     let mut lab = Lab::of_frames(FlowSizes::new(leno_flows::MAX_FLOWS, 64).unwrap());
     let to: IpAddr = SERVER[0].parse().unwrap();
     lab.metrics();
-    most_memory();
-    let before = most_memory();
+    peak_memory();
+    let before = peak_memory();
     // Every port of the server from each of sixteen ports.
     lab.within("client", || {
         for _ in 0..16 {
@@ -368,10 +369,10 @@ fn a_million_flows_are_read_in_little_memory() {
     let rows = lab.metrics();
     let entries = rows.sum("leno_flow_map_entries", &[]);
     assert!(entries > 1_040_000, "{entries}");
-    let read = most_memory().saturating_sub(before);
+    let read = peak_memory().saturating_sub(before);
     let (listed, _, left_out) = lab.view().list_latest(10_000).unwrap();
     assert_eq!(listed.len() + left_out, entries as usize);
-    let shown = most_memory().saturating_sub(before);
+    let shown = peak_memory().saturating_sub(before);
     let root = leno_bpf::PinRoot::find().unwrap();
     let maps = leno_bpf::inspect::maps(&root).unwrap();
     let kernel: u64 =

@@ -23,7 +23,7 @@ pub(crate) enum JwksError {
     /// It is too large.
     #[error("has more than {MAX_BYTES} bytes or {MAX_KEYS} keys")]
     TooLarge,
-    /// A key cannot be used as it says.
+    /// A part of a key is missing, malformed, or contradicts another part.
     #[error("key {0}: {1}")]
     Key(usize, &'static str),
     /// A key has what only its issuer may have.

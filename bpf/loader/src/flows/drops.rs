@@ -18,21 +18,22 @@ use crate::{batch, pins};
 pub(super) const PROGRAM: &str = "leno_flow_drop";
 /// The link of the next program, until it takes the place of the one before.
 const NEXT: &str = "next_drop";
-/// The note that has why drops are not counted.
+/// The note with the reason why drops are not counted.
 const NOTE: &str = "drops";
 /// The kernel's type of functions on the tracepoint, and how many arguments it has: one of the tracepoint's own, the packet,
 /// the place, the reason (since Linux 5.17), the socket (since 6.10).
 const TRACEPOINT: &str = "btf_trace_kfree_skb";
 const WITH_REASON: usize = 4;
 const WITH_SOCKET: usize = 5;
-/// The kernel's reasons.
+/// The kernel's enum of reasons. Its constants have one of the prefixes.
 const REASONS: &str = "skb_drop_reason";
 const PREFIXES: [&str; 2] = ["SKB_DROP_REASON_", "SKB_"];
 const ACTION: &str = "count dropped packets";
 
-/// What the tracepoint of this kernel has.
+/// The tracepoint of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tracepoint {
+    /// How many arguments its functions have; 0 if the kernel's BTF does not describe it.
     arguments: usize,
 }
 
@@ -137,11 +138,12 @@ pub(super) fn replace(object: &Object, directory: &Path, turn: u32) -> Result<()
     link.pin(&next).map_err(Error::bpf(ACTION))?;
     let map = Maps::open_one(directory, "drop_turn")?;
     super::update(&map, &0u32.to_ne_bytes(), &turn.to_ne_bytes(), ACTION)?;
-    // The link before ends with its pin.
+    // This replaces the pin of the previous link, and so detaches the previous program.
     std::fs::rename(&next, &path).map_err(Error::io(ACTION))
 }
 
-/// Makes the row of packets that find no room, which the program cannot.
+/// Creates the row that counts packets for which the map has no room. The program cannot create it when
+/// the map is full.
 pub(super) fn make_rest(object: &Object) -> Result<(), Error> {
     let Some(drops) = object.maps().find(|map| map.name() == "drops") else { return Ok(()) };
     let rest = FlowDrop { workload: 0, reason: 0 };

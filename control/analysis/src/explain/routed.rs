@@ -30,7 +30,7 @@ impl MeshModel {
         let found = match decision {
             RouteDecision::NoRule => {
                 let refusal = table.no_rule();
-                let text = "no rule of the routes here is for it";
+                let text = "no rule of the routes matches the request";
                 answer.outcome = OutcomeAnswer::refused(refusal.status, refusal.to_string(), text);
                 return;
             }
@@ -163,7 +163,7 @@ fn considered(table: &RouteTable, question: &ExplainQuestion) -> Vec<ConsideredM
     let shown = |one: &MatchResult<'_>, reached: bool| {
         let holds = one.mismatch.is_none();
         let reason = match (holds, reached) {
-            (true, false) => "would hold, but another match goes before it".to_owned(),
+            (true, false) => "matches, but another match has precedence".to_owned(),
             _ => one.reason(),
         };
         ConsideredMatch { rule: one.rule.to_string(), index: one.place, holds, reached, reason }
@@ -176,7 +176,7 @@ fn considered(table: &RouteTable, question: &ExplainQuestion) -> Vec<ConsideredM
 fn ignored(ignored: &IgnoredRoute) -> String {
     match ignored {
         IgnoredRoute::Kind(route) => format!(
-            "{} {}/{} counts for nothing on a port that has a GRPCRoute",
+            "{} {}/{} is ignored on a port that has a GRPCRoute",
             route.kind.as_str(),
             route.namespace,
             route.name
@@ -206,7 +206,7 @@ fn nowhere(
     });
     let refusal = table.nowhere(found.rule, reason);
     let text = match (reason, backends.is_empty()) {
-        (Some(_), _) => "the rule's backend takes no requests",
+        (Some(_), _) => "the rule's backend is invalid",
         (None, true) => "the rule names no backend",
         (None, false) => "the weights of all backends are zero",
     };
@@ -228,7 +228,7 @@ fn redirected(
     let location = rewrite::location(redirect, &place, found.prefix);
     let location = String::from_utf8_lossy(&location).into_owned();
     let headers = vec![("Location".to_owned(), location)];
-    OutcomeAnswer::answered(redirect.status, headers, "the proxy answers with another place")
+    OutcomeAnswer::answered(redirect.status, headers, "the proxy answers with a redirect")
 }
 
 fn mirror(mirror: &Mirror) -> MirrorAnswer {

@@ -137,7 +137,7 @@ async fn a_server_is_asked_for_by_name_and_checked_by_authority_name_and_time() 
 }
 
 #[tokio::test]
-async fn public_authorities_do_not_stand_for_ones_own() {
+async fn system_roots_do_not_verify_a_private_authority() {
     let (_, config) = made(&Server::default());
     let how = policy(Roots::System, "api.example.com", &[]);
     let said = asks(config, &how, &[Alpn::Http1]).await;
@@ -145,7 +145,7 @@ async fn public_authorities_do_not_stand_for_ones_own() {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_only_where_the_server_has_said_so() {
+async fn http2_is_used_only_if_the_server_selects_it() {
     let cases: [(Vec<&'static str>, &[Alpn], Alpn); 5] = [
         (vec!["h2", "http/1.1"], Alpn::HTTP, Alpn::Http2),
         (vec!["http/1.1"], Alpn::HTTP, Alpn::Http1),
