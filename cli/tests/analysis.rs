@@ -260,7 +260,7 @@ fn files_that_are_not_there_are_named() {
     for (line, part) in [
         (
             "shop.yaml:6:13: spec.envFile[0]: error[missing-file]: /",
-            "/nope.env is not there; make it before",
+            "/nope.env does not exist; create it before",
         ),
         ("shop.yaml:6:23: spec.envFile[1]: error[missing-file]: /dev is a directory; ", ""),
         ("shop.yaml:7:15: spec.workingDir: error[missing-file]: /", "/nope is not there; "),

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// registry is the R of the page: the nodes have its images before, so that none of them asks it.
+// registry replaces the R of the page. The test puts its images on the nodes, so that no node pulls from it.
 const registry = "registry.local"
 
 // readerNames are the places where a reader of the page writes a registry, and what this one writes.
@@ -116,7 +116,8 @@ type pageReader struct {
 	page, folder, path, record string
 }
 
-// newReader has leno and kubectl on its PATH, and in front of them what only records how it was called.
+// newReader makes a folder for the PATH with leno, kubectl, and scripts that only record how the recorded programs
+// are called.
 func newReader(m mesh, page, binaries string) pageReader {
 	m.t.Helper()
 	r := pageReader{m, page, m.t.TempDir(), m.t.TempDir(), filepath.Join(m.t.TempDir(), "typed")}

@@ -16,7 +16,7 @@ enum PathKind {
     Either,
 }
 
-/// What is not there for the workloads of a plan.
+/// One finding for each file or directory that a workload of the plan needs and this machine lacks.
 pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     let mut found = Vec::new();
     for (located, outline) in documents.objects.iter().zip(&documents.outlines) {
@@ -64,12 +64,12 @@ fn absent(workload: &Workload, launch: &InstanceLaunch) -> Vec<(String, String)>
     all
 }
 
-/// Why what is at `path` is not what has to be there. What this user may not look at may be right.
+/// Why `path` is missing or of the wrong kind; `None` if it is right, or if this user may not examine it.
 fn wrong(path: &Path, kind: PathKind) -> Option<String> {
     let shown = path.display();
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Some(format!("{shown} is not there"))
+            Some(format!("{shown} does not exist"))
         }
         Err(_) => None,
         Ok(of) if of.is_dir() && kind == PathKind::File => Some(format!("{shown} is a directory")),
@@ -91,6 +91,6 @@ fn finding(located: &Located<Object>, outline: &Outline, path: &str, reason: Str
         object: located.value.key().to_string(),
         path: outline.field(path),
         reason,
-        remedy: "make it before `leno up`: instances do not start until it is there".to_owned(),
+        remedy: "create it before `leno up`: instances do not start until it exists".to_owned(),
     }
 }

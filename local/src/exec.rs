@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Becomes `command`, run as the instance or the first instance of the workload called `wanted`:
-/// in its namespace, control group, environment and directory, with its names of hosts. Terminal,
-/// signals and exit code are the command's own. Comes back only when it cannot be run, with the exit
+/// in its namespace, control group, environment and directory, with its host names. Terminal,
+/// signals and exit code are the command's own. Returns only if the command cannot be run, with the exit
 /// code that shells have for that (POSIX.1-2017, Shell Command Language, 2.8.2).
 #[must_use]
 pub fn exec(
@@ -56,7 +56,7 @@ pub fn exec(
     }
 }
 
-/// The instance, once there is a place for processes of it.
+/// Waits until the instance has its network namespace and control group, and returns it.
 fn set_up(layout: &Layout, namespace: Option<&str>, wanted: &str) -> Result<InstanceStatus> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -40,7 +40,7 @@ fn written(duration: Duration) -> String {
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
     let (each, unit) = match ms {
         0 => (1, "s"),
-        // A day is said to be 24h.
+        // One day is written 24h.
         86_400_000 => (3_600_000, "h"),
         _ => units.into_iter().find(|(each, _)| ms.is_multiple_of(*each)).unwrap_or((1, "ms")),
     };
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_said_as_they_are_written() {
+    fn messages_have_durations_as_users_write_them() {
         let bounds = (Duration::from_millis(100), Duration::from_hours(1));
         assert_eq!(within(Duration::ZERO, bounds), Err("0s is not from 100ms to 1h".to_owned()));
         let day = (Duration::from_secs(5), Duration::from_hours(24));

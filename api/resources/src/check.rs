@@ -248,7 +248,7 @@ impl Check<'_> {
             }
             match allowed_values(key) {
                 None => {
-                    // Without the prefix: with it, the shortest names are alike by their beginning alone.
+                    // Compared without the prefix, which alone would make short names similar.
                     let own = |key: &'static str| key.strip_prefix(OWN_PREFIX);
                     let known = SETTINGS.iter().copied().filter_map(own);
                     let meant = leno_types::nearest(&key[OWN_PREFIX.len()..], known)

@@ -7,9 +7,9 @@ use super::figures::{Figures, ReportView};
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
 ///
-/// The figures are those of a window of time, from what the proxies of the mesh that runs here, or of a
-/// cluster, count. JSON output has workloads[], edges[] and routes[] with success_rate (0 to 1), requests_per_s and
-/// latency_ms. With --since they are those of the time up to now, from the history that `leno up` keeps.
+/// The figures are what the proxies of the local mesh, or of a cluster, count during a window of time. With --since
+/// they cover the time up to now, from the history that `leno up` keeps. JSON output has workloads[], edges[] and
+/// routes[] with success_rate (0 to 1), requests_per_s and latency_ms.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno stat --window 5s -o json\n  \
                   sudo leno stat --since 10m --sort p99\n  \

@@ -26,7 +26,7 @@ fn bytes_connections_and_endings_equal_those_of_the_applications() {
         let listener = lab.listen(ip);
         for round in 0..rounds {
             for ending in endings {
-                // Nothing, one byte, and more than the buffers of a socket hold.
+                // From no byte to more than the buffers of a socket hold.
                 let bytes = [round * round * 131, (rounds - 1 - round) * 977];
                 let (client, server) = lab.connect(&listener);
                 talk(client, server, bytes, ending);
@@ -100,9 +100,10 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
     assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), sum + 5);
 }
 
-/// What is asserted of open connections, where the iterator over socket storage is not safe: by this test program, told so.
+/// Runs the tests of open connections again as on a kernel whose iterator over socket storage is not safe: with
+/// LENO_FLOW_READ=namespaces.
 #[test]
-fn open_connections_are_read_in_each_namespace_where_those_of_all_cannot_be() {
+fn open_connections_are_read_in_each_namespace_if_the_kernel_cannot_list_all() {
     if leno_bpf::has_atomic_fetch() {
         let tests = ["parity::", "life::counters", "life::no_conn", "life::the_end"];
         run_again(("LENO_FLOW_READ", "namespaces"), &tests);
