@@ -263,10 +263,10 @@ fn files_that_are_not_there_are_named() {
             "/nope.env does not exist; create it before",
         ),
         ("shop.yaml:6:23: spec.envFile[1]: error[missing-file]: /dev is a directory; ", ""),
-        ("shop.yaml:7:15: spec.workingDir: error[missing-file]: /", "/nope is not there; "),
-        ("shop.yaml:9:12: spec.volumes[0].path: error[missing-file]: /", "/nope is not there; "),
+        ("shop.yaml:7:15: spec.workingDir: error[missing-file]: /", "/nope does not exist; "),
+        ("shop.yaml:9:12: spec.volumes[0].path: error[missing-file]: /", "/nope does not exist; "),
         (
-            "shop.yaml:11:29: spec.volumes[2].mountPath: error[missing-file]: /leno-absent is not there; ",
+            "shop.yaml:11:29: spec.volumes[2].mountPath: error[missing-file]: /leno-absent does not exist; ",
             "",
         ),
         ("5 errors, 0 warnings", ""),

@@ -41,8 +41,8 @@ func TestBench(t *testing.T) {
 		{"a mesh is measured, and the cluster is as it was", mesh.isMeasured},
 		{"a mesh is disturbed under load, and the cluster is as it was", mesh.isDisturbed},
 		{"a mesh is killed under load, is there again, and the cluster is as it was", mesh.isKilled},
-		{"a run that was killed is taken back", mesh.isTakenBack},
-		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
+		{"after a run that was killed the cluster is cleaned", mesh.isCleaned},
+		{"an installed mesh is measured as it is", mesh.isMeasuredAsItIs},
 		{"a real application is measured in place of the bench's own", mesh.realIsMeasured},
 	})
 }
@@ -293,7 +293,7 @@ func (m mesh) samplesRise(out string) {
 	}
 }
 
-func (m mesh) isTakenBack() {
+func (m mesh) isCleaned() {
 	out := m.t.TempDir()
 	run := m.bench(out, "http-10k", "--mesh", "leno", "--rounds", "1")
 	m.must(run.Start())

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::memory::WorkerMemory;
 use crate::row::{Labels, ROW_CELLS, RequestCounts, Row, label, read};
 
-/// Most rows of a worker: the bound on its edges, and those of the rest.
+/// Most rows of a worker: 256 for its edges, and 8 for the edges that are counted as `other`.
 pub const MAX_ROWS: usize = 264;
 
 /// Cells of the memory: one row's for the header.

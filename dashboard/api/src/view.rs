@@ -22,7 +22,7 @@ pub(crate) struct HistoryView<'a> {
 /// Names and changes without those that a reader may not see.
 struct MaskedNames {
     names: SeriesNumbers,
-    /// What each series is among `names`; `None` for what is not seen.
+    /// For each series of the history, the series of `names` that counts it; `None` if the reader does not see it.
     seen: Vec<Option<VisibleSeries>>,
     marks: Vec<Mark>,
 }
@@ -116,7 +116,8 @@ impl ViewFrame<'_> {
         self.frame.millis
     }
 
-    /// What is left out of the frame; 0 for who may not see all of it, as it is of all namespaces.
+    /// The history's count of what its frame leaves out. It is for all namespaces together, so it is 0 for a reader who
+    /// sees only some.
     pub(crate) fn left_out(self) -> u64 {
         self.seen.map_or(self.frame.left_out, |_| 0)
     }

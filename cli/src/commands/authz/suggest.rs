@@ -20,8 +20,8 @@ const MAX_PROXIES: usize = 256;
 ///
 /// The proxies keep the distinct requests that Audit policies match: client, port, method, host and path. Each Audit
 /// policy becomes an Allow policy for the same workloads, on standard output. Every recorded request is then decided on
-/// again, as if that policy were applied beside the others; what it would deny is listed, as are the clients without an
-/// identity, who come in clear and are left out. A proxy forgets what it has recorded when it ends. Nothing is applied.
+/// again, as if that policy were applied beside the others; what it would deny is listed. Clients without an identity
+/// (plaintext) are listed too, and no policy is made for them. A proxy's records end with its process. Nothing is applied.
 /// The exit code is 1 if a recorded request would be denied.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \

@@ -6,7 +6,7 @@ use leno_analysis::{
 
 use crate::commands::lines::LabelledLines;
 
-/// Endpoints shown of one backend: what matters is who they are, not all of them.
+/// Most endpoints that are shown of one backend.
 const MAX_ENDPOINTS: usize = 8;
 
 /// The explanation, a line for each thing that happens to the request, and then the matches.
@@ -66,7 +66,7 @@ fn destination(explanation: &Explanation) -> String {
         return format!("port {}, not of the mesh", destination.port);
     }
     let protocol = match destination.protocol {
-        "detect" => "protocol found out by its first bytes",
+        "detect" => "protocol detected from the first bytes",
         protocol => protocol,
     };
     let addresses = destination.addresses.join(", ");

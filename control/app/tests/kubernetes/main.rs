@@ -159,15 +159,15 @@ async fn watches_that_are_cut_go_on_where_they_were() {
     until("the cut is noticed", async || (replica.metric(stale).await > 0.0).then_some(())).await;
     bed.apply(service("other", 80)).await;
     let of_none = "leno_control_cluster_watch_failures_total{kind=\"GRPCRoute\"}";
-    until("a kind that is not there is asked for in vain", async || {
+    until("a watch of a kind that is not installed has failed", async || {
         (replica.metric(of_none).await > 0.0).then_some(())
     })
     .await;
     relay.open(true);
-    // Nothing happens to most kinds meanwhile: that they are followed again is found out all the same.
+    // Most kinds have no changes: the replica notices without them that their watches work again.
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
         .await;
-    until("the change of meanwhile is known", async || {
+    until("the change during the cut is applied", async || {
         (replica.metric(&services("objects")).await == before + 1.0).then_some(())
     })
     .await;
