@@ -41,7 +41,7 @@ func run(arguments []string) error {
 		}
 		return call(arguments[1], arguments[2], records)
 	default:
-		return fmt.Errorf("say serve PORT COUNTS, or call SERVER TOPIC RECORDS")
+		return fmt.Errorf("usage: kafka serve PORT COUNTS, or kafka call SERVER TOPIC RECORDS")
 	}
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::memory::WorkerMemory;
 use crate::row::{Labels, ROW_CELLS, RequestCounts, Row, label, read};
 
-/// Most rows of a worker: 256 for its edges, and 8 for the edges that are counted as `other`.
+/// Most rows of a worker: its 256 edges, and the edges named `other`.
 pub const MAX_ROWS: usize = 264;
 
 /// Cells of the memory: one row's for the header.

@@ -30,14 +30,13 @@ pub fn has_netns_cookies() -> bool {
     *HAS.get_or_init(|| netns::cookie_of_this_thread().is_ok_and(|cookie| cookie != 0))
 }
 
-/// What the tracepoint of dropped packets has.
+/// The tracepoint of dropped packets, read once.
 pub(crate) fn drops() -> Tracepoint {
     static FOUND: OnceLock<Tracepoint> = OnceLock::new();
     *FOUND.get_or_init(Tracepoint::find)
 }
 
-/// Whether interfaces take links of programs (tcx, since Linux 6.6). `LENO_TCX=off` in the environment has the answer be
-/// no.
+/// Whether programs can be linked to interfaces (tcx, since Linux 6.6). False with `LENO_TCX=off` in the environment.
 pub(crate) fn has_tcx() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
@@ -61,8 +60,8 @@ pub(crate) fn has_tcx() -> bool {
 }
 
 /// Whether the iterator over socket storage is safe. From Linux 7.0 on the storage of a socket is detached from it while the
-/// iterator may be at it, and the kernel then follows a null pointer. `LENO_FLOW_READ=namespaces` in the environment has the
-/// answer be no.
+/// iterator may be at it, and the kernel then follows a null pointer. False with `LENO_FLOW_READ=namespaces` in the
+/// environment.
 pub(crate) fn has_safe_storage_iterator() -> bool {
     static IS_SAFE: OnceLock<bool> = OnceLock::new();
     *IS_SAFE.get_or_init(|| {
@@ -73,9 +72,9 @@ pub(crate) fn has_safe_storage_iterator() -> bool {
     })
 }
 
-/// Whether programs have atomic instructions that return what was there before (since Linux 5.12). Without the right
-/// to load programs the answer is yes, and what needs them says why it fails. If they have not, the sums of a pair grow when
-/// its connections end.
+/// Whether programs have atomic instructions that return the previous value (since Linux 5.12). True if this process may
+/// not load programs: the load that needs the instructions then reports the error. Without them, the bytes of a connection
+/// are added to the sums of its pair only when it ends.
 pub fn has_atomic_fetch() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {

@@ -249,7 +249,8 @@ fn dial_fast(to: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let mut said = [0; 1024];
-    // The server resets the connection, since it has not read the byte: then it has no peer any more.
+    // `hear` would fail here: the server resets the connection, because it has not read the byte, and then
+    // the socket has no peer address.
     let length = stream.read(&mut said)?;
     let early = has_sent_in_syn(&stream)?;
     Ok(format!("early={early} {}", String::from_utf8_lossy(&said[..length])))

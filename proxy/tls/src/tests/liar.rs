@@ -17,9 +17,9 @@ type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Accepts every server.
 #[derive(Debug)]
-struct Anybody;
+struct AnyServer;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -64,7 +64,7 @@ pub(super) async fn connect(
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody));
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
     let mut config = match certified {
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
         None => builder.with_no_client_auth(),
@@ -104,7 +104,7 @@ pub(super) async fn connect_without_key(
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
         .with_client_cert_resolver(Arc::new(presented));
     config.alpn_protocols = vec![b"leno-h1".to_vec()];
     let name = ServerName::try_from("cart.shop").unwrap();

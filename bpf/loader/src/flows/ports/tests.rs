@@ -268,9 +268,9 @@ fn a_flow_at_its_bounds_counts_no_further_and_keeps_its_ports() {
     assert_eq!(sums[0].bytes_sent, 2 * frame.len() as u64);
 }
 
-/// The other field of the word that is added to is not reached.
+/// The count of retransmits and the round-trip time share a word: adding to the count must not change the time.
 #[test]
-fn a_frame_of_many_segments_that_is_sent_again_leaves_the_time_beside_the_count() {
+fn retransmits_of_a_frame_of_many_segments_do_not_change_the_round_trip_time() {
     if !has_root() {
         return;
     }
@@ -282,7 +282,7 @@ fn a_frame_of_many_segments_that_is_sent_again_leaves_the_time_beside_the_count(
     let flows = programs.flows();
     let [after] = &flows[..] else { panic!("{flows:?}") };
     assert_eq!(after.segments_sent, 8_001);
-    // So do 126 further CPUs that have found the same before.
+    // One frame adds at most 64, so there is room for 126 more CPUs that read the same count before they add.
     assert_eq!(after.retransmits, MOST_RETRANSMITS - 1 + 64);
     assert_eq!(after.rtt, 77);
     let sums = programs.sums().into_values().map(|sums| sums.retransmits).max();
