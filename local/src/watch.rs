@@ -13,25 +13,23 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use self::moves::Moves;
 
-/// How often the files are looked at. Some editors replace a file, some write in place, and some
-/// file systems report neither, so looking is the one way that always works; it costs one system
-/// call a file.
+/// How often the files are examined. Some editors replace a file, some write in place, and some
+/// file systems report neither, so only polling always works; it costs one system call a file.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long the files must stay as they are after a change: an editor that writes in place is done within a few
-/// milliseconds, a program that writes what it makes within a few hundred. What a slower one has written so far may
-/// well be a smaller mesh, of which everything else would be ended.
+/// How long the files must stay unchanged after a change: an editor that writes in place is done within a few
+/// milliseconds, a program that generates a file within a few hundred. If a slower program has written only a part,
+/// that part may be a valid but smaller mesh, and all other workloads would be ended.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Files that change all the time are taken in nonetheless, after this time.
+/// Files that never stop changing are read after this time.
 const MAX_SETTLE: Duration = Duration::from_secs(5);
 
-/// The same two of files that were moved into place: each is whole, and others of the same edit may follow.
+/// The same two times for files that were moved into place: each is complete, but others of the same edit may follow.
 const MOVED_SETTLE: Duration = Duration::from_millis(100);
 const MAX_MOVED_SETTLE: Duration = Duration::from_millis(200);
 
-/// Documents of a directory that are looked at: what changes beyond them is taken in with the next
-/// edit.
+/// Most documents of a directory that are examined. Changes of others are read with the next edit.
 const MAX_ENTRIES: usize = 10_000;
 
 /// Some files, and how they looked last.
@@ -82,7 +80,7 @@ impl WatchedFiles {
         Self { paths, seen, moves, edit: None, looks }
     }
 
-    /// Comes back after a file has changed and come to rest, or does not come to rest. Cancel safe.
+    /// Returns when a file has changed and the files then stayed unchanged, or changed for too long. Cancel safe.
     pub async fn edited(&mut self) {
         loop {
             self.looks.tick().await;
@@ -99,7 +97,7 @@ impl WatchedFiles {
         }
     }
 
-    /// If the files look other than before, whether each that does was moved into place; keeps how they look now.
+    /// `None` if no file has changed since the last call; else whether every changed file was moved into place.
     fn changed(&mut self) -> Option<bool> {
         let now = look(&self.paths);
         let before = std::mem::replace(&mut self.seen, now);

@@ -23,7 +23,8 @@ const AT_ONCE: usize = 16;
 /// Longest page, in bytes.
 const MAX_PAGE: u64 = 4 * 1024 * 1024;
 
-/// The pages of the agents in the control plane's namespace. Those that come too late in a round do not answer.
+/// The pages of the agents in the control plane's namespace. An agent that has not answered before the round ends
+/// has an error in place of its page.
 pub(crate) async fn pages(pods: &[NamedPod], namespace: &str) -> Vec<AgentPage> {
     let is_agent =
         |pod: &PodInMesh| pod.is_agent && pod.namespace == namespace && pod.running && !pod.ending;

@@ -1,4 +1,4 @@
-//! One port with TLS, and both services behind it.
+//! One port with TLS, and the services of discovery, identity and limits behind it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -49,7 +49,7 @@ const MAX_HEAD: u32 = 8 << 10;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// Longest wait for the answer to a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for connections to end once told to; proxies keep their state and come back.
+/// Longest wait for connections to end after their streams were asked to. Proxies keep their state and reconnect.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How long a stream lasts, plus or minus a quarter: after a rolling update all proxies are on the
@@ -62,7 +62,7 @@ pub const STREAM_AGE: Duration = Duration::from_mins(30);
 pub struct ServerSettings {
     /// Signs workloads' certificates and the server's own.
     pub authority: Arc<Authority>,
-    /// Says whose token it is.
+    /// Verifies tokens, and returns their owners.
     pub authenticator: Arc<dyn Authenticator>,
     /// How long workloads' certificates hold.
     pub lifetime: Duration,
@@ -97,7 +97,7 @@ impl PlaneServer {
     /// Listens; clients that connect before [`PlaneServer::run`] wait.
     ///
     /// # Errors
-    /// [`ServeError`] where the address is taken or the authority signs no certificate.
+    /// [`ServeError`] if the address is in use or the authority signs no certificate.
     pub async fn bind(
         address: SocketAddr,
         settings: ServerSettings,
@@ -126,11 +126,11 @@ impl PlaneServer {
         self.address
     }
 
-    /// Serves until `stop` says true or its sender is dropped; then every stream is told, and
+    /// Serves until `stop` is true or its sender is dropped. Then every stream is asked to end, and
     /// connections that do not end in time are cut.
     ///
     /// # Errors
-    /// [`ServeError::Ended`], never for the sake of a client.
+    /// [`ServeError::Ended`] if the server itself fails. No client can cause it.
     pub async fn run(self, stop: watch::Receiver<bool>) -> Result<(), ServeError> {
         let Self { listener, credentials, acceptor, settings, stream_age, state, .. } = self;
         let (trusted, authority) = (Arc::clone(&state), Arc::clone(&settings.authority));
@@ -168,7 +168,7 @@ impl PlaneServer {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(MAX_HEAD)
             .serve_with_incoming_shutdown(services, ReceiverStream::new(connections), async move {
-                // A dropped sender says the same.
+                // An error means that the sender was dropped, which stops the server too.
                 let _ = asked.wait_for(|stop| *stop).await;
             });
         let mut asked = stop;
@@ -179,7 +179,7 @@ impl PlaneServer {
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
             () = credentials.keep_fresh() => Ok(()),
-            // It ends with the authority, which is held here.
+            // Never ends before the others, because `authority` keeps the authority alive.
             () = trusted.follow_trust(&authority) => Ok(()),
             () = cut => Ok(()),
         }
@@ -214,7 +214,7 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
-        // Of a client without a certificate no service reads a stream.
+        // Only clients with a certificate are bounded: no service reads a stream of any other client.
         let certificate =
             request.extensions().get::<ConnectionPeer>().and_then(|peer| peer.certificate.as_ref());
         let request = match certificate.map(|certificate| certificate.identity.clone()) {

@@ -1,4 +1,5 @@
-//! Which files were moved into place whole, as the kernel reports it.
+//! Which files were moved into place, as the kernel reports it. Such a file is complete at once, so its change can be
+//! applied sooner than that of a file that a program may still be writing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,15 +9,15 @@ use inotify::{EventMask, Inotify, WatchMask};
 
 /// Room for events of one reading.
 const EVENTS: usize = 16 * 1024;
-/// Most names that are kept; with more, files are waited for.
+/// Most names that are kept. With more, all are forgotten, so that the longer wait applies.
 const MAX_MOVED: usize = 10_000;
 
-/// The documents that were moved into place (rename) and not written since. What a file system does not report, or the
-/// kernel has no watch left for, is missing here.
+/// The documents that were moved into place (rename) and not written since. Moves are missing that the file system does
+/// not report, or for which the kernel has no watch left.
 #[derive(Debug)]
 pub(super) struct Moves {
     kernel: Inotify,
-    /// The directories that are watched, each by the names that its files have here.
+    /// For each watched directory, the paths by which its files were named.
     directories: BTreeMap<i32, BTreeSet<PathBuf>>,
     moved: BTreeSet<PathBuf>,
 }
@@ -49,7 +50,7 @@ impl Moves {
     fn read(&mut self) {
         let mut room = [0; EVENTS];
         loop {
-            // Nothing more to read is an error of its own kind. After any other, files are waited for.
+            // No more events is an error too (`WouldBlock`). After any other error the longer wait applies.
             let Ok(events) = self.kernel.read_events(&mut room) else { return };
             for event in events {
                 if event.mask.contains(EventMask::Q_OVERFLOW) || self.moved.len() >= MAX_MOVED {

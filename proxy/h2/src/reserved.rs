@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_unwanted_goes() {
+    fn only_unwanted_fields_are_removed() {
         let mut block = Block::new();
         for (name, value) in [(":status", "200"), ("leno-error", "a"), ("x", "b"), ("leno_h1", "c")]
         {

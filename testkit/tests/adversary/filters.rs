@@ -1,4 +1,4 @@
-//! Huge requests against every filter of a route, in both versions: each is answered.
+//! Huge requests through every filter of a route: each is answered.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const SIZES: [usize; 14] = [
 /// Largest part that is within all bounds: a request line has 32 KiB.
 const WITHIN: usize = 30_000;
 
-/// A rule by its path: the filter, the status that is answered within bounds, and whether the answer echoes.
+/// A rule for each filter: its path, the filter, and the status of the answer if the request is within all bounds.
 const FILTERS: [(&str, &str, u16); 11] = [
     ("redirect", "type: RequestRedirect, requestRedirect: {scheme: https, port: 8443}", 302),
     (

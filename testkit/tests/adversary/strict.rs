@@ -46,7 +46,7 @@ impl Message {
     }
 }
 
-/// Reads a request. `None`: the head is not there whole. The number of bytes that it takes.
+/// Reads a request; returns it with its length in bytes, or `None` if the head is incomplete.
 pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Message, usize)>, Fault> {
     let Some((mut message, head)) = head(bytes)? else { return Ok(None) };
     // Bytes beyond ASCII are in no URI (RFC 3986), and servers take them in targets.
@@ -90,7 +90,8 @@ pub(crate) fn response(bytes: &[u8], method: &str) -> Result<Option<(Message, us
     Ok(Some((message, head + used)))
 }
 
-/// All requests of a connection, up to one that is none or is cut, which is added if its head is whole.
+/// All requests of a connection, up to the first that is malformed or incomplete. An incomplete one is included
+/// if its head is complete.
 pub(crate) fn requests(mut bytes: &[u8]) -> Vec<Message> {
     let mut all = Vec::new();
     loop {

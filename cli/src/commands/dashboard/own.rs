@@ -15,12 +15,12 @@ use super::document::{self, Documents};
 use crate::commands::identity::Authority;
 use crate::commands::{AnyMesh, ChosenMesh, check};
 
-/// How long an answer is shown again: pages that are open ask at the same time, and a check asks each proxy.
+/// How long a reply is cached, since all open pages request it at the same time, and a check queries each proxy.
 const HOLDS: Duration = Duration::from_secs(10);
-/// How long a look may take.
+/// How long a reply may take.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The pages.
+/// The pages and their cached replies.
 pub(super) struct OwnPages {
     mesh: AnyMesh,
     checks: Mutex<Option<CachedReply>>,
@@ -39,7 +39,7 @@ impl OwnPages {
         Self { mesh, checks, authority, documents }
     }
 
-    /// The page at a path with its query. Requests that come while it is made wait for it, and have the same.
+    /// The reply for a path with its query. Requests that come while the reply is made wait, and get the same reply.
     pub(super) async fn answer(&self, path: &str) -> AdminReply {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         if path.ends_with("/document") {

@@ -1,4 +1,4 @@
-//! What `leno up` itself counts: segments that were lost, and names that were looked up in vain.
+//! Signs from the counters of `leno up` itself: TCP segments that were lost, and failed DNS lookups.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use super::super::ObservedStatus;
 use super::SPAN;
 use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
 
-/// Fewest segments that were sent again, and their least share.
+/// A sign of loss needs at least this many retransmitted segments, and this share of the segments sent.
 const MIN_LOST: f64 = 5.0;
 const MIN_SHARE: f64 = 0.02;
-/// Fewest lookups in vain.
+/// A sign of an unknown name needs at least this many failed lookups.
 const MIN_LOOKUPS: f64 = 3.0;
 
 /// A page of counters.
@@ -22,7 +22,7 @@ const MIN_LOOKUPS: f64 = 3.0;
 pub(super) struct CounterPage {
     /// Segments sent, and sent again, by workload and peer.
     segments: HashMap<(NamespacedName, NamespacedName), [f64; 2]>,
-    /// Lookups in vain by the address of the client, the name and the reason.
+    /// Failed lookups by the address of the client, the name and the reason.
     lookups: HashMap<(IpAddr, String, String), f64>,
 }
 
