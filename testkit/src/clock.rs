@@ -18,8 +18,9 @@ const SOURCE: &str = include_str!("clock.c");
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Makes a directory of Leno's programs below `directory`, for [`LabOptions`](crate::lab::LabOptions), whose proxies of the
-/// workloads named here have clocks that are ahead by so many seconds, or behind if it is less than zero. A node proxy has
-/// one clock: it is one of these if it serves one instance alone (share `workload`), whose name is in that of its group.
+/// named workloads have clocks that are ahead by that many seconds, or behind if the number is negative. A node proxy has
+/// one clock for all of its instances, so its clock is changed only if it serves one instance (share `workload`): the name
+/// of its group then has the name of the workload.
 pub fn programs(directory: &Path, ahead: &[(&str, i64)]) -> Result<PathBuf> {
     fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     let programs = directory.join("programs");

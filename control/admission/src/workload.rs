@@ -21,7 +21,7 @@ const GROUPS: [&str; 3] = ["", "apps", "batch"];
 /// Deepest nesting of lists: `kubectl` makes none.
 const MAX_DEPTH: usize = 4;
 
-/// What is to be said of one object that makes pods.
+/// The result for one object that makes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectionReport {
     /// Its kind, namespace and name: `Deployment shop/web`.
@@ -42,8 +42,8 @@ pub enum InjectionOutcome {
 }
 
 /// Puts the proxy into every pod template of a document, and reports on each in order. A document that
-/// makes no pods has none. `enclosing` is asked for what is around the pods of a namespace, or of an object
-/// that names none.
+/// makes no pods has no reports. `enclosing` returns the context of pods in a namespace, or, with `None`, of pods
+/// whose object names no namespace.
 #[must_use]
 pub fn inject_document(
     document: &mut JsonValue,
@@ -62,7 +62,7 @@ pub fn inject_document(
     reports
 }
 
-/// Takes the proxy out of every pod template of a document, and reports on each in order.
+/// Removes the proxy from every pod template of a document, and reports on each in order.
 #[must_use]
 pub fn uninject_document(document: &mut JsonValue) -> Vec<InjectionReport> {
     let mut reports = Vec::new();

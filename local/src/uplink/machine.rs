@@ -1,4 +1,4 @@
-//! What is asked and changed of the machine: its nftables rules, and whether it forwards IPv6.
+//! Reads and changes settings of the machine: its nftables rules, and whether it forwards IPv6.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
-/// Longest that `nft` may take: a thousand times what it does.
+/// Longest time for a run of `nft`, which usually takes about a thousandth of it.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Whether the machine passes packets of IPv6 on.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
@@ -39,7 +39,7 @@ fn has_default(routes: &str) -> bool {
     })
 }
 
-/// Has `nft` take rules, in a namespace or in that of the calling thread.
+/// Applies rules with `nft`, in a namespace or in that of the calling thread.
 pub(super) async fn nft(inside: Option<&Netns>, rules: &str) -> Result<()> {
     let output = run(inside, &["-f", "-"], rules).await?;
     match output.status.success() {

@@ -26,12 +26,12 @@ pub(crate) enum Kind {
 /// index of its name in the dynamic table, one for its length, and the value.
 const TRACE_BYTES: usize = 58;
 
-/// A request's section whose last field is a `traceparent`, without and with this field alone. Its value differs in each
-/// request, in whose other fields a client repeats itself.
+/// A request's section, split before a `traceparent` that is its last field. The value of that field is different in each
+/// request, while the other fields of a client's requests are often the same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Split<'s> {
     pub(crate) section: &'s [u8],
-    /// What may be such a field: only a decoder can say where a field begins.
+    /// Bytes that look like such a field. Only a decoder can tell whether a field begins there.
     pub(crate) trace: Option<&'s [u8]>,
 }
 
@@ -103,7 +103,7 @@ impl Repeats {
     }
 
     /// Caches a section when it arrives the second time in a row for its slot: a section that comes
-    /// once is not worth a copy. `apart`: so many of the last fields are behind the section.
+    /// once is not worth a copy. `apart`: how many of the last `fields` come after the section.
     pub(crate) fn note(
         &mut self,
         section: &[u8],

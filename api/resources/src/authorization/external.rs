@@ -16,7 +16,7 @@ const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExternalSpec {
-    /// The service. Its proxies see the workload whose clients it decides on as their client.
+    /// The service. Its proxies see the workload that the policy is for as their client.
     pub backend_ref: AuthorizerRef,
     /// How it is asked: Grpc, by Envoy's protocol (`envoy.service.auth.v3.Authorization`), or Http, by a request with
     /// the method, the path and headers of the one that it decides on. The default is Grpc.

@@ -4,7 +4,8 @@
 //! an admin connection stays short. A tap that is not polled any more is closed.
 //!
 //! A request needs the header `leno-tap-by`, which names the user for the log. An application that fetches addresses
-//! for its clients (SSRF) sends neither POST nor a header of its client's choice; a browser would ask before.
+//! for its clients (SSRF) sends neither POST nor a header of its client's choice. A browser would first send a preflight
+//! request (CORS), which the proxy does not permit.
 
 use std::time::Duration;
 
@@ -20,11 +21,11 @@ use super::caller::Caller;
 use crate::state::State;
 
 /// The header that names the user.
-const BY: &str = "leno-tap-by";
+const USER_HEADER: &str = "leno-tap-by";
 /// Longest name of a tap and of a user.
 const MAX_NAME: usize = 64;
-/// How often it is looked for taps that are not polled any more.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often taps that are not polled any more are closed.
+const CLOSE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a request to this page wants.
 struct TapRequest {
@@ -34,7 +35,7 @@ struct TapRequest {
 }
 
 pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> AdminResponse {
-    let by = request.headers().get(BY).and_then(|value| value.to_str().ok());
+    let by = request.headers().get(USER_HEADER).and_then(|value| value.to_str().ok());
     let Some(by) = by.filter(|by| is_name(by)) else {
         let why = "the header leno-tap-by must name the user: use `leno tap`\n";
         return respond(StatusCode::FORBIDDEN, TEXT, why);
@@ -58,7 +59,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
         if let Err(error) = state.taps.open(&wanted.id, wanted.filter) {
             return respond(StatusCode::TOO_MANY_REQUESTS, TEXT, format!("{error}\n"));
         }
-        // What a filter names is of the user, and is escaped by `Debug`.
+        // The query is the user's input: `Debug` escapes it.
         tracing::warn!(by, ?caller, ?query, "a tap of live requests was opened");
         watch(state);
     }
@@ -91,7 +92,7 @@ fn watch(state: &State) {
     }
     spawn_local(async move {
         while taps.is_on() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CLOSE_INTERVAL).await;
             for (id, counted) in taps.close_lapsed(std::time::Instant::now()) {
                 tracing::warn!(?id, queued = counted.queued, "a tap was closed: it was not polled");
             }
@@ -120,7 +121,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(fits)
 }
 
-/// What was recorded, with the own end's identity, which workers do not have at hand.
+/// The recorded requests as a page. Workers do not record the identity of this proxy, so it is added here.
 fn page(state: &State, mut requests: Vec<TappedRequest>, counted: Counted) -> String {
     let own = state.identity.borrow().name.as_ref().map(ToString::to_string);
     let own: Option<Box<str>> = own.map(Into::into);
