@@ -5,13 +5,13 @@
 //! it. It reads no traffic and has no right in the cluster; the token in its pod, by which certificates of the node's
 //! pods are requested, is read by the proxies.
 //!
-//! An update starts the next supervisor beside this one. It has a process of its own serve each pod, from the same
-//! listeners; then the agent releases the pod here, and what is under way goes on in this one's process.
+//! An update starts the next supervisor beside this one. The next one serves each pod with a process of its own, from the
+//! same listeners; then the agent releases the pod here, and this one's process finishes the pod's open streams.
 //!
 //! ```text
 //!  serves ── SIGTERM ──► serves until another one does ── no pod is left, or no other one comes ──► finishes ──► ends
 //! ```
-//! It follows the agent to its end: the end of a pod is the end of what is under way for it here, too.
+//! While it finishes, it stays connected to the agent: if a pod ends, its streams here are cut too.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -52,23 +52,24 @@ use promotion::NextGroup;
 
 /// The pause before the agent's socket is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Longest wait for an agent that does not read what it is told.
+/// Longest wait for an agent that does not read reports.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a pod that ends may have its requests finished. Its application has ended by then. The same for pods that this
-/// one still serves when it ends.
+/// How long the requests of a pod that ends are finished; its application has ended by then. The bound also applies to
+/// pods that this supervisor still serves when it ends.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
-/// How long this supervisor serves on when it is asked to end and there is no other one. The DaemonSet makes the next one at
-/// once, whatever has ended this one. If there is one, it is waited for as long as the grace permits: the controller may
-/// be away, so that it gets no certificates.
+/// How long this supervisor continues to serve when it is asked to end and there is no other supervisor. The DaemonSet
+/// starts the next one at once, for whatever reason this one ends. If there is another one, this one waits for it as long
+/// as the grace period permits: the other one may get no certificates while the controller is unavailable.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
-/// How long while no agent is connected, which would know of another one. It may be updated at the same time.
+/// The same while no agent is connected: only the agent knows whether there is another supervisor, and the agent may be
+/// updated at the same time.
 const AGENT_WAIT: Duration = Duration::from_secs(120);
-/// A process is to finish what it has within the bound that it knows. One that has not, this much later, loses the pod.
+/// A process finishes its streams within a bound of its own. If it has not done so this much later, they are cut.
 const SLACK: Duration = Duration::from_secs(60);
-/// Longest wait for the agent to read that this supervisor ends, which has its time counted.
+/// Longest wait for the agent to read that this supervisor ends. The wait takes time from the grace period.
 const ENDING_PATIENCE: Duration = Duration::from_secs(2);
-/// This supervisor is not ready while a pod has not been served for less than this. One that lacks its certificate for
-/// longer does not hold up an update.
+/// While a new pod is not served, this supervisor is not ready, but for at most this long: so a pod that gets no
+/// certificate cannot block an update.
 const SERVING_PATIENCE: Duration = Duration::from_secs(30);
 /// Variables with this prefix are the proxies' settings.
 const PREFIX: &str = "LENO_";
@@ -84,15 +85,15 @@ struct ServedPodTable {
     groups: BTreeMap<String, (Rc<Group>, u16)>,
     agent: Option<Rc<AsyncChannel>>,
     joined: u64,
-    /// Pods that have left, until what was under way for them has ended.
+    /// Pods that have left their group and still have streams here.
     leaving: BTreeMap<u64, LeavingPod>,
     ending: OwnEnding,
-    /// The agent that is connected knows of another supervisor that is to take over.
+    /// The connected agent has reported another supervisor, which will take over.
     has_successor: bool,
-    /// An update of the supervisors may go on from this one.
+    /// This supervisor has been ready once, so an update may continue with the next node.
     was_ready: bool,
     counts: Rc<SupervisorCounts>,
-    /// Notified when a pod leaves, and when nothing is under way for it any more.
+    /// Notified when a pod leaves its group, and when its last stream has ended.
     changed: Rc<Notify>,
 }
 
@@ -101,22 +102,22 @@ struct ServedPod {
     name: InstanceName,
     /// The key of its group.
     group: String,
-    /// Handed to the next agent.
+    /// The channel to its broker, which is handed to the next agent.
     orders: Rc<Channel>,
-    /// Tells it from an earlier one of the same uid, by another broker.
+    /// Distinguishes it from an earlier one of the same uid with another broker.
     number: u64,
     joined: Instant,
-    /// Its connections are accepted.
+    /// Whether its connections are accepted.
     serving: bool,
     promotion: Promotion,
-    /// The group that it goes to.
+    /// The group that it moves to.
     next: Option<NextGroup>,
 }
 
 /// A pod that has left its group.
 struct LeavingPod {
     uid: String,
-    /// Notified when what is under way has to end within [`LEAVE_BOUND`].
+    /// Notified when its streams have to end within [`LEAVE_BOUND`].
     hurry: Rc<Notify>,
 }
 
@@ -185,7 +186,7 @@ async fn finish(served: &SharedPods) {
     announce(served, OwnEnding::Serves).await;
     let longest = served.borrow().longest_handover();
     tokio::select! {
-        // Nothing is under way for one that is not served here, either.
+        // A pod that is not being served here has no streams here either.
         () = until(served, |served| !served.pods.values().any(|pod| pod.serving)) => {}
         () = until_alone(served) => {}
         () = tokio::time::sleep(longest) => {}
@@ -199,14 +200,14 @@ async fn finish(served: &SharedPods) {
         );
     }
     for uid in &left {
-        // What connects to it waits for the next supervisor.
+        // New connections to the pod wait for the next supervisor.
         release(served, uid, true);
         served.borrow().hurry(uid);
     }
     until(served, |served| served.leaving.is_empty()).await;
 }
 
-/// Waits until no other supervisor is to be expected any more.
+/// Waits until no other supervisor can be expected to take over.
 async fn until_alone(served: &SharedPods) {
     loop {
         let expects = served.borrow().expects();
@@ -504,7 +505,7 @@ fn leave(
     });
 }
 
-/// Ends the process of a group that has no member, unless another task still waits for one that leaves: it ends it then.
+/// Ends the process of a group that has no member. If another task still waits for a leaving member, that task ends it.
 async fn end(group: Rc<Group>) {
     if let Ok(group) = Rc::try_unwrap(group) {
         group.end(StopStage::All).await;
@@ -546,7 +547,7 @@ impl ServedPodTable {
         }
     }
 
-    /// Follows another agent, or none. It reports whether there is another supervisor once it knows that this one ends.
+    /// Sets the connected agent, if any. It reports whether there is another supervisor when it knows that this one ends.
     fn connect(&mut self, agent: Option<Rc<AsyncChannel>>) {
         self.agent = agent;
         self.has_successor = false;
@@ -558,7 +559,8 @@ impl ServedPodTable {
         (self.agent.is_some(), self.has_successor)
     }
 
-    /// How long nothing may change of what is expected; `None`: it is waited for.
+    /// How long to wait for a change of [`expects`](Self::expects) before this supervisor stops serving; `None`: without
+    /// a bound.
     fn patience(&self, (has_agent, has_successor): (bool, bool)) -> Option<Duration> {
         let wait = match (has_agent, has_successor) {
             (true, true) => return None,
@@ -574,7 +576,7 @@ impl ServedPodTable {
         rest.saturating_sub(LEAVE_BOUND).max(rest.checked_div(2).unwrap_or_default())
     }
 
-    /// Has what is under way for a pod that has left end within [`LEAVE_BOUND`].
+    /// Ends the streams of a pod that has left within [`LEAVE_BOUND`].
     fn hurry(&self, uid: &str) {
         for leaving in self.leaving.values().filter(|leaving| leaving.uid == uid) {
             leaving.hurry.notify_one();
@@ -590,7 +592,7 @@ impl ServedPodTable {
         self.pods.values().map(report).collect()
     }
 
-    /// What is to be reported beside what an agent was told before.
+    /// The reports that an agent lacks that has received `held` and `ending`.
     fn changes_since(
         &self,
         held: &[(PlacementReport, Channel)],

@@ -1,4 +1,4 @@
-//! Whether this kernel can run Leno's programs: each one tried, with what stands in for what it lacks.
+//! Whether this kernel can run Leno's programs: tries each one, and reports what replaces those that fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::probe::{self, BackendReport, ProbeReport};
 /// every root has, and that the trial does not use.
 const MOUNT_POINT: &str = "/dev";
 
-/// What was found out.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Preflight {
     /// The kernel's release.
@@ -73,7 +73,7 @@ impl Drop for EmptyGroup {
     }
 }
 
-/// On a thread with mount and network namespaces of its own, which the machine does not see.
+/// Runs `work` on a thread with its own mount and network namespaces, so that the machine does not change.
 fn in_namespaces<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let inside = || {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
@@ -216,7 +216,7 @@ fn hook(tried: &ProgramTrial, report: &ProbeReport) -> CheckResult {
     }
 }
 
-/// What programs of others on a hook mean.
+/// A finding about the programs of others on a hook: whether they and Leno's programs run.
 fn shared(others: &OtherPrograms, is_refused: bool) -> CheckResult {
     let subject = format!("others at {}", others.hook);
     let check = Check::new(subject, "Do programs of others share the hook with Leno's?");

@@ -39,11 +39,11 @@ use crate::program::Program;
 use crate::record;
 use crate::status::ProxyProcess;
 
-/// What happened to the process of this number.
+/// The number of a process, and what happened to it.
 type ProcessEvent = (u64, SidecarEvent);
 
 enum SidecarEvent {
-    /// To the process as such.
+    /// It started, ended or failed to start.
     Life(Event),
     /// It accepts connections, as the process at the other end of this channel reports.
     Serves(Rc<AsyncChannel>),
@@ -52,27 +52,26 @@ enum SidecarEvent {
 /// One of the processes.
 struct SidecarProcess {
     number: u64,
-    /// Of the processes of proxies, when it was first started.
+    /// The revision of the mesh's proxies when it was first started: each upgrade raises the revision.
     revision: u64,
-    /// Another one serves the instance until this one does.
+    /// Whether another process serves the instance until this one does.
     succeeds: Rc<Cell<bool>>,
-    /// Another one has taken over from it.
+    /// Whether another process has taken over from it.
     retired: Rc<Cell<bool>>,
-    /// Takes its orders, while it runs.
+    /// Sends orders to it, while it runs.
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
-    /// How far it has come.
     stage: watch::Sender<SidecarStage>,
-    /// The turn in which it is to serve, beside few others of the mesh.
+    /// Its turn among the mesh's upgrades, until it serves.
     upgrade: RefCell<Option<UpgradeTurn>>,
 }
 
-/// How far a process has come in its part.
+/// How far a process has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum SidecarStage {
-    /// It serves the instance, or is to.
+    /// It serves the instance, or will.
     #[default]
     Serves,
-    /// It is to leave.
+    /// It was ordered to close its listeners.
     Leaves,
     /// It has closed its listeners.
     Closed,
@@ -108,7 +107,7 @@ impl InstanceTask {
             (None::<SidecarProcess>, ProcessState::default(), false);
         loop {
             let revision = wanted.borrow_and_update().revision;
-            // It may never serve, as of a program that has been replaced since.
+            // A next process of an earlier revision may never serve, for example because its program was broken.
             if let Some(outdated) = next.take_if(|next| next.revision < revision) {
                 outdated.retire();
             }
@@ -151,7 +150,7 @@ impl InstanceTask {
                         self.proxy_waits(&turn, Some(why)).await;
                     }
                 }
-                // Until then another one has answered here.
+                // Until then the process of an earlier turn has served the instance.
                 SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.succeeds.set(false);
                 }
@@ -164,7 +163,7 @@ impl InstanceTask {
                     let process = self.sidecar_process(place, current.revision);
                     self.next_serves(&turn, process).await;
                 }
-                // It was reported by one that has ended since, or is to leave.
+                // The process that reported it has ended since, or was ordered to leave.
                 SidecarEvent::Serves(_) => {}
             }
         }
@@ -262,7 +261,7 @@ impl SidecarProcess {
         }
         let orders = self.orders.borrow();
         if let Some(orders) = &*orders {
-            // It ends by itself, or because it does not obey.
+            // If the order cannot be sent, the process is ending; `overdue` kills a process that does not obey.
             let _gone = orders.send(&ProxyOrder::Leave { number: 0, succeeded: true }, &[]);
         }
         self.upgrade.take();

@@ -73,9 +73,9 @@ impl Authority {
 /// The requests that the server has seen, each connection's in a list of its own.
 type Seen = Rc<RefCell<Vec<Vec<String>>>>;
 
-/// The other proxy: TLS with `leno-h1` alone, whose handshake takes so long, and an answer to each request,
-/// which it repeats. The first request for `/ends` meets the end of its connection, as it does if both cross; the first
-/// one for `/breaks` a connection that is cut.
+/// The server's proxy: it accepts only `leno-h1`, delays each handshake by `handshake`, and answers each request with
+/// its request line. On the first request for `/ends` it closes the connection in order, as if the request and the end
+/// had crossed on the wire; on the first one for `/breaks` it cuts the connection.
 async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen) {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -242,7 +242,7 @@ fn a_request_that_crosses_the_end_of_its_connection_is_sent_again_whatever_its_m
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         let mut body = [0; "POST /ends HTTP/1.1".len()];
         client.read_exact(&mut body).await.unwrap();
-        // Not one that may have been read.
+        // A request that the server may have read is not sent again.
         client.write_all(post("/breaks").as_bytes()).await.unwrap();
         let answer = head(&mut client).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");

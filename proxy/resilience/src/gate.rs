@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn places_then_the_queue_then_full() {
+    fn requests_get_permits_then_wait_then_are_refused() {
         let gate = Gate::new(2, 1);
         let (one, two) = (gate.try_enter().unwrap(), gate.try_enter().unwrap());
         assert!(gate.try_enter().is_none());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_no_hole() {
+    fn a_dropped_waiter_leaves_the_queue() {
         let gate = Gate::new(1, 5);
         let one = gate.try_enter().unwrap();
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(gate.enter())).collect();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_limit_lets_those_in_that_wait() {
+    fn a_higher_limit_admits_waiting_requests() {
         let gate = Gate::new(0, 2);
         let mut one = pin!(gate.enter());
         assert!(poll(one.as_mut()).is_pending());

@@ -32,8 +32,8 @@ const KEPT: usize = 1024;
 /// A writer that has been charged more than this is woken to give it back once the reader has all of it.
 const LARGE: usize = 16 * 1024;
 
-/// What clients offer to servers of this process, by the name that only the two ends of a connection derive. As many as there
-/// are connections that no server has taken to memory, which their threads bound.
+/// The pipes that clients offer to servers of this process, by a name that only the two ends of a connection can derive.
+/// There is one for each connection whose server has not taken the offer; the threads' limits on connections bound them.
 static OFFERS: LazyLock<Mutex<HashMap<Binding, PipeEnd>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
@@ -66,7 +66,7 @@ enum Side {
 pub(crate) enum PipeEnding {
     /// Its writer has shut it down.
     Closed,
-    /// Its writer was dropped before, with what it has reported of that.
+    /// Its writer was dropped before it had shut it down, perhaps after it had reported a reason.
     Cut(Option<u8>),
     /// Its writer was reset. What was not read is lost.
     Reset,
@@ -128,7 +128,7 @@ pub(crate) fn offer(binding: Binding) -> PipeEnd {
     end(Side::Client, Some(binding))
 }
 
-/// Takes what the client has offered that is at the other end of the connection with this name, if it is of this process.
+/// Takes the pipe that the client of the connection with this name has offered. `None` if the client is in another process.
 pub(crate) fn take(binding: &Binding) -> Option<PipeEnd> {
     let end = offers().remove(binding)?;
     let mut state = end.state();
@@ -177,7 +177,7 @@ impl PipeDirection {
         [self.reader.take(), self.writer.take()]
     }
 
-    /// Makes room for `n` bytes, of which there are at most [`MOST`] then. A request is small; of many small writes few grow it.
+    /// Makes room for `n` more bytes. Doubles the capacity, so that few of many small writes allocate.
     fn reserve(&mut self, n: usize) {
         let needed = self.bytes.len().saturating_add(n);
         if needed > self.bytes.capacity() {

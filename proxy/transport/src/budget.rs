@@ -9,9 +9,9 @@
 //!     └─ above, up to the whole: for the work that is under way; what it holds stays small
 //! ```
 //!
-//! A budget of a process with one workload is its own as a whole. Where several workloads share a process, a part of
-//! each budget is its own and the rest comes from a [`Pool`] as long as that has some. So the sum of all stays within
-//! the pool and what is each one's own, and a workload that takes all of the pool leaves the others theirs.
+//! If a process has one workload, the workload owns its whole budget. If several workloads share a process, each owns a
+//! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most the
+//! pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
 //!
 //! What is charged is what is held: a buffer while there are bytes in it, a connection while it is
 //! open. A charge never fails, since work that has begun must be able to end; what keeps the sum
@@ -153,7 +153,7 @@ impl Pool {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `wanted`; how much.
+    /// Takes up to `wanted` bytes; returns how many.
     fn take(self, wanted: usize) -> usize {
         let mut taken = self.taken();
         loop {
@@ -202,7 +202,7 @@ pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);
         account.used.set(used);
-        // Twice, so that use that goes up and down around a bound does not ask each time.
+        // Two grants, so that use that varies around a multiple of a grant does not change the quota each time.
         if account.quota.get().saturating_sub(used) >= 2 * GRANT {
             account.shrink();
         }

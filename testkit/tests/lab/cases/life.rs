@@ -221,12 +221,12 @@ fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
     };
     let controller = of_switch("http://127.0.0.1:15020/metrics")?;
     let flows = of_switch("http://10.89.0.1:15025/metrics")?;
-    // Those of datagrams are there where a workload has some, which `datagrams` compares.
+    // This lab has no datagrams, so no page has their metrics; the case `datagrams` compares those.
     let is_here = |name: &str| !name.starts_with("leno_datagram");
     reference_is_true(&[&proxy, &controller, &flows], is_here)
 }
 
-/// Whether the reference has the metrics of these pages, as far as they are meant, and no other.
+/// Checks that the reference has exactly the metrics of these pages. Only names for which `is_meant` is true count.
 pub(super) fn reference_is_true(pages: &[&str], is_meant: impl Fn(&str) -> bool) -> Result<()> {
     let helps = pages.iter().flat_map(|page| page.lines());
     let exposed = helps.filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
