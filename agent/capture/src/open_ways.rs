@@ -25,6 +25,7 @@ const MAX_PROCESSES: usize = 4_096;
 /// The open ways of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OpenWays {
+    /// The ways that are known to be open.
     pub ways: Vec<OpenWay>,
     /// What could not be read. More ways may be open than `ways` lists.
     pub unknown: Vec<String>,
