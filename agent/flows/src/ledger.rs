@@ -1,5 +1,5 @@
-//! The accounts of a mesh or a node, for the program that enrols: read from time to time and for each scrape, kept within
-//! their budget, changed one thread at a time.
+//! The flow accounts of a mesh or a node, for the program that enrols workloads: they are read at intervals and for each
+//! scrape, kept within their budget, and changed by one thread at a time.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::budget::CpuBudget;
 use crate::setting::FlowMetricsSource;
 use crate::{EarlierMaps, Error, FlowSizes};
 
-/// How often [`Ledger::round`] is to be called: what has ended leaves the table in time for what is new.
+/// How often [`Ledger::round`] must be called, so that flows that have ended leave the table before it is full.
 pub const ROUND: Duration = Duration::from_secs(5);
 /// A scrape within this time after another reading gets the same numbers.
 const FRESH: Duration = Duration::from_millis(200);
@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_millis(200);
 /// How flows are accounted for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LedgerSettings {
-    /// Where documents do not say.
+    /// The source for workloads whose documents set none.
     pub source: FlowMetricsSource,
     /// Sizes of the table and of the ring of events.
     pub sizes: FlowSizes,
@@ -94,7 +94,7 @@ impl Ledger {
         ledger
     }
 
-    /// Changes who is accounted for. What the kernel refuses is told to the operator.
+    /// Changes which workloads are accounted for. If the kernel refuses the change, the operator is told.
     pub fn change(&self, change: impl FnOnce(&mut Accounts) -> Result<(), Error>) {
         let changed = self.lock().accounts.as_mut().map_or(Ok(()), change);
         self.tell(changed);
@@ -112,8 +112,8 @@ impl Ledger {
         changed.map_err(|error| chain(&error))
     }
 
-    /// Has the table and the ring of events other sizes, if these are not those that were wanted last: what an operator has
-    /// chosen since stays. What the kernel refuses is told to the operator, and tried again with the next call.
+    /// Resizes the table and the ring of events, if `sizes` differ from those of the last call. Otherwise it keeps sizes
+    /// that an operator may have set since. If the kernel refuses, the operator is told, and the next call tries again.
     pub fn resize(&self, sizes: FlowSizes) {
         let mut held = self.lock();
         let (flows, events) = sizes.since(held.sizes);
@@ -181,7 +181,7 @@ impl Ledger {
         }
     }
 
-    /// A panic while it was held leaves counters that the next reading brings up to date.
+    /// Ignores poisoning: after a panic the next reading updates all counters.
     fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -57,20 +57,20 @@ pub(crate) struct FlowKey {
 pub(crate) struct Outbound {
     captured: Vec<Rc<Captured>>,
     routes: Rc<dyn Routes>,
-    /// Of QUIC at other proxies.
+    /// The port at which other proxies accept QUIC.
     port: u16,
     peers: Peers,
     counts: Rc<Counts>,
     flows: RefCell<FlowTable<FlowKey, Rc<Flow>>>,
     outside: Rc<Cell<usize>>,
-    /// What servers outside of the mesh send is read into it, within one turn.
+    /// A buffer for one datagram of a server outside of the mesh. No task keeps it over an await.
     scratch: RefCell<Box<[u8]>>,
 }
 
 #[derive(Debug)]
 struct Flow {
     original: SocketAddr,
-    /// How it goes, once that is known.
+    /// Its route, once that is resolved.
     route: OnceCell<Route>,
     path: RefCell<Path>,
     task: RefCell<Option<AbortHandle>>,
@@ -273,7 +273,7 @@ impl Outbound {
         }
     }
 
-    /// What waits goes first.
+    /// Sets the path of a flow that was opening, and sends the datagrams that waited for it.
     fn goes_by(&self, flow: &Flow, path: Path) {
         if let Path::Opening(waiting) = flow.path.replace(path) {
             waiting.iter().for_each(|payload| self.send(flow, payload));
@@ -328,14 +328,14 @@ impl Outbound {
     /// Passes the answers of a server outside of the mesh on, as long as the flow is there.
     async fn answer_from(&self, socket: &UdpSocket, key: FlowKey) {
         loop {
-            // An error of the socket is told by the read.
+            // If the socket has an error, the read returns it.
             let _readable = socket.readable().await;
             self.pass_on(socket, key);
             tokio::task::yield_now().await;
         }
     }
 
-    /// Passes on what waits in the socket to such a server.
+    /// Delivers one datagram that a server outside of the mesh has sent to this socket, if there is one.
     fn pass_on(&self, socket: &UdpSocket, key: FlowKey) {
         let mut scratch = self.scratch.borrow_mut();
         match socket.try_recv(&mut scratch) {
@@ -349,7 +349,7 @@ impl Outbound {
     }
 
     fn deliver(&self, key: FlowKey, payload: &[u8]) {
-        // A server that sends uses the flow, too.
+        // The look-up also marks the flow as used: datagrams of the server keep it from expiring.
         if self.flows.borrow().get(&key, Instant::now()).is_none() {
             return self.counts.count(Count::OutboundUnknown);
         }
@@ -390,7 +390,7 @@ impl Outbound {
 }
 
 impl Flow {
-    /// Has its task end, and with it what it has.
+    /// Ends its task, which drops its connection or socket.
     fn end(&self) {
         if let Some(task) = self.task.take() {
             task.abort();

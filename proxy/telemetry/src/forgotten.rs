@@ -7,8 +7,8 @@ use crate::edge::{Edge, EdgeLabels};
 use crate::render::workload_of;
 use crate::snapshot::EdgeCounts;
 
-/// Most workloads of which a worker keeps the sum: 180 KB. Beyond that the one goes to which the least recent edge was
-/// added; if other instances of it are called still, their sum begins again.
+/// Most workloads of which a worker keeps the sum: 180 KB. With more, the sum that was updated least recently is dropped;
+/// if requests still go to other instances of that workload, its sum starts from zero.
 const MAX_FORGOTTEN: usize = 256;
 
 /// The sums of a worker, the most recent last.
@@ -23,7 +23,7 @@ impl Forgotten {
         let known = self.0.iter().position(|(of, _)| *of == labels);
         let mut sum = known.map(|place| self.0.remove(place).1).unwrap_or_default();
         sum.add(&EdgeCounts { live: false, ..EdgeCounts::of(edge) });
-        // Those are of the edge itself.
+        // These describe a single edge, so they have no sum.
         sum.exemplars.clear();
         sum.ejected.clear();
         sum.native = Default::default();

@@ -1,5 +1,5 @@
-//! Services whose clients are sent through a waypoint that does not serve them, workloads that no client reaches for that reason, and
-//! workloads that are to be a waypoint and are none.
+//! Services with a waypoint that does not serve them, workloads that no client reaches for that reason, and workloads that
+//! are declared as a waypoint but cannot be one.
 
 use leno_resources::{
     Object, Service, USE_WAYPOINT_LABEL, WAYPOINT_LABEL, WaypointUse, Workload, waypoint_instance,
@@ -56,7 +56,7 @@ fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
 fn of_instance(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let Some(instance) = waypoint_instance(&of.labels, &of.namespace) else {
-        let reason = format!("{WAYPOINT_LABEL} makes a waypoint as a label alone");
+        let reason = format!("{WAYPOINT_LABEL} has no effect as an annotation: it is a label");
         let remedy = "write it below metadata.labels".to_owned();
         return of.annotations.contains_key(WAYPOINT_LABEL).then_some((reason, remedy));
     };

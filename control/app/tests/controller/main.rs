@@ -183,7 +183,7 @@ fn it_has_as_many_threads_as_its_cpu_limit_permits() {
     }
 }
 
-/// Each connection takes one, and container runtimes start programs with a low soft limit.
+/// Each connection uses a file, and container runtimes start programs with a low soft limit of open files.
 #[test]
 fn it_opens_as_many_files_as_it_is_permitted_whatever_it_begins_with() {
     let directory = directory();

@@ -1,6 +1,6 @@
-//! The proxies and policies of an inventory, and what is answered about them.
+//! The proxies and policies of an inventory, and the answers to requests for them.
 //!
-//! They are shared, so that an answer is computed while others are, and while a collector goes on.
+//! The lists are shared, so that several answers can be computed at a time, while a collector continues.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -48,14 +48,14 @@ pub(super) struct PolicyList {
 /// A workload, as namespace and name.
 type Subject<'a> = (&'a str, &'a str);
 
-/// How often what was decided, by the policy.
+/// For each policy, how often each decision was made.
 type Decisions<'a> = HashMap<&'a str, BTreeMap<&'a str, u64>>;
 
 /// What policies have done, by the workload.
 struct PolicyEffects<'a> {
     /// Edges on which policies of a kind denied anything, and how often, the most first.
     denied: HashMap<(&'a str, Subject<'a>), Vec<(u64, &'a Edge)>>,
-    /// How often proxies of the workload decided what by a policy.
+    /// The decisions that the proxies of each workload have made.
     decisions: HashMap<Subject<'a>, Decisions<'a>>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> PolicyEffects<'a> {
             count,
         };
         let denied = denied.into_iter().take(places).map(row).collect();
-        // A proxy is believed of policies that select its workload alone.
+        // The reports of a proxy count only for policies that select its workload.
         let decisions = match cause {
             DENIED => decided(policy, selected.filter_map(|one| self.decisions.get(&one))),
             _ => BTreeMap::new(),
@@ -152,7 +152,7 @@ impl<'a> PolicyEffects<'a> {
     }
 }
 
-/// The decisions by a policy of what proxies of the workloads that it selects decided.
+/// The decisions that a policy has caused, from those of the workloads that it selects.
 fn decided<'a>(
     policy: &Policy,
     of_workloads: impl Iterator<Item = &'a Decisions<'a>>,

@@ -26,16 +26,16 @@ pub(crate) struct Applied {
     routes: Rc<Routes>,
     rule: usize,
     backend: usize,
-    /// Another target.
+    /// The new target, if the rule changes it.
     target: Option<Vec<u8>>,
-    /// Headers of the response that depend on the request, beside those that do not.
+    /// All headers to set and to add on the response, if some of them depend on the request (CORS).
     response_set: Option<Vec<HeaderLine>>,
     response_add: Option<Vec<HeaderLine>>,
     /// When the whole request must be over.
     deadline: Option<Instant>,
-    /// The session that the request brought.
+    /// The session in the request's cookie.
     kept: Option<RequestSession>,
-    /// Where its cookie is for: the part of the path that was matched.
+    /// The path of the session's cookie: the part of the request's path that the rule matched.
     path: Box<[u8]>,
 }
 
@@ -78,7 +78,7 @@ impl Applied {
         [self.deadline, of_try].into_iter().flatten().min()
     }
 
-    /// Names for [`Applied::request`] and [`Applied::response`].
+    /// The names to remove, for [`Applied::request`] and [`Applied::response`].
     pub(crate) fn removed(&self) -> (Names<'_>, Names<'_>) {
         fn names(lines: &Lines) -> Names<'_> {
             lines.remove.iter().map(|name| &**name).collect()
@@ -142,7 +142,7 @@ impl Applied {
         &self.backend().mirrors
     }
 
-    /// What policy says about the rule's requests, where it says something of its own.
+    /// The policy of the rule's requests, if it differs from that of the service.
     pub(crate) fn policy(&self) -> Option<&Rc<RequestPolicy>> {
         self.prepared().policy.as_ref()
     }
@@ -160,8 +160,8 @@ impl Applied {
     }
 }
 
-/// Another target where the path changes, or where a new host would stand beside the old one. A whole
-/// URI keeps its host: servers go by that before they look at `Host` (RFC 9112 section 3.2.2).
+/// The new target, if the path changes, or if the target is a whole URI whose host would contradict a new `Host`. Otherwise
+/// a whole URI keeps its host, because servers prefer it to `Host` (RFC 9112 section 3.2.2).
 fn target(
     backend: &PreparedBackend,
     view: RequestView<'_>,
