@@ -463,7 +463,7 @@ fn a_workload_that_no_waypoint_leads_to_is_found_and_one_that_is_none() {
     let expected = "there is no waypoint shop/absent: the workload permits no client";
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
     let found = shown(&workload("annotations: {leno.dev/waypoint: edge}"));
-    assert!(found.len() == 1 && found[0].contains("as a label alone"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("it is a label"), "{found:?}");
 }
 
 #[test]
