@@ -512,8 +512,8 @@ fn up_command(leno: &Path, name: &str, options: &LabOptions, file: &Path) -> Com
     if let Some(rate) = options.connection_rate {
         command.args(["--connection-rate", rate]);
     }
-    if options.one_pass {
-        command.args(["--one-pass", "true"]);
+    if !options.one_pass {
+        command.args(["--one-pass", "false"]);
     }
     if let Some((after, above)) = options.promote {
         command.args(["--promote-after", after, "--promote-above", above]);

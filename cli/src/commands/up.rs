@@ -92,7 +92,7 @@ pub(crate) struct Up {
 
     /// In node mode, whether what instances of one process send to each other goes from one to the other in memory, once they
     /// have a connection of mTLS over the network, and not over that connection
-    #[arg(long, value_name = "BOOLEAN", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOLEAN", default_value_t = true, action = clap::ArgAction::Set)]
     one_pass: bool,
 
     /// What workloads do with plaintext: strict, permissive or disabled

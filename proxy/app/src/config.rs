@@ -125,7 +125,7 @@ pub(crate) struct Flags {
 
     /// With --node, whether what workloads of the process send to each other goes from one to the other in memory, once
     /// they have a connection of mTLS over the network, and not over that connection
-    #[arg(long, env = "LENO_ONE_PASS", value_name = "BOOLEAN", default_value_t = false,
+    #[arg(long, env = "LENO_ONE_PASS", value_name = "BOOLEAN", default_value_t = true,
           action = clap::ArgAction::Set)]
     pub(crate) one_pass: bool,
 
