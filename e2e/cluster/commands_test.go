@@ -237,7 +237,8 @@ func (m mesh) reports() {
 		}
 		relative, _ := filepath.Rel(filepath.Join(folder, "report"), path)
 		seen[strings.Split(relative, string(filepath.Separator))[0]]++
-		if len(text) > 0 {
+		// A supervisor that has had nothing to warn of has an empty log.
+		if len(text) > 0 || filepath.Base(path) == "supervisor.log" {
 			seen[filepath.Base(path)]++
 		}
 		return err
