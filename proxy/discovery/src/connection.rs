@@ -74,7 +74,8 @@ pub(crate) async fn connect_as(
     let config = tls::config(roots, settings.trust_domain.control_plane(), own)
         .map_err(ConnectError::Config)?;
     let connector = TlsConnector::from(Arc::new(config));
-    timeout(CONNECT_TIMEOUT, handshake(settings.authority(), connector))
+    // In a box, which ends with the handshake: several futures that last connect once.
+    timeout(CONNECT_TIMEOUT, Box::pin(handshake(settings.authority(), connector)))
         .await
         .map_err(|_| ConnectError::Timeout)?
 }

@@ -135,7 +135,8 @@ pub(crate) async fn run(
         let reason = match connection::connect(settings, certificate.as_deref()).await {
             Ok(connection) => {
                 let asked = (first, &mut questions);
-                converse(settings, connection, asked, &mut heard).await
+                // In a box: few proxies have limits that they share.
+                Box::pin(converse(settings, connection, asked, &mut heard)).await
             }
             Err(error) => crate::chain(&error),
         };

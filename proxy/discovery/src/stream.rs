@@ -25,6 +25,7 @@ use leno_wire::{
 };
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::connection::{self, ConnectError};
@@ -97,7 +98,8 @@ pub(crate) async fn run<'a>(
     requests.start(live).await?;
     let mut client = DiscoveryClient::with_origin(connection, connection::origin())
         .max_decoding_message_size(MAX_MESSAGE);
-    let answer = client.delta_aggregated_resources(ReceiverStream::new(outgoing));
+    let outgoing = ReceiverStream::new(outgoing).map(|request| *request);
+    let answer = client.delta_aggregated_resources(outgoing);
     let answer = timeout(SEND_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled)?;
     let mut responses = answer.map_err(StreamError::Status)?.into_inner();
     let this = Connected::new(live, after);
@@ -157,11 +159,11 @@ impl Drop for Connected<'_> {
     }
 }
 
-struct Requests(mpsc::Sender<DeltaDiscoveryRequest>);
+struct Requests(mpsc::Sender<Box<DeltaDiscoveryRequest>>);
 
 impl Requests {
     async fn send(&self, request: DeltaDiscoveryRequest) -> Result<(), StreamError> {
-        match self.0.send_timeout(request, SEND_TIMEOUT).await {
+        match self.0.send_timeout(Box::new(request), SEND_TIMEOUT).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(StreamError::Stalled),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(StreamError::Closed),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leno_spiffe::ServerIdVerifier;
+use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, Error, RootCertStore};
@@ -33,6 +34,8 @@ pub(crate) fn config(
             builder.with_client_auth_cert(chain, key)?
         }
     };
+    // A configuration is of one connection: without sessions to resume, the room for 256 of them is not needed.
+    config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)
 }
