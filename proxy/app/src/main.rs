@@ -33,6 +33,7 @@ mod known;
 mod node;
 mod panics;
 mod pulse;
+mod reclaim;
 mod run;
 mod services;
 mod setup;

@@ -41,7 +41,7 @@ use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
 use crate::pulse::{Pulse, Stalled, cpu_of_this_thread};
-use crate::run::{EndOrders, Signals, serve};
+use crate::run::{EndOrders, Signals, control_runtime, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
 
@@ -429,43 +429,52 @@ struct Joined {
 
 /// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
 fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
+    let runtime = control_runtime()?;
+    // In a box: the runtime would hold copies of it on the stack, one in each frame that it passes.
+    LocalSet::new().block_on(&runtime, Box::pin(serve_member(joined, common)))
+}
+
+async fn serve_member(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
     let Joined { number, succeeds, watches, member, broker, end } = joined;
-    let flags = Flags {
+    let flags = flags(&member, &common.flags)?;
+    let Some((handed, admin, broker_ended)) = handed(broker).await? else { return Ok(()) };
+    let mut setup = control::setup(&flags, member.pod_uid.clone())?;
+    setup.access_log.clone_from(&common.log);
+    setup.admin = None;
+    setup.kubelet.clone_from(&member.kubelet.addresses);
+    setup.sharing = SHARE;
+    setup.budget = common.budget();
+    setup.connection_rate = NonZeroU32::new(flags.connection_rate);
+    drop(flags);
+    setup.handed.replace(Some(handed));
+    setup.admin_handed.replace(Some(admin));
+    setup.succeeds = succeeds;
+    let name = setup.instance.to_string();
+    setup.stalls = common.stalls(&name);
+    setup.reports = Some(Reports { number, name, watches, common: Arc::clone(common) });
+    tokio::select! {
+        ended = serve(setup, false, None, EndOrders::Order(end)) => ended,
+        () = has_gone(broker_ended) => Ok(()),
+    }
+}
+
+/// What a sidecar of the workload would be started with.
+fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
+    Ok(Flags {
         name: Some(member.name.clone()),
         namespace: member.namespace.clone(),
         token: Some(member.token.clone()),
-        probes: probes(&member)?,
+        probes: probes(member)?,
         workers: 1,
         datagrams: member.datagrams,
         // The thread of the log is started once for all.
-        access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
+        access_log: AccessSettings { form: Form::Off, ..of_process.access_log.clone() },
         workload: member.workload.clone(),
         // It identifies processes, and this one is several workloads.
         spiffe_endpoint_socket: None,
         certificate: None,
         certificate_roots: None,
-        ..common.flags.clone()
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, async {
-        let Some((handed, admin, broker_ended)) = handed(broker).await? else { return Ok(()) };
-        let mut setup = control::setup(&flags, member.pod_uid.clone())?;
-        setup.access_log.clone_from(&common.log);
-        setup.admin = None;
-        setup.kubelet.clone_from(&member.kubelet.addresses);
-        setup.sharing = SHARE;
-        setup.budget = common.budget();
-        setup.connection_rate = NonZeroU32::new(flags.connection_rate);
-        setup.handed.replace(Some(handed));
-        setup.admin_handed.replace(Some(admin));
-        setup.succeeds = succeeds;
-        let name = setup.instance.to_string();
-        setup.stalls = common.stalls(&name);
-        setup.reports = Some(Reports { number, name, watches, common: Arc::clone(common) });
-        tokio::select! {
-            ended = serve(setup, false, None, EndOrders::Order(end)) => ended,
-            () = has_gone(broker_ended) => Ok(()),
-        }
+        ..of_process.clone()
     })
 }
 

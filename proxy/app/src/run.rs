@@ -12,6 +12,7 @@ use leno_handover::{AsyncChannel, MemberReport, MemberState, ProxyOrder};
 use leno_transport::IDLE_GRACE;
 use leno_types::ports;
 use tokio::net::UnixListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, LocalSet};
@@ -22,7 +23,7 @@ use crate::confine::confine;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::{Departure, Worker};
-use crate::{capture, control, fixed};
+use crate::{capture, control, fixed, reclaim};
 
 /// How long a draining proxy goes on at least: others learn within this time that it is going.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
@@ -33,36 +34,50 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
+/// Events that a control thread takes from the kernel at once: it has few sockets, and the runtime makes room for 1024 otherwise.
+const MAX_EVENTS: usize = 64;
+
+/// The runtime of a control thread, to be made before the process is confined or on a thread of its own.
+pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
+    reclaim::find_stack();
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().max_io_events_per_tick(MAX_EVENTS).on_thread_park(reclaim::before_wait);
+    builder.build().context("making the runtime of a control thread")
+}
+
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, async {
-        let supervisor = flags.supervised.then(supervisor).transpose()?;
-        let mut setup = match &flags.static_file {
-            Some(file) => fixed::setup(flags, file)?,
-            None => control::setup(flags, None)?,
-        };
-        // No thread has been started yet.
-        let files = read_again(flags);
-        // A confined process makes no file.
-        let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
-        let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
-        confine(&files)?;
-        let served = setup.application_identity.clone().zip(workload_api);
-        // Not a task of its own, which could end without a word.
-        let of_application = async {
-            match served {
-                Some((application, listener)) => application.serve(listener).await,
-                None => std::future::pending().await,
-            }
-        };
-        let ends = EndOrders::Signals(Signals::new()?, supervisor.clone());
-        (setup.succeeds, setup.supervisor) = (flags.succeeds, supervisor);
-        tokio::select! {
-            ended = serve(setup, flags.await_capture, socket, ends) => ended,
-            never = of_application => match never {},
+    let runtime = control_runtime()?;
+    // In a box: the runtime would hold copies of it on the stack, one in each frame that it passes.
+    LocalSet::new().block_on(&runtime, Box::pin(live(flags)))
+}
+
+async fn live(flags: &Flags) -> anyhow::Result<()> {
+    let supervisor = flags.supervised.then(supervisor).transpose()?;
+    let mut setup = match &flags.static_file {
+        Some(file) => fixed::setup(flags, file)?,
+        None => control::setup(flags, None)?,
+    };
+    // No thread has been started yet.
+    let files = read_again(flags);
+    // A confined process makes no file.
+    let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
+    let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
+    confine(&files)?;
+    let served = setup.application_identity.clone().zip(workload_api);
+    // Not a task of its own, which could end without a word.
+    let of_application = async {
+        match served {
+            Some((application, listener)) => application.serve(listener).await,
+            None => std::future::pending().await,
         }
-    })
+    };
+    let ends = EndOrders::Signals(Signals::new()?, supervisor.clone());
+    (setup.succeeds, setup.supervisor) = (flags.succeeds, supervisor);
+    tokio::select! {
+        ended = serve(setup, flags.await_capture, socket, ends) => ended,
+        never = of_application => match never {},
+    }
 }
 
 /// The supervisor at the other end of standard input.

@@ -37,6 +37,7 @@ use crate::admin::probe::KubeletCalls;
 use crate::datagrams::{DatagramLoad, DatagramSockets};
 use crate::export::{Exporter, Signal, TracePlan};
 use crate::pulse::Pulse;
+use crate::reclaim;
 use crate::services::OfOutbound;
 use crate::setup::{AccessLog, CONNECTIONS_PER_TUNNEL, Handed};
 use crate::standing::Standing;
@@ -48,6 +49,10 @@ const SWEEP: Duration = Duration::from_secs(5);
 const CONNECTION_BYTES: usize = 16 * 1024;
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
 const MAX_COMMANDS: usize = 16;
+
+/// Events that a worker takes from the kernel at once. The runtime makes room for 1024 otherwise, 12 KiB; a worker that has more takes
+/// the others after it has dealt with these.
+const MAX_EVENTS: usize = 256;
 
 /// Everything a worker is made of, to be sent to its thread.
 #[derive(Debug)]
@@ -199,9 +204,11 @@ fn run(
 ) {
     pulse.begin();
     plan.budget.enter();
+    reclaim::find_stack();
     // Its tasks wait in the scheduler's own queue. A `LocalSet` would be one more scheduler in it.
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-    let runtime = match runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().max_io_events_per_tick(MAX_EVENTS);
+    let runtime = match builder.build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
             // Nobody waits any more only when the process is ending.
@@ -209,7 +216,7 @@ fn run(
             return;
         }
     };
-    runtime.block_on(serve((plan, &pulse), commands, listening));
+    runtime.block_on(Box::pin(serve((plan, &pulse), commands, listening)));
     // What its tasks hold is dropped with them.
     drop(runtime);
     budget::leave();
@@ -682,6 +689,7 @@ impl Planes {
             leno_http::trim_pool();
             leno_h2::trim_chunks();
             leno_transport::trim_buffers();
+            reclaim::release_stack();
         }
     }
 

@@ -83,6 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(two_workloads_of_one_process_pass_the_policies_and_counters_of_both),
         alone!(a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone),
+        alone!(threads_that_wait_return_what_their_stacks_were_for_a_moment),
         alone!(members_come_and_go_while_the_process_runs),
         alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
         once!(a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named),
@@ -164,6 +165,41 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
         Ok(())
     };
     lab.explain(outcome())
+}
+
+/// What waits near the top of a stack, and its margin: without optimizations as well.
+const STACK_KIB: u64 = 64;
+
+fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let node = lab.pid_of(GROUP)?;
+        // What was returned is there when it is needed again.
+        wait::until("stacks that are returned", LIMIT, || {
+            let stacks = stacks_kib(node)?;
+            ensure!(stacks.len() >= 4, "two threads of each member: {stacks:?}");
+            Ok(stacks.iter().all(|kib| *kib <= STACK_KIB).then_some(()))
+        })?;
+        ensure!(status(&lab, "/")? == "200");
+        echoes(&lab, "apart:9000")
+    };
+    lab.explain(outcome())
+}
+
+/// The private memory of the stacks of a process' threads, but the first: anonymous mappings of the size that the standard library
+/// gives them.
+fn stacks_kib(pid: u32) -> Result<Vec<u64>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let (mut is_stack, mut stacks) = (false, Vec::new());
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Size:"), Some(size)) => is_stack = size == "2048",
+            (Some("Private_Dirty:"), Some(kib)) if is_stack => stacks.push(kib.parse()?),
+            _ => {}
+        }
+    }
+    Ok(stacks)
 }
 
 /// Whether the switch's namespace, where no proxy is, gets an answer.

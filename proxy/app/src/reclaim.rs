@@ -1,0 +1,156 @@
+//! Returns memory to the kernel that was needed once: by handshakes and starts on the stack.
+//!
+//! ```text
+//!  stack of a thread   in use │ touched once, of no use │ never touched
+//!                             └── returned while the thread waits
+//! ```
+//! A process with 50 workloads has 100 threads, most of which wait nearly always. What the stack of each was for a
+//! moment at its start would be memory of the process until its end.
+
+#![expect(unsafe_code, reason = "madvise(2) of the own stack has no safe wrapper")]
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+use std::{io, ptr};
+
+use nix::libc;
+
+/// How often a control thread returns what its stack does not need, at most: it is touched again at once where much happens.
+const EVERY: Duration = Duration::from_secs(1);
+/// How far below the first frames pages are returned. The main thread's stack ends where a resource limit has it end, and where
+/// that is none, the kernel maps other memory into what the C library takes for the stack; no nearer than 128 MiB.
+const DEEPEST: usize = 1024 * 1024;
+/// Pages below the caller's frame that stay: the frames of what returns the others are there.
+const SPARED: usize = 2;
+
+thread_local! {
+    /// The lowest address of this thread's stack, and the size of a page; `None` before the first use.
+    static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Finds where the calling thread's stack ends. The main thread has to call it before the process is confined, since the C
+/// library reads /proc/self/maps for it then. Where it fails, the stack stays as large as it has ever been.
+pub(crate) fn find_stack() {
+    match bounds() {
+        Ok(bounds) => STACK.set(Some(bounds)),
+        Err(error) => tracing::warn!(%error, "a thread does not find its stack"),
+    }
+}
+
+/// The lowest address of the calling thread's stack, and the size of a page.
+fn bounds() -> io::Result<(usize, usize)> {
+    let mut attributes = std::mem::MaybeUninit::uninit();
+    let (mut lowest, mut size) = (ptr::null_mut(), 0);
+    // SAFETY: the attributes are made by the first call, read by the second and destroyed by the third; if the first fails, none
+    // is used.
+    unsafe {
+        result(libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()))?;
+        let read = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size);
+        result(libc::pthread_attr_destroy(attributes.as_mut_ptr()))?;
+        result(read)?;
+    }
+    // SAFETY: takes a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
+    let here = 0_u8;
+    let deepest = (&raw const here).addr().saturating_sub(DEEPEST);
+    let deepest = deepest.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+    Ok((deepest.max(lowest.addr()), page))
+}
+
+fn result(error: libc::c_int) -> io::Result<()> {
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// What a control thread does before it waits.
+pub(crate) fn before_wait() {
+    let now = Instant::now();
+    if LAST.get().is_none_or(|last| now.duration_since(last) >= EVERY) {
+        LAST.set(Some(now));
+        release_stack();
+    }
+}
+
+/// Returns the pages of the calling thread's stack that are below what is in use. Without [`find_stack`] there are none.
+#[inline(never)]
+pub(crate) fn release_stack() {
+    let Some((lowest, page)) = STACK.get() else { return };
+    let here = 0_u8;
+    let spared = page.saturating_mul(SPARED);
+    let in_use = (&raw const here).addr();
+    let end = in_use.checked_div(page).unwrap_or_default().saturating_mul(page);
+    let end = end.saturating_sub(spared);
+    let Some(size) = end.checked_sub(lowest).filter(|size| *size > 0) else { return };
+    // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames: this one is
+    // above `end`, by more than what the call itself needs. They read as zeros when the stack grows into them again.
+    let released =
+        unsafe { libc::madvise(ptr::without_provenance_mut(lowest), size, libc::MADV_DONTNEED) };
+    // The stack of the main thread is mapped as it grows: what is not mapped yet (ENOMEM) needs no return.
+    if released != 0 {
+        let error = io::Error::last_os_error();
+        tracing::trace!(%error, "a part of the stack stays");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::thread;
+
+    use super::*;
+
+    const DEPTH: usize = 512 * 1024;
+
+    /// Uses so much of the stack once.
+    #[inline(never)]
+    fn touch() -> usize {
+        let touched = black_box([1_u8; DEPTH]);
+        touched.iter().map(|byte| usize::from(*byte)).sum()
+    }
+
+    /// The resident pages of the calling thread's stack.
+    fn resident() -> usize {
+        let (lowest, page) = STACK.get().unwrap();
+        let here = 0_u8;
+        let pages = ((&raw const here).addr() - lowest) / page;
+        let mut residence = vec![0_u8; pages];
+        let start = ptr::without_provenance_mut(lowest);
+        // SAFETY: the kernel writes a byte for each page of the range, which is mapped.
+        let read = unsafe { libc::mincore(start, pages * page, residence.as_mut_ptr()) };
+        assert_eq!(read, 0, "{}", io::Error::last_os_error());
+        residence.iter().filter(|byte| **byte & 1 == 1).count() * page
+    }
+
+    #[test]
+    fn what_a_stack_was_for_a_moment_is_returned_and_can_be_used_again() {
+        let thread = thread::Builder::new().stack_size(2 * 1024 * 1024);
+        let of_thread = thread.spawn(|| {
+            find_stack();
+            let kept = black_box([7_u8; 4096]);
+            assert_eq!(touch(), DEPTH);
+            let touched = resident();
+            release_stack();
+            let left = resident();
+            assert_eq!(touch(), DEPTH);
+            assert!(kept.iter().all(|byte| *byte == 7));
+            (touched, left)
+        });
+        let (touched, left) = of_thread.unwrap().join().unwrap();
+        assert!(touched >= DEPTH, "{touched}");
+        assert!(left < 64 * 1024, "{left} of {touched}");
+    }
+
+    #[test]
+    fn a_thread_whose_stack_is_not_known_keeps_it() {
+        let of_thread = thread::spawn(|| {
+            release_stack();
+            before_wait();
+            STACK.get()
+        });
+        assert_eq!(of_thread.join().unwrap(), None);
+    }
+}
