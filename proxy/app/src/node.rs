@@ -41,6 +41,7 @@ use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
 use crate::pulse::{Pulse, Stalled, cpu_of_this_thread};
+use crate::reclaim;
 use crate::run::{EndOrders, Signals, control_runtime, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
@@ -110,6 +111,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let token = flags.token.as_deref().context("--token is missing")?;
     let roots = flags.roots.as_deref().context("--roots is missing")?;
     // No thread has been started yet. Tokens are put into the folder later.
+    reclaim::bound_arenas();
     confine(&[roots, &token.join("token")])?;
     if !flags.one_pass {
         leno_transport::serve_over_the_network();

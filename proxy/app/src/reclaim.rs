@@ -1,4 +1,4 @@
-//! Returns memory to the kernel that was needed once: by handshakes and starts on the stack.
+//! Returns memory to the kernel that was needed once: by handshakes and starts on the stack, by arenas of the allocator.
 //!
 //! ```text
 //!  stack of a thread   in use │ touched once, of no use │ never touched
@@ -7,7 +7,7 @@
 //! A process with 50 workloads has 100 threads, most of which wait nearly always. What the stack of each was for a
 //! moment at its start would be memory of the process until its end.
 
-#![expect(unsafe_code, reason = "madvise(2) of the own stack has no safe wrapper")]
+#![expect(unsafe_code, reason = "madvise(2) of the own stack and mallopt(3) have no safe wrappers")]
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -27,6 +27,21 @@ thread_local! {
     /// The lowest address of this thread's stack, and the size of a page; `None` before the first use.
     static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Bounds the arenas of the allocator by the threads that can run at the same time. By default there are eight for each CPU, each
+/// with free memory of its own: a quarter of the memory of a process with 50 idle workloads on two CPUs. For a process with more
+/// threads than arenas in any case; called before it starts the first one.
+pub(crate) fn bound_arenas() {
+    #[cfg(target_env = "gnu")]
+    {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let arenas = libc::c_int::try_from(cpus.max(2)).unwrap_or(libc::c_int::MAX);
+        // SAFETY: takes numbers. A value that it refuses changes nothing.
+        if unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) } == 0 {
+            tracing::warn!(arenas, "the allocator keeps its number of arenas");
+        }
+    }
 }
 
 /// Finds where the calling thread's stack ends. The main thread has to call it before the process is confined, since the C
