@@ -17,8 +17,9 @@ use crate::layout::Layout;
 
 /// Longest order and answer, in bytes: 250 names of instances.
 const MAX_LINE: u64 = 64 * 1024;
-/// How long an order may take to arrive, and the answer to it: neither waits for anything else.
-const BOUND: Duration = Duration::from_secs(2);
+/// How long an order may take to arrive, and the answer to it. Neither waits for anything else, but a machine that is busy
+/// may take seconds.
+const BOUND: Duration = Duration::from_secs(10);
 /// Orders that wait to be carried out; senders of more wait.
 const QUEUE: usize = 4;
 /// How the answer to an order begins that the mesh does not know, in all versions.

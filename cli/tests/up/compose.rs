@@ -44,8 +44,12 @@ fn a_compose_file_runs_as_a_mesh() {
         "green $1\nkept"
     );
     let page = format!("http://{address}/");
-    let curl = std::process::Command::new("curl").args(["-sf", "-o", "/dev/null", &page]).status();
-    assert!(curl.unwrap().success());
+    // The health check says nothing of the port, so the server may not listen yet.
+    mesh.wait_for("an answer at the published port", || {
+        let curl =
+            std::process::Command::new("curl").args(["-sf", "-o", "/dev/null", &page]).status();
+        curl.unwrap().success()
+    });
     // Services call each other by name, over mTLS.
     mesh.text("db", &["curl", "-sf", "-o", "/dev/null", "http://web:8080/"]);
     let logs = mesh.leno(&["logs", "--name", mesh.name(), "leno"]).output().unwrap();

@@ -115,7 +115,7 @@ fn the_only_mesh_is_taken_and_one_that_is_not_there_is_told_of() {
     let said = out(&done);
     let expected = format!(
         "leno: no mesh runs here: `leno up FILE` starts one\n2\n\
-         leno: no mesh nope here: none runs; `leno up FILE` starts one\n2\n\
+         leno: no mesh nope here: none runs; `leno up FILE --name nope` starts one\n2\n\
          web-0\nlisted\nread\ncounted\nrestarted\nleno: no mesh nope here: {one} runs\n\
          leno: several meshes run here: name one of {one}, {two} with --name\n2\n\
          leno: no mesh nope here: {one}, {two} run\n2\n"

@@ -49,7 +49,10 @@ fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&done.stderr),
-        "leno: none-0 declares no port: name one, `leno open none-0 8080`\n"
+        format!(
+            "leno: none-0 declares no port: name one, `leno open none-0 8080 --name {}`\n",
+            mesh.name()
+        )
     );
 
     // Without a published port it forwards a free one until it ends.
