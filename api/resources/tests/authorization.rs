@@ -320,6 +320,24 @@ fn tokens_are_of_issuers_with_public_keys() {
 }
 
 #[test]
+fn keys_that_are_not_to_be_used_are_refused() {
+    let issuer = format!("issuer: i, audiences: [a], jwks: '{JWKS}'");
+    for (rest, expected) in [
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'http://id:9000.evil/'}]\n".to_owned(),
+            "jwksUrl: is no URL",
+        ),
+        (
+            format!("  tokens: [{{{}}}]\n", issuer.replace("\"kid\"", "\"d\":\"AA\",\"kid\"")),
+            "jwks: key 0 has a private part, with which every reader of the set can sign tokens: have the issuer replace",
+        ),
+    ] {
+        let found = problems(&format!("  selector: {{}}\n{rest}"));
+        assert!(found.len() == 1 && found[0].contains(expected), "{rest}{found:#?}\n{expected}");
+    }
+}
+
+#[test]
 fn tokens_that_would_not_hold_are_refused() {
     let issuer = format!("issuer: i, audiences: [a], jwks: '{JWKS}'");
     for (rest, expected) in [
@@ -345,14 +363,6 @@ fn tokens_that_would_not_hold_are_refused() {
         (
             "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'file:///keys'}]\n".to_owned(),
             "jwksUrl: is no URL",
-        ),
-        (
-            "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'http://id:9000.evil/'}]\n".to_owned(),
-            "jwksUrl: is no URL",
-        ),
-        (
-            format!("  tokens: [{{{}}}]\n", issuer.replace("\"kid\"", "\"d\":\"AA\",\"kid\"")),
-            "jwks: key 0 has a private part, with which every reader of the set can sign tokens: have the issuer replace",
         ),
         (
             format!("  tokens: [{{{issuer}, jwksConfigMap: keys}}]\n"),

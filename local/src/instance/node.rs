@@ -81,20 +81,7 @@ impl InstanceTask {
         let name = format!("{} broker", instance.name);
         let origin = mesh.output.origin(&proxy_label(instance), &name, &instance.workload);
         let (events, happened) = mpsc::unbounded_channel();
-        let membership = Membership {
-            life: self,
-            place,
-            turn: &turn,
-            events: events.clone(),
-            group: RefCell::new(Some(group)),
-            current: Cell::new(0),
-            serving: watch::Sender::new(0),
-            broker: watch::Sender::new(None),
-            left: RefCell::default(),
-            promotion: RefCell::new(Promotion::new(self.proxy.borrow().promotion)),
-            promoted: watch::Sender::new(false),
-            rules_changed: Notify::new(),
-        };
+        let membership = Membership::new(self, place, (&turn, group), events.clone());
         let start = || -> Result<RunningProcess> {
             let what = || "cannot make a socket for orders".to_owned();
             let (near, far) = Channel::pair().attempt(what)?;
@@ -210,7 +197,29 @@ impl InstanceTask {
     }
 }
 
-impl Membership<'_> {
+impl<'l> Membership<'l> {
+    fn new(
+        life: &'l InstanceTask,
+        place: &'l InstanceResources,
+        (turn, group): (&'l ProxyTurn, Rc<NodeProxyGroup>),
+        events: mpsc::UnboundedSender<MembershipEvent>,
+    ) -> Self {
+        Self {
+            life,
+            place,
+            turn,
+            events,
+            group: RefCell::new(Some(group)),
+            current: Cell::new(0),
+            serving: watch::Sender::new(0),
+            broker: watch::Sender::new(None),
+            left: RefCell::default(),
+            promotion: RefCell::new(Promotion::new(life.proxy.borrow().promotion)),
+            promoted: watch::Sender::new(false),
+            rules_changed: Notify::new(),
+        }
+    }
+
     /// The instance has another broker: the current group goes on by that.
     fn has_broker(&self, near: Channel) -> Result<()> {
         let near = Rc::new(near);

@@ -92,6 +92,13 @@ pub(super) fn not_ready(served: &mut ServedPodTable) -> Option<&'static str> {
 /// The text of `/metrics`.
 pub(super) fn metrics(served: &ServedPodTable) -> String {
     let mut text = String::new();
+    put_pods(&mut text, served);
+    put_counts(&mut text, served);
+    text
+}
+
+/// The pods that are served now, and by which groups.
+fn put_pods(text: &mut String, served: &ServedPodTable) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let serving = served.pods.values().filter(|pod| pod.serving).count();
     let leaving = served.leaving.len();
@@ -113,27 +120,31 @@ pub(super) fn metrics(served: &ServedPodTable) -> String {
             number(leaving),
         ),
     ] {
-        Family::gauge(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
+        Family::gauge(text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
     }
     let name = "leno_supervisor_group_pods";
-    let mut groups = Family::gauge(&mut text, name, "Pods that share a process, by group.");
+    let mut groups = Family::gauge(text, name, "Pods that share a process, by group.");
     for (group, (_, members)) in &served.groups {
         groups.sample(&[("group", group)], members);
     }
     let name = "leno_supervisor_pod_group";
     let help = "Pods, each with the group whose process serves it; always 1.";
-    let mut of = Family::gauge(&mut text, name, help);
+    let mut of = Family::gauge(text, name, help);
     for pod in served.pods.values() {
         let (namespace, name) = (pod.pod.namespace.as_str(), pod.pod.name.as_str());
         of.sample(&[("namespace", namespace), ("pod", name), ("group", &pod.group)], 1);
     }
     let name = "leno_supervisor_pod_promoted";
     let help = "Pods that have a process of their own because they are busy; always 1.";
-    let mut promoted = Family::gauge(&mut text, name, help);
+    let mut promoted = Family::gauge(text, name, help);
     for pod in served.pods.values().filter(|pod| pod.promotion.is_promoted()) {
         let (namespace, name) = (pod.pod.namespace.as_str(), pod.pod.name.as_str());
         promoted.sample(&[("namespace", namespace), ("pod", name)], 1);
     }
+}
+
+/// What has happened since the supervisor started.
+fn put_counts(text: &mut String, served: &ServedPodTable) {
     for (name, help, value) in [
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
         (
@@ -152,16 +163,15 @@ pub(super) fn metrics(served: &ServedPodTable) -> String {
             served.counts.cut.get(),
         ),
     ] {
-        Family::counter(&mut text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
+        Family::counter(text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
     }
     let name = "leno_supervisor_promotions_held_back_total";
     let help = "Times that a busy pod was due for a process of its own, and eight pods of the node or four of its namespace had one.";
-    let mut held_back = Family::counter(&mut text, name, help);
+    let mut held_back = Family::counter(text, name, help);
     for full in [Full::Node, Full::Namespace] {
         let count = served.counts.held_back_of(full).get();
         held_back.sample(&[("of", full.label())], count);
     }
-    text
 }
 
 #[cfg(test)]

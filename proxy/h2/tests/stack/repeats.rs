@@ -21,8 +21,8 @@ fn a_response_that_is_repeated_enters_the_table_each_time() {
             peer.send(HEADERS, END_HEADERS | END_STREAM, id, section).await;
             let head = stream.head().await.unwrap();
             let fields: Vec<_> = head.iter().map(|field| (field.name(), field.value())).collect();
-            let (status, server, a): (_, (&[u8], &[u8]), (&[u8], &[u8])) =
-                ((&b":status"[..], &b"200"[..]), (b"server", b"x"), (b"a", b"b"));
+            let [status, server, a]: [(&[u8], &[u8]); 3] =
+                [(b":status", b"200"), (b"server", b"x"), (b"a", b"b")];
             match section == SECTION {
                 true => assert_eq!(fields, [status, server, a]),
                 false => assert_eq!(fields, [status, a, server, server]),
