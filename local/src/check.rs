@@ -321,24 +321,19 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
         }
     }
     text += &format!(", mTLS {}", instance.mtls);
-    let counts = match answers {
-        true => Some(admin.get("/metrics").await),
-        // Its first answer has said why.
-        false => None,
-    };
-    match counts {
-        None => {}
-        Some(Ok(reply)) if reply.status == 200 => {
-            healthy = counted(&reply.body, healthy, &mut text)
-        }
-        // It may have expired.
-        Some(Ok(reply)) => {
-            healthy = false;
-            text += &format!(", certificate unknown: {}", reply.why_no_metrics());
-        }
-        Some(Err(error)) => {
-            healthy = false;
-            text += &format!(", certificate unknown: {}", error.chain());
+    // One that gives no answer is not asked again: the first has said why.
+    if answers {
+        match admin.get("/metrics").await {
+            Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
+            // It may have expired.
+            Ok(reply) => {
+                healthy = false;
+                text += &format!(", certificate unknown: {}", reply.why_no_metrics());
+            }
+            Err(error) => {
+                healthy = false;
+                text += &format!(", certificate unknown: {}", error.chain());
+            }
         }
     }
     if instance.proxy_restarts > 0 {
