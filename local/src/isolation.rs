@@ -162,6 +162,29 @@ impl Mount {
     }
 }
 
+/// Refuses a root directory that is no mount point, as after a plain chroot(2): the kernel then changes how mounts
+/// spread for no process below it (mount(2), EINVAL), and no instance could get files of its own.
+///
+/// # Errors
+/// With what to type.
+pub(crate) fn check_own_root() -> Result<()> {
+    let mounts = "/proc/self/mountinfo";
+    let mounts = fs::read_to_string(mounts).attempt(|| format!("cannot read {mounts}"))?;
+    check_root_mount(&mounts).map_err(Error::Refused)
+}
+
+/// The same of the text of `/proc/self/mountinfo`.
+fn check_root_mount(mounts: &str) -> std::result::Result<(), String> {
+    // proc_pid_mountinfo(5): number, parent, device, root, mount point.
+    match mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")) {
+        true => Ok(()),
+        false => Err("the root directory is no mount point, as in a plain chroot, and processes of a mesh need \
+             mounts of their own: leave the chroot, type `mount --bind DIRECTORY DIRECTORY` with its \
+             directory, and enter it again"
+            .to_owned()),
+    }
+}
+
 /// A path as the system calls want it.
 pub(crate) fn text(path: &Path) -> Result<CString> {
     let bytes = path.as_os_str().as_bytes();
@@ -310,6 +333,14 @@ mod tests {
     fn lookups_stay_inside_the_mesh() {
         let text = "passwd: files systemd\nhosts: files resolve [!UNAVAIL=return] dns\n";
         assert_eq!(plain_lookup(text), "passwd: files systemd\nhosts: files dns\n");
+    }
+
+    #[test]
+    fn a_root_that_is_no_mount_point_is_refused() {
+        let shared = "36 35 98:0 / /proc rw,noatime shared:1 - proc proc rw\n";
+        assert!(check_root_mount(shared).unwrap_err().contains("mount --bind"));
+        let own = format!("{shared}22 1 254:0 /work / rw,relatime - ext4 /dev/root rw\n");
+        assert_eq!(check_root_mount(&own), Ok(()));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use tokio::sync::mpsc;
 
 use crate::error::{Attempt, Error, Result};
+use crate::isolation::check_own_root;
 use crate::layout::Layout;
 use crate::log::LogFile;
 use crate::network;
@@ -116,6 +117,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NeedsRoot);
     }
+    check_own_root()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.attempt(|| "cannot start the runtime".to_owned())?;
     let (output, writer) = LineOutput::start(options.style);

@@ -65,6 +65,24 @@ fn no_other_user_can_hold_a_lock() {
 }
 
 #[test]
+fn in_a_plain_chroot_up_says_what_to_type() {
+    let Some(()) = root(|| ()) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let script = "cd \"$1\" && for name in usr lib lib64 bin proc sys dev; do \
+                  [ ! -e /$name ] || { mkdir $name && mount --rbind /$name $name; }; done && \
+                  cp \"$0\" leno && exec chroot . ./leno up mesh.yaml";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_leno")]);
+    let output = command.arg(directory.path()).output().unwrap();
+    assert_eq!(
+        err(&output),
+        "leno: the root directory is no mount point, as in a plain chroot, and processes of a mesh need mounts \
+         of their own: leave the chroot, type `mount --bind DIRECTORY DIRECTORY` with its directory, and enter \
+         it again\n"
+    );
+}
+
+#[test]
 fn a_file_system_that_another_program_mounted_for_namespaces_outlives_the_mesh() {
     let Some(()) = root(|| ()) else { return };
     let name = format!("n{}", std::process::id());
