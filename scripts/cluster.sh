@@ -15,7 +15,8 @@ cd "$(dirname "$0")/.."
 
 kubernetes=$(awk '$1 == "k8s.io/kubernetes" {print $2}' e2e/cluster/kube/go.mod)
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/cluster" && cd "${CARGO_TARGET_DIR:-target}/cluster" && pwd)
-PATH="/usr/local/go/bin:$PATH:/usr/sbin:/sbin"
+PATH="$PATH:/usr/sbin:/sbin"
+. scripts/go.sh
 
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 export CGO_ENABLED=0

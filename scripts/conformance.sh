@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/conformance" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 root=$PWD
-PATH="/usr/local/go/bin:$PATH"
+. scripts/go.sh
 export CGO_ENABLED=0
 
 if [ -z "${CLUSTER_BIN:-}" ]; then

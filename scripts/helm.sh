@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/cluster" && cd "${CARGO_TARGET_DIR:-target}/cluster" && pwd)
-PATH="/usr/local/go/bin:$PATH"
+. scripts/go.sh
 cd e2e/helm
 CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$target/helm" helm.sh/helm/v3/cmd/helm
 echo "$target/helm"

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 images=$(cd "${CARGO_TARGET_DIR:-target}/images" 2>/dev/null && pwd) || { echo "there are no images: make images" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "what is in an image runs in a root of its own: type sudo make images-test" >&2; exit 1; }
-PATH="/usr/local/go/bin:$PATH:/usr/sbin:/sbin"
+PATH="$PATH:/usr/sbin:/sbin"
+. scripts/go.sh
 missing=()
 command -v containerd >/dev/null || missing+=(containerd)
 command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)

@@ -31,9 +31,9 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-targe
 export CARGO_TARGET_DIR=$target
 out=$target/images
 mkdir -p "$out"
-PATH="/usr/local/go/bin:$PATH:/usr/sbin"
-# Go 1.21 and later fetch the version that the module asks for; Debian 12 has an older one.
-if ! [[ $(go env GOVERSION 2>/dev/null) =~ ^go1\.([0-9]+) ]] || [ "${BASH_REMATCH[1]}" -lt 21 ]; then
+PATH="$PATH:/usr/sbin"
+. scripts/go.sh
+if ! new_go; then
   echo "Go is missing or older than 1.21: install 1.26 or newer as go.dev/doc/install says" >&2
   exit 1
 fi

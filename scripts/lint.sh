@@ -7,7 +7,7 @@
 #   scripts/lint.sh slow      clippy and go vet
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH="/usr/local/go/bin:$PATH"
+. scripts/go.sh
 
 quick() {
   cargo fmt --all --check
@@ -35,8 +35,7 @@ slow() {
   deny=()
   [ -z "${CI-}" ] || deny=(-- -D warnings)
   cargo clippy --workspace --all-targets --quiet "${deny[@]}"
-  # Go 1.21 and later fetch the version that a module asks for; Debian 12 has an older one.
-  if [[ $(go env GOVERSION) =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; then
+  if new_go; then
     (cd e2e/cluster && go vet ./...)
   elif [[ ",${LENO_REQUIRE:-}," == *,tools,* ]]; then
     echo "go vet needs Go 1.21 or newer, and LENO_REQUIRE has tools" >&2

@@ -9,7 +9,6 @@
 # Helm, for which tests of the control plane wait, come before that.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export PATH="/usr/local/go/bin:$PATH"
 
 queue=$(mktemp -d)
 background=
@@ -33,11 +32,9 @@ env "CARGO_TARGET_${host^^}_RUNNER=$PWD/scripts/test-queue.sh" \
 unset LENO_TEST_QUEUE
 wait "$tools" || cat "$queue/tools.log" >&2
 
-go_version=$(go env GOVERSION 2>/dev/null)
-new_go() { [[ $go_version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; }
+. scripts/go.sh
 
-# What the control plane's tests need of Kubernetes, where Go can build it: 1.21 and later fetch the version
-# that the module asks for, Debian 12 has an older one. Without it those tests say that they are skipped.
+# What the control plane's tests need of Kubernetes, where Go can build it. Without it those tests say that they are skipped.
 # Its path is in api.done, which is empty if there is none.
 kubernetes() {
   local kube=${CLUSTER_KUBE:-}
@@ -68,7 +65,7 @@ cluster_go() { (cd e2e/cluster && CGO_ENABLED=0 go "$@"); }
 images() {
   local lacks=
   if ! new_go; then
-    lacks="Go 1.21 or newer (found: ${go_version:-none})"
+    lacks="Go 1.21 or newer (found: $(go env GOVERSION 2>/dev/null || echo none))"
   elif ! cluster_go list -deps -test . >/dev/null; then
     lacks="the modules of e2e/cluster, which cannot be fetched"
   fi

