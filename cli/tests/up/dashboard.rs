@@ -234,6 +234,12 @@ fn browser() -> Option<(PathBuf, PathBuf)> {
     Some((driver, chromium))
 }
 
+/// Node: the driver brings one where the machine's is too old.
+fn node(driver: &Path) -> Command {
+    let own = driver.join("node_modules/node/bin/node");
+    Command::new(if own.exists() { own } else { "node".into() })
+}
+
 struct Served(Child, String);
 
 impl Served {
@@ -255,7 +261,7 @@ impl Served {
     fn drive(&self, stage: &str, (driver, chromium): &(PathBuf, PathBuf)) -> Command {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/browser.mjs");
-        let mut node = Command::new("node");
+        let mut node = node(driver);
         node.arg(script).args([stage, &self.1]);
         node.env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
         node
@@ -381,7 +387,7 @@ fn the_dashboard_shows_what_there_is_now_in_a_browser() {
 fn the_page_does_bounded_work_for_a_large_mesh() {
     let Some((driver, chromium)) = browser() else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/large.mjs");
-    let mut node = Command::new("node");
+    let mut node = node(&driver);
     node.arg(script).arg("check").env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
     println!("{}", command::text(&mut node, STAGE).unwrap());
 }

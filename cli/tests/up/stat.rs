@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use leno_local::status::MeshStatus;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 use crate::mesh::{Mesh, out, root};
 
@@ -267,15 +268,18 @@ fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_fo
     };
     mesh.wait_for("requests and connections", || {
         let lines = lines();
-        let has = |method: &str, server: &str| {
-            lines.iter().any(|line| line["method"] == method && line["server"] == server)
-        };
-        has("GET", "shop/web-0") && has("TCP", "shop/db-0")
+        // The server's proxy writes its line before the client's.
+        let request =
+            lines.iter().find(|line| line["direction"] == "outbound" && line["method"] == "GET");
+        let has_connection =
+            lines.iter().any(|line| line["method"] == "TCP" && line["server"] == "shop/db-0");
+        let Some(request) = request.filter(|_| has_connection) else { return false };
+        assert_eq!(
+            (&request["client"], &request["server"]),
+            (&json!("shop/client-0"), &json!("shop/web-0"))
+        );
+        true
     });
-    let read = lines();
-    let request =
-        read.iter().find(|line| line["direction"] == "outbound" && line["method"] == "GET");
-    assert_eq!(request.unwrap()["client"], "shop/client-0");
     // The line of the server names the same instance, whether the client has an identity or not.
     mesh.wait_for("the instances of clients in inbound lines", || {
         let lines = lines();
