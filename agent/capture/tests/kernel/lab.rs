@@ -270,7 +270,8 @@ pub struct Worker {
 
 impl Worker {
     fn start(netns: &Path, place: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        // In a chroot, /proc/self/exe is a path of outside for a thread with mounts of its own.
+        let mut command = Command::new(std::env::args_os().next().unwrap());
         command
             .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
             .env("LENO_TEST_WORKER", place)
