@@ -8,8 +8,8 @@ use leno_capture::{CaptureChoice, UnknownBackend};
 use leno_flows::{CpuBudget, FlowMetricsSource, UnknownBudget, UnknownFlowMetricsSource};
 use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
-    CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION as FLOW_METRICS,
-    NamespaceMode, PodMode, UDP_ANNOTATION, promote_after, promotion, setting, share,
+    CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, NamespaceMode,
+    PodMode, UDP_ANNOTATION, promote_after, promotion, setting, share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
 use leno_supervise::ProcessSharing;
@@ -41,12 +41,12 @@ pub(crate) struct Pod {
     pub(crate) has_node_proxies: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
-    /// Where its flows are to be read, if it says so.
+    /// Where its flows are to be read, as it says, or in node mode its namespace. The injector writes what a namespace sets to each
+    /// pod that gets a sidecar.
     pub(crate) flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
-    /// The most that accounting for its flows may cost, if it says so.
+    /// The same of the most that accounting for its flows may cost.
     pub(crate) flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
-    /// The capture that it asks for, or in node mode its namespace. The injector writes what a namespace sets to each pod that
-    /// gets a sidecar.
+    /// The same of its capture.
     pub(crate) capture: Option<Result<CaptureChoice, UnknownBackend>>,
     /// The same of the datagrams that its proxy carries.
     pub(crate) datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
@@ -78,6 +78,8 @@ pub(crate) struct NamespaceSettings {
     promotion: Option<String>,
     capture: Option<Result<CaptureChoice, UnknownBackend>>,
     datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
+    flows: Option<Result<FlowMetricsSource, UnknownFlowMetricsSource>>,
+    flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
 }
 
 impl NamespaceSettings {
@@ -89,13 +91,15 @@ impl NamespaceSettings {
     /// Reads a namespace of the API server; `None` if it sets nothing.
     pub(crate) fn new(metadata: &ObjectMeta) -> Option<Self> {
         let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
-        let mode = NamespaceMode::new(labels, annotations);
+        let of = |name| setting(labels, annotations, name);
         let own = Self {
-            mode,
+            mode: NamespaceMode::new(labels, annotations),
             share: share(labels, annotations).map(str::to_owned),
             promotion: promotion(labels, annotations).map(str::to_owned),
-            capture: setting(labels, annotations, CAPTURE_ANNOTATION).map(str::parse),
-            datagrams: setting(labels, annotations, UDP_ANNOTATION).map(str::parse),
+            capture: of(CAPTURE_ANNOTATION).map(str::parse),
+            datagrams: of(UDP_ANNOTATION).map(str::parse),
+            flows: of(FLOW_METRICS_ANNOTATION).map(str::parse),
+            flow_budget: of(FLOW_CPU_BUDGET_ANNOTATION).map(str::parse),
         };
         (own != Self::default()).then_some(own)
     }
@@ -112,7 +116,6 @@ impl Pod {
         });
         let host_network = spec.is_some_and(|spec| spec.host_network == Some(true));
         let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
-        let annotation = |name: &str| metadata.annotations.as_ref()?.get(name);
         let label = |name: &str| metadata.labels.as_ref()?.get(name);
         let either = |name| setting(metadata.labels.as_ref(), metadata.annotations.as_ref(), name);
         Self {
@@ -123,8 +126,8 @@ impl Pod {
             meshed: has_proxy && !host_network,
             own_network: !host_network,
             has_node_proxies: label(SUPERVISORS.0).is_some_and(|name| name == SUPERVISORS.1),
-            flows: annotation(FLOW_METRICS).map(|text| text.parse()),
-            flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
+            flows: either(FLOW_METRICS_ANNOTATION).map(str::parse),
+            flow_budget: either(FLOW_CPU_BUDGET_ANNOTATION).map(str::parse),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             capture: either(CAPTURE_ANNOTATION).map(str::parse),
             datagrams: either(UDP_ANNOTATION).map(str::parse),
@@ -165,6 +168,8 @@ impl Pod {
         if let Some(namespace) = namespace {
             self.capture = self.capture.or_else(|| namespace.capture.clone());
             self.datagrams = self.datagrams.or_else(|| namespace.datagrams.clone());
+            self.flows = self.flows.or_else(|| namespace.flows.clone());
+            self.flow_budget = self.flow_budget.or_else(|| namespace.flow_budget.clone());
         }
         self.meshed = true;
         self
@@ -332,6 +337,56 @@ mod tests {
             let pod = pod("", plain, "Pending").within(namespace("node").as_ref());
             assert_eq!(pod.placed(captured).unwrap().datagrams, captured != Off);
         }
+    }
+
+    /// A value of a namespace that the agent follows for pods in node mode, or what else is so of that setting.
+    fn of_namespace(setting: &str) -> Result<&'static str, &'static str> {
+        Ok(match setting {
+            "leno.dev/share" => "namespace",
+            "leno.dev/promote-after" => "90s",
+            "leno.dev/udp" => "all",
+            "leno.dev/capture" => "nftables",
+            "leno.dev/flow-metrics" => "packets",
+            "leno.dev/flow-cpu-budget" => "0.2%",
+            "leno.dev/mode" => "sidecar",
+            "leno.dev/inject" => return Err("followed as a label"),
+            "leno.dev/mtls"
+            | "leno.dev/egress"
+            | "leno.dev/default-authorization"
+            | "leno.dev/path-normalisation"
+            | "leno.dev/tunnel"
+            | "leno.dev/use-waypoint"
+            | "leno.dev/use-waypoint-namespace"
+            | "leno.dev/keys-from" => return Err("the control plane follows it"),
+            "leno.dev/waypoint" | "leno.dev/waypoint-from" => return Err("a label of pods"),
+            "leno.dev/workload-api" => return Err("only proxies in the pod serve certificates"),
+            "leno.dev/spiffe-endpoint-socket" => {
+                return Err("the control plane issues certificates of node mode");
+            }
+            "leno.dev/flow-map-size" | "leno.dev/flow-ring-size" => return Err("of the node"),
+            forgotten => panic!("{forgotten}: follow it of namespaces, or say here what does"),
+        })
+    }
+
+    #[test]
+    fn each_setting_of_a_namespace_reaches_its_pods_in_node_mode_or_says_why_not() {
+        let of = |own: &str, setting: &str, value: &str| {
+            let mut annotations = serde_json::json!({"leno.dev/mode": "node"});
+            annotations[setting] = value.into();
+            let labels = serde_json::json!({"leno.dev/inject": "enabled"});
+            let metadata = serde_json::json!({"labels": labels, "annotations": annotations});
+            let namespace = NamespaceSettings::new(&serde_json::from_value(metadata).unwrap());
+            pod(own, r#"{"containers":[{"name":"web"}]}"#, "Pending").within(namespace.as_ref())
+        };
+        let plain = of("", "leno.dev/mode", "node");
+        for setting in leno_resources::SETTINGS {
+            let Ok(value) = of_namespace(setting) else { continue };
+            assert_ne!(of("", setting, value), plain, "{setting}: {value} changes no pod");
+        }
+        let packets = |own: &str| of(own, FLOW_METRICS_ANNOTATION, "packets").flows;
+        assert_eq!(packets(""), Some(Ok(FlowMetricsSource::Packets)));
+        let own = r#","annotations":{"leno.dev/flow-metrics":"off"}"#;
+        assert_eq!(packets(own), Some(Ok(FlowMetricsSource::Off)), "the pod decides");
     }
 
     #[test]

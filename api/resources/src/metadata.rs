@@ -194,7 +194,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 22] = [
+pub const SETTINGS: [&str; 22] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,

@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
     ContainerShape, DEFAULT_CONTROL, InjectionOutcome, InjectionReport, InjectionSettings,
-    JsonValue, ManifestFormat, PodContext, ProxiesOfNamespace, inject_document, rewrite,
-    uninject_document,
+    JsonValue, ManifestFormat, PodContext, inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
 use leno_resources::CAPTURE_ANNOTATION;
@@ -154,12 +153,11 @@ impl Namespaces {
     fn enclosing(&self, namespace: Option<&str>) -> PodContext {
         let namespace = namespace.or(self.default_namespace.as_deref());
         let settings = namespace.and_then(|name| self.settings.get(name));
-        let capture = settings.and_then(|settings| settings.get(CAPTURE_ANNOTATION));
-        PodContext {
-            capture: self.capture.as_ref().or(capture).cloned(),
-            proxies: settings.map(ProxiesOfNamespace::new).unwrap_or_default(),
-            ..PodContext::default()
+        let mut enclosing = settings.map(PodContext::of_namespace).unwrap_or_default();
+        if let Some(capture) = &self.capture {
+            enclosing.agent.insert(CAPTURE_ANNOTATION, capture.clone());
         }
+        enclosing
     }
 
     /// What the namespaces of a manifest say, before those of the cluster. What is wrong with the text is said

@@ -23,12 +23,13 @@ use crate::{
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
 pub(crate) const RECORD: &str = "leno.dev/injected";
-/// The annotations by which a namespace says how its pods are captured, each with its name in the record.
-pub(crate) const CAPTURE_ANNOTATIONS: [(&str, &str); 2] =
-    [(CAPTURE_ANNOTATION, "capture"), (UDP_ANNOTATION, "udp")];
-/// The annotations by which a namespace says how the flows of its pods are accounted for, each with its name in the record.
-pub(crate) const FLOW_ANNOTATIONS: [(&str, &str); 2] =
-    [(FLOW_METRICS_ANNOTATION, "flow-metrics"), (FLOW_CPU_BUDGET_ANNOTATION, "flow-cpu-budget")];
+/// What a namespace says to the agent of its pods, as annotations, each with its name in the record.
+pub(crate) const AGENT_ANNOTATIONS: [(&str, &str); 4] = [
+    (CAPTURE_ANNOTATION, "capture"),
+    (UDP_ANNOTATION, "udp"),
+    (FLOW_METRICS_ANNOTATION, "flow-metrics"),
+    (FLOW_CPU_BUDGET_ANNOTATION, "flow-cpu-budget"),
+];
 /// In the record, before the name of a Secret that was added.
 pub(crate) const PULL_SECRET: &str = "pull-secret=";
 /// The field of a pod with the Secrets that its images are pulled with.
@@ -143,10 +144,8 @@ pub enum InjectError {
 /// What is around a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContext {
-    /// What its namespace says of `leno.dev/capture`.
-    pub capture: Option<String>,
-    /// What its namespace says of how flows are accounted for, by annotation.
-    pub flows: BTreeMap<&'static str, String>,
+    /// What its namespace says to the agent of its pods, by annotation.
+    pub agent: BTreeMap<&'static str, String>,
     /// What its namespace says of its proxies.
     pub proxies: ProxiesOfNamespace,
     /// The settings of the namespace that the pod cannot loosen.
@@ -174,7 +173,7 @@ pub fn inject(
     if is_waypoint(pod, settings) {
         return Ok(PodOutcome::Skipped(SkipReason::Waypoint));
     }
-    let settings = settings.of_pod(pod)?;
+    let settings = settings.of_pod(pod, &enclosing.proxies)?;
     if let Some(left) = left(pod, &settings, enclosing.floor)? {
         if left == SkipReason::Meshed {
             check_captured(pod)?;
@@ -321,6 +320,18 @@ pub(crate) fn declines(pod: &JsonValue) -> bool {
 }
 
 impl PodContext {
+    /// What is around the pods of a namespace with these labels and annotations, which may loosen its settings.
+    #[must_use]
+    pub fn of_namespace(settings: &BTreeMap<String, String>) -> Self {
+        let of_agent = AGENT_ANNOTATIONS.into_iter();
+        let of_agent = of_agent.filter_map(|(name, _)| Some((name, settings.get(name)?.clone())));
+        Self {
+            agent: of_agent.collect(),
+            proxies: ProxiesOfNamespace::new(settings),
+            floor: NamespaceFloor::default(),
+        }
+    }
+
     /// Whether a pod sets nothing that it may not set.
     #[must_use]
     pub fn suits(&self, pod: &JsonValue) -> bool {
@@ -334,7 +345,8 @@ impl PodContext {
 
     /// What a pod and its namespace set as their capture, if the two differ and the pod may not choose.
     fn contradicted<'a>(&'a self, pod: &'a JsonValue) -> Option<(&'a str, &'a str)> {
-        let of_namespace = self.capture.as_deref().filter(|_| self.floor.capture)?;
+        let of_namespace =
+            self.agent.get(CAPTURE_ANNOTATION).filter(|_| self.floor.capture)?.as_str();
         let own = setting(pod, CAPTURE_ANNOTATION)?.text()?;
         (own != of_namespace && of_namespace != "auto").then_some((own, of_namespace))
     }
@@ -509,17 +521,8 @@ fn annotate(
 ) {
     let mut all = Vec::new();
     // The agent reads them from the pod: they hold for as long as its proxy does, whatever its namespace says later.
-    for ((name, recorded), of_namespace) in
-        CAPTURE_ANNOTATIONS.into_iter().zip([&enclosing.capture, &enclosing.proxies.udp])
-    {
-        if let (None, Some(value)) = (setting(pod, name), of_namespace) {
-            all.push((name, value.clone()));
-            made.push(recorded.to_owned());
-        }
-    }
-    for (name, recorded) in FLOW_ANNOTATIONS {
-        let own = pod.at(&["metadata", "annotations", name]);
-        if let (None, Some(value)) = (own, enclosing.flows.get(name)) {
+    for (name, recorded) in AGENT_ANNOTATIONS {
+        if let (None, Some(value)) = (setting(pod, name), enclosing.agent.get(name)) {
             all.push((name, value.clone()));
             made.push(recorded.to_owned());
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use leno_resources::{
-    MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, UDP_ANNOTATION,
-    WORKLOAD_API_ANNOTATION, promote_after,
+    MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION,
+    UDP_ANNOTATION, WORKLOAD_API_ANNOTATION, promote_after,
 };
 
 use crate::inject::{InjectError, said, setting};
@@ -18,6 +18,8 @@ const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
 /// What `leno.dev/udp` may say.
 pub(crate) const DATAGRAMS: [&str; 3] = [NO_DATAGRAMS, "enabled", "all"];
 pub(crate) const NO_DATAGRAMS: &str = "off";
+/// What `leno.dev/spiffe-endpoint-socket` may say in a cluster.
+pub(crate) const NO_SOCKET: &str = "off";
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
 
@@ -34,6 +36,8 @@ pub struct ProxiesOfNamespace {
     pub promote_after: Option<String>,
     /// Its `leno.dev/udp`.
     pub udp: Option<String>,
+    /// Its `leno.dev/spiffe-endpoint-socket`.
+    pub spiffe_socket: Option<String>,
 }
 
 impl ProxiesOfNamespace {
@@ -47,6 +51,7 @@ impl ProxiesOfNamespace {
             workload_api: of(WORKLOAD_API_ANNOTATION),
             promote_after: of(PROMOTE_AFTER_ANNOTATION),
             udp: of(UDP_ANNOTATION),
+            spiffe_socket: of(SPIFFE_SOCKET_ANNOTATION),
         }
     }
 
@@ -56,6 +61,7 @@ impl ProxiesOfNamespace {
     /// Why pods that set none of them themselves are refused.
     pub fn check(&self) -> Result<(), InjectError> {
         is_node(&JsonValue::map(), self)?;
+        self.declines_certificates()?;
         self.serves_workload_api().map(|_| ())
     }
 
@@ -64,6 +70,13 @@ impl ProxiesOfNamespace {
         let of_namespace = self.workload_api.as_deref();
         let said = one_of(None, of_namespace, WORKLOAD_API_ANNOTATION, &workload_api::VALUES)?;
         Ok(said == Some(workload_api::ENABLED))
+    }
+
+    /// Whether the control plane issues the certificates of its pods, where a pod says nothing of it, although a Workload API
+    /// issues those of others.
+    pub(crate) fn declines_certificates(&self) -> Result<bool, InjectError> {
+        let of_namespace = self.spiffe_socket.as_deref();
+        Ok(one_of(None, of_namespace, SPIFFE_SOCKET_ANNOTATION, &[NO_SOCKET])?.is_some())
     }
 }
 

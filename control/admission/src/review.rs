@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn what_the_namespace_says_of_capture_is_copied_where_the_pod_says_nothing() {
-        let enclosing =
-            PodContext { capture: Some("iptables".to_owned()), ..PodContext::default() };
+        let settings = [("leno.dev/capture".to_owned(), "iptables".to_owned())].into();
+        let enclosing = PodContext::of_namespace(&settings);
         for (own, expected) in [(None, Some("iptables")), (Some("ebpf"), None)] {
             let labels = own.map(|own| json!({"leno.dev/capture": own}));
             let review = review(json!({"metadata": {"labels": labels},

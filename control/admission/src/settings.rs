@@ -11,7 +11,7 @@ use leno_types::authorization::{Cidr, CidrError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::{InjectError, one_of, said, setting};
-use crate::mode::{DATAGRAMS, NO_DATAGRAMS, ProxiesOfNamespace};
+use crate::mode::{DATAGRAMS, NO_DATAGRAMS, NO_SOCKET, ProxiesOfNamespace};
 use crate::value::JsonValue;
 use crate::workload_api;
 
@@ -256,6 +256,9 @@ impl InjectionSettings {
             let datagrams = namespace.udp.as_deref();
             self.carries_datagrams = datagrams.is_some_and(|datagrams| datagrams != NO_DATAGRAMS);
         }
+        if pod.at(&["metadata", "annotations", SPIFFE_SOCKET_ANNOTATION]).is_none() {
+            namespace.declines_certificates()?;
+        }
         if !workload_api::is_said_by(pod) {
             let whose = ", as its namespace has it";
             let is_enabled = namespace.serves_workload_api()?;
@@ -276,18 +279,24 @@ impl InjectionSettings {
         Err(InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason })
     }
 
-    /// The same with what a pod says in its annotations.
-    pub(crate) fn of_pod(&self, pod: &JsonValue) -> Result<Self, InjectError> {
+    /// The same with what a pod says in its annotations, and with its namespace's origin of certificates where the pod says nothing.
+    pub(crate) fn of_pod(
+        &self,
+        pod: &JsonValue,
+        namespace: &ProxiesOfNamespace,
+    ) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
         let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], JsonValue::fields);
         if let Some((name, value)) =
             annotations.iter().find(|(name, _)| name == SPIFFE_SOCKET_ANNOTATION)
         {
-            if value.text() != Some(OFF) {
+            if value.text() != Some(NO_SOCKET) {
                 let reason = "is off or absent in a cluster: the value identity.workloadApi names the Workload API of all pods";
                 let (name, reason) = (name.clone(), reason.to_owned());
                 return Err(InjectError::Annotation { name, reason });
             }
+            settings.workload_api = None;
+        } else if namespace.declines_certificates() == Ok(true) {
             settings.workload_api = None;
         }
         settings.serves_workload_api = settings.is_to_serve_workload_api(annotations)?;
@@ -499,7 +508,9 @@ mod tests {
             traces: Some("obs/collector:4317".to_owned()),
             ..InjectionSettings::default()
         };
-        let of = |kind, name, traces| all.of_pod(&pod(kind, name, traces));
+        let of = |kind, name, traces| {
+            all.of_pod(&pod(kind, name, traces), &ProxiesOfNamespace::default())
+        };
         let workload = |kind, name| of(kind, name, "").unwrap().workload.unwrap();
         assert_eq!(workload("ReplicaSet", "web-7d9c"), "web");
         assert_eq!(workload("StatefulSet", "db"), "db");
@@ -531,7 +542,7 @@ mod tests {
                 ..InjectionSettings::default()
             };
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotations}}}}}}}"#);
-            all.of_pod(&serde_json::from_str(&pod).unwrap())
+            all.of_pod(&serde_json::from_str(&pod).unwrap(), &ProxiesOfNamespace::default())
         };
         let log = |all, annotations| of(all, annotations).unwrap().access_log;
         assert_eq!(log("", ""), None);
@@ -560,7 +571,8 @@ mod tests {
         };
         let of = |annotation: &str| {
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);
-            all.of_pod(&serde_json::from_str(&pod).unwrap()).map(|settings| settings.metrics_compat)
+            all.of_pod(&serde_json::from_str(&pod).unwrap(), &ProxiesOfNamespace::default())
+                .map(|settings| settings.metrics_compat)
         };
         assert_eq!(of(""), Ok(Some("istio".to_owned())));
         assert_eq!(of(r#""leno.dev/proxy-metrics-compat":"off""#), Ok(None));
@@ -601,7 +613,8 @@ mod tests {
         };
         let of = |annotation: &str| {
             let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);
-            all.of_pod(&serde_json::from_str(&pod).unwrap()).map(|settings| settings.workload_api)
+            all.of_pod(&serde_json::from_str(&pod).unwrap(), &ProxiesOfNamespace::default())
+                .map(|settings| settings.workload_api)
         };
         assert_eq!(of(""), Ok(all.workload_api.clone()));
         assert_eq!(of(r#""leno.dev/spiffe-endpoint-socket":"off""#), Ok(None));

@@ -8,15 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leno_resources::gateway::ParentRef;
-use leno_resources::{
-    CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, MODE_ANNOTATION,
-    Object, ObjectKey, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION, UDP_ANNOTATION,
-    WORKLOAD_API_ANNOTATION,
-};
+use leno_resources::{ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, Object, ObjectKey};
 use leno_types::nearest;
 
-use crate::inject::{FLOW_ANNOTATIONS, NamespaceFloor, PodContext};
-use crate::mode::ProxiesOfNamespace;
+use crate::inject::{NamespaceFloor, PodContext};
 use crate::review::AdmissionReview;
 use crate::value::JsonValue;
 
@@ -68,8 +63,6 @@ impl StoredObjects {
     pub fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let key = key(Kind::Namespace, "", &review.namespace);
         let Object::Namespace(found) = self.0.get(&key)?.as_ref() else { return None };
-        let maps = [&found.metadata.labels, &found.metadata.annotations];
-        let said = |name: &str| maps.into_iter().flatten().find_map(|map| map.get(name).cloned());
         let label = |name: &str| review.object.at(&["metadata", "labels", name])?.text();
         let exempt = |setting: ExemptSetting| {
             let mut all = self.of(Kind::PodExemption, &review.namespace).take(MAX_EXEMPTIONS);
@@ -86,19 +79,10 @@ impl StoredObjects {
                 && !exempt(ExemptSetting::Inject),
             capture: !exempt(ExemptSetting::Capture),
         };
-        let annotations = found.metadata.annotations.as_ref();
-        let flows = FLOW_ANNOTATIONS
-            .into_iter()
-            .filter_map(|(name, _)| Some((name, annotations?.get(name)?.clone())));
-        let flows = flows.collect();
-        let proxies = ProxiesOfNamespace {
-            mode: said(MODE_ANNOTATION),
-            share: said(SHARE_ANNOTATION),
-            workload_api: said(WORKLOAD_API_ANNOTATION),
-            promote_after: said(PROMOTE_AFTER_ANNOTATION),
-            udp: said(UDP_ANNOTATION),
-        };
-        Some(PodContext { capture: said(CAPTURE_ANNOTATION), flows, proxies, floor })
+        // A label wins.
+        let mut settings = found.metadata.annotations.clone().unwrap_or_default();
+        settings.extend(labels.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        Some(PodContext { floor, ..PodContext::of_namespace(&settings) })
     }
 
     /// The objects that a judgement of this review looks at.

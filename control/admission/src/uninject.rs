@@ -1,8 +1,7 @@
 //! Takes the proxy out of a pod again.
 
 use crate::inject::{
-    CAPTURE_ANNOTATIONS, DEFAULT_CONTAINER, FLOW_ANNOTATIONS, PULL_SECRET, PULL_SECRETS, RECORD,
-    each_container,
+    AGENT_ANNOTATIONS, DEFAULT_CONTAINER, PULL_SECRET, PULL_SECRETS, RECORD, each_container,
 };
 use crate::probes::{Probes, VARIABLE};
 use crate::value::JsonValue;
@@ -49,7 +48,7 @@ pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
             annotations.remove(RECORD);
-            let ours = CAPTURE_ANNOTATIONS.into_iter().chain(FLOW_ANNOTATIONS);
+            let ours = AGENT_ANNOTATIONS.into_iter();
             let ours = ours.chain([(DEFAULT_CONTAINER, "default-container")]);
             for (name, _) in ours.filter(|(_, what)| made(what)) {
                 annotations.remove(name);

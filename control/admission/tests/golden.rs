@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use leno_admission::{
     ContainerShape, InjectionOutcome, InjectionReport, InjectionSettings, JsonValue,
-    ManifestFormat, PodContext, ProxiesOfNamespace, inject_document, rewrite, uninject_document,
+    ManifestFormat, PodContext, inject_document, rewrite, uninject_document,
 };
 
 /// Fewest texts: a folder that is not found has none.
@@ -53,8 +53,9 @@ fn enclosing(file: &Path) -> PodContext {
     let enabled = |text| file.contains(text).then(|| "enabled".to_owned());
     let workload_api = enabled("workload-api-namespace.in");
     let udp = enabled("datagrams.in");
-    let proxies = ProxiesOfNamespace { workload_api, udp, ..ProxiesOfNamespace::default() };
-    PodContext { proxies, ..PodContext::default() }
+    let settings = [("leno.dev/workload-api", workload_api), ("leno.dev/udp", udp)];
+    let settings = settings.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    PodContext::of_namespace(&settings.collect())
 }
 
 fn injected(file: &Path, text: &str) -> (String, Vec<InjectionReport>) {

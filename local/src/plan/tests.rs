@@ -391,6 +391,56 @@ fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
     assert!(made(&with("", "leno.dev/inject: disabled")).is_ok());
 }
 
+/// A value of a namespace that changes the plan of its workloads, or what else is so of that setting.
+fn of_namespace(setting: &str, mode: &str) -> Result<&'static str, &'static str> {
+    Ok(match setting {
+        "leno.dev/inject" => "disabled",
+        "leno.dev/mtls" => "strict",
+        "leno.dev/egress" => "deny",
+        "leno.dev/path-normalisation" => "none",
+        "leno.dev/udp" => "all",
+        "leno.dev/capture" => "nftables",
+        "leno.dev/spiffe-endpoint-socket" => "'unix:///one'",
+        "leno.dev/flow-metrics" => "packets",
+        "leno.dev/flow-cpu-budget" => "0.2%",
+        "leno.dev/flow-map-size" | "leno.dev/flow-ring-size" => "'100'",
+        "leno.dev/promote-after" => "90s",
+        "leno.dev/share" if mode == "sidecar" => return Err("of node mode"),
+        "leno.dev/share" => "namespace",
+        // The test sets it.
+        "leno.dev/mode" => return Err("which is the mode of the table"),
+        "leno.dev/default-authorization"
+        | "leno.dev/tunnel"
+        | "leno.dev/use-waypoint"
+        | "leno.dev/use-waypoint-namespace"
+        | "leno.dev/keys-from" => return Err("the control plane follows it"),
+        "leno.dev/waypoint" | "leno.dev/waypoint-from" => return Err("a label of workloads"),
+        "leno.dev/workload-api" => return Err("all workloads have it"),
+        forgotten => panic!("{forgotten}: follow it of namespaces, or say here what does"),
+    })
+}
+
+#[test]
+fn each_setting_of_a_namespace_reaches_its_workloads_in_both_modes_or_says_why_not() {
+    let planned = |mode: &str, setting: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {{leno.dev/mode: {mode}{setting}}}}}\n\
+             ---\n{SHOP}"
+        );
+        let plan = Plan::make(&documents(&text), DEFAULTS, &Plan::default());
+        // What the control plane reads is passed on, too: that is not compared.
+        plan.map(|plan| (plan.instances, plan.workloads, plan.flow_sizes)).map_err(|_| ())
+    };
+    assert_ne!(planned("node", ""), planned("sidecar", ""));
+    for mode in ["sidecar", "node"] {
+        for setting in leno_resources::SETTINGS {
+            let Ok(value) = of_namespace(setting, mode) else { continue };
+            let changed = planned(mode, &format!(", {setting}: {value}"));
+            assert_ne!(changed, planned(mode, ""), "{setting}: {value} in mode {mode}");
+        }
+    }
+}
+
 #[test]
 fn problems_say_where_and_what_to_do() {
     let missing = SHOP.replace("targetPort: http", "targetPort: https");

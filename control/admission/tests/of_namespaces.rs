@@ -1,0 +1,71 @@
+//! Which settings of a namespace hold for pods that get a sidecar, and that no setting was forgotten.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use leno_admission::{AdmissionReview, InjectionSettings, StoredObjects};
+use leno_resources::SETTINGS;
+use serde_json::{Value, json};
+
+/// What becomes of a setting of a namespace.
+enum Follower {
+    /// The injector: a pod of a namespace with this value gets something else, or nothing.
+    Injector(&'static str),
+    /// What it is for pods with a sidecar.
+    Other(&'static str),
+}
+
+fn follower(setting: &str) -> Follower {
+    use Follower::{Injector, Other};
+    match setting {
+        "leno.dev/inject" => {
+            Other("the API server asks for pods of namespaces with the label alone")
+        }
+        "leno.dev/mode" => Injector("node"),
+        "leno.dev/workload-api" => Injector("enabled"),
+        "leno.dev/spiffe-endpoint-socket" => Injector("off"),
+        "leno.dev/udp" => Injector("all"),
+        "leno.dev/capture" => Injector("nftables"),
+        "leno.dev/flow-metrics" => Injector("packets"),
+        "leno.dev/flow-cpu-budget" => Injector("0.2%"),
+        "leno.dev/share" | "leno.dev/promote-after" => Other("the agent, in node mode"),
+        "leno.dev/mtls"
+        | "leno.dev/egress"
+        | "leno.dev/default-authorization"
+        | "leno.dev/path-normalisation"
+        | "leno.dev/tunnel"
+        | "leno.dev/use-waypoint"
+        | "leno.dev/use-waypoint-namespace" => Other("the control plane, while the pod runs"),
+        "leno.dev/keys-from" => Other("the control plane, of its own namespace"),
+        "leno.dev/waypoint" | "leno.dev/waypoint-from" => Other("labels of pods"),
+        "leno.dev/flow-map-size" | "leno.dev/flow-ring-size" => Other("the agent, of its node"),
+        forgotten => panic!("{forgotten}: follow it of namespaces, or say here what does"),
+    }
+}
+
+/// What the webhook changes in a pod of a namespace with these annotations, in a mesh whose certificates SPIRE issues or not.
+fn change(annotations: &Value, of_spire: bool) -> Option<String> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "shop", "labels": {"leno.dev/inject": "enabled"}, "annotations": annotations}});
+    let mut objects = StoredObjects::default();
+    let parsed = leno_resources::parse("", &namespace.to_string()).unwrap();
+    parsed.objects.iter().for_each(|located| objects.put(&located.value));
+    let pod = json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "image": "web"}]}});
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "u", "namespace": "shop", "object": pod}});
+    let review = AdmissionReview::parse(review.to_string().as_bytes()).unwrap();
+    let workload_api = of_spire.then(|| "csi:csi.spiffe.io/spire-agent.sock".parse().unwrap());
+    let settings = InjectionSettings { workload_api, ..InjectionSettings::default() };
+    let answer = review.inject(&settings, &objects.enclosing(&review).unwrap());
+    assert_eq!(answer.denied, None, "{annotations}");
+    Some(serde_json::to_string(&answer.patch?).unwrap())
+}
+
+#[test]
+fn each_setting_of_a_namespace_reaches_its_sidecars_or_says_why_not() {
+    for setting in SETTINGS {
+        let Follower::Injector(value) = follower(setting) else { continue };
+        // Where SPIRE issues them, no proxy serves certificates itself.
+        let of_spire = setting != "leno.dev/workload-api";
+        let with = change(&json!({setting: value}), of_spire);
+        assert_ne!(with, change(&json!({}), of_spire), "{setting}: {value} changes no pod");
+    }
+}
