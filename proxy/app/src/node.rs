@@ -112,6 +112,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let roots = flags.roots.as_deref().context("--roots is missing")?;
     // No thread has been started yet. Tokens are put into the folder later.
     reclaim::bound_arenas();
+    let runtime = control_runtime()?;
     confine(&[roots, &token.join("token")])?;
     if !flags.one_pass {
         leno_transport::serve_over_the_network();
@@ -127,7 +128,6 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         stalled: Mutex::default(),
         events,
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let orders = AsyncChannel::new(orders.into()).context(
             "standard input is not the socket of a supervisor: leno up starts node proxies",
