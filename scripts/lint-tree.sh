@@ -96,6 +96,11 @@ for sources in bench/src bench/suite/src bench/measure/src; do
   circle=$(imports "$sources" "${files[@]}" | tsort 2>&1 >/dev/null) || fail "files that import each other in a circle:"$'\n'"$circle"
 done
 
+# A program does not panic for want of a reader of its output, as the macros of the standard library do: program/src/output.rs has others.
+mapfile -t files < <(git ls-files '*/src/*.rs' ':!testkit' ':!*tests*')
+panicking=$(awk 'FNR == 1 { tests = 0 } /^ *#\[cfg\(test\)\]/ { tests = 1 } !tests && /(^|[^a-z_])e?print(ln)?!/ && !/^ *\/\// { print FILENAME ":" FNR }' "${files[@]}")
+[ -z "$panicking" ] || fail "use note!, print_line! or print_text! of leno-program:"$'\n'"$panicking"
+
 # Each concern's library stays where it belongs.
 only_in() { # what, pattern, folders...
   local what=$1 pattern=$2; shift 2

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
+use leno_console::{print_line, print_text};
 use leno_index::{Index, MeshSettings, ObjectChange};
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, OtherAddresses,
@@ -66,10 +67,10 @@ pub(crate) fn run(args: Args) -> Result<bool> {
         ("of the workload", &|(_, policies, _)| policies.to_string()),
         ("ns of a request", &|(.., ns)| format!("{ns:.0}")),
     ];
-    print!("{}", markdown(&rows(&costs, &columns)));
+    print_text!("{}", markdown(&rows(&costs, &columns)));
     let mut holds = costs.iter().all(|(mesh, _, ns)| *mesh != MESH || *ns <= MOST_NS);
     let verdict = if holds { "at most" } else { "MORE THAN" };
-    println!("\nA request among {JUDGED} policies of {MESH} takes {verdict} {MOST_NS} ns\n");
+    print_line!("\nA request among {JUDGED} policies of {MESH} takes {verdict} {MOST_NS} ns\n");
     holds &= tokens::run(args)?;
     handshakes::run(args)?;
     Ok(holds)

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use leno_console::{print_line, print_text};
 use leno_suite::tabular::{Column, markdown, rows};
 use leno_testkit::load::{Plan, Report, run as load};
 use leno_testkit::peer::{Faulty, FaultyAct};
@@ -68,11 +69,11 @@ pub(crate) fn run(args: Args) -> Result<bool> {
         ("ratio", &|(_, median)| format!("{:.2}", median.ratio())),
         ("the slow one's share", &|(_, median)| format!("{:.1} %", median.share * 100.0)),
     ];
-    print!("{}", markdown(&rows(&medians, &columns)));
+    print_text!("{}", markdown(&rows(&medians, &columns)));
     let of_default = medians[0].1.ratio();
     let holds = of_default <= args.bound;
     let verdict = if holds { "within" } else { "OVER" };
-    println!("\n{DEFAULT}: {of_default:.2}, {verdict} the bound of {:.2}", args.bound);
+    print_line!("\n{DEFAULT}: {of_default:.2}, {verdict} the bound of {:.2}", args.bound);
     Ok(holds)
 }
 

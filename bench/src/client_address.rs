@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use leno_console::print_text;
 use leno_testkit::binaries;
 use leno_testkit::lab::Lab;
 
@@ -41,7 +42,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     let lab = mesh(CLIENT_ADDRESS)?;
     let costs = lab.explain(measure(&lab, args))?;
     let rows: Vec<_> = costs.iter().map(|(way, rounds)| (way.as_str(), &rounds[..])).collect();
-    print!("{}", rounds::table("the application sees", &FIGURES, &rows));
+    print_text!("{}", rounds::table("the application sees", &FIGURES, &rows));
     Ok(true)
 }
 

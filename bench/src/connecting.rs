@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use leno_console::print_line;
 use leno_testkit::usage::cpu_of_this_thread;
 use leno_transport::{ClientAddress, Shown};
 use leno_types::ports::PROXY_UID;
@@ -44,7 +45,7 @@ pub(crate) type ConnectionCosts = Vec<(String, Vec<ConnectionCost>)>;
 
 /// Runs the plan and prints the costs.
 pub(crate) fn run(plan: &ConnectingPlan) -> Result<bool> {
-    println!("{}", serde_json::to_string(&costs(plan)?)?);
+    print_line!("{}", serde_json::to_string(&costs(plan)?)?);
     Ok(true)
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use leno_console::{note, print_text};
 use leno_testkit::command::Running;
 use leno_testkit::lab::Lab;
 use leno_testkit::usage;
@@ -97,12 +98,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let costs = in_turns(all.len(), args.rounds, |nth| {
         let cost = measure(&all[nth], args);
         let cost = cost.with_context(|| format!("accounting by {}", all[nth].name))?;
-        eprintln!("{}: {cost:.2?}", all[nth].name);
+        note!("{}: {cost:.2?}", all[nth].name);
         Ok(cost)
     })?;
     let rows: Vec<_> =
         all.iter().map(|one| &*one.name).zip(costs.iter().map(|one| &one[..])).collect();
-    print!("{}", rounds::table("accounting", &FIGURES, &rows));
+    print_text!("{}", rounds::table("accounting", &FIGURES, &rows));
     Ok(true)
 }
 

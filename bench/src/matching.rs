@@ -8,6 +8,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use leno_console::{print_line, print_text};
 use leno_policy::{Request, RouteTable};
 use leno_suite::tabular::{Column, markdown, rows};
 use leno_types::routes::{
@@ -92,14 +93,14 @@ pub(crate) fn run(args: Args) -> bool {
         ("beside a shared one", &|(_, [.., shared], _)| format!("{shared:.0}")),
         ("by expression", &|(.., expressions)| format!("{expressions:.0}")),
     ];
-    print!("{}", markdown(&rows(&costs, &columns)));
+    print_text!("{}", markdown(&rows(&costs, &columns)));
     let (few, then, _) = costs[0];
     let holds = costs.iter().all(|(routes, now, _)| {
         let allowed = (*routes as f64).log2() / (few as f64).log2();
         now.iter().zip(then).all(|(now, then)| *now <= then.max(LEAST_NS) * allowed)
     });
     let verdict = if holds { "no faster" } else { "FASTER" };
-    println!(
+    print_line!(
         "\nLookups by path and by header grow {verdict} than the logarithm of the number of routes"
     );
     holds

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use leno_console::{note, print_line, print_text};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::one_hop::{Listening, proxy, server};
@@ -81,12 +82,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     for name in &args.proxies {
         match measure(name, args, &server) {
             Ok(record) => records.push(record),
-            Err(error) => eprintln!("{name}: left out: {error:#}"),
+            Err(error) => note!("{name}: left out: {error:#}"),
         }
         files::write(&args.out, &(serde_json::to_string_pretty(&records)? + "\n"))?;
     }
-    print!("{}", table(&records));
-    println!("records: {}", args.out.display());
+    print_text!("{}", table(&records));
+    print_line!("records: {}", args.out.display());
     Ok(true)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
+use leno_console::print_line;
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::lab::{self, LabRun};
@@ -132,8 +133,8 @@ fn run(
     let meshes = proxies.iter().map(|name| mesh::named(name, &choices));
     let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
     lab::run(&mut run)?;
-    println!("{}", Form::TERMINAL.of(&Summary::of(&record::read(&out)?), &[]));
-    println!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
+    print_line!("{}", Form::TERMINAL.of(&Summary::of(&record::read(&out)?), &[]));
+    print_line!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
     Ok(true)
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use leno_console::print_line;
 use leno_testkit::lab::Lab;
 use leno_testkit::wait;
 use minijinja::context;
@@ -67,7 +68,7 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
         whole += usize::from(output.stdout == STREAM_BYTES.to_string().as_bytes());
     }
     let held = report.requests_per_s >= f64::from(args.rate) * 0.99;
-    println!(
+    print_line!(
         "{} requests at {:.0}/s while the route changed {made} times: {} errors, p50 {:.1} ms, p99 {:.1} ms, \
          {whole} of {STREAMS} streams whole",
         report.requests,
@@ -77,7 +78,7 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
         report.latency_us.p99 as f64 / 1000.0,
     );
     if !held {
-        println!("{}/s were not held: this machine has no room for them", args.rate);
+        print_line!("{}/s were not held: this machine has no room for them", args.rate);
     }
     Ok(held && report.errors == 0 && whole == STREAMS)
 }

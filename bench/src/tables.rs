@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use leno_console::{print_line, print_text};
 use leno_suite::files;
 use leno_suite::record::Record;
 use leno_suite::report::{Form, Summary};
@@ -32,12 +33,12 @@ pub(crate) fn print(file: &Path) -> Result<bool> {
     let others: Vec<Record> =
         others.iter().map(earlier).collect::<Result<_, _>>().with_context(none)?;
     if !others.is_empty() {
-        println!("{}", Form::TERMINAL.of(&Summary::of(&others), &[]));
+        print_line!("{}", Form::TERMINAL.of(&Summary::of(&others), &[]));
     }
     let memory = memory.into_iter().map(serde_json::from_value::<memory::MemoryRecord>);
     let memory = memory.collect::<Result<Vec<_>, _>>().with_context(none)?;
     if !memory.is_empty() {
-        print!("{}", memory::table(&memory));
+        print_text!("{}", memory::table(&memory));
     }
     Ok(true)
 }

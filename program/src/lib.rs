@@ -8,6 +8,7 @@
 //!  admin     HTTP/1 for scrapes and probes, on such a listener ◄──────────┘
 //!  metrics   a page in Prometheus' text format, for such a server
 //!  error     an error with its causes, on one line
+//!  output    lines for people, on streams that may be closed
 //!  duration  60s, 24h and so on, as options have them
 //! ```
 //! The responses of a program, and all that is specific to it, are its own. Of this code, a request between
@@ -29,6 +30,7 @@ mod duration;
 mod error;
 mod listen;
 mod metrics;
+mod output;
 mod shares;
 mod start;
 
@@ -41,6 +43,7 @@ pub use duration::{duration, within};
 pub use error::chain;
 pub use listen::{listen, listen_beside};
 pub use metrics::Family;
+pub use output::{write_error, write_output};
 pub use shares::{Share, ShareCounts, Shares};
 pub use start::{ProgramFailure, run};
 

@@ -61,7 +61,7 @@ pub fn run<F: Parser>(
     match set_up_log(log(&flags)).and_then(|()| program(flags)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(ProgramFailure { code, message }) => {
-            eprintln!("{}: {message}", F::command().get_name());
+            crate::note!("{}: {message}", F::command().get_name());
             ExitCode::from(code)
         }
     }

@@ -1,7 +1,7 @@
 //! `leno-cni`: started by a node's container runtime for each call, as the CNI specification
 //! requires.
 
-use std::io::Read;
+use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
 use leno_cni::plugin::{self, CniEnvironment, CniError};
@@ -17,14 +17,11 @@ fn main() -> ExitCode {
     let done = read
         .map_err(|error| CniError::unreadable(&error.to_string()))
         .and_then(|_| plugin::run(&environment, &input));
-    match done {
-        Ok(output) => {
-            print!("{output}");
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            print!("{}", failure.to_json());
-            ExitCode::FAILURE
-        }
-    }
+    let (text, is_done) = match done {
+        Ok(output) => (output, true),
+        Err(failure) => (failure.to_json(), false),
+    };
+    // A result that the runtime cannot read is none.
+    let is_told = std::io::stdout().write_all(text.as_bytes()).is_ok();
+    if is_done && is_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result, ensure};
+use leno_console::{print_line, print_text};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::lab::mesh::certificates::Authority;
 use leno_suite::lab::mesh::{self, Choices};
@@ -113,11 +114,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         ("ratio", &|(.., [alone, proxy], _)| format!("{:.2}", proxy / alone)),
         ("Envoy, us", &|(.., us)| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0}"))),
     ];
-    print!("{}", markdown(&rows(&costs, &columns)));
+    print_text!("{}", markdown(&rows(&costs, &columns)));
     if envoy.is_none() {
-        println!("\nWithout Envoy: scripts/tools.sh envoy installs it.");
+        print_line!("\nWithout Envoy: scripts/tools.sh envoy installs it.");
     }
-    println!();
+    print_line!();
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use aws_lc_rs::signature::{
     UnparsedPublicKey,
 };
 use data_encoding::BASE64URL_NOPAD;
+use leno_console::print_line;
 use leno_suite::tabular::markdown;
 use leno_tokens::{TokenCache, TokenUse, verify};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
@@ -54,10 +55,10 @@ pub(super) fn run(args: Args) -> Result<bool> {
     let heading = [format!("token of {} bytes, ES256", token.len()), "ns".to_owned()];
     let costs = [("signature alone (aws-lc)", alone), ("first time", first), ("known", known)];
     let costs = costs.map(|(what, ns)| vec![what.to_owned(), format!("{ns:.0}")]);
-    println!("{}", markdown(&[&[heading.to_vec()][..], &costs].concat()));
+    print_line!("{}", markdown(&[&[heading.to_vec()][..], &costs].concat()));
     let holds = known <= MOST_KNOWN_NS && first <= MOST_OF_SIGNATURE * alone;
     let verdict = if holds { "hold" } else { "DO NOT HOLD" };
-    println!(
+    print_line!(
         "The bounds {verdict}: {MOST_KNOWN_NS} ns once it is known, {MOST_OF_SIGNATURE} times the \
          signature the first time ({:.2})\n",
         first / alone

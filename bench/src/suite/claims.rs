@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::{OutputForm, print, print_json};
+use leno_console::{OutputForm, note_text, print, print_json};
 use leno_suite::{claims, cost, record};
 
 use super::output::caveats;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Claims) -> Result<bool> {
     let outcomes = claims::check(&claims::claims()?, &records, &cost::prices(None)?);
     let caveats = caveats(&records);
     if args.output == OutputForm::Json {
-        eprint!("{caveats}");
+        note_text!("{caveats}");
         return print_json(&outcomes).map(|()| true);
     }
     let mut text = String::new();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use leno_console::block_on;
+use leno_console::{block_on, note};
 use leno_suite::cluster;
 
 /// Reverts what a killed run left behind in a cluster
@@ -23,7 +23,7 @@ pub(crate) struct Clean {
 pub(super) fn run(args: &Clean) -> Result<bool> {
     let found = block_on(async { cluster::clean(&args.directory).await })?;
     if !found {
-        eprintln!("{} has nothing that is left in a cluster", args.directory.display());
+        note!("{} has nothing that is left in a cluster", args.directory.display());
     }
     Ok(true)
 }

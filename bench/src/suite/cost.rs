@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use leno_console::{OutputForm, print, print_json};
+use leno_console::{OutputForm, note_text, print, print_json};
 use leno_suite::tabular::{Column, aligned, rows};
 use leno_suite::{cost, record};
 
@@ -57,7 +57,7 @@ pub(super) fn run(args: &CostOptions) -> Result<bool> {
     let uncounted = cost::uncounted(&records).into_iter().map(|line| format!("! {line}\n"));
     let said = caveats(&records) + &uncounted.collect::<String>();
     if args.output == OutputForm::Json {
-        eprint!("{said}");
+        note_text!("{said}");
         return print_json(&costs).map(|()| true);
     }
     let columns: [Column<'_, cost::Cost>; 7] = [

@@ -1,5 +1,6 @@
 //! What the commands print alike.
 
+use leno_console::note;
 use leno_suite::compare::{real_applications, within};
 use leno_suite::record::Record;
 
@@ -11,5 +12,5 @@ pub(super) fn caveats(records: &[Record]) -> String {
 }
 
 pub(super) fn say_scale(scale: f64) {
-    eprintln!("rates are the published ones times {scale} (--scale)");
+    note!("rates are the published ones times {scale} (--scale)");
 }

@@ -43,6 +43,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use leno_program::note;
 
 use crate::measurement::records::{
     Progress, flag_impossible, has_same_application, leave_out, prepare_out,
@@ -184,7 +185,7 @@ async fn able(
                 tools.insert(name, tool);
             }
             Err(missing) => {
-                eprintln!("{name}: {missing}");
+                note!("{name}: {missing}");
                 for scenario in &run.options.scenarios {
                     let record = at(run, ground, (scenario, *mesh, 0, None), beside);
                     leave_out(&run.options, (scenario, record), &missing.to_string(), old)?;

@@ -12,6 +12,7 @@ mod sidecars;
 mod start_up;
 
 use anyhow::{Result, bail};
+use leno_program::note;
 
 use crate::generator::Generator;
 use crate::measurement::options::Options;
@@ -63,7 +64,7 @@ pub fn run(run: &mut LabRun) -> Result<()> {
         match mesh.find() {
             Ok(found) => installed.push((mesh, found)),
             Err(missing) => {
-                eprintln!("{}: {missing}", mesh.name());
+                note!("{}: {missing}", mesh.name());
                 for scenario in &options.scenarios {
                     let record = blank(options, scenario, mesh.name(), 0);
                     leave_out(options, (scenario, record), &missing.to_string(), &old)?;

@@ -8,14 +8,13 @@ mod dashes;
 mod options;
 mod output;
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
 pub use cluster::Cluster;
 pub use leno_observe::escape::escaped;
-pub use leno_program::{duration, within};
+pub use leno_program::{duration, note, note_text, print_line, print_text, within};
 pub use output::{OutputForm, print, print_json, print_raw};
 
 /// `EX_USAGE` of sysexits(3).
@@ -38,8 +37,7 @@ pub fn ended(program: &str, done: &anyhow::Result<bool>) -> ExitCode {
 
 /// Prints an error with its causes, and the program's name in front.
 pub fn complain(program: &str, error: &anyhow::Error) {
-    // In a detached `leno up -d`, standard error may be closed by the time it ends.
-    let _closed = writeln!(io::stderr(), "{program}: {}", escaped(&once(error)));
+    note!("{program}: {}", escaped(&once(error)));
 }
 
 /// An error with its causes, without those that an earlier text already contains: some libraries

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use leno_analysis::{CheckClient, ExplainQuestion, MeshModel, access_changes};
+use leno_console::note;
 use leno_local::layout::Layout;
 use leno_local::status::MeshStatus;
 use leno_resources::{Kind, Object};
@@ -101,7 +102,7 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
     let (mesh, notes) = mesh(authz)?;
     let mesh = mesh.with_certificates(authz.certificate_age, authz.certificate_left);
     for note in notes {
-        eprintln!("note: {note}");
+        note!("note: {note}");
     }
     let namespace = authz.namespace.as_deref();
     let changed = match authz.with.as_slice() {

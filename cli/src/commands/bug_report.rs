@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
+use leno_console::note;
 use leno_operate::{ClusterTarget, ReportScope};
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
@@ -50,7 +51,7 @@ pub(crate) fn run(bug_report: &BugReport) -> Result<bool> {
         ChosenMesh::Cluster(target) => of_cluster(bug_report, &target, file.clone())?,
     };
     for one in &missing {
-        eprintln!("leno: missing: {one}");
+        note!("leno: missing: {one}");
     }
     print(&format!("{}\n", file.display()))?;
     Ok(missing.is_empty())

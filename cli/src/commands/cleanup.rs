@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
+use leno_console::note;
 
 use super::print;
 
@@ -30,7 +31,7 @@ pub(crate) fn run(cleanup: &Cleanup) -> Result<bool> {
                 print(&format!("mesh {mesh:?}: runs, owned by process {owner}; left alone\n"))?;
             }
             Err(error) => {
-                eprintln!("leno: {}", error.chain());
+                note!("leno: {}", error.chain());
                 failed += 1;
             }
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use leno_console::{duration, note, within};
 use leno_dashboard::api::{Routes, Topology};
 use leno_dashboard::series::MAX_SERIES;
 use leno_local::layout::Layout;
@@ -16,7 +17,6 @@ use super::history::MeshHistory;
 use super::order::RowOrder;
 use super::recorded::{PrometheusUrl, Recorded};
 use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
-use leno_console::{duration, within};
 
 /// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
@@ -118,7 +118,7 @@ impl Figures {
             })?;
             shown(of_namespace(report, namespace))?;
             if left_out > 0 {
-                eprintln!(
+                note!(
                     "leno: {left_out} workloads, edges and rules of routes are not shown: the history has room for {MAX_SERIES}"
                 );
             }
@@ -162,7 +162,7 @@ impl ReportView {
         };
         super::print(&text)?;
         for silent in &report.silent {
-            eprintln!("leno: no answer from the proxy of {silent}");
+            note!("leno: no answer from the proxy of {silent}");
         }
         Ok(())
     }

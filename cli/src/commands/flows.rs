@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use leno_console::note;
 use leno_flows::{ConnectionChange, FlowConnection, FlowEvents, FlowPeer, FlowView};
 use leno_local::hint::command;
 use leno_local::layout::Layout;
@@ -218,7 +219,7 @@ fn of_node(flows: &Flows) -> Result<()> {
     let page: NodePage = flows.of.get("/flows")?;
     show(flows, page.flows, page.missing)?;
     if page.left_out > 0 {
-        eprintln!(
+        note!(
             "leno: the agent left out {} flows, those that have not changed for longest",
             page.left_out
         );
@@ -234,7 +235,7 @@ fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()>
         print(&text(&all))?;
     }
     if missing > 0 {
-        eprintln!(
+        note!(
             "leno: {missing} flows are not in the table because it was full: see --flow-map-size of \
              `leno up`, or agent.flows.mapSize of the chart"
         );

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
+use leno_console::note;
 use leno_identity::report::IdentityReport;
 use leno_identity::{OperatorRequest, OperatorVerb};
 use leno_kube::Client;
@@ -135,9 +136,7 @@ fn unknown(layout: &Layout, account: &str) {
     if !accounts.contains(account) {
         let meant = leno_types::nearest(account, accounts.iter().map(String::as_str));
         let meant = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
-        eprintln!(
-            "leno: warning: no workload of this mesh has the service account {account}{meant}"
-        );
+        note!("leno: warning: no workload of this mesh has the service account {account}{meant}");
     }
 }
 

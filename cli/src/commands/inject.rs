@@ -13,6 +13,7 @@ use leno_admission::{
     JsonValue, ManifestFormat, PodContext, inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
+use leno_console::note;
 use leno_resources::CAPTURE_ANNOTATION;
 
 use super::{Cluster, block_on, print_raw};
@@ -301,13 +302,13 @@ impl Text {
         let rewritten = rewritten.with_context(|| name.clone().into_owned())?;
         print_raw(&rewritten)?;
         if reports.is_empty() {
-            eprintln!("{name}: nothing in it makes pods");
+            note!("{name}: nothing in it makes pods");
         }
         for InjectionReport { object, said } in &reports {
             match said {
-                InjectionOutcome::Changed => eprintln!("{object}: {done}"),
-                InjectionOutcome::Skipped(reason) => eprintln!("{object}: left as it is: {reason}"),
-                InjectionOutcome::Failed(reason) => eprintln!("{object}: not {done}: {reason}"),
+                InjectionOutcome::Changed => note!("{object}: {done}"),
+                InjectionOutcome::Skipped(reason) => note!("{object}: left as it is: {reason}"),
+                InjectionOutcome::Failed(reason) => note!("{object}: not {done}: {reason}"),
             }
         }
         Ok(!reports.iter().any(|report| matches!(report.said, InjectionOutcome::Failed(_))))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use leno_console::note;
 use leno_local::layout::Layout;
 use leno_local::log::{DroppedLines, LogEntry, LogReader, OWN_NAMES};
 use leno_local::output::LENO;
@@ -126,7 +127,7 @@ fn of_wanted(dropped: DroppedLines, wanted: Option<&[String]>) -> u64 {
 }
 
 fn complain_of(dropped: u64) {
-    eprintln!(
+    note!(
         "leno: {dropped} older lines, of all workloads together, were dropped: the log keeps the newest 4 to 8 MiB"
     );
 }

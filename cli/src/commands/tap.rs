@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use futures_util::future::join_all;
+use leno_console::{duration, note, within};
 use leno_observe::tap::Joiner;
 use leno_tap::{TapPage, TappedRequest};
 use nix::unistd::{Uid, User};
 
 use super::{AnyMesh, OutputForm, block_on, print, print_raw};
-use leno_console::{duration, within};
 
 mod parties;
 pub(super) mod proxies;
@@ -285,7 +285,7 @@ impl TapSession {
             let what = format!("the proxy of {proxy} cannot be tapped");
             return Err(anyhow::Error::new(reason).context(what));
         }
-        eprintln!("leno: the proxy of {proxy} is tapped no more: {reason}");
+        note!("leno: the proxy of {proxy} is tapped no more: {reason}");
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl TapSession {
 
     fn sum_up(&self) {
         let (sampled_out, dropped) = self.missed();
-        eprintln!(
+        note!(
             "{} requests shown, {sampled_out} beyond --max-rps, {dropped} dropped by proxies",
             self.shown
         );

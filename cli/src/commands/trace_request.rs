@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 use futures_util::future::join_all;
+use leno_console::note;
 use leno_observe::tap::Joiner;
 use leno_tap::TappedRequest;
 use tokio::time::{sleep, timeout};
@@ -61,7 +62,7 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
         traced
     })?;
     let Some(hops) = traced else {
-        eprintln!("leno: no request matched in {:?}", trace.time);
+        note!("leno: no request matched in {:?}", trace.time);
         return Ok(false);
     };
     match trace.output {
@@ -173,7 +174,7 @@ impl<'a> FollowingTaps<'a> {
                 0 => String::new(),
                 count => format!(" and {count} others"),
             };
-            eprintln!("leno: hops at {}{more} are left out: {reason}", proxies[0]);
+            note!("leno: hops at {}{more} are left out: {reason}", proxies[0]);
         }
     }
 

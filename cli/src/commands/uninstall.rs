@@ -1,10 +1,11 @@
 //! `leno uninstall`.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_charts::NAMESPACE;
+use leno_console::{note, note_text};
 use leno_operate::{MeshRemoval, RemovalReport};
 
 use super::{Cluster, block_on};
@@ -44,33 +45,31 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
         let client = leno_operate::connect(&uninstall.cluster.target()).await?;
         let removal = MeshRemoval::new(client, &uninstall.namespace, uninstall.keep_definitions);
         let done = removal.run(|step| match step {
-            RemovalReport::Object(what) => eprintln!("removed  {what}"),
-            RemovalReport::Node(name) => eprintln!("cleaned  node {name}"),
+            RemovalReport::Object(what) => note!("removed  {what}"),
+            RemovalReport::Node(name) => note!("cleaned  node {name}"),
             RemovalReport::Unannounced => {
-                eprintln!(
+                note!(
                     "untold   any pod: no control plane is ready; requests between pods may fail \
                      until they are restarted"
                 );
             }
             RemovalReport::Untold(pod) => {
-                eprintln!(
-                    "untold   pod {pod}: requests to or from it may fail until it is restarted"
-                );
+                note!("untold   pod {pod}: requests to or from it may fail until it is restarted");
             }
             RemovalReport::Proxies(left) => {
                 for (namespace, pods) in left {
-                    eprintln!(
+                    note!(
                         "left     {pods} pods of {namespace} with a proxy: restart them, \
                          kubectl rollout restart -n {namespace} deployment,statefulset,daemonset"
                     );
                 }
             }
             RemovalReport::NamespaceKept(name) => {
-                eprintln!("kept     Namespace {name}: it was not made for Leno");
+                note!("kept     Namespace {name}: it was not made for Leno");
             }
             RemovalReport::NodeLeft(name, why) => {
                 clean = false;
-                eprintln!("left     node {name}: {why}; run `leno-agent cleanup` on it");
+                note!("left     node {name}: {why}; run `leno-agent cleanup` on it");
             }
         });
         Ok(done.await?)
@@ -90,8 +89,7 @@ fn agreed(uninstall: &Uninstall) -> Result<bool> {
     } else {
         " and every TrafficPolicy, RateLimitPolicy and AuthorizationPolicy"
     };
-    eprint!("Remove Leno, namespace {}{policies}? [y/N] ", uninstall.namespace);
-    std::io::stderr().flush()?;
+    note_text!("Remove Leno, namespace {}{policies}? [y/N] ", uninstall.namespace);
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

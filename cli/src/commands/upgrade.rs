@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use leno_console::note;
 use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::orders::{self, MeshOrder};
@@ -64,7 +65,7 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
     let before = (format!("what {} was told", there.version), there.values);
     let values = upgrade.options.values(Some(before))?;
     print(&leno_charts::render(&values, namespace)?).context("printing")?;
-    eprintln!("leno: {} -> {} in {namespace}", there.version, env!("CARGO_PKG_VERSION"));
+    note!("leno: {} -> {} in {namespace}", there.version, env!("CARGO_PKG_VERSION"));
     Ok(true)
 }
 
@@ -92,7 +93,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
         }
         if told.elapsed() >= TOLD {
             told = Instant::now();
-            eprintln!("leno: {}", waiting(&left));
+            note!("leno: {}", waiting(&left));
         }
         std::thread::sleep(POLL);
     }

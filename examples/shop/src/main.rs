@@ -22,6 +22,7 @@ mod redis;
 mod serve;
 mod web;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -42,17 +43,17 @@ Runs one service of the example shop. Environment:
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [service] = arguments.as_slice() else {
-        eprint!("{USAGE}");
+        note(USAGE.trim_end());
         return ExitCode::from(64);
     };
     if matches!(service.as_str(), "-h" | "--help") {
-        print!("{USAGE}");
+        show(USAGE.trim_end());
         return ExitCode::SUCCESS;
     }
     match run(service) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("shop {service}: {error:#}");
+            note(&format!("shop {service}: {error:#}"));
             ExitCode::from(2)
         }
     }
@@ -72,6 +73,16 @@ fn run(service: &str) -> Result<()> {
             other => bail!("no service {other:?}\n{USAGE}"),
         }
     })
+}
+
+/// Prints a line to standard output, if that has a reader.
+fn show(line: &str) {
+    let _unread = writeln!(io::stdout(), "{line}");
+}
+
+/// Prints a line to standard error, if that has a reader.
+fn note(line: &str) {
+    let _unread = writeln!(io::stderr(), "{line}");
 }
 
 /// A setting from the environment.

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::setting;
+use crate::{note, setting, show};
 
 /// Largest request body; the shop's own are under 1 KiB.
 const MAX_BODY: usize = 64 * 1024;
@@ -84,7 +84,7 @@ pub(crate) async fn run<S: Service>(service: S) -> Result<()> {
     let address: SocketAddr = setting("SHOP_LISTEN", "[::]:8080").parse().context("SHOP_LISTEN")?;
     let listener =
         TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    println!("{} listens on {}", S::NAME, listener.local_addr()?);
+    show(&format!("{} listens on {}", S::NAME, listener.local_addr()?));
     let service = Rc::new(service);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -129,7 +129,7 @@ async fn handle<S: Service>(
             Ok(response)
         }
         Err(error) => {
-            eprintln!("{}: {error:#}", S::NAME);
+            note(&format!("{}: {error:#}", S::NAME));
             respond(StatusCode::BAD_GATEWAY, "text/plain", format!("{}: {error:#}\n", S::NAME))
         }
     }

@@ -16,6 +16,7 @@ use leno_dashboard::{ProcessEnds, Restarts};
 use leno_observe::flows::FlowCounts;
 use leno_observe::metrics::{self, Sample};
 use leno_observe::stat::{MeshGrowth, Scrape, StatInstance};
+use leno_program::note;
 use serde::Deserialize;
 use tokio::time::MissedTickBehavior;
 
@@ -110,7 +111,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
         if let Err(error) = &taken
             && !failed
         {
-            eprintln!("{}; trying again until it works", error.chain());
+            note!("{}; trying again until it works", error.chain());
         }
         failed = taken.is_err();
     }

@@ -32,8 +32,8 @@ const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     match Command::parse(env::args_os().skip(1)) {
-        Ok(Command::Help) => print!("{USAGE}"),
-        Ok(Command::Version) => println!("leno-broker {}", env!("CARGO_PKG_VERSION")),
+        Ok(Command::Help) => show(format_args!("{USAGE}")),
+        Ok(Command::Version) => show(format_args!("leno-broker {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Command::Run(flags)) => {
             if let Err(error) = run(flags) {
                 report(format_args!("{error:#}"));
@@ -51,6 +51,12 @@ fn main() -> ExitCode {
 fn run(flags: Flags) -> anyhow::Result<()> {
     leno_confine::close_memory().context("cannot close its memory to others")?;
     broker::run(flags)
+}
+
+/// Writes what was asked for to standard output.
+fn show(what: fmt::Arguments<'_>) {
+    // Without a reader there is nothing left to do.
+    let _unread = io::stdout().write_fmt(what);
 }
 
 /// Writes a line for the operator.

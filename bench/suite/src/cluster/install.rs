@@ -19,6 +19,7 @@ use leno_charts::{NAMESPACE, Values};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, ResourceExt as _, Right};
 use leno_operate::{ClusterTarget, Error, MeshRemoval, RemovalReport, is_ready};
+use leno_program::note;
 use serde_json::Value;
 
 use super::ledger::Installed;
@@ -212,7 +213,7 @@ impl Installation<'_> {
         let done = removal.run(|step| match step {
             RemovalReport::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             RemovalReport::NamespaceKept(name) => {
-                eprintln!("  namespace {name} was there: it stays")
+                note!("  namespace {name} was there: it stays")
             }
             // Only the suite's pods were meshed, and they have been removed.
             _ => {}

@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::{Error, ObjectReference, is_absent, paged};
+use leno_program::note;
 
 use super::install;
 use super::mesh::Mesh;
@@ -146,13 +147,13 @@ pub(super) async fn restore(
     });
     let now = now.await?;
     for name in removed {
-        eprintln!("  removed {name}");
+        note!("  removed {name}");
     }
     let now = match now {
         Ok(now) => now,
         Err(namespace) => {
             let name = mesh.name();
-            eprintln!(
+            note!(
                 "  another user has installed {name} meanwhile (namespace {namespace}): it stays"
             );
             return Ok(());
@@ -160,7 +161,7 @@ pub(super) async fn restore(
     };
     for one in now.besides(before) {
         let name = one.named.said();
-        eprintln!("  {name} is new, and not known to be {}'s: it stays", mesh.name());
+        note!("  {name} is new, and not known to be {}'s: it stays", mesh.name());
     }
     Ok(())
 }

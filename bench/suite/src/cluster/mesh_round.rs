@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use leno_program::note;
 
 use super::bench_cluster::{BenchCluster, ClusterRun, at, whose};
 use super::install::{self, Installation};
@@ -119,7 +120,7 @@ impl MeshRoundContext<'_> {
                 return Err(refused(&format!("Namespace {namespace}")));
             }
         }
-        eprintln!("{name}: being installed for round {}", round + 1);
+        note!("{name}: being installed for round {}", round + 1);
         let mut agents = || {
             ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
             ledger.write(out)

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use leno_kube::Client;
+use leno_program::note;
 
 use super::install::{self, Installation};
 use super::inventory::{self, Inventory};
@@ -53,10 +54,10 @@ async fn remove(
     let Installed { mesh, before, .. } = installed;
     let (mesh, name) = (*mesh, mesh.name());
     if let Some(namespace) = install::foreign_namespace(client, mesh, &ledger.namespace).await? {
-        eprintln!("{name}: in namespace {namespace}, which this run has not made: it stays");
+        note!("{name}: in namespace {namespace}, which this run has not made: it stays");
         return Ok(());
     }
-    eprintln!("{name}: being removed");
+    note!("{name}: being removed");
     // Some tools fail if there is nothing to remove, as linkerd does.
     let something = Inventory::take(client).await?.has_new(mesh, before);
     if mesh.facts().tool.is_none() || something {
@@ -94,7 +95,7 @@ pub(super) async fn finish(out: &Path) -> Result<bool> {
         )
     })?;
     ledger.check(out, &identity)?;
-    eprintln!("taking back what a run left: namespace {}", ledger.namespace);
+    note!("taking back what a run left: namespace {}", ledger.namespace);
     take_back(&client, (&mut ledger, out)).await?;
     let_go(&client, &ledger, out).await?;
     Ok(true)

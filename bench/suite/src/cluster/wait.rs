@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
+use leno_program::note;
 use tokio::time::{Instant, timeout};
 
 /// Time between two polls; each makes one request or a few.
@@ -35,7 +36,7 @@ pub(super) async fn repeated<T>(
         ensure!(begin.elapsed() <= limit, "{what}: waited for {} s: {far}", limit.as_secs());
         if said.elapsed() > WORD {
             said = Instant::now();
-            eprintln!("  {what}: {far}");
+            note!("  {what}: {far}");
         }
         tokio::time::sleep(LOOK).await;
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use leno_program::note;
 
 use super::options::Options;
 use crate::compare;
@@ -120,7 +121,7 @@ impl Progress {
     /// Begins a run of so many measurements.
     pub(crate) fn of(total: usize, skipped: usize) -> Self {
         if skipped > 0 {
-            eprintln!("{skipped} of {total} have a record already");
+            note!("{skipped} of {total} have a record already");
         }
         Self { begun: Instant::now(), done: 0, skipped, total }
     }
@@ -131,7 +132,7 @@ impl Progress {
         self.done += 1;
         let (far, each) = (self.skipped + self.done, self.begun.elapsed() / self.done as u32);
         let left = each * self.total.saturating_sub(far) as u32;
-        eprintln!("{}", line(record, (far, self.total), left));
+        note!("{}", line(record, (far, self.total), left));
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{MeshModel, RecordedRequests, Suggestion};
+use leno_console::{note, note_text};
 use leno_operate::{ClusterTarget, PodAdminClient, PodName};
 use leno_resources::{Object, to_yaml};
 use leno_types::InstanceName;
@@ -48,7 +49,7 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
     let (mesh, recorded, notes) = recorded(suggest)?;
     for note in notes {
-        eprintln!("note: {note}");
+        note!("note: {note}");
     }
     let suggestions = mesh.suggestions(namespace, policy, &recorded);
     if suggestions.is_empty() {
@@ -61,7 +62,7 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
         OutputForm::Json => print_json(&suggestions.iter().map(value).collect::<Vec<Value>>())?,
         OutputForm::Table => {
             for one in &suggestions {
-                eprint!("{}", said(one));
+                note_text!("{}", said(one));
             }
             print(&documents(&suggestions))?;
         }

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use leno_console::note;
 use leno_local::check::state;
 use leno_local::hint;
 use leno_local::layout::Layout;
@@ -63,7 +64,7 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             std::thread::sleep(MOMENT / 10);
             if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
                 let (ps, down) = (hint::command(mesh, "ps"), hint::command(mesh, "down"));
-                eprintln!(
+                note!(
                     "leno: mesh {mesh} runs on in the background (process {}): {ps} shows how it goes on, {down} ends it",
                     child.id()
                 );

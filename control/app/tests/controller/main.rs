@@ -236,6 +236,30 @@ fn it_takes_edits_refuses_bad_ones_and_ends_when_told() {
 }
 
 #[test]
+fn it_serves_while_its_log_has_no_reader() {
+    let directory = directory();
+    write_state(directory.path(), GOOD);
+    let (reader, writer) = io::pipe().unwrap();
+    let mut log = BufReader::new(reader).lines();
+    let mut child = command(directory.path()).stderr(writer).spawn().unwrap();
+    let mut line = |text: &str| log.by_ref().map(Result::unwrap).find(|line| line.contains(text));
+    let address = line("serving /metrics").unwrap();
+    let admin = address.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+    line("serving discovery and identity").unwrap();
+    drop(log);
+    // It has something to log of each.
+    let began = Instant::now();
+    write_state(directory.path(), "kind: Nonsense\n");
+    while !page(admin, "/metrics").contains("leno_control_last_reload_good 0\n") {
+        assert!(began.elapsed() < PATIENCE, "{}", page(admin, "/metrics"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(page(admin, "/ready").starts_with("HTTP/1.1 200"));
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn usage_and_errors_have_their_exit_codes() {
     let help = run(&["--help"]);
     assert_eq!(help.status.code(), Some(0));

@@ -1,0 +1,73 @@
+//! Programs whose standard output or standard error has no reader end as they do with one.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs::File;
+use std::io::{Write as _, pipe};
+use std::process::{Command, Stdio};
+
+use leno_testkit::binaries::ours;
+
+/// Programs with arguments, and what they end with. Each has something to print.
+const ENDS: [(&str, &[&str], i32); 14] = [
+    ("leno", &["version"], 0),
+    ("leno", &["--help"], 0),
+    ("leno", &["inject", "-"], 0),
+    ("leno", &["analyze", "/nonexistent.yaml"], 2),
+    ("leno", &["nonsense"], 64),
+    ("leno-bench", &["report", "/nonexistent"], 2),
+    ("leno-proxy", &["--log", "a=nonsense"], 64),
+    ("leno-controller", &["--files", "/nonexistent", "--ca-dir", "/proc/nonexistent/ca"], 2),
+    ("leno-agent", &["--node", "n", "--log", "a=nonsense"], 64),
+    ("leno-broker", &["--help"], 0),
+    ("leno-broker", &["--nonsense"], 64),
+    ("leno-cni", &[], 1),
+    ("shop", &["--help"], 0),
+    ("shop", &["nonsense"], 2),
+];
+const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\n\
+                   spec: {containers: [{name: web, image: web}]}\n";
+
+/// Where output goes.
+#[derive(Clone, Copy, Debug)]
+enum Reader {
+    /// A pipe whose other end is closed, for both streams.
+    Gone,
+    /// A disk without room, for standard error.
+    NoRoom,
+    /// Standard error is no open descriptor.
+    NoDescriptor,
+}
+
+/// The exit code with such a reader.
+fn code(program: &str, arguments: &[&str], reader: Option<Reader>) -> Option<i32> {
+    let path = ours(program).unwrap();
+    let mut command = match reader {
+        Some(Reader::NoDescriptor) => {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec \"$0\" \"$@\" 2>&-"]).arg(path);
+            command
+        }
+        _ => Command::new(path),
+    };
+    let closed = || pipe().unwrap().1;
+    command.args(arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    match reader {
+        Some(Reader::Gone) => command.stdout(closed()).stderr(closed()),
+        Some(Reader::NoRoom) => command.stderr(File::create("/dev/full").unwrap()),
+        Some(Reader::NoDescriptor) | None => command.stderr(Stdio::null()),
+    };
+    let mut child = command.spawn().unwrap();
+    // The process may have ended before.
+    let _ended = child.stdin.take().unwrap().write_all(POD.as_bytes());
+    child.wait_with_output().unwrap().status.code()
+}
+
+#[test]
+fn no_program_fails_for_want_of_a_reader() {
+    for (program, arguments, expected) in ENDS {
+        for reader in [None, Some(Reader::Gone), Some(Reader::NoRoom), Some(Reader::NoDescriptor)] {
+            let ended = code(program, arguments, reader);
+            assert_eq!(ended, Some(expected), "{program} {arguments:?}: {reader:?}");
+        }
+    }
+}
