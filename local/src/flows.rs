@@ -16,9 +16,9 @@ use leno_types::ports;
 use crate::addresses::Addresses;
 use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
+use crate::hung::HungProxies;
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
-use crate::node::HungProcesses;
 use crate::output::LineOutput;
 use crate::plan::PlannedInstance;
 use crate::record::{MeshRecord, MeshResource};
@@ -76,7 +76,7 @@ impl Accounting {
     pub fn serve(
         &self,
         switch: &Switch,
-        (lookups, hung): (&Arc<FailedLookups>, &Arc<HungProcesses>),
+        (lookups, hung): (&Arc<FailedLookups>, &Arc<HungProxies>),
     ) -> Result<()> {
         let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");

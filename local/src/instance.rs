@@ -22,6 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, CaptureChoice, Captured};
@@ -43,6 +44,7 @@ use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::flows::Accounting;
 use crate::guard::MeshGuard;
+use crate::hung::HungProxies;
 use crate::isolation::{ResolverNames, write_files};
 use crate::layout::Layout;
 use crate::limits::{self, ProcessLimits};
@@ -93,6 +95,8 @@ pub struct MeshContext {
     pub proxy: proxy::MeshProxySettings,
     /// The node proxies.
     pub groups: NodeProxyGroups,
+    /// Counts the proxies that hang.
+    pub hung: Arc<HungProxies>,
     /// Whose proxies are replaced now.
     pub upgrades: UpgradeTurns,
     /// When a busy instance gets a node proxy of its own.

@@ -35,6 +35,7 @@ pub mod flows;
 pub mod forward;
 pub mod guard;
 pub mod hint;
+pub mod hung;
 pub mod identity;
 pub mod instance;
 pub mod isolation;

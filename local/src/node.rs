@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
 use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
 use leno_supervise::{
@@ -26,10 +25,6 @@ use crate::program::Program;
 use crate::record::{self, MeshResource};
 use crate::status::ProxyProcess;
 
-mod hung;
-
-pub use hung::{HUNG_PROCESSES, HungProcesses};
-
 /// The groups of a mesh that have members.
 #[derive(Debug, Default)]
 pub struct NodeProxyGroups {
@@ -39,16 +34,9 @@ pub struct NodeProxyGroups {
     started: Cell<u64>,
     /// Which processes of proxies are to serve: those that are started from now on, or an earlier number, too.
     revision: Cell<u64>,
-    hung: Arc<HungProcesses>,
 }
 
 impl NodeProxyGroups {
-    /// Those of a mesh, whose processes that hang are counted there.
-    #[must_use]
-    pub fn new(hung: Arc<HungProcesses>) -> Self {
-        Self { hung, ..Self::default() }
-    }
-
     /// Which processes of proxies are to serve.
     #[must_use]
     pub fn revision(&self) -> u64 {
@@ -381,7 +369,7 @@ impl NodeProxyHost for GroupHost {
     }
 
     fn has_hung(&self) {
-        self.mesh.groups.hung.count();
+        self.mesh.hung.nodes.count();
     }
 }
 

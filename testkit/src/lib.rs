@@ -35,6 +35,7 @@ pub mod proxy;
 pub mod reference;
 pub mod resolver;
 pub mod sniff;
+pub mod stopped;
 pub mod tools;
 pub mod tunnel;
 pub mod wait;

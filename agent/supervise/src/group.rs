@@ -23,13 +23,13 @@ use leno_program::chain;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::backoff::Backoff;
 use crate::error::Error;
-use crate::heartbeat::{Hang, Heartbeat, LOOK};
-use crate::keep_running::{Condemned, LifeEvent, RestartRules, StopStage, keep_running};
+use crate::heartbeat::Hang;
+use crate::keep_running::{LifeEvent, RestartRules, StopStage, keep_running};
 use crate::process::{RunningProcess, after, describe};
+use crate::watchdog::Watchdog;
 
 /// The longest a process may take to end. It has no members by then.
 const END_BOUND: Duration = Duration::from_secs(5);
@@ -179,7 +179,6 @@ impl Group {
     pub fn start<H: NodeProxyHost>(name: &str, host: H) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(StopStage::No);
-        let condemned = watch::Sender::new(None);
         let task = NodeProxyTask {
             host: Rc::new(host),
             name: name.to_owned(),
@@ -188,9 +187,7 @@ impl Group {
             leaving: BTreeMap::new(),
             told: 0,
             process: None,
-            heartbeat: None,
-            hung: None,
-            condemned,
+            watchdog: Watchdog::default(),
         };
         let task = tokio::task::spawn_local(task.run(received, stopped));
         Self { orders, stop, task }
@@ -255,11 +252,7 @@ struct NodeProxyTask<H> {
     told: u64,
     /// Takes orders while the process runs.
     process: Option<Rc<AsyncChannel>>,
-    /// What was seen of the process; `None` while none runs.
-    heartbeat: Option<Heartbeat>,
-    /// How the process hangs, which is killed for that.
-    hung: Option<Hang>,
-    condemned: watch::Sender<Option<Condemned>>,
+    watchdog: Watchdog,
 }
 
 impl<H: NodeProxyHost> NodeProxyTask<H> {
@@ -280,9 +273,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         };
         let (events, mut happened) = mpsc::unbounded_channel();
         let mut rules = RestartRules::always(Backoff::eager(Instant::now()), END_BOUND);
-        rules.condemned = self.condemned.subscribe();
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        rules.condemned = self.watchdog.condemned();
+        let mut looks = Watchdog::looks();
         let process = async {
             // The receiver is polled beside the process and ends after it.
             let report = |event| drop(events.send(event));
@@ -295,7 +287,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 tokio::select! {
                     event = happened.recv() => match event {
                         Some(LifeEvent::Started(pid)) => {
-                            self.heartbeat = Some(Heartbeat::of(pid));
+                            self.watchdog.started(pid);
                             self.serve_all(newest.borrow_mut().take());
                         }
                         Some(event) => self.has_ended(&event),
@@ -312,17 +304,12 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
 
     /// Has a process that hangs killed: what is under way in it waits for nothing.
     fn look(&mut self) {
-        let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| self.hung.is_none()) else {
-            return;
-        };
-        let Some(how) = heartbeat.look() else { return };
-        self.hung = Some(how);
+        let Some((pid, how)) = self.watchdog.look() else { return };
         self.host.has_hung();
-        let (group, members, pid) = (&self.name, self.members.len(), heartbeat.pid());
+        let (group, members) = (&self.name, self.members.len());
         self.host.say(&format!(
             "the proxy of group {group} ({members} served), process {pid}, {how}: it is killed, and started again"
         ));
-        self.condemned.send_replace(Some(Condemned { pid, hangs: true }));
     }
 
     /// A new process serves all members.
@@ -458,9 +445,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             self.process = None;
             return;
         };
-        if let Some(heartbeat) = &mut self.heartbeat {
-            heartbeat.heard(state == MemberState::Alive);
-        }
+        self.watchdog.heard(state);
         // One that stalls may go on with what it has, but is not waited for.
         if matches!(state, MemberState::Released | MemberState::Stalled)
             && let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number)
@@ -536,10 +521,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     }
 
     fn has_ended(&mut self, event: &LifeEvent<H::Error>) {
-        (self.process, self.heartbeat) = (None, None);
-        let loss = self.hung.take().map_or(Loss::Released, Loss::Hung);
-        // A later process may have the same number.
-        self.condemned.send_replace(None);
+        self.process = None;
+        let loss = self.watchdog.ended().map_or(Loss::Released, Loss::Hung);
         // Nothing is under way any more.
         for LeavingMember { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values()
         {

@@ -70,7 +70,13 @@ impl Heartbeat {
     /// Looks at the process; how it hangs, if it does.
     pub(crate) fn look(&mut self) -> Option<Hang> {
         let state = ProcessState::of(self.pid);
-        self.judge(state)
+        let how = self.judge(state);
+        // Of a proxy of one workload that prints, a thread of connections may wait for the reader, and it reports nothing for that.
+        if how == Some(Hang::Silent) && a_thread_prints(self.pid) {
+            self.silent = 0;
+            return None;
+        }
+        how
     }
 
     fn judge(&mut self, state: ProcessState) -> Option<Hang> {
@@ -102,16 +108,27 @@ impl ProcessState {
             lines.find(|(of, _)| *of == name).map(|(_, value)| value.trim())
         };
         let is_traced = field("TracerPid").is_some_and(|tracer| tracer != "0");
-        // Its number and its first argument, which is a descriptor.
-        let mut call = syscall.split(' ');
-        let writes = libc::SYS_write.to_string();
-        let prints = call.next() == Some(writes.as_str())
-            && call.next().is_some_and(|to| matches!(to, "0x1" | "0x2"));
         Self {
             is_stopped: field("State").is_some_and(|state| state.starts_with('T')),
-            is_held: is_traced || prints,
+            is_held: is_traced || prints(syscall),
         }
     }
+}
+
+/// Whether a thread prints, by the file `syscall` of it.
+fn prints(syscall: &str) -> bool {
+    // Its number and its first argument, which is a descriptor.
+    let mut call = syscall.split(' ');
+    let writes = libc::SYS_write.to_string();
+    call.next() == Some(writes.as_str())
+        && call.next().is_some_and(|to| matches!(to, "0x1" | "0x2"))
+}
+
+/// Whether any thread of a process prints. What cannot be read does not.
+fn a_thread_prints(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut calls = threads.filter_map(|one| fs::read_to_string(one.path().join("syscall")).ok());
+    calls.any(|call| prints(&call))
 }
 
 impl fmt::Display for Hang {
@@ -160,6 +177,23 @@ mod tests {
         assert_eq!(beat.judge(RUNS), None, "it was continued");
         assert!((1..STOPPED_LOOKS).all(|_| beat.judge(STOPPED).is_none()));
         assert_eq!(beat.judge(STOPPED), Some(Hang::Stopped));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_the_reader_of_what_it_prints_is_seen() {
+        let mut yes = Command::new("yes");
+        let mut blocked = yes.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(blocked.id()).unwrap();
+        let began = std::time::Instant::now();
+        // Root alone may read what another process calls.
+        while nix::unistd::geteuid().is_root() && !a_thread_prints(pid) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not wait");
+            std::thread::yield_now();
+        }
+        // With its reader it ends.
+        drop(blocked.stdout.take());
+        blocked.wait().unwrap();
+        assert!(!a_thread_prints(std::process::id().cast_signed()));
     }
 
     #[test]

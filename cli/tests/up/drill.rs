@@ -7,12 +7,14 @@
 
 mod faults;
 
+use std::cell::RefCell;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leno_dashboard::api::Problem;
 use leno_local::status::MeshStatus;
+use leno_testkit::stopped::StoppedThreads;
 
 use crate::mesh::{Mesh, root};
 use faults::{FAULTS, Fault};
@@ -70,6 +72,8 @@ fn spec(name: &str) -> &'static str {
 /// The mesh, and the directory in which its instances read what to do.
 struct Drill {
     mesh: Mesh,
+    /// The proxy that stands still.
+    stopped: RefCell<Vec<StoppedThreads>>,
 }
 
 impl Drill {
@@ -78,7 +82,7 @@ impl Drill {
             fs::create_dir(directory.join("knobs")).unwrap();
             fs::write(directory.join("app.py"), include_str!("drill/app.py")).unwrap();
         });
-        Self { mesh }
+        Self { mesh, stopped: RefCell::default() }
     }
 
     /// Has an instance do this, as JSON; nothing more of it after an empty text.

@@ -28,6 +28,11 @@ const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
 /// which a control plane that restarts is back.
 const START_PERIOD_S: u32 = 1;
 const START_FAILURES: u32 = 120;
+/// How often the kubelet asks whether the proxy hangs, how long it waits for an answer, and how often there may be none: a minute
+/// in all, in which a proxy answers on a node without a free CPU, too. A restart cuts what its pod has.
+const LIVE_PERIOD_S: u32 = 10;
+const LIVE_TIMEOUT_S: u32 = 10;
+const LIVE_FAILURES: u32 = 6;
 
 /// The container.
 pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
@@ -42,6 +47,7 @@ pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonVa
     container.set("env", environment(settings, probes));
     let port = JsonValue::from([("name", "leno-admin".into()), ("containerPort", admin())]);
     container.set("ports", [port]);
+    container.set("livenessProbe", live());
     match settings.shape {
         ContainerShape::Sidecar => container.set("startupProbe", ready()),
         ContainerShape::Container => container.set("lifecycle", lifecycle()),
@@ -214,6 +220,17 @@ fn ready() -> JsonValue {
         ("httpGet", get),
         ("periodSeconds", START_PERIOD_S.into()),
         ("failureThreshold", START_FAILURES.into()),
+    ])
+}
+
+/// The proxy hangs if it gives no answer, or a thread of connections does not come round.
+fn live() -> JsonValue {
+    let get = JsonValue::from([("path", "/live".into()), ("port", admin())]);
+    JsonValue::from([
+        ("httpGet", get),
+        ("periodSeconds", LIVE_PERIOD_S.into()),
+        ("timeoutSeconds", LIVE_TIMEOUT_S.into()),
+        ("failureThreshold", LIVE_FAILURES.into()),
     ])
 }
 

@@ -20,7 +20,8 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leno_handover::{AsyncChannel, Channel, MemberReport, MemberState, ProxyOrder};
 use leno_supervise::{
-    Backoff, RestartRules, RunningProcess, StopStage, after, describe, keep_running,
+    Backoff, Hang, Loss, RestartRules, RunningProcess, StopStage, Watchdog, after, describe,
+    keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{mpsc, watch};
@@ -45,6 +46,8 @@ type ProcessEvent = (u64, SidecarEvent);
 enum SidecarEvent {
     /// It started, ended or failed to start.
     Life(Event),
+    /// It hangs, and is killed for that; with its process id.
+    Hangs(i32, Hang),
     /// It accepts connections, as the process at the other end of this channel reports.
     Serves(Rc<AsyncChannel>),
 }
@@ -60,6 +63,7 @@ struct SidecarProcess {
     retired: Rc<Cell<bool>>,
     /// Sends orders to it, while it runs.
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
+    watchdog: Rc<RefCell<Watchdog>>,
     stage: watch::Sender<SidecarStage>,
     /// Its turn among the mesh's upgrades, until it serves.
     upgrade: RefCell<Option<UpgradeTurn>>,
@@ -90,6 +94,8 @@ struct ProcessState {
     starts: u32,
     ended: Option<String>,
     alive: bool,
+    /// How it hangs, if it is killed for that.
+    hung: Option<Hang>,
 }
 
 impl InstanceTask {
@@ -141,6 +147,11 @@ impl InstanceTask {
             };
             let is_next = next.as_ref().is_some_and(|next| next.number == number);
             match event {
+                SidecarEvent::Hangs(pid, how) => {
+                    let is_current = number == current.number;
+                    known.hung = Some(how).filter(|_| is_current);
+                    self.has_hung((pid, how), is_current);
+                }
                 SidecarEvent::Life(event) if number == current.number && !has_left => {
                     self.take_in(event, &mut known, &turn).await;
                 }
@@ -183,6 +194,16 @@ impl InstanceTask {
         ProxyProcess { group: None, cgroup, promoted: false, revision }
     }
 
+    /// Tells that a process is killed because it hangs.
+    fn has_hung(&self, (pid, how): (i32, Hang), is_current: bool) {
+        self.mesh.hung.sidecars.count();
+        let (label, whose) =
+            (&self.instance.label, if is_current { "" } else { "another process of " });
+        self.say(&format!(
+            "{whose}the proxy of {label}, process {pid}, {how}: it is killed, and started again"
+        ));
+    }
+
     /// Takes in what happened to the process that serves.
     async fn take_in(&self, event: Event, known: &mut ProcessState, turn: &ProxyTurn) {
         known.alive = matches!(event, Event::Started(_));
@@ -191,7 +212,8 @@ impl InstanceTask {
             Event::Ended(status, wait) => {
                 let (how, when, label) = (describe(*status), after(*wait), &self.instance.label);
                 self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
-                known.ended = Some(how);
+                let hung = known.hung.take().map(|how| Loss::Hung(how).to_string());
+                known.ended = Some(hung.unwrap_or(how));
             }
             Event::Failed(error, _) => self.complain(error),
             Event::Over(_) | Event::Stopping | Event::Stopped => {}
@@ -239,9 +261,9 @@ impl SidecarProcess {
     fn new(number: u64, revision: u64, succeeds: bool) -> Self {
         let (succeeds, retired, orders) =
             (Rc::new(Cell::new(succeeds)), Rc::default(), Rc::default());
-        let stage = watch::Sender::default();
+        let (watchdog, stage) = (Rc::default(), watch::Sender::default());
         let upgrade = RefCell::default();
-        Self { number, revision, succeeds, retired, orders, stage, upgrade }
+        Self { number, revision, succeeds, retired, orders, watchdog, stage, upgrade }
     }
 
     /// It is to serve in a turn.
@@ -274,22 +296,30 @@ impl<'l> Sidecar<'l> {
     fn keep(&'l self, process: &SidecarProcess) -> LocalBoxFuture<'l, ()> {
         let number = process.number;
         let (succeeds, orders) = (Rc::clone(&process.succeeds), Rc::clone(&process.orders));
-        let stage = process.stage.clone();
+        let (watchdog, stage) = (Rc::clone(&process.watchdog), process.stage.clone());
         let backoff = Backoff::eager(Instant::now());
         let rules = RestartRules {
             retired: Rc::clone(&process.retired),
+            condemned: watchdog.borrow().condemned(),
             ..RestartRules::always(backoff, DRAIN_BOUND)
         };
         Box::pin(async move {
             let start = || {
                 let (running, near) = self.start(number, succeeds.get())?;
                 *orders.borrow_mut() = Some(Rc::clone(&near));
-                self.hear(number, near, stage.clone());
+                self.hear((number, Rc::clone(&watchdog)), near, stage.clone());
                 Ok(running)
             };
             let mut run = self.place.processes.run(&self.place.proxy);
             let report = |event| {
                 run.follow(&event);
+                match &event {
+                    Event::Started(pid) => watchdog.borrow_mut().started(*pid),
+                    Event::Stopping => {}
+                    Event::Ended(..) | Event::Over(_) | Event::Failed(..) | Event::Stopped => {
+                        watchdog.borrow_mut().ended();
+                    }
+                }
                 if !matches!(event, Event::Started(_) | Event::Stopping) {
                     orders.borrow_mut().take();
                 }
@@ -300,10 +330,24 @@ impl<'l> Sidecar<'l> {
                 _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {}
                 // It is killed with the future.
                 () = self.overdue(number, &orders, stage.subscribe()) => {}
+                () = self.watch(number, &watchdog) => {}
             }
             orders.borrow_mut().take();
             self.forget(number);
         })
+    }
+
+    /// Has a process that hangs killed, for as long as this is polled.
+    async fn watch(&self, number: u64, watchdog: &RefCell<Watchdog>) {
+        let mut looks = Watchdog::looks();
+        loop {
+            looks.tick().await;
+            let hung = watchdog.borrow_mut().look();
+            if let Some((pid, how)) = hung {
+                // The receiver is polled beside this.
+                drop(self.events.send((number, SidecarEvent::Hangs(pid, how))));
+            }
+        }
     }
 
     /// Comes back when a process that leaves has not closed its listeners in time, or may not go on to finish what it has. Says
@@ -357,12 +401,21 @@ impl<'l> Sidecar<'l> {
     }
 
     /// Follows what a process reports, until that ends.
-    fn hear(&self, number: u64, reports: Rc<AsyncChannel>, stage: watch::Sender<SidecarStage>) {
+    fn hear(
+        &self,
+        (number, watchdog): (u64, Rc<RefCell<Watchdog>>),
+        reports: Rc<AsyncChannel>,
+        stage: watch::Sender<SidecarStage>,
+    ) {
         let events = self.events.clone();
         let (output, label) = (self.life.mesh.output.clone(), self.life.instance.label.clone());
         tokio::task::spawn_local(async move {
             loop {
-                match reports.receive::<MemberReport>().await {
+                let report = reports.receive::<MemberReport>().await;
+                if let Ok(Some((report, _))) = &report {
+                    watchdog.borrow_mut().heard(report.state);
+                }
+                match report {
                     Ok(Some((MemberReport { state: MemberState::Serving, .. }, _))) => {
                         // The receiver ends with the instance.
                         let serves = SidecarEvent::Serves(Rc::clone(&reports));

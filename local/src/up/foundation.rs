@@ -19,11 +19,12 @@ use crate::environment::Environment;
 use crate::error::{Attempt, Result};
 use crate::flows::Accounting;
 use crate::guard::MeshGuard;
+use crate::hung::HungProxies;
 use crate::instance::{InstanceChange, MeshContext, UpgradeTurns};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::node::{HungProcesses, NodeProxyGroups};
+use crate::node::NodeProxyGroups;
 use crate::output::LineOutput;
 use crate::proxy;
 use crate::record::{self, MeshRecord, MeshResource};
@@ -42,7 +43,7 @@ pub(super) struct MeshFoundation {
     proxy: proxy::MeshProxySettings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
-    hung: Arc<HungProcesses>,
+    hung: Arc<HungProxies>,
     environment: Environment,
     /// What the operator should know, a line each.
     pub(super) notes: Vec<String>,
@@ -138,7 +139,8 @@ impl MeshFoundation {
             output: given.output,
             access_log: given.access_log,
             proxy: self.proxy,
-            groups: NodeProxyGroups::new(self.hung),
+            groups: NodeProxyGroups::default(),
+            hung: self.hung,
             upgrades: UpgradeTurns::default(),
             promotion: options.promotion,
             grace: options.grace,

@@ -40,7 +40,7 @@ use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
-use crate::pulse::{Pulse, Stalled, cpu_of_this_thread};
+use crate::pulse::{Pulse, Stalled, beat, cpu_of_this_thread};
 use crate::reclaim;
 use crate::run::{EndOrders, Signals, control_runtime, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
@@ -70,8 +70,6 @@ const MAX_STALLED_WORKERS: usize = 16;
 const MAX_COUNTED: usize = 4096;
 /// How often it is reported what a workload has used of the CPU.
 const CPU_WINDOW: Duration = Duration::from_secs(2);
-/// How often the supervisor learns that this process goes on.
-const BEAT: Duration = Duration::from_secs(1);
 /// What is next to nothing: a hundredth of that.
 const CPU_LEAST: u32 = 100;
 
@@ -134,7 +132,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         )?;
         let orders = Arc::new(orders);
         // Ends with the runtime.
-        tokio::spawn(beat(Arc::clone(&orders)));
+        tokio::spawn(beat(Arc::clone(&orders), || true));
         let mut signals = Signals::new()?;
         let mut members = Members::new();
         loop {
@@ -175,15 +173,6 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         }
         Ok(())
     })
-}
-
-/// Reports that this thread comes round, by which the supervisor knows a process that hangs.
-async fn beat(orders: Arc<AsyncChannel>) -> Infallible {
-    loop {
-        // A supervisor that does not read has no room for it, and one that has ended needs none.
-        let _unread = orders.send(&MemberReport::ALIVE, &[]);
-        tokio::time::sleep(BEAT).await;
-    }
 }
 
 impl Common {

@@ -10,15 +10,20 @@
 
 #![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
 
+use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use leno_handover::{AsyncChannel, MemberReport};
 use nix::libc;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 use tokio::sync::Notify;
 
+/// How often the supervisor learns that this process goes on.
+const BEAT: Duration = Duration::from_secs(1);
 /// How often a worker is asked to come round: each time wakes two threads.
 const ASK: Duration = Duration::from_secs(1);
 /// How often it is looked whether one has that did not at once.
@@ -141,6 +146,20 @@ impl Stalled {
     pub(crate) fn still_stalls(&self) -> bool {
         let is_there = self.worker.thread.get().is_some_and(|thread| clock_of(*thread).is_some());
         is_there && self.worker.turns.load(Ordering::Relaxed) == self.turns
+    }
+}
+
+/// Reports each second that the calling thread comes round and `goes_on` holds, by which the supervisor knows a process that hangs.
+pub(crate) async fn beat(
+    supervisor: impl Deref<Target = AsyncChannel>,
+    goes_on: impl Fn() -> bool,
+) -> Infallible {
+    loop {
+        if goes_on() {
+            // A supervisor that does not read has no room for it, and one that has ended needs none.
+            let _unread = supervisor.send(&MemberReport::ALIVE, &[]);
+        }
+        tokio::time::sleep(BEAT).await;
     }
 }
 

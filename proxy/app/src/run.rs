@@ -20,6 +20,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use crate::admin::{server, socket};
 use crate::config::Flags;
 use crate::confine::confine;
+use crate::pulse::beat;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::{Departure, Worker};
@@ -123,7 +124,8 @@ pub(crate) async fn serve(
         draining: Cell::new(false),
         drain_asked: Notify::new(),
         workers_drain: watch::Sender::new(false),
-        stalls: setup.stalls,
+        stalls: Cell::new(setup.stalls),
+        stalled: Cell::new(0),
         started: SystemTime::now(),
     });
     // As long as another process serves the workload, that one answers here.
@@ -136,6 +138,10 @@ pub(crate) async fn serve(
     }
     let told = Rc::clone(&state);
     tokio::task::spawn_local(async move { told.tell_of_removal().await });
+    if let Some(supervisor) = &setup.supervisor {
+        let goes_on = Rc::clone(&state);
+        tokio::task::spawn_local(beat(Rc::clone(supervisor), move || !goes_on.hangs()));
+    }
     tokio::select! {
         started = start(&setup, &state) => started?,
         _ = ends.next() => return Ok(()),
@@ -143,8 +149,9 @@ pub(crate) async fn serve(
     if setup.succeeds {
         admin = serve_admin(&setup, &state).await?;
     }
-    if let Some(reports) = &setup.reports {
-        reports.send(MemberState::Serving);
+    match &setup.reports {
+        Some(reports) => reports.send(MemberState::Serving),
+        None => watch_workers(&state),
     }
     report(&setup, MemberState::Serving);
     let departure = tokio::select! {
@@ -191,6 +198,33 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     );
     reports.has_stalled(&worker.pulse);
     worker
+}
+
+/// Has the state follow which workers stall, where the process serves one workload: a thread cannot be ended, so that the process is
+/// started again by its supervisor, or by the kubelet.
+fn watch_workers(state: &Rc<State>) {
+    for worker in state.workers.borrow().iter().cloned() {
+        let state = Rc::clone(state);
+        // Ends with the runtime.
+        tokio::task::spawn_local(async move {
+            loop {
+                worker.pulse.until_it_stalls().await;
+                if state.draining.get() {
+                    return;
+                }
+                state.stalls.update(|stalls| stalls.saturating_add(1));
+                state.stalled.update(|stalled| stalled.saturating_add(1));
+                tracing::error!(
+                    cpu_ms = worker.pulse.cpu().as_millis(),
+                    "a thread of this proxy's connections does not come round: where a supervisor or a kubelet watches it, it is \
+                     started again if that goes on. Report this with the stack of the thread (`gdb -p PID -batch -ex 'thread \
+                     apply all bt'`)"
+                );
+                worker.pulse.until_it_comes_round().await;
+                state.stalled.update(|stalled| stalled.saturating_sub(1));
+            }
+        });
+    }
 }
 
 /// Waits until a worker that has stalled comes round; `None`: it is to end before.

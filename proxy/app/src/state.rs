@@ -67,7 +67,9 @@ pub(crate) struct State {
     /// Whether all workers drain.
     pub(crate) workers_drain: watch::Sender<bool>,
     /// How often workers of the workload have stalled, as far as this process knows.
-    pub(crate) stalls: u64,
+    pub(crate) stalls: Cell<u64>,
+    /// How many of them do not come round now, where the process serves one workload.
+    pub(crate) stalled: Cell<usize>,
     pub(crate) started: SystemTime,
 }
 
@@ -92,6 +94,11 @@ impl State {
         } else {
             None
         }
+    }
+
+    /// Whether a thread hangs that is to take connections, so that the process is to be started again.
+    pub(crate) fn hangs(&self) -> bool {
+        self.stalled.get() > 0 && !self.draining.get()
     }
 
     /// Asks for an orderly end, and waits until the workers have begun it, unless one of them stalls.
@@ -183,7 +190,7 @@ impl State {
         let identity = self.application_identity.as_ref();
         measured.extend(workload_api(identity.map(|own| own.counts()).unwrap_or_default()));
         measured.extend([
-            stalls(self.stalls),
+            stalls(self.stalls.get()),
             cut(node::cut()),
             gauge(
                 "leno_connections_open",
@@ -355,8 +362,8 @@ fn stalls(count: u64) -> Measured {
         kind: Kind::Counter,
         ..gauge(
             "leno_worker_stalls",
-            "Times that the thread of the workload's connections did not come round and another one took the new ones, in this \
-             process; node mode only.",
+            "Times that a thread of the workload's connections did not come round, in this process; in node mode another one took the \
+             new ones.",
             count as f64,
         )
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use hyper::Request;
 use hyper::body::Incoming;
 use leno_program::{Family, SocketPair, answer_pages};
+use leno_supervise::HungProcesses;
 use tokio::net::TcpListener;
 
 use super::promotion::Full;
@@ -15,7 +16,7 @@ use super::{OwnEnding, SERVING_PATIENCE, ServedPodTable, SharedPods};
 #[derive(Debug, Default)]
 pub(super) struct SupervisorCounts {
     started: Cell<u64>,
-    hung: Cell<u64>,
+    hung: HungProcesses,
     lost: Cell<u64>,
     cut: Cell<u64>,
     held_back_of_node: Cell<u64>,
@@ -30,7 +31,7 @@ impl SupervisorCounts {
 
     /// A process hangs, and is replaced.
     pub(super) fn hung(&self) {
-        self.hung.set(self.hung.get().wrapping_add(1));
+        self.hung.count();
     }
 
     /// A pod is served no more, although it should be.
@@ -148,11 +149,6 @@ fn put_counts(text: &mut String, served: &ServedPodTable) {
     for (name, help, value) in [
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
         (
-            "processes_hung_total",
-            "Node proxies that were replaced because a signal had stopped them, or they reported nothing.",
-            served.counts.hung.get(),
-        ),
-        (
             "pods_lost_total",
             "Times that a node proxy served a pod no more by itself. It is served again at once.",
             served.counts.lost.get(),
@@ -165,6 +161,7 @@ fn put_counts(text: &mut String, served: &ServedPodTable) {
     ] {
         Family::counter(text, &format!("leno_supervisor_{name}"), help).sample(&[], value);
     }
+    served.counts.hung.put(text, "leno_supervisor_processes_hung_total", "Node proxies");
     let name = "leno_supervisor_promotions_held_back_total";
     let help = "Times that a busy pod was due for a process of its own, and eight pods of the node or four of its namespace had one.";
     let mut held_back = Family::counter(text, name, help);

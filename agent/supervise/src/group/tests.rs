@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::keep_running::Condemned;
 
 /// A machine on which no process can be started.
 struct FullMachine;
@@ -51,9 +52,7 @@ fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
         leaving: BTreeMap::new(),
         told: 0,
         process: Some(Rc::new(AsyncChannel::new(process).unwrap())),
-        heartbeat: None,
-        hung: None,
-        condemned: watch::Sender::new(None),
+        watchdog: Watchdog::default(),
     };
     (task, AsyncChannel::new(far).unwrap())
 }
@@ -143,15 +142,14 @@ async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_l
     let pid = i32::try_from(child.id()).unwrap();
     let of_group = async {
         let (mut task, _process) = task();
-        let mut condemned = task.condemned.subscribe();
+        let mut condemned = task.watchdog.condemned();
         let (member, _far, mut happened) = joining(1);
         task.obey(MemberOrder::Join(name(), member));
-        task.heartbeat = Some(Heartbeat::of(pid));
+        task.watchdog.started(pid);
         task.heard(Some(MemberReport::ALIVE));
         task.look();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
         while !condemned.has_changed().unwrap() {
-            assert_eq!(task.hung, None);
             task.heard(Some(MemberReport::ALIVE));
             task.look();
         }
@@ -163,7 +161,7 @@ async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_l
         let loss = Loss::Hung(Hang::Stopped);
         assert_eq!(happened.recv().await, Some(MemberEvent::Lost(loss)));
         assert_eq!(loss.to_string(), "was stopped by a signal and was replaced");
-        assert!(task.heartbeat.is_none() && task.hung.is_none());
+        assert_eq!((task.watchdog.look(), task.watchdog.ended()), (None, None), "none runs");
     };
     LocalSet::new().run_until(of_group).await;
     child.kill().unwrap();

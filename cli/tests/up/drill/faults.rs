@@ -5,6 +5,7 @@ use nix::unistd::Pid;
 
 use super::Drill;
 use leno_local::status::MeshStatus;
+use leno_testkit::stopped::StoppedThreads;
 
 /// A fault.
 pub(super) struct Fault {
@@ -273,8 +274,11 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "proxy-stands-still",
         ("the proxy of shop/auth-0, which does not answer", "shop/auth-0"),
-        |drill| proxy(drill).for_each(|pid| kill(pid, Signal::SIGSTOP).unwrap()),
-        |drill| proxy(drill).for_each(|pid| kill(pid, Signal::SIGCONT).unwrap()),
+        |drill| {
+            let stop = |pid: Pid| StoppedThreads::of_process(pid.as_raw().cast_unsigned()).unwrap();
+            drill.stopped.replace(proxy(drill).map(stop).collect());
+        },
+        |drill| drill.stopped.take().into_iter().for_each(|one| one.resume().unwrap()),
     ),
     Fault {
         name: "proxy-ends",

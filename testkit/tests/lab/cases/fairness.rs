@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
+use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 
 use super::identity::{under_load, under_load_of};
@@ -56,27 +56,6 @@ for _ in range(10):
     held.append(client)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
-";
-
-/// Stops threads, as a debugger does, from the appearance of one file, which it makes, to that of another.
-const STOP: &str = "
-import ctypes, os, sys, time
-SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
-libc, threads = ctypes.CDLL(None, use_errno=True), [int(thread) for thread in sys.argv[3:]]
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-libc.ptrace.restype = ctypes.c_long
-def trace(request, thread):
-    if libc.ptrace(request, thread, None, None) == -1:
-        raise OSError(ctypes.get_errno(), 'ptrace')
-for thread in threads:
-    trace(SEIZE, thread)
-    trace(INTERRUPT, thread)
-    os.waitpid(thread, WALL)
-open(sys.argv[1], 'w').close()
-while not os.path.exists(sys.argv[2]):
-    time.sleep(0.05)
-for thread in threads:
-    trace(DETACH, thread)
 ";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -189,30 +168,14 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
 }
 
 /// The thread of an instance's connections.
-fn worker(process: u32, instance: &str) -> Result<String> {
+pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
-        if fs::read_to_string(thread.path().join("comm"))?.trim() == format!("w:lab/{instance}") {
+        if fs::read_to_string(thread.path().join("comm"))?.trim() == name {
             return Ok(thread.file_name().display().to_string());
         }
     }
-    anyhow::bail!("no thread of {instance}")
-}
-
-/// Stops all threads of a process until a file appears. It is not replaced meanwhile, as it would be if a signal stopped it.
-pub(super) fn debug(process: u32, stopped: &Path, go: &Path) -> Result<Running> {
-    let threads = fs::read_dir(format!("/proc/{process}/task"))?
-        .map(|thread| Ok(thread?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<Vec<String>>>()?;
-    stop(&threads, stopped, go)
-}
-
-/// Stops threads until a file appears.
-fn stop(threads: &[String], stopped: &Path, go: &Path) -> Result<Running> {
-    let mut python = Command::new("python3");
-    let tracer = Running::start(python.args(["-c", STOP]).args([stopped, go]).args(threads))?;
-    wait::until("the stop of threads", LIMIT, || Ok(stopped.exists().then_some(())))?;
-    Ok(tracer)
+    anyhow::bail!("no thread {name}")
 }
 
 /// A thread cannot be ended: what it has waits for it, and what is new goes elsewhere.
@@ -229,15 +192,14 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         let process = lab.pid_of(GROUP)?;
         let of_guest = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         let of_client = stream(&lab, &file("begun too"), &file("go"))?;
-        let tracer = stop(&[worker(process, "guest-0")?], &file("stopped"), &file("resume"))?;
+        let stopped = StoppedThreads::of(&[thread(process, "w:lab/guest-0")?])?;
         // It waits for another thread.
         echoes_again(&lab)?;
         ensure!(lab.log().contains("guest-0 in the proxy of group node does not come round"));
         ensure!(gauge(&lab, "guest", "leno_worker_stalls_total")? == 1.0);
         ensure!(gauge(&lab, "web", "leno_worker_stalls_total")? == 0.0);
         ensure!(status(&lab, "/")? == "200");
-        fs::write(file("resume"), "")?;
-        tracer.finish(LIMIT)?;
+        stopped.resume()?;
         fs::write(file("go"), "")?;
         // Of the thread that stood still.
         has_nothing_lost(of_guest)?;

@@ -17,11 +17,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
+use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
 
-use super::fairness::debug;
 use super::identity::reports_under_load;
 use super::node::{LIMIT, MESH, echoes, status};
 use super::{Case, alone, once};
@@ -573,8 +573,7 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         let all_echo = || (0..40).try_for_each(|_| echoes(&lab, "apart:9000"));
         all_echo()?;
         let node = lab.pid_of(PROCESS)?;
-        let file = |name: &str| lab.directory().join(name);
-        let tracer = debug(node, &file("stopped"), &file("resume"))?;
+        let stopped = StoppedThreads::of_process(node)?;
         lab.edit(MESH)?;
         is_served(&lab, ("apart", "sidecar"))?;
         // Its broker shuts them down, although the process has them.
@@ -583,14 +582,15 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         })?;
         all_echo().context("while a node proxy stands still")?;
         ensure!(Path::new(&format!("/proc/{node}")).exists(), "the process has ended");
-        fs::write(file("resume"), "")?;
-        tracer.finish(LIMIT)?;
+        stopped.resume()?;
 
         let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
-        lab.kill(MeshProcess::Proxy("apart-0"), Signal::SIGSTOP)?;
+        let stopped = StoppedThreads::of_process(sidecar)?;
         upgrade(&lab)?;
         let line = "does not close its listeners: it is killed";
         wait::until(line, LIMIT, || Ok(lab.log().contains(line).then_some(())))?;
+        // A debugger keeps what has ended.
+        drop(stopped);
         wait::until("its end", LIMIT, || {
             Ok((!Path::new(&format!("/proc/{sidecar}")).exists()).then_some(()))
         })?;

@@ -14,10 +14,11 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
 
-use super::fairness::debug;
+use super::fairness::thread;
 use super::flows::metric;
 use super::identity::under_load;
 use super::{Case, alone, once};
@@ -87,6 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(members_come_and_go_while_the_process_runs),
         alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
         once!(a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named),
+        once!(a_sidecar_that_hangs_is_replaced_and_named),
         alone!(a_killed_broker_ends_its_own_workload_alone),
         alone!(a_process_without_a_free_descriptor_keeps_its_members),
         alone!(a_change_of_share_under_load_loses_and_cuts_nothing),
@@ -361,6 +363,44 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
     lab.explain(outcome())
 }
 
+/// It answered nothing for as long as it was stopped, or until an operator killed it.
+fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
+    const SIDECAR: MeshProcess<'_> = MeshProcess::Proxy("apart-0");
+    let lab = start(capture)?;
+    let is_replaced = |before: u32, stopped: Option<StoppedThreads>, (how, count): (&str, u32)| {
+        let said = format!("the proxy of lab/apart-0, process {before}, {how}: it is killed");
+        wait::until("the end of a proxy that hangs", LIMIT, || {
+            Ok(lab.log().contains(&said).then_some(()))
+        })?;
+        // A debugger keeps what has ended.
+        drop(stopped);
+        lab.wait_for("its next process", |s| {
+            s.ready()
+                && s.instance("apart-0").is_ok_and(|apart| {
+                    apart.proxy_restarts == count
+                        && apart.proxy_ended == Some(format!("{how} and was replaced"))
+                })
+        })?;
+        ensure!(lab.pid_of(SIDECAR)? != before);
+        ensure!(metric(&lab, "leno_sidecar_processes_hung_total", &[])? == u64::from(count));
+        echoes(&lab, "apart:9000")
+    };
+    let outcome = || -> Result<()> {
+        let before = lab.pid_of(SIDECAR)?;
+        lab.kill(SIDECAR, Signal::SIGSTOP)?;
+        is_replaced(before, None, ("was stopped by a signal", 1))?;
+        // Its first thread, which has the pages and orders, goes on.
+        let before = lab.pid_of(SIDECAR)?;
+        let stopped = StoppedThreads::of(&[thread(before, "worker-0")?])?;
+        is_replaced(before, Some(stopped), ("reported nothing for 10 s", 2))?;
+        ensure!(metric(&lab, "leno_node_processes_hung_total", &[])? == 0);
+        ensure!(lab.status()?.instance("web-0")?.proxy_restarts == 0);
+        ensure!(status(&lab, "/")? == "200");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
 fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -525,7 +565,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         let file = |name: &str| lab.directory().join(name);
         let former = stream(&lab, &file("begun"), &file("killed"))?;
         go_to(&lab, "workload")?;
-        let tracer = debug(lab.pid_of(GROUP)?, &file("stopped"), &file("resume"))?;
+        let stopped = StoppedThreads::of_process(lab.pid_of(GROUP)?)?;
         // Each connection takes a socket of the client's broker.
         let (full, free) = (file("full"), file("free"));
         let paths = [full.display().to_string(), free.display().to_string()];
@@ -535,9 +575,8 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         ensure!(status(&lab, "/")? == "200");
         lab.kill(GROUP, Signal::SIGKILL)?;
         fs::write(file("killed"), "")?;
-        fs::write(file("resume"), "")?;
-        // It cannot detach from what is gone.
-        drop(tracer);
+        // They cannot go on, as their process is gone.
+        drop(stopped);
         let cut = former.finish(LIMIT)?;
         let said: Transcript = serde_json::from_slice(&cut.stdout)?;
         ensure!(said.was_cut(), "the stream of a process that is gone: {said:?}");

@@ -1,0 +1,23 @@
+//! How many processes of a mesh's proxies were replaced because they hung.
+
+use leno_supervise::HungProcesses;
+
+/// Counts the processes of a mesh.
+#[derive(Debug, Default)]
+pub struct HungProxies {
+    /// Node proxies.
+    pub nodes: HungProcesses,
+    /// Proxies of one instance.
+    pub sidecars: HungProcesses,
+}
+
+impl HungProxies {
+    /// The text of `/metrics`.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut page = String::new();
+        self.nodes.put(&mut page, "leno_node_processes_hung_total", "Node proxies");
+        self.sidecars.put(&mut page, "leno_sidecar_processes_hung_total", "Sidecars");
+        page
+    }
+}

@@ -1,0 +1,70 @@
+//! Threads that stand still as a debugger has them do, which is no stop by a signal: supervisors leave such a process alone.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use crate::command::Running;
+use crate::wait;
+
+/// Bounds a wait; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Stops threads by ptrace(2), makes a file, and has them go on once another one is there.
+const STOP: &str = "
+import ctypes, os, sys, time
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+libc, threads = ctypes.CDLL(None, use_errno=True), [int(thread) for thread in sys.argv[3:]]
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+def trace(request, thread):
+    if libc.ptrace(request, thread, None, None) == -1:
+        raise OSError(ctypes.get_errno(), 'ptrace')
+for thread in threads:
+    trace(SEIZE, thread)
+    trace(INTERRUPT, thread)
+    os.waitpid(thread, WALL)
+open(sys.argv[1], 'w').close()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+for thread in threads:
+    trace(DETACH, thread)
+";
+
+/// Threads that stand still. With the end of this they go on.
+#[derive(Debug)]
+pub struct StoppedThreads {
+    tracer: Running,
+    go: PathBuf,
+    _directory: TempDir,
+}
+
+impl StoppedThreads {
+    /// Stops all threads of a process.
+    pub fn of_process(process: u32) -> Result<Self> {
+        let threads = fs::read_dir(format!("/proc/{process}/task"))?
+            .map(|thread| Ok(thread?.file_name().to_string_lossy().into_owned()))
+            .collect::<Result<Vec<String>>>()?;
+        Self::of(&threads)
+    }
+
+    /// Stops the threads with these numbers.
+    pub fn of(threads: &[String]) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let (stopped, go) = (directory.path().join("stopped"), directory.path().join("go"));
+        let mut python = Command::new("python3");
+        let tracer = Running::start(python.args(["-c", STOP]).args([&stopped, &go]).args(threads))?;
+        wait::until("the stop of threads", LIMIT, || Ok(stopped.exists().then_some(())))?;
+        Ok(Self { tracer, go, _directory: directory })
+    }
+
+    /// Has them go on, and waits for that.
+    pub fn resume(self) -> Result<()> {
+        fs::write(&self.go, "")?;
+        self.tracer.finish(LIMIT).map(drop)
+    }
+}
