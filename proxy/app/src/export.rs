@@ -64,7 +64,25 @@ struct NotTaken {
 
 impl From<CallError> for NotTaken {
     fn from(error: CallError) -> Self {
-        Self { why: error.to_string(), is_temporary: true }
+        let is_temporary = match error {
+            CallError::Unavailable | CallError::Answer => true,
+            CallError::Status { code, is_to_be_retried } => {
+                is_temporary_in_grpc(code, is_to_be_retried)
+            }
+            CallError::Refused | CallError::Request => false,
+        };
+        Self { why: error.to_string(), is_temporary }
+    }
+}
+
+/// Whether the batch of a call that ended with this status is to be sent again (OTLP 1.9, "Failures" of OTLP/gRPC).
+fn is_temporary_in_grpc(code: u32, is_to_be_retried: bool) -> bool {
+    match code {
+        // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
+        1 | 4 | 10 | 11 | 14 | 15 => true,
+        // RESOURCE_EXHAUSTED: the collector can recover only if it says when.
+        8 => is_to_be_retried,
+        _ => false,
     }
 }
 
@@ -242,13 +260,4 @@ impl Signal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_collector_refuses_is_not_sent_again() {
-        let temporary = |status| is_temporary(StatusCode::from_u16(status).unwrap());
-        assert_eq!([429, 502, 503, 504].map(temporary), [true; 4]);
-        assert_eq!([400, 401, 404, 413, 500].map(temporary), [false; 5]);
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use data_encoding::BASE64_NOPAD;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -22,12 +23,26 @@ const MAX_ANSWER: usize = 64 << 10;
 /// What of gRPC's frame precedes a message: whether it is compressed, and its length.
 const FRAME: usize = 5;
 
+/// The status of a call that failed for a reason that is not known.
+const UNKNOWN: u32 = 2;
+
+/// The type of the detail of a status that says when to try again.
+const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
+
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The mesh has not reached the service, or it has failed itself.
     #[error("it is not reached, or has failed")]
     Unavailable,
+    /// The service answers that the call has failed.
+    #[error("it answers with the status {code} of gRPC")]
+    Status {
+        /// The status; 2 (UNKNOWN) in place of one that cannot be read.
+        code: u32,
+        /// It says when to try again (`google.rpc.RetryInfo`).
+        is_to_be_retried: bool,
+    },
     /// The answer is too long, or not of the protocol.
     #[error("its answer cannot be read")]
     Answer,
@@ -96,19 +111,17 @@ impl GrpcConnection {
         let mut sender = self.sender(service).await?;
         let response = sender.send_request(request).await.map_err(unavailable)?;
         of_mesh(&response, |headers| grpc_status(headers) == Some(b"7"))?;
-        let is_failed =
-            |headers: &HeaderMap| grpc_status(headers).is_some_and(|status| status != b"0");
-        if response.status() != 200 || is_failed(response.headers()) {
+        if response.status() != 200 {
             return Err(CallError::Unavailable);
         }
+        succeeded(response.headers())?;
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|error| {
             tracing::debug!(%error, "the answer to a call of the proxy's own cannot be read");
             CallError::Answer
         })?;
         match body.trailers() {
-            Some(trailers) if grpc_status(trailers).is_some() && !is_failed(trailers) => {}
-            Some(trailers) if is_failed(trailers) => return Err(CallError::Unavailable),
+            Some(trailers) if grpc_status(trailers).is_some() => succeeded(trailers)?,
             _ => return Err(CallError::Answer),
         }
         let bytes = body.to_bytes();
@@ -148,6 +161,25 @@ impl GrpcConnection {
 
 fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get("grpc-status").map(|status| status.as_bytes())
+}
+
+/// Whether headers or trailers report no failure of the call.
+fn succeeded(headers: &HeaderMap) -> Result<(), CallError> {
+    let number = |status: &[u8]| str::from_utf8(status).ok()?.parse().ok();
+    let Some(code) = grpc_status(headers).map(|status| number(status).unwrap_or(UNKNOWN)) else {
+        return Ok(());
+    };
+    if code == 0 {
+        return Ok(());
+    }
+    let details = headers.get("grpc-status-details-bin").map(|details| details.as_bytes());
+    let text = details.and_then(|details| {
+        let unpadded = details.strip_suffix(b"==").or_else(|| details.strip_suffix(b"="));
+        BASE64_NOPAD.decode(unpadded.unwrap_or(details)).ok()
+    });
+    let is_to_be_retried =
+        text.is_some_and(|text| text.windows(RETRY_INFO.len()).any(|part| part == RETRY_INFO));
+    Err(CallError::Status { code, is_to_be_retried })
 }
 
 /// Sends a request of HTTP. `reads`: whether the body of a response with this status is wanted.

@@ -83,7 +83,7 @@ pub(crate) enum AskError {
 impl From<CallError> for AskError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::Unavailable => Self::Unavailable,
+            CallError::Unavailable | CallError::Status { .. } => Self::Unavailable,
             CallError::Answer => Self::Answer,
             CallError::Refused => Self::Refused,
             CallError::Request => Self::Request,
