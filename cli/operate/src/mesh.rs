@@ -3,8 +3,8 @@
 use leno_charts::{Egress, Mtls};
 use leno_index::{MeshSettings, ObjectWriters};
 use leno_kube::Client;
-use leno_resources::{Kind, Object, ObjectKey};
-use leno_sources::{ReadError, SourceObjects};
+use leno_resources::{AuthorizationAction, Kind, Object, ObjectKey};
+use leno_sources::{ReadError, SourceObjects, UnreadObject};
 use leno_types::TrustDomain;
 
 use crate::{Error, installed, namespaces};
@@ -61,6 +61,27 @@ impl ClusterObjects {
             Err(error) => return Err(error),
         };
         Ok(Self { read, settings, gaps })
+    }
+
+    /// Adds what is in effect in place of objects that cannot be read, and returns a line on each of these.
+    pub fn replace_unread(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for UnreadObject { key, reason, in_its_place } in std::mem::take(&mut self.read.unread) {
+            let denies = matches!(
+                in_its_place.as_deref(),
+                Some(Object::AuthorizationPolicy(policy)) if policy.spec.action != AuthorizationAction::Audit
+            );
+            let meanwhile = match denies {
+                true => {
+                    "; until it is corrected it denies every client of its targets, unless the control plane has read a valid \
+                     version of it since it started"
+                }
+                false => "",
+            };
+            lines.push(format!("{key}: {reason}{meanwhile}"));
+            self.read.objects.extend(in_its_place.map(|object| *object));
+        }
+        lines
     }
 
     /// The namespaces that were read.

@@ -127,14 +127,13 @@ pub(super) fn cluster(
         Some(namespace) => ObjectExtent::AtLeast(namespace.to_owned()),
         None => ObjectExtent::Cluster,
     };
-    let known = block_on(async {
+    let mut known = block_on(async {
         let client = leno_operate::connect(target).await?;
         let known = ClusterObjects::read(&client, &extent, system_namespace).await?;
         namespace.iter().try_for_each(|one| known.has_namespace(one))?;
         Ok(known)
     })?;
-    let ignored = known.read.unread.iter().map(|one| format!("{}: {}", one.key, one.reason));
-    let ignored: Vec<String> = ignored.collect();
+    let ignored = known.replace_unread();
     let mesh = MeshModel::told(known.settings, known.read.objects).owned(known.read.owners);
     Ok((mesh, ignored, known.gaps))
 }

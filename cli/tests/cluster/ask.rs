@@ -57,6 +57,38 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     assert!(unmeshed.contains("client       shop/plain (no proxy)\n"), "{unmeshed}");
 }
 
+/// `leno authz` listed clients as permitted that such a policy denies.
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_denies_and_is_named() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let policy = |action: &str, role: &str| {
+        let rules = json!([{"to": [{"headers": [{"name": "x-role", "values": [role]}]}]}]);
+        json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
+            "metadata": {"name": "guests", "namespace": "shop"},
+            "spec": {"selector": {}, "action": action, "rules": rules}})
+    };
+    until("the kind is served", async || shop.bed.serves(&policy("Deny", "guest")).await).await;
+    let ask = || {
+        let words = ["authz", "-n", "shop", "cart", "--from", "web", "--", "GET", "http://cart/"];
+        leno_at(&shop.admin, &words)
+    };
+    let denies = "until it is corrected it denies every client of its targets";
+    for (action, role, code) in
+        [("Deny", "guest", 0), ("Deny", "guest ", 1), ("Audit", "guest ", 0), ("Deny", "guest", 0)]
+    {
+        shop.bed.apply(policy(action, role)).await;
+        let answer = ask();
+        assert_eq!(answer.status.code(), Some(code), "{action} {role:?}: {answer:?}");
+        let note = format!("note: AuthorizationPolicy shop/guests: spec.rules");
+        assert_eq!(said(&answer).contains(&note), role.ends_with(' '), "{answer:?}");
+        assert_eq!(said(&answer).contains(denies), code == 1, "{answer:?}");
+        let all = out(&leno_at(&shop.admin, &["authz", "-n", "shop", "cart"]));
+        assert_eq!(all.contains("policy       allow shop/guests"), code == 1, "{all}");
+        assert_eq!(all.contains(" denied "), code == 1, "{all}");
+    }
+}
+
 /// Serves a page to every client; returns its address.
 async fn page(body: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

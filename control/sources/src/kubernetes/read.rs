@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Resource, is_status};
-use leno_resources::{Object, ObjectKey};
+use leno_resources::{Kind, Object, ObjectKey};
 use leno_types::{InstanceName, Owner};
 use serde::de::DeserializeOwned;
 
@@ -23,19 +23,21 @@ const MAX_PAGES: usize = 1000;
 pub struct SourceObjects {
     /// The objects of the mesh, as [`super::KubernetesSource`] sends them.
     pub objects: Vec<Object>,
-    /// Objects that are invalid and therefore ignored.
+    /// Objects that are invalid and therefore ignored, or replaced by what is in effect in their place.
     pub unread: Vec<UnreadObject>,
     /// The object that created each pod.
     pub owners: Vec<(InstanceName, Owner)>,
 }
 
 /// An object that is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct UnreadObject {
     /// Its key.
     pub key: ObjectKey,
     /// Why it is invalid.
     pub reason: String,
+    /// Of an authorization policy: what is in effect in its place for a control plane that has never read a valid version of it.
+    pub in_its_place: Option<Box<Object>>,
 }
 
 /// Why the objects of a kind cannot be read.
@@ -149,8 +151,10 @@ where
             for given in page.items {
                 match make(given) {
                     Ok(object) => read.objects.push(object),
-                    Err(SkippedObject::Bad { key, reason, .. }) => {
-                        read.unread.push(UnreadObject { key, reason });
+                    Err(SkippedObject::Bad { key, reason, outline }) => {
+                        let in_its_place =
+                            outline.filter(|_| key.kind == Kind::AuthorizationPolicy);
+                        read.unread.push(UnreadObject { key, reason, in_its_place });
                     }
                     Err(SkippedObject::Absent(_)) => {}
                 }
