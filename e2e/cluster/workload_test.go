@@ -32,6 +32,7 @@ const sidecar = `
     - {name: LENO_TOKEN, value: /var/run/leno/token/token}
     - {name: LENO_AWAIT_CAPTURE, value: "true"}
     - {name: LENO_LOG, value: info}
+    livenessProbe: {httpGet: {path: /live, port: 15020}, periodSeconds: 10, timeoutSeconds: 10, failureThreshold: 6}
     startupProbe: {httpGet: {path: /ready, port: 15020}, periodSeconds: 1, failureThreshold: 120}
     volumeMounts: [{name: leno-token, mountPath: /var/run/leno/token}, {name: leno-roots, mountPath: /var/run/leno/roots}]`
 

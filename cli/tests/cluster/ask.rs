@@ -80,8 +80,8 @@ async fn a_policy_that_cannot_be_read_denies_and_is_named() {
         shop.bed.apply(policy(action, role)).await;
         let answer = ask();
         assert_eq!(answer.status.code(), Some(code), "{action} {role:?}: {answer:?}");
-        let note = format!("note: AuthorizationPolicy shop/guests: spec.rules");
-        assert_eq!(said(&answer).contains(&note), role.ends_with(' '), "{answer:?}");
+        let note = "note: AuthorizationPolicy shop/guests: spec.rules";
+        assert_eq!(said(&answer).contains(note), role.ends_with(' '), "{answer:?}");
         assert_eq!(said(&answer).contains(denies), code == 1, "{answer:?}");
         let all = out(&leno_at(&shop.admin, &["authz", "-n", "shop", "cart"]));
         assert_eq!(all.contains("policy       allow shop/guests"), code == 1, "{all}");

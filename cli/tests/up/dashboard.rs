@@ -396,7 +396,10 @@ fn the_page_does_bounded_work_for_a_large_mesh() {
 fn the_dashboard_shows_the_mesh_in_a_browser() {
     let Some(browser) = browser() else { return };
     let Some(mut mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
-    mesh.wait_for("traffic", || topology(&mesh).is_some_and(|now| served(&now, "cart") > 20));
+    // What was sent before all proxies listened leaves the window of the page, which shows that nothing was broken before the edit.
+    let of_page = || mesh.observed::<Topology>("/api/v1/topology?window=60000");
+    let well = |now: Topology| served(&now, "cart") > 20 && now.problems.is_empty();
+    mesh.wait_for("traffic and no problem", || of_page().is_some_and(well));
     mesh.edit(&documents("fail"));
     mesh.wait_for("failures", || {
         let bad = |edge: &leno_dashboard::api::Edge| edge.signals.statuses[4] > 20;

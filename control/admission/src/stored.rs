@@ -81,7 +81,9 @@ impl StoredObjects {
         };
         // A label wins.
         let mut settings = found.metadata.annotations.clone().unwrap_or_default();
-        settings.extend(labels.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        settings.extend(
+            labels.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
+        );
         Some(PodContext { floor, ..PodContext::of_namespace(&settings) })
     }
 

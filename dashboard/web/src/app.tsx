@@ -139,9 +139,13 @@ function Page(props: PageProps) {
 }
 
 /** `/` searches, `l` follows the present, Escape goes back to the whole mesh. */
-function useKeys(place: Place, search: { current: HTMLInputElement | null }) {
+function useKeys(shown: Place, search: { current: HTMLInputElement | null }) {
+  // An effect runs a frame after what it belongs to is shown, and a key pressed in between would act on the place of before.
+  const latest = useRef(shown);
+  latest.current = shown;
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
+      const place = latest.current;
       const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Escape") {
@@ -157,5 +161,5 @@ function useKeys(place: Place, search: { current: HTMLInputElement | null }) {
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
-  }, [place]);
+  }, []);
 }

@@ -149,7 +149,9 @@ impl InstanceTask {
             match event {
                 SidecarEvent::Hangs(pid, how) => {
                     let is_current = number == current.number;
-                    known.hung = Some(how).filter(|_| is_current);
+                    if is_current {
+                        known.hung = Some(how);
+                    }
                     self.has_hung((pid, how), is_current);
                 }
                 SidecarEvent::Life(event) if number == current.number && !has_left => {
@@ -197,11 +199,9 @@ impl InstanceTask {
     /// Tells that a process is killed because it hangs.
     fn has_hung(&self, (pid, how): (i32, Hang), is_current: bool) {
         self.mesh.hung.sidecars.count();
-        let (label, whose) =
-            (&self.instance.label, if is_current { "" } else { "another process of " });
-        self.say(&format!(
-            "{whose}the proxy of {label}, process {pid}, {how}: it is killed, and started again"
-        ));
+        let (label, again) =
+            (&self.instance.label, if is_current { ", and started again" } else { "" });
+        self.say(&format!("the proxy of {label}, process {pid}, {how}: it is killed{again}"));
     }
 
     /// Takes in what happened to the process that serves.

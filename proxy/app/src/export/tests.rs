@@ -67,8 +67,8 @@ async fn tries(statuses: &'static [&'static str], details: Option<&'static str>)
         collector,
         grpc: GrpcConnection::default(),
     };
-    let sent = LocalSet::new().run_until(exporter.export(Bytes::from_static(b"spans")));
-    let is_taken = sent.await.is_some();
+    let local = LocalSet::new();
+    let is_taken = local.run_until(exporter.export(Bytes::from_static(b"spans"))).await.is_some();
     (calls.get(), is_taken)
 }
 

@@ -368,7 +368,7 @@ fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
     const SIDECAR: MeshProcess<'_> = MeshProcess::Proxy("apart-0");
     let lab = start(capture)?;
     let is_replaced = |before: u32, stopped: Option<StoppedThreads>, (how, count): (&str, u32)| {
-        let said = format!("the proxy of lab/apart-0, process {before}, {how}: it is killed");
+        let said = format!("apart-0, process {before}, {how}: it is killed");
         wait::until("the end of a proxy that hangs", LIMIT, || {
             Ok(lab.log().contains(&said).then_some(()))
         })?;
