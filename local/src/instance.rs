@@ -15,7 +15,6 @@ mod node;
 mod proxies;
 mod schedule;
 mod sidecar;
-mod upgrades;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +27,8 @@ use std::time::{Duration, Instant};
 use leno_capture::{Backend, CaptureChoice, Captured};
 use leno_resources::DependencyCondition;
 use leno_supervise::{
-    Backoff, Cgroup, DescriptorLimit, ProcessCredentials, PromotionRules, StopStage, after,
+    Backoff, Cgroup, DescriptorLimit, ProcessCredentials, PromotionRules, StopStage,
+    SuccessionTurns, after,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -36,7 +36,6 @@ use tokio::sync::{mpsc, watch};
 
 use self::finishing::Finishing;
 use self::leftovers::ProxyProcesses;
-pub use self::upgrades::UpgradeTurns;
 use self::waits::Waits;
 use crate::admin::Admin;
 use crate::credentials;
@@ -97,8 +96,8 @@ pub struct MeshContext {
     pub groups: NodeProxyGroups,
     /// Counts the proxies that hang.
     pub hung: Arc<HungProxies>,
-    /// Whose proxies are replaced now.
-    pub upgrades: UpgradeTurns,
+    /// Which instances go to another process now.
+    pub successions: SuccessionTurns,
     /// When a busy instance gets a node proxy of its own.
     pub promotion: PromotionRules,
     /// How long an application may take to end.

@@ -149,7 +149,8 @@ impl NodeProxyGroup {
             tokens,
             said,
         };
-        let (process, tokens) = (Process::start(&name, host), RefCell::default());
+        let (process, tokens) =
+            (Process::start(&name, host, mesh.successions.clone()), RefCell::default());
         let members = RefCell::default();
         let share = share.to_owned();
         let revision = mesh.groups.revision();

@@ -32,7 +32,7 @@ use leno_handover::{
 };
 use leno_supervise::{
     Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials, Promotion,
-    PromotionRules, RunningProcess, StopStage, Tether,
+    PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -83,6 +83,8 @@ struct ServedPodTable {
     promotion: PromotionRules,
     pods: BTreeMap<String, ServedPod>,
     groups: BTreeMap<String, (Rc<Group>, u16)>,
+    /// Which pods go from another process to one of this supervisor now.
+    successions: SuccessionTurns,
     agent: Option<Rc<AsyncChannel>>,
     joined: u64,
     /// Pods that have left their group and still have streams here.
@@ -536,6 +538,7 @@ impl ServedPodTable {
             promotion,
             pods: BTreeMap::new(),
             groups: BTreeMap::new(),
+            successions: SuccessionTurns::default(),
             agent: None,
             joined: 0,
             leaving: BTreeMap::new(),
@@ -638,7 +641,8 @@ impl ServedPodTable {
                 None => {
                     let (program, counts) = (self.program.clone(), Rc::clone(&self.counts));
                     let host = SupervisorHost { program, counts };
-                    self.groups.insert(key.clone(), (Rc::new(Group::start(&key, host)), 1));
+                    let group = Group::start(&key, host, self.successions.clone());
+                    self.groups.insert(key.clone(), (Rc::new(group), 1));
                     return key;
                 }
             }

@@ -8,7 +8,8 @@
 //! ```
 //! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
 //! live on. A workload goes from one group to another, or to the next process of its group, without a cut: it joins that
-//! one ([`JoiningMember::succeeds`]), and leaves the first once it is [served](MemberEvent::Serving).
+//! one ([`JoiningMember::succeeds`]) when it is its [turn](SuccessionTurns), and leaves the first once it is
+//! [served](MemberEvent::Serving).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use leno_handover::{AsyncChannel, Channel, CpuUse, Member, MemberReport, MemberState, ServeOrder};
 use leno_program::chain;
 use leno_types::InstanceName;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
@@ -29,6 +30,7 @@ use crate::error::Error;
 use crate::heartbeat::Hang;
 use crate::keep_running::{LifeEvent, RestartRules, StopStage, keep_running};
 use crate::process::{RunningProcess, after, describe};
+use crate::turns::{SuccessionTurn, SuccessionTurns};
 use crate::watchdog::Watchdog;
 
 /// The longest a process may take to end. It has no members by then.
@@ -113,7 +115,7 @@ pub struct JoiningMember {
     pub events: mpsc::UnboundedSender<MemberEvent>,
     /// Tells it from an earlier one of the same name.
     pub number: u64,
-    /// Another process serves the workload until this one does.
+    /// Another process serves the workload until this one does, so that it waits for its turn.
     pub succeeds: bool,
 }
 
@@ -123,9 +125,21 @@ struct ServedMember {
     joining: JoiningMember,
     /// Its membership of the process that runs, if that was told of it.
     membership: Option<Membership>,
+    turn: MemberTurn,
     /// How often its thread has stalled, each time soon after the one before, and when it did last.
     stalls: u32,
     stalled: Option<Instant>,
+}
+
+/// The turn of a member to go to another process.
+#[derive(Debug)]
+enum MemberTurn {
+    /// No process is told of it yet.
+    Awaited,
+    /// It has a turn until the process serves it.
+    Taken(#[expect(dead_code, reason = "the turn ends when it is dropped")] SuccessionTurn),
+    /// It needs none: it is served, or no other process serves it.
+    Over,
 }
 
 /// What a process was told of a member.
@@ -157,6 +171,8 @@ struct LeavingMember {
 #[derive(Debug)]
 enum MemberOrder {
     Join(InstanceName, JoiningMember),
+    /// It is the turn of the member that joined with this number, if it is still the same.
+    Turn(InstanceName, u64, SuccessionTurn),
     /// Try again for the member that joined with this number, if it is still the same.
     Again(InstanceName, u64),
     /// Tell the process again that this membership leaves.
@@ -174,15 +190,18 @@ enum MemberOrder {
 }
 
 impl Group {
-    /// Starts the process of a group without members, in a runtime's `LocalSet`.
+    /// Begins a group without members, in a runtime's `LocalSet`. Its process starts for the first member. Members that other
+    /// processes serve wait for their turns.
     #[must_use]
-    pub fn start<H: NodeProxyHost>(name: &str, host: H) -> Self {
+    pub fn start<H: NodeProxyHost>(name: &str, host: H, turns: SuccessionTurns) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(StopStage::No);
         let task = NodeProxyTask {
             host: Rc::new(host),
             name: name.to_owned(),
             orders: orders.clone(),
+            turns,
+            wanted: Rc::default(),
             members: BTreeMap::new(),
             leaving: BTreeMap::new(),
             told: 0,
@@ -244,6 +263,9 @@ struct NodeProxyTask<H> {
     host: Rc<H>,
     name: String,
     orders: mpsc::UnboundedSender<MemberOrder>,
+    turns: SuccessionTurns,
+    /// Starts the process, once there is a member for it.
+    wanted: Rc<Notify>,
     members: BTreeMap<InstanceName, ServedMember>,
     /// Members until what is under way for them has ended, by the numbers of their memberships: connections out of their
     /// namespaces still need brokers.
@@ -275,10 +297,17 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let mut rules = RestartRules::always(Backoff::eager(Instant::now()), END_BOUND);
         rules.condemned = self.watchdog.condemned();
         let mut looks = Watchdog::looks();
+        let (wanted, mut ends) = (Rc::clone(&self.wanted), stop.clone());
         let process = async {
             // The receiver is polled beside the process and ends after it.
             let report = |event| drop(events.send(event));
-            keep_running(start, rules, (stop, StopStage::All), report).await;
+            tokio::select! {
+                () = wanted.notified() => {
+                    keep_running(start, rules, (stop, StopStage::All), report).await;
+                }
+                // A sender that is gone is the end of the mesh.
+                _ = ends.wait_for(|stop| *stop >= StopStage::All) => {}
+            }
             drop(events);
         };
         let work = async {
@@ -319,11 +348,14 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         members.iter().for_each(|name| self.serve(name));
     }
 
-    /// Connects a member's broker to the process, if that runs.
+    /// Connects a member's broker to the process, if that runs, and it is the member's turn.
     fn serve(&mut self, name: &InstanceName) {
-        let (Some(process), Some(served)) = (&self.process, self.members.get_mut(name)) else {
+        let Some(served) = self.members.get_mut(name) else { return };
+        if matches!(served.turn, MemberTurn::Awaited) {
             return;
-        };
+        }
+        self.wanted.notify_one();
+        let Some(process) = &self.process else { return };
         self.told = self.told.wrapping_add(1);
         let (number, joining) = (self.told, &served.joining);
         let (succeeds, member) = (joining.succeeds, joining.member.clone());
@@ -360,7 +392,12 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     fn obey(&mut self, order: MemberOrder) {
         match order {
             MemberOrder::Join(name, joining) => {
-                let served = ServedMember { joining, membership: None, stalls: 0, stalled: None };
+                let turn = match joining.succeeds {
+                    true => self.turn(&name, joining.number),
+                    false => MemberTurn::Over,
+                };
+                let served =
+                    ServedMember { joining, membership: None, turn, stalls: 0, stalled: None };
                 if let Some(earlier) = self.members.insert(name.clone(), served) {
                     let (answer, left) = oneshot::channel();
                     self.leave(earlier, true, answer);
@@ -371,6 +408,15 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                     });
                 }
                 self.serve(&name);
+            }
+            MemberOrder::Turn(name, number, turn) => {
+                if let Some(member) = self.members.get_mut(&name)
+                    && member.joining.number == number
+                    && matches!(member.turn, MemberTurn::Awaited)
+                {
+                    member.turn = MemberTurn::Taken(turn);
+                    self.serve(&name);
+                }
             }
             MemberOrder::Again(name, number) => {
                 // Another process may serve it by now.
@@ -465,6 +511,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
                 // Should the process end, the next one succeeds none.
                 member.joining.succeeds = false;
+                member.turn = MemberTurn::Over;
                 MemberEvent::Serving
             }
             MemberState::Released | MemberState::Stalled => MemberEvent::Lost(Loss::Released),
@@ -505,6 +552,17 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             return self.again_after(MemberOrder::Again(name, number), pause);
         }
         self.again(MemberOrder::Again(name, number));
+    }
+
+    /// Has a member wait for its turn, which is an order to this task.
+    fn turn(&self, name: &InstanceName, number: u64) -> MemberTurn {
+        let (turns, orders, name) = (self.turns.clone(), self.orders.clone(), name.clone());
+        tokio::task::spawn_local(async move {
+            let turn = turns.turn().await;
+            // Without a receiver it is the next one's.
+            let _ended = orders.send(MemberOrder::Turn(name, number, turn));
+        });
+        MemberTurn::Awaited
     }
 
     /// Gives an order to this task in a while.

@@ -19,6 +19,7 @@ mod keep_running;
 mod process;
 mod promotion;
 mod share;
+mod turns;
 mod watchdog;
 
 pub use backoff::Backoff;
@@ -32,4 +33,5 @@ pub use keep_running::{Condemned, LifeEvent, RestartRules, StopStage, keep_runni
 pub use process::{RunningProcess, Tether, after, describe};
 pub use promotion::{Promotion, PromotionRules};
 pub use share::ProcessSharing;
+pub use turns::{SuccessionTurn, SuccessionTurns};
 pub use watchdog::{HungProcesses, Watchdog};

@@ -317,17 +317,6 @@ impl<'l> Membership<'l> {
                 true => Some(self.own_group()),
                 false => declared,
             };
-            // Held until it is served, or does something else.
-            let upgrade = match self.is_upgrade((name.as_deref(), revision)) {
-                true => tokio::select! {
-                    turn = self.life.mesh.upgrades.turn() => Some(turn),
-                    _ = stop.wait_for(|stop| *stop >= StopStage::All) => return false,
-                    _ = leaves.wait_for(|leaves| *leaves) => return true,
-                    _ = wanted.changed() => continue,
-                    _ = promoted.changed() => continue,
-                },
-                false => None,
-            };
             let next = match self.enter((name.as_deref(), revision)).await {
                 Ok(next) => next,
                 Err(error) => {
@@ -367,7 +356,6 @@ impl<'l> Membership<'l> {
                 _ = promoted.changed() => None,
                 never = self.report_waits(waits) => match never {},
             };
-            drop(upgrade);
             // The listeners are those of the current group, too.
             if let Some((group, number)) = next {
                 // A process that has never served it has nothing to finish.
@@ -393,14 +381,6 @@ impl<'l> Membership<'l> {
                 return std::future::pending().await;
             }
         }
-    }
-
-    /// Whether the instance is to go to the next process of the group that it is in.
-    fn is_upgrade(&self, (name, revision): (Option<&str>, u64)) -> bool {
-        let current = self.group.borrow();
-        let is_of =
-            |group: &Rc<NodeProxyGroup>| Some(group.share()) == name && group.revision() < revision;
-        current.as_ref().is_some_and(is_of)
     }
 
     /// Joins a group that is not the current one, or the next process of that, while the current one serves on. `None`: it is

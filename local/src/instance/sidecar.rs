@@ -20,8 +20,8 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leno_handover::{AsyncChannel, Channel, MemberReport, MemberState, ProxyOrder};
 use leno_supervise::{
-    Backoff, Hang, Loss, RestartRules, RunningProcess, StopStage, Watchdog, after, describe,
-    keep_running,
+    Backoff, Hang, Loss, RestartRules, RunningProcess, StopStage, SuccessionTurn, Watchdog, after,
+    describe, keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{mpsc, watch};
@@ -29,7 +29,6 @@ use tokio::time::timeout;
 
 use super::node::grant;
 use super::proxies::ProxyTurn;
-use super::upgrades::UpgradeTurn;
 use super::{
     CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, proxy_label,
 };
@@ -65,8 +64,8 @@ struct SidecarProcess {
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
     watchdog: Rc<RefCell<Watchdog>>,
     stage: watch::Sender<SidecarStage>,
-    /// Its turn among the mesh's upgrades, until it serves.
-    upgrade: RefCell<Option<UpgradeTurn>>,
+    /// Its turn to take over from another process, until it serves.
+    succession: RefCell<Option<SuccessionTurn>>,
 }
 
 /// How far a process has come.
@@ -101,12 +100,14 @@ struct ProcessState {
 impl InstanceTask {
     /// Keeps the proxy running for its turn.
     pub(super) async fn sidecar(&self, place: &InstanceResources, turn: ProxyTurn) {
+        let Some(succession) = self.succession(&turn).await else { return };
         let (events, mut happened) = mpsc::unbounded_channel();
         let sidecar = Sidecar { life: self, place, events };
         let (mut wanted, mut leaves) = (self.proxy.clone(), turn.leaves.clone());
         let mut running = FuturesUnordered::new();
         let revision = wanted.borrow().revision;
         let mut current = SidecarProcess::new(place.next_number(), revision, turn.succeeds.get());
+        current.succession = RefCell::new(succession);
         running.push(sidecar.keep(&current));
         self.proxy_runs(&turn, self.sidecar_process(place, current.revision)).await;
         let (mut next, mut known, mut has_left) =
@@ -127,8 +128,9 @@ impl InstanceTask {
                 },
                 // A sender that is gone is the end of the mesh.
                 Ok(()) = wanted.changed() => continue,
-                upgrade = self.mesh.upgrades.turn(), if is_due => {
-                    let process = SidecarProcess::new(place.next_number(), revision, true).within(upgrade);
+                succession = self.mesh.successions.turn(), if is_due => {
+                    let process =
+                        SidecarProcess::new(place.next_number(), revision, true).within(succession);
                     running.push(sidecar.keep(&process));
                     next = Some(process);
                     let why = "its next process does not serve yet".to_owned();
@@ -166,11 +168,12 @@ impl InstanceTask {
                 // Until then the process of an earlier turn has served the instance.
                 SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.succeeds.set(false);
+                    current.succession.take();
                 }
                 SidecarEvent::Serves(of) if is_next && !has_left => {
                     let Some(process) = next.take_if(|next| next.is_run_by(&of)) else { continue };
                     process.succeeds.set(false);
-                    process.upgrade.take();
+                    process.succession.take();
                     std::mem::replace(&mut current, process).retire();
                     known.alive = true;
                     let process = self.sidecar_process(place, current.revision);
@@ -179,6 +182,20 @@ impl InstanceTask {
                 // The process that reported it has ended since, or was ordered to leave.
                 SidecarEvent::Serves(_) => {}
             }
+        }
+    }
+
+    /// Waits for its turn to serve in place of a node proxy, if it is to; `None`: it is not to serve any more.
+    async fn succession(&self, turn: &ProxyTurn) -> Option<Option<SuccessionTurn>> {
+        if !turn.succeeds.get() {
+            return Some(None);
+        }
+        let (mut leaves, mut stop) = (turn.leaves.clone(), self.stop.clone());
+        tokio::select! {
+            succession = self.mesh.successions.turn() => Some(Some(succession)),
+            _ = leaves.wait_for(|leaves| *leaves) => None,
+            // A sender that is gone is the end of the mesh.
+            _ = stop.wait_for(|stop| *stop >= StopStage::All) => None,
         }
     }
 
@@ -262,13 +279,13 @@ impl SidecarProcess {
         let (succeeds, retired, orders) =
             (Rc::new(Cell::new(succeeds)), Rc::default(), Rc::default());
         let (watchdog, stage) = (Rc::default(), watch::Sender::default());
-        let upgrade = RefCell::default();
-        Self { number, revision, succeeds, retired, orders, watchdog, stage, upgrade }
+        let succession = RefCell::default();
+        Self { number, revision, succeeds, retired, orders, watchdog, stage, succession }
     }
 
-    /// It is to serve in a turn.
-    fn within(self, upgrade: UpgradeTurn) -> Self {
-        Self { upgrade: RefCell::new(Some(upgrade)), ..self }
+    /// It is started in a turn, to serve in place of another one.
+    fn within(self, turn: SuccessionTurn) -> Self {
+        Self { succession: RefCell::new(Some(turn)), ..self }
     }
 
     /// Whether the process that runs has this channel. Another one may have been started in place of one that reported something.
@@ -286,7 +303,7 @@ impl SidecarProcess {
             // If the order cannot be sent, the process is ending; `overdue` kills a process that does not obey.
             let _gone = orders.send(&ProxyOrder::Leave { number: 0, succeeded: true }, &[]);
         }
-        self.upgrade.take();
+        self.succession.take();
         self.stage.send_replace(SidecarStage::Leaves);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use leno_flows::LedgerSettings;
 use leno_identity::Authority;
-use leno_supervise::{Cgroup, DescriptorLimit};
+use leno_supervise::{Cgroup, DescriptorLimit, SuccessionTurns};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
@@ -20,7 +20,7 @@ use crate::error::{Attempt, Result};
 use crate::flows::Accounting;
 use crate::guard::MeshGuard;
 use crate::hung::HungProxies;
-use crate::instance::{InstanceChange, MeshContext, UpgradeTurns};
+use crate::instance::{InstanceChange, MeshContext};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
@@ -141,7 +141,7 @@ impl MeshFoundation {
             proxy: self.proxy,
             groups: NodeProxyGroups::default(),
             hung: self.hung,
-            upgrades: UpgradeTurns::default(),
+            successions: SuccessionTurns::default(),
             promotion: options.promotion,
             grace: options.grace,
             environment: self.environment,

@@ -353,7 +353,7 @@ async fn close(workers: &[Worker], departure: Departure) {
 }
 
 /// Waits until nothing is in progress, at least for `least`. Idle clients of HTTP/1 are closed at the end of their grace,
-/// and may send a request until then, so that as long is waited where there are some. Returns what is still in progress after
+/// and may send a request until then, so that as long is waited where there are some, and until all were told. Returns what is still in progress after
 /// the longest wait since the drain `began`.
 async fn until_idle(
     state: &State,
@@ -365,7 +365,10 @@ async fn until_idle(
     loop {
         tokio::time::sleep(pause(departure, since.elapsed())).await;
         let left = state.load().await;
-        let grace = if left.connections > 0 { IDLE_GRACE } else { Duration::ZERO };
+        let grace = match left.connections {
+            0 => Duration::ZERO,
+            _ => IDLE_GRACE.saturating_add(departure.time_to_leave()),
+        };
         let idle = left.busy == 0 && since.elapsed() >= least.saturating_add(grace);
         if idle || began.elapsed() >= longest {
             return left.busy;

@@ -47,6 +47,9 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// What an open connection is charged: its task with what belongs to it (5 KiB measured in plaintext,
 /// more with a TLS session), and the two smallest buffers that it may hold however short memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
+/// The time within which all clients of a process that another one succeeds are told to go there. A supervisor that ends gives its
+/// processes 5 s.
+const LEAVE_WITHIN: Duration = Duration::from_secs(4);
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
 const MAX_COMMANDS: usize = 16;
 
@@ -106,6 +109,17 @@ pub(crate) enum Departure {
     Succeeded,
     /// The same, but that the other process has listeners of its own on the same ports.
     PassedOn,
+}
+
+impl Departure {
+    /// The time within which clients are told, one after the other, to connect elsewhere.
+    pub(crate) fn time_to_leave(self) -> Duration {
+        match self {
+            Self::Last | Self::Replaced => Duration::ZERO,
+            // These wait for nothing: what they send is served meanwhile.
+            Self::Succeeded | Self::PassedOn => LEAVE_WITHIN,
+        }
+    }
 }
 
 /// What a worker is asked.
@@ -569,7 +583,10 @@ impl Planes {
                 let load = Load { busy, connections, charged, http2, datagrams };
                 let _given_up = answer.send(load);
             }
-            Command::Drain => self.activity.drain(),
+            Command::Drain => {
+                let departure = *self.open.borrow();
+                self.activity.drain(departure.map_or(Duration::ZERO, Departure::time_to_leave));
+            }
             Command::Close(departure, answer) => {
                 self.open.send_replace(Some(departure));
                 // Clients open their flows again at another endpoint, or at the next proxy, which has sockets at the same ports.

@@ -421,7 +421,7 @@ fn a_drain_says_goaway_and_waits_for_the_streams_there_are() {
         application.read_exact(&mut preface).await.unwrap();
         application.write_all(&PREFACE[24..]).await.unwrap();
         assert_eq!(frame_of(HEADERS, &mut application).await.0, 1);
-        lab.activity.drain();
+        lab.activity.drain(Duration::ZERO);
         // Streams that are under way are still taken: all identifiers are (section 6.8).
         let (_, said) = frame_of(GOAWAY, &mut lab.client).await;
         assert_eq!(said, b"\x7f\xff\xff\xff\0\0\0\0");
@@ -459,7 +459,7 @@ fn an_application_that_ends_gets_requests_on_new_connections() {
         idle.write_all(ANSWER.as_bytes()).await.unwrap();
         let mut answer = [0; ANSWER.len()];
         lab.client.read_exact(&mut answer).await.unwrap();
-        lab.activity.drain();
+        lab.activity.drain(Duration::ZERO);
         lab.client.write_all(kept).await.unwrap();
         let mut new = tokio::select! {
             new = lab.application() => new,

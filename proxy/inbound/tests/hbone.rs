@@ -515,7 +515,7 @@ fn a_drain_leaves_open_tunnels_as_they_are() {
         echo(std::mem::replace(&mut workload.application, spare));
         let mut tunnel = open(&mut client, &to).await.unwrap();
         comes_back(&mut tunnel).await;
-        workload.activity.drain();
+        workload.activity.drain(Duration::ZERO);
         is_told_to_leave(&client).await;
         comes_back(&mut tunnel).await;
         tunnel.0.send_data(Bytes::new(), true).unwrap();

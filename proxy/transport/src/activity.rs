@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 /// that sends just as it is closed would not know whether it was heard; one that is in use mostly sends
 /// within this time, and applications that wait before they end wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// The pause between two connections whose clients are to leave, where there is time for it: each of them connects again, which
+/// costs a handshake, and streams that go on wait for the CPU meanwhile.
+const APART: Duration = Duration::from_millis(1);
 
 /// Counts requests and relays in progress. Both planes of a worker share one.
 #[derive(Debug, Default)]
@@ -19,6 +22,10 @@ pub struct Activity {
     draining: Cell<bool>,
     closing: Cell<bool>,
     began: Notify,
+    /// How many connections may be told to leave one after the other, [`APART`]; of more some are told at the same time.
+    turns: Cell<u32>,
+    /// How many were told.
+    told: Cell<u32>,
 }
 
 /// One request or relay in progress, until it is dropped.
@@ -39,8 +46,9 @@ impl Activity {
     }
 
     /// From now on HTTP/1 connections are closed after their next response, and HTTP/2 clients are
-    /// told to open no more streams. There is no way back.
-    pub fn drain(&self) {
+    /// told to open no more streams, one after the other within a time. There is no way back.
+    pub fn drain(&self, within: Duration) {
+        self.turns.set(u32::try_from(within.as_millis() / APART.as_millis()).unwrap_or(u32::MAX));
         self.draining.set(true);
         self.began.notify_waiters();
     }
@@ -54,12 +62,18 @@ impl Activity {
         self.closing.set(closing);
     }
 
-    /// Waits until clients are to leave.
+    /// Waits until the client of a connection is to leave.
     pub async fn drained(&self) {
         // Made before the look, so that it hears of what comes after.
         let began = self.began.notified();
         if !self.is_draining() {
             began.await;
+            let turn = self.told.replace(self.told.get().wrapping_add(1));
+            let wait = APART * turn.checked_rem(self.turns.get()).unwrap_or(0);
+            if !wait.is_zero() {
+                // Few connections have this timer, which is not part of the task of each.
+                Box::pin(tokio::time::sleep(wait)).await;
+            }
         }
     }
 
@@ -89,6 +103,9 @@ impl Drop for Busy {
 
 #[cfg(test)]
 mod tests {
+    use tokio::task::{JoinSet, LocalSet};
+    use tokio::time::Instant;
+
     use super::*;
 
     #[test]
@@ -100,8 +117,41 @@ mod tests {
         drop(one);
         drop(two);
         assert_eq!(activity.busy(), 0);
-        activity.drain();
+        activity.drain(Duration::ZERO);
         assert!(activity.is_draining());
+    }
+
+    /// All of them connected again in the same moment, and streams that went on waited for their handshakes.
+    #[tokio::test(start_paused = true)]
+    async fn clients_leave_one_after_the_other_within_the_time_for_it() {
+        let told_after = async |within: Duration| {
+            let (activity, mut clients) = (Rc::new(Activity::default()), JoinSet::new());
+            for _ in 0..100 {
+                let activity = Rc::clone(&activity);
+                clients.spawn_local(async move {
+                    activity.drained().await;
+                    Instant::now()
+                });
+            }
+            // Until all of them wait.
+            tokio::time::sleep(APART).await;
+            activity.drain(within);
+            let begun = Instant::now();
+            // One that comes now is told at once.
+            activity.drained().await;
+            let told = clients.join_all().await;
+            let mut told: Vec<_> = told.into_iter().map(|at| at - begun).collect();
+            told.sort_unstable();
+            told
+        };
+        let all = async {
+            let told = told_after(Duration::from_secs(1)).await;
+            assert!(told.windows(2).all(|pair| pair[1] - pair[0] == APART), "{told:?}");
+            let told = told_after(APART * 10).await;
+            assert_eq!(told.last(), Some(&(APART * 9)), "ten are told at a time: {told:?}");
+            assert_eq!(told_after(Duration::ZERO).await, [Duration::ZERO; 100]);
+        };
+        LocalSet::new().run_until(all).await;
     }
 
     #[test]
@@ -114,7 +164,7 @@ mod tests {
         assert!(drained.as_mut().poll(context).is_ready() && activity.is_draining());
         activity.close(false);
         assert!(!activity.is_draining());
-        activity.drain();
+        activity.drain(Duration::ZERO);
         activity.close(false);
         assert!(activity.is_draining(), "there is no way back from a drain");
     }

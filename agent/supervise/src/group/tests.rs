@@ -48,6 +48,8 @@ fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
         host: Rc::new(FullMachine),
         name: "web".to_owned(),
         orders,
+        turns: SuccessionTurns::default(),
+        wanted: Rc::default(),
         members: BTreeMap::new(),
         leaving: BTreeMap::new(),
         told: 0,
@@ -55,6 +57,14 @@ fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
         watchdog: Watchdog::default(),
     };
     (task, AsyncChannel::new(far).unwrap())
+}
+
+/// Has a member join, whose turn it is at once.
+async fn join(task: &mut NodeProxyTask<FullMachine>, member: JoiningMember) {
+    let number = member.number;
+    task.obey(MemberOrder::Join(name(), member));
+    let turn = SuccessionTurns::default().turn().await;
+    task.obey(MemberOrder::Turn(name(), number, turn));
 }
 
 async fn ordered(process: &AsyncChannel) -> ProcessOrder {
@@ -87,7 +97,7 @@ fn report(number: u64, state: MemberState) -> Option<MemberReport> {
 async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
     let name = name();
     let of_group = async {
-        let group = Group::start("web", FullMachine);
+        let group = Group::start("web", FullMachine, SuccessionTurns::default());
         let (first, first_far, _) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
         group.join(&name, first);
@@ -113,9 +123,9 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         let (first, first_far, mut first_happened) = joining(1);
         let (second, _second_far, mut happened) = joining(2);
         let (left, waited_for) = leave((1, true));
-        task.obey(MemberOrder::Join(name(), first));
+        join(&mut task, first).await;
         task.obey(left);
-        task.obey(MemberOrder::Join(name(), second));
+        join(&mut task, second).await;
         let ProcessOrder::Join { number, succeeds, .. } = ordered(&process).await else { panic!() };
         assert!(succeeds);
         assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
@@ -144,7 +154,7 @@ async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_l
         let (mut task, _process) = task();
         let mut condemned = task.watchdog.condemned();
         let (member, _far, mut happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         task.watchdog.started(pid);
         task.heard(Some(MemberReport::ALIVE));
         task.look();
@@ -173,7 +183,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let mut numbers = Vec::new();
         for succeeds in [true, true, false] {
             let ProcessOrder::Join { number, succeeds: told, .. } = ordered(&process).await else {
@@ -207,7 +217,7 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         let near = task.process.clone().unwrap();
         let full = (0..).find(|_| near.send(&(), &[]).is_err()).unwrap();
@@ -234,7 +244,7 @@ async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, orders, _happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let (_, link) = process.receive::<ProcessOrder>().await.unwrap().unwrap();
         let [link] = <[_; 1]>::try_from(link).unwrap();
         let (_, of_broker) = orders.receive::<ServeOrder>().unwrap().unwrap();
@@ -257,7 +267,7 @@ async fn a_member_is_not_served_twice_by_one_process() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(7);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let ProcessOrder::Join { .. } = ordered(&process).await else { panic!() };
         task.obey(MemberOrder::Again(name(), 7));
         let (left, _waited_for) = leave((7, false));
@@ -272,7 +282,7 @@ async fn a_process_that_reports_the_same_without_end_is_heard_once() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         for _ in 0..10_000 {
             task.heard(report(number, MemberState::Serving));
@@ -289,7 +299,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         task.heard(report(number, MemberState::Serving));
         task.heard(report(number, MemberState::Stalled));
@@ -321,7 +331,7 @@ async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, _happened) = joining(1);
-        task.obey(MemberOrder::Join(name(), member));
+        join(&mut task, member).await;
         let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
         let (left, waited_for) = leave((1, true));
         task.obey(left);
@@ -337,8 +347,8 @@ async fn an_order_to_leave_is_for_the_membership_of_its_number_alone() {
     let of_group = async {
         let (mut task, process) = task();
         let ((first, _far, _), (second, _second_far, _happened)) = (joining(1), joining(2));
-        task.obey(MemberOrder::Join(name(), first));
-        task.obey(MemberOrder::Join(name(), second));
+        join(&mut task, first).await;
+        join(&mut task, second).await;
         let (late, answer) = leave((1, true));
         task.obey(late);
         assert!(answer.await.is_err());
@@ -356,7 +366,8 @@ async fn a_member_whose_thread_stalls_again_and_again_joins_ever_later() {
         let (mut task, process) = task();
         let (orders, mut received) = mpsc::unbounded_channel();
         task.orders = orders;
-        let (member, _far, _happened) = joining(1);
+        let (mut member, _far, _happened) = joining(1);
+        member.succeeds = false;
         task.obey(MemberOrder::Join(name(), member));
         for pause_s in [0, 1, 2, 4] {
             let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
@@ -368,6 +379,50 @@ async fn a_member_whose_thread_stalls_again_and_again_joins_ever_later() {
             assert_eq!(begin.elapsed().as_secs(), pause_s);
         }
         assert_eq!([pause(0), pause(9), pause(99)], [None, Some(AGAIN * 256), Some(STALL_PAUSE)]);
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+/// All members of a machine joined at once, and messages of their open connections waited for the CPU behind that.
+#[tokio::test]
+async fn members_that_other_processes_serve_join_in_turns_and_others_at_once() {
+    let of_group = async {
+        let (mut task, process) = task();
+        let (orders, mut received) = mpsc::unbounded_channel();
+        task.orders = orders;
+        task.turns = SuccessionTurns::of(1);
+        let named = |name: &str| InstanceName::new("shop", name).unwrap();
+        let mut kept = Vec::new();
+        for (number, who) in [(1, "first"), (2, "second"), (3, "new")] {
+            let (mut member, far, happened) = joining(number);
+            member.succeeds = who != "new";
+            kept.push((far, happened));
+            task.obey(MemberOrder::Join(named(who), member));
+        }
+        let joined = async |process: &AsyncChannel| {
+            let ProcessOrder::Join { number, succeeds, .. } = ordered(process).await else {
+                panic!()
+            };
+            (number, succeeds)
+        };
+        assert!(!joined(&process).await.1, "no other process serves it");
+        task.obey(received.recv().await.unwrap());
+        let (first, succeeds) = joined(&process).await;
+        assert!(succeeds);
+        tokio::task::yield_now().await;
+        assert!(received.try_recv().is_err(), "the second one has a turn");
+        task.heard(report(first, MemberState::Serving));
+        task.obey(received.recv().await.unwrap());
+        let (second, succeeds) = joined(&process).await;
+        assert!(succeeds && second > first);
+        // One that leaves before its process serves it makes room, too.
+        let (third, _far, _happened) = joining(4);
+        task.obey(MemberOrder::Join(named("third"), third));
+        let (answer, _left) = oneshot::channel();
+        task.obey(MemberOrder::Leave { name: named("second"), number: 2, succeeded: true, answer });
+        task.obey(received.recv().await.unwrap());
+        let ProcessOrder::Leave { .. } = ordered(&process).await else { panic!() };
+        assert!(joined(&process).await.0 > second);
     };
     LocalSet::new().run_until(of_group).await;
 }

@@ -190,7 +190,7 @@ impl FuzzRun {
                 let idle = self.applications.iter_mut().filter(|application| application.is_idle());
                 idle.for_each(|application| application.end.close());
             }
-            Step::Drain => self.activity.drain(),
+            Step::Drain => self.activity.drain(Duration::ZERO),
         }
         self.settle().await;
     }

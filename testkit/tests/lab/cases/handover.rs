@@ -20,6 +20,7 @@ use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
 use super::identity::reports_under_load;
@@ -40,8 +41,10 @@ fn ends() -> &'static [&'static str] {
     }
 }
 
-/// Holds connections of bytes and WebSockets from the appearance of one file to that of another, and has messages echoed on
-/// each in turn. Prints how many were cut, and the longest time of a message in milliseconds.
+/// Holds connections of bytes and WebSockets from the appearance of one file to that of another, or until all were cut, and has messages echoed on
+/// each in turn. Prints how many were cut, and the longest time of a message in milliseconds; further each message that
+/// took longer than 5 ms, with the second at which it was sent, and each pause between two messages that ended as much later
+/// than it should have: so long the program waited for a CPU, without any proxy.
 const HOLD: &str = r#"
 import json, os, resource, socket, sys, time
 host, plain, upgraded, begun, over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -77,9 +80,10 @@ for port in [9000] * plain + [8080] * upgraded:
     held.append(connect(port))
     echo(held[-1])
 opened, cut, messages, longest = len(held), 0, 0, 0.0
+slow, late = [], []
 open(begun, 'w').close()
 is_last = False
-while not is_last:
+while held and not is_last:
     is_last = os.path.exists(over)
     for client in list(held):
         start = time.monotonic()
@@ -89,14 +93,19 @@ while not is_last:
         except OSError:
             held.remove(client)
             cut += 1
-        longest = max(longest, time.monotonic() - start)
+        end = time.monotonic()
+        longest = max(longest, end - start)
+        if end - start > 0.005:
+            slow.append((start, (end - start) * 1000))
         if not is_last:
             time.sleep(0.02)
+            awake = time.monotonic()
+            if awake - end > 0.025:
+                late.append((end, (awake - end) * 1000 - 20))
             if os.path.exists(over):
                 break
-    if not held and not is_last:
-        time.sleep(0.02)
-print(json.dumps({'opened': opened, 'cut': cut, 'messages': messages, 'longest_ms': longest * 1000}))
+print(json.dumps({'opened': opened, 'cut': cut, 'messages': messages, 'longest_ms': longest * 1000,
+                  'slow': slow, 'late': late}))
 "#;
 
 /// Takes requests with a body of any length, and answers how long it was.
@@ -155,12 +164,32 @@ spec:
 ";
 
 /// What holds connections has seen.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 struct HeldConnections {
     opened: u64,
     cut: u64,
     messages: u64,
     longest_ms: f64,
+    /// When messages were sent that took long, by the monotonic clock, and how long they took in milliseconds.
+    slow: Vec<(f64, f64)>,
+    /// When the programs paused, and how much later than they wanted they went on, in milliseconds.
+    late: Vec<(f64, f64)>,
+}
+
+impl HeldConnections {
+    /// The longest message of a time, beside the longest that a program has waited for a CPU within it.
+    fn longest(&self, (from, to): (f64, f64)) -> String {
+        let longest = |all: &[(f64, f64)]| {
+            let within = all.iter().filter(|(at, _)| (from..to).contains(at));
+            within.map(|(_, ms)| *ms).fold(5.0, f64::max)
+        };
+        format!("{:.1} ms ({:.1} ms for a CPU)", longest(&self.slow), longest(&self.late))
+    }
+}
+
+/// The monotonic clock in seconds, as the programs read it.
+fn now() -> Result<f64> {
+    Ok(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_secs_f64())
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -283,6 +312,8 @@ fn held(holding: Vec<Running>) -> Result<HeldConnections> {
         all.cut += one.cut;
         all.messages += one.messages;
         all.longest_ms = all.longest_ms.max(one.longest_ms);
+        all.slow.extend(one.slow);
+        all.late.extend(one.late);
     }
     Ok(all)
 }
@@ -333,21 +364,31 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
         ensure!(open >= connections().0 as f64, "only {open} connections use mTLS");
         let load = (&["near-a-0", "near-b-0"][..], "http://far-a.far-a:8080/");
         let rate = number("LENO_ROTATION_RATE", 100).to_string();
+        // What this machine takes for the same without an update.
+        let opened = now()?;
+        reports_under_load(&lab, load, &["--rate", &rate], || Ok(()))?;
+        let begun = now()?;
         let reports = reports_under_load(&lab, load, &["--rate", &rate], || {
             lab.edit(&mesh("namespace"))?;
             all_are_served_by_namespace(&lab)?;
+            println!("all are served after {:.2} s", now()? - begun);
             // The process before has them.
             lab.pid_of(MeshProcess::Node("service-account.far-a.default")).map(|_| ())
         })?;
+        let updated = now()?;
         fs::write(&over, "")?;
         let held = held(holding)?;
         ensure!(held.cut == 0 && held.messages >= held.opened, "{held:?}");
         let longest = reports.iter().map(|report| report.latency_us.max).max().unwrap_or_default();
         println!(
-            "{open} connections with mTLS and {} WebSockets: none cut, the longest message took {:.1} ms; \
-             {} requests, none failed, the longest took {:.1} ms",
+            "{open} connections with mTLS and {} WebSockets: none cut; the longest message took {} during the update, {} in the \
+             time before it, {} while all were opened, and {} in the end, when each has one at once; {} requests, none failed, \
+             the longest took {:.1} ms",
             connections().1,
-            held.longest_ms,
+            held.longest((begun, updated)),
+            held.longest((opened, begun)),
+            held.longest((0.0, opened)),
+            held.longest((updated, f64::MAX)),
             reports.iter().map(|report| report.requests).sum::<u64>(),
             longest as f64 / 1000.0
         );
@@ -661,21 +702,31 @@ fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with
         lab.reach("client", "web:8080")?;
         echoes(&lab, "apart:9000")?;
         let file = |name: &str| lab.directory().join(name).display().to_string();
-        let hold = |server: &str, plain: &str, upgraded: &str| {
-            let begun = file(&format!("begun-{server}"));
-            let program = file("hold.py");
-            let command = ["python3", &program, server, plain, upgraded, &begun, &file("over")];
-            lab.spawn("client", &command)
+        let hold = |over: &str| -> Result<Vec<Running>> {
+            let (program, over) = (file("hold.py"), file(over));
+            let begun = ["web", "apart"].map(|server| format!("{over}-{server}"));
+            let of_web = ["python3", &program, "web", "0", "4", &begun[0], &over];
+            let of_apart = ["python3", &program, "apart", "4", "0", &begun[1], &over];
+            let mut holding = vec![lab.spawn("client", &of_web)?, lab.spawn("client", &of_apart)?];
+            until_begun("the connections", &mut holding, &begun.map(PathBuf::from))?;
+            Ok(holding)
         };
-        let mut holding = vec![hold("web", "0", "4")?, hold("apart", "4", "0")?];
-        let begun = ["web", "apart"].map(|server| lab.directory().join(format!("begun-{server}")));
-        until_begun("the connections", &mut holding, &begun)?;
+        let (holding, mut revoked) = (hold("over")?, hold("revoked")?);
         upgrade(&lab)?;
         // All certificates of that time have ended then, and the workers have looked for it, as they do every 5 s.
         std::thread::sleep(LIFETIME + Duration::from_secs(10));
         fs::write(file("over"), "")?;
         let connections = held(holding)?;
         ensure!(connections.opened == 8 && connections.cut == 0, "{connections:?}");
+        // Although the process has not seen a certificate of the client since.
+        command::text(lab.leno("identity revoke").arg("lab/client"), LIMIT)?;
+        for program in &mut revoked {
+            wait::until("the end of what is revoked", LIMIT, || {
+                Ok(program.has_ended()?.then_some(()))
+            })?;
+        }
+        let connections = held(revoked)?;
+        ensure!((connections.opened, connections.cut) == (8, 8), "{connections:?}");
         Ok(())
     };
     lab.explain(outcome())
