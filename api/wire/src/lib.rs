@@ -24,6 +24,7 @@
     )
 )]
 
+mod codec;
 mod connection;
 pub mod decode;
 pub mod encode;

@@ -24,6 +24,7 @@ fn the_generated_code_is_that_of_the_proto_files() {
     let descriptors = protox::compile(FILES, [root.join("proto")]).unwrap();
     tonic_prost_build::configure()
         .build_transport(false)
+        .codec_path("crate::codec::SmallBuffers")
         .bytes(".")
         // Few services have it, and it is larger than the rest.
         .boxed(".leno.v1.Service.waypoint")

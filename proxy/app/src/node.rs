@@ -1,28 +1,30 @@
-//! A node proxy: several workloads in one process, each served by threads of its own.
+//! A node proxy: several workloads in one process, each served by a thread of its own.
 //!
 //! ```text
-//!  standard input: orders ─► main thread ─► join ─► control thread of a workload ─► its worker
-//!                               ▲                     identity, discovery, admin      listeners, pools,
-//!                               └─ serving, released ◄────┘                           counters, budget
+//!  standard input: orders ─► main thread ─► join ─► control tasks of a workload ─► its worker, a thread
+//!                               ▲                     identity, discovery, admin     listeners, pools,
+//!                               └─ serving, released ◄────┘                          counters, budget
 //! ```
 //! What a sidecar keeps for each process or thread is kept for each workload here, by the same code: keys,
-//! certificates, discovery, policies, counters, bounds. The threads of two workloads share the process' memory,
-//! descriptors and connection to standard output, and nothing else. Sockets in the network namespace of a
+//! certificates, discovery, policies, counters, bounds. What carries traffic of two workloads shares the process' memory,
+//! descriptors and connection to standard output, and nothing else; what controls it shares the main thread, where each has
+//! a set of tasks of its own, which take turns. Sockets in the network namespace of a
 //! workload come from its broker (`leno-broker`); those to the control plane and to resolvers are of the
 //! process' own namespace.
 //!
-//! A workload that goes to another process leaves this one's threads to what they have, for hours if need be; should it
-//! come back, it gets threads of its own there. So it is with one whose worker does not come round ([`crate::pulse`]).
+//! A workload that goes to another process leaves this one's worker to what it has, for hours if need be; should it
+//! come back, it gets another one there. So it is with one whose worker does not come round ([`crate::pulse`]).
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -34,13 +36,13 @@ use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
 use leno_transport::budget::{Budget, Pool};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 
 use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
-use crate::pulse::{Pulse, Stalled, beat, cpu_of_this_thread};
+use crate::pulse::{Pulse, Stalled, beat};
 use crate::reclaim;
 use crate::run::{EndOrders, Signals, control_runtime, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
@@ -53,7 +55,7 @@ const SHARE: u16 = 8;
 /// The part of the process' memory budget of which each workload has an equal share for itself, be there as many as
 /// there may. The other part is a pool, which they take turns in.
 const OWN: usize = 2;
-/// Events of threads that wait for the main thread.
+/// What has become of memberships and is not told yet.
 const MAX_EVENTS: usize = 256;
 
 /// Most memberships that this process finishes what it has for, while other processes serve their workloads. Of more the first of the
@@ -73,7 +75,7 @@ const CPU_WINDOW: Duration = Duration::from_secs(2);
 /// What is next to nothing: a hundredth of that.
 const CPU_LEAST: u32 = 100;
 
-/// The threads of a workload, as the main thread sees them.
+/// A workload, as the supervisor's orders are for it.
 struct Served {
     /// The namespace and the name of the workload.
     workload: String,
@@ -95,9 +97,9 @@ struct Common {
     memory: (usize, Pool),
     log: Option<AccessLog>,
     /// How often workers have stalled, by workloads.
-    stalls: Mutex<BTreeMap<String, u64>>,
+    stalls: RefCell<BTreeMap<String, u64>>,
     /// Workers that have stalled and did not come round since, with the names of their workloads.
-    stalled: Mutex<Vec<(String, Stalled)>>,
+    stalled: RefCell<Vec<(String, Stalled)>>,
     /// What has become of a membership.
     events: mpsc::Sender<MemberReport>,
 }
@@ -118,21 +120,21 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let (events, mut happened) = mpsc::channel(MAX_EVENTS);
     let bytes = budget(flags).bytes();
     let memory = (bytes, Pool::new(bytes - bytes / OWN));
-    let common = Arc::new(Common {
+    let common = Rc::new(Common {
         log: access_log(flags)?,
         flags: flags.clone(),
         memory,
-        stalls: Mutex::default(),
-        stalled: Mutex::default(),
+        stalls: RefCell::default(),
+        stalled: RefCell::default(),
         events,
     });
-    runtime.block_on(async {
+    LocalSet::new().block_on(&runtime, async {
         let orders = AsyncChannel::new(orders.into()).context(
             "standard input is not the socket of a supervisor: leno up starts node proxies",
         )?;
-        let orders = Arc::new(orders);
+        let orders = Rc::new(orders);
         // Ends with the runtime.
-        tokio::spawn(beat(Arc::clone(&orders), || true));
+        spawn_local(beat(Rc::clone(&orders), || true));
         let mut signals = Signals::new()?;
         let mut members = Members::new();
         loop {
@@ -186,20 +188,19 @@ impl Common {
 
     /// How often workers of a workload have stalled.
     fn stalls(&self, name: &str) -> u64 {
-        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
-        stalls.get(name).copied().unwrap_or_default()
+        self.stalls.borrow().get(name).copied().unwrap_or_default()
     }
 
     /// How many workers do not come round now, and of how many workloads.
     fn stalled(&self) -> (usize, usize) {
-        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stalled = self.stalled.borrow_mut();
         stalled.retain(|(_, worker)| worker.still_stalls());
         let workloads: BTreeSet<&str> = stalled.iter().map(|(name, _)| name.as_str()).collect();
         (stalled.len(), workloads.len())
     }
 
     fn count_stall(&self, name: &str) {
-        let mut stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stalls = self.stalls.borrow_mut();
         if stalls.len() < MAX_COUNTED || stalls.contains_key(name) {
             let count = stalls.entry(name.to_owned()).or_default();
             *count = count.saturating_add(1);
@@ -218,14 +219,14 @@ pub(crate) struct Reports {
     number: u64,
     name: String,
     watches: bool,
-    common: Arc<Common>,
+    common: Rc<Common>,
 }
 
 impl Reports {
-    /// Reports what the membership has become; on the thread of the workload.
+    /// Reports what the membership has become.
     pub(crate) fn send(&self, state: MemberState) {
         let (number, events) = (self.number, self.common.events.clone());
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             // The receiver ends with the process.
             let _ending = events.send(MemberReport { number, state }).await;
         });
@@ -234,7 +235,7 @@ impl Reports {
     /// Reports that the worker has stalled, and counts it.
     pub(crate) fn has_stalled(&self, worker: &Arc<Pulse>) {
         let stalled = (self.name.clone(), worker.stalled());
-        self.common.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(stalled);
+        self.common.stalled.borrow_mut().push(stalled);
         self.common.count_stall(&self.name);
         self.send(MemberState::Stalled);
     }
@@ -244,13 +245,12 @@ impl Reports {
         self.watches
     }
 
-    /// Reports what a worker and the calling thread use of the CPU, and once that they use next to nothing.
+    /// Reports what a worker uses of the CPU, and once that it uses next to nothing.
     pub(crate) async fn cpu_use(&self, worker: &Pulse) -> Infallible {
-        let cpu = || worker.cpu().saturating_add(cpu_of_this_thread());
-        let (mut before, mut was_busy) = ((Instant::now(), cpu()), false);
+        let (mut before, mut was_busy) = ((Instant::now(), worker.cpu()), false);
         loop {
             tokio::time::sleep(CPU_WINDOW).await;
-            let now = (Instant::now(), cpu());
+            let now = (Instant::now(), worker.cpu());
             let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
             let of_ms = ms(now.0.duration_since(before.0));
             let cpu_ms = ms(now.1.saturating_sub(before.1));
@@ -285,7 +285,7 @@ impl Served {
     }
 }
 
-fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Arc<Common>) {
+fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, common: &Rc<Common>) {
     match order {
         ProxyOrder::Join { number, succeeds, member, reports } => {
             let name = (member.namespace.clone(), member.name.clone());
@@ -297,9 +297,9 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
                     error,
                     "a workload is not served; the supervisor tries again"
                 );
-                // It learns that as it does of every other end. This thread takes events, and may not wait for itself.
+                // It learns that as it does of every other end. This task takes events, and may not wait for itself.
                 let (events, state) = (common.events.clone(), MemberState::Released);
-                tokio::spawn(async move {
+                spawn_local(async move {
                     let _ending = events.send(MemberReport { number, state }).await;
                 });
             }
@@ -342,13 +342,13 @@ fn first_of_too_many(members: &mut Members) -> Option<&mut Served> {
     members.get_mut(&first)
 }
 
-/// Starts the thread of a workload.
+/// Starts the tasks of a workload.
 fn join(
     (number, succeeds, watches): (u64, bool, bool),
     member: Member,
     descriptors: Vec<OwnedFd>,
     members: &mut Members,
-    common: &Arc<Common>,
+    common: &Rc<Common>,
 ) -> anyhow::Result<()> {
     let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
         bail!("its channel has not arrived: the process has no descriptor left");
@@ -361,20 +361,19 @@ fn join(
         bail!("this process serves no more than {MAX_MEMBERS}");
     }
     let (end, ends) = watch::channel(Departure::Replaced);
-    let (common, name) = (Arc::clone(common), format!("{}/{}", member.namespace, member.name));
+    let (common, name) = (Rc::clone(common), format!("{}/{}", member.namespace, member.name));
     let joined = Joined { number, succeeds, watches, member, broker: channel.into(), end: ends };
     let served = Served { workload: name.clone(), end, leaving: false, cut: false };
-    let thread = thread::Builder::new().name(name.clone());
-    thread
-        .spawn(move || {
-            if let Err(error) = live(joined, &common) {
-                tracing::error!(name, error = format!("{error:#}"), "ended");
-            }
-            let state = MemberState::Released;
-            // The receiver ends with the process.
-            let _ending = common.events.blocking_send(MemberReport { number, state });
-        })
-        .context("starting a thread")?;
+    spawn_local(async move {
+        // All of its tasks end here, with what they hold.
+        let ended = LocalSet::new().run_until(Box::pin(live(joined, &common))).await;
+        if let Err(error) = ended {
+            tracing::error!(name, error = format!("{error:#}"), "ended");
+        }
+        let state = MemberState::Released;
+        // The receiver ends with the process.
+        let _ending = common.events.send(MemberReport { number, state }).await;
+    });
     members.insert(number, served);
     Ok(())
 }
@@ -406,26 +405,20 @@ async fn tell(
     }
 }
 
-/// A workload as its thread knows it.
+/// A workload as its tasks know it.
 struct Joined {
     number: u64,
     /// Another process serves it until this one does.
     succeeds: bool,
-    /// The supervisor is to learn what its threads use, and that they stall.
+    /// The supervisor is to learn what its worker uses, and that it stalls.
     watches: bool,
     member: Member,
     broker: Channel,
     end: watch::Receiver<Departure>,
 }
 
-/// The life of a workload in this process, on a thread of its own: that of a sidecar, with handed sockets.
-fn live(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
-    let runtime = control_runtime()?;
-    // In a box: the runtime would hold copies of it on the stack, one in each frame that it passes.
-    LocalSet::new().block_on(&runtime, Box::pin(serve_member(joined, common)))
-}
-
-async fn serve_member(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()> {
+/// The life of a workload in this process: that of a sidecar, with handed sockets.
+async fn live(joined: Joined, common: &Rc<Common>) -> anyhow::Result<()> {
     let Joined { number, succeeds, watches, member, broker, end } = joined;
     let flags = flags(&member, &common.flags)?;
     let Some((handed, admin, broker_ended)) = handed(broker).await? else { return Ok(()) };
@@ -442,7 +435,7 @@ async fn serve_member(joined: Joined, common: &Arc<Common>) -> anyhow::Result<()
     setup.succeeds = succeeds;
     let name = setup.instance.to_string();
     setup.stalls = common.stalls(&name);
-    setup.reports = Some(Reports { number, name, watches, common: Arc::clone(common) });
+    setup.reports = Some(Reports { number, name, watches, common: Rc::clone(common) });
     tokio::select! {
         ended = serve(setup, false, None, EndOrders::Order(end)) => ended,
         () = has_gone(broker_ended) => Ok(()),

@@ -181,11 +181,6 @@ fn clock_of(thread: i32) -> Option<Duration> {
     clock_gettime(clock).map(Duration::from).ok()
 }
 
-/// The CPU time that the calling thread has used.
-pub(crate) fn cpu_of_this_thread() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;

@@ -35,15 +35,15 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
-/// Events that a control thread takes from the kernel at once: it has few sockets, and the runtime makes room for 1024 otherwise.
+/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
-/// The runtime of a control thread, to be made before the process is confined or on a thread of its own.
+/// The runtime of the control thread, to be made before the process is confined.
 pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
     reclaim::find_stack();
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS).on_thread_park(reclaim::before_wait);
-    builder.build().context("making the runtime of a control thread")
+    builder.build().context("making the runtime of the control thread")
 }
 
 /// Runs until a signal or `/drain` ends it.

@@ -167,7 +167,7 @@ impl State {
     /// The counts of all workers.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
-        // Panics of the admin server's own tasks: they run on this thread.
+        // Panics of the admin server's own tasks: they run on this thread. Workloads that share it have them all.
         let control = Registry::new();
         control.count_many(Counter::Panics, panics());
         let mut sum = control.snapshot();

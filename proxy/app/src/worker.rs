@@ -346,8 +346,7 @@ async fn serve(
                 let configs = credentials.borrow_and_update().clone();
                 planes.standing.end_revoked(configs.as_deref());
             }
-            // Of one that is missed the connections end with their certificates.
-            Ok(renewal) = renewed.recv() => planes.standing.apply(&renewal),
+            Some(renewal) = renewed.recv() => planes.standing.apply(&renewal),
             _ = sweep.tick() => {
                 planes.sweep();
                 planes.standing.sweep(credentials.borrow().as_deref(), planes.renewals_arrive());

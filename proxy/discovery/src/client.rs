@@ -70,7 +70,8 @@ impl Client {
         let certificates = identity.certificates();
         let of_application = async {
             match &application {
-                Some(application) => application.run().await,
+                // In a box, since few have one.
+                Some(application) => Box::pin(application.run()).await,
                 None => std::future::pending().await,
             }
         };

@@ -206,10 +206,13 @@ impl IdentityClient {
     pub async fn run(self) -> Infallible {
         match &self.settings.certificates {
             CertificateSource::Token(_) => self.renew_by_token().await,
+            // In boxes: few proxies need them, and all would have room for the largest.
             CertificateSource::WorkloadApi(address, identity) => {
-                workload_api::follow(&self, address, identity).await
+                Box::pin(workload_api::follow(&self, address, identity)).await
             }
-            CertificateSource::Files(files, _) => certificate_files::follow(&self, files).await,
+            CertificateSource::Files(files, _) => {
+                Box::pin(certificate_files::follow(&self, files)).await
+            }
         }
     }
 

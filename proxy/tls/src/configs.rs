@@ -1,7 +1,7 @@
 //! The configurations of rustls, built once for each set of credentials.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use leno_types::{Identity, TrustDomain};
@@ -9,7 +9,7 @@ use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, VerifierBuilderError};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
@@ -219,11 +219,44 @@ fn server(
         .with_cert_resolver(Arc::clone(key) as _);
     server.alpn_protocols = protocols.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
     server.session_storage = Arc::new(NoServerSessionStorage {});
-    server.ticketer = Ticketer::new()?;
+    server.ticketer = Arc::new(Tickets::default());
     server.send_tls13_tickets = TICKETS;
     server.key_log = Arc::new(Bindings);
     leno_crypto::check(server.fips())?;
     Ok(Arc::new(server))
+}
+
+/// Tickets of a server, whose keys are made for the first one: they take 2 KiB, and most servers of an idle workload never need any.
+#[derive(Debug, Default)]
+struct Tickets(OnceLock<Option<Arc<dyn ProducesTickets>>>);
+
+impl Tickets {
+    /// `None`: the system has no random bytes. Clients make full handshakes then.
+    fn keys(&self) -> Option<&Arc<dyn ProducesTickets>> {
+        let make = || {
+            let failed = |error: &rustls::Error| tracing::error!(%error, "no keys for tickets");
+            Ticketer::new().inspect_err(failed).ok()
+        };
+        self.0.get_or_init(make).as_ref()
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.keys().map_or(0, |keys| keys.lifetime())
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.keys()?.encrypt(plain)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.keys()?.decrypt(cipher)
+    }
 }
 
 fn as_rustls(error: VerifierBuilderError) -> rustls::Error {

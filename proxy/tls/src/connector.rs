@@ -12,7 +12,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::clients::ClientConfigs;
 use crate::live::Dialled;
@@ -128,7 +128,7 @@ impl Acceptor {
 
     /// What clients renew at any of the workers.
     #[must_use]
-    pub fn renewed(&self) -> broadcast::Receiver<Arc<Renewal>> {
+    pub fn renewed(&self) -> mpsc::Receiver<Arc<Renewal>> {
         self.renewals.subscribe()
     }
 

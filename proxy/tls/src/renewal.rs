@@ -13,12 +13,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use leno_types::Identity;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::broadcast;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::binding::{BINDING_BYTES, Binding};
@@ -38,18 +38,23 @@ const MAX_WAITING: usize = 256;
 const TAKEN: u8 = 1;
 
 /// Passes renewals from the worker that has accepted them to all workers.
-#[derive(Clone, Debug)]
-pub(crate) struct Renewals(broadcast::Sender<Arc<Renewal>>);
-
-impl Default for Renewals {
-    fn default() -> Self {
-        Self(broadcast::Sender::new(MAX_WAITING))
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Renewals(Arc<Mutex<Vec<mpsc::Sender<Arc<Renewal>>>>>);
 
 impl Renewals {
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Arc<Renewal>> {
-        self.0.subscribe()
+    pub(crate) fn subscribe(&self) -> mpsc::Receiver<Arc<Renewal>> {
+        let (worker, renewals) = mpsc::channel(MAX_WAITING);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        renewals
+    }
+
+    fn pass_on(&self, renewal: Renewal) {
+        let renewal = Arc::new(renewal);
+        let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|worker| {
+            let passed = worker.try_send(Arc::clone(&renewal));
+            !matches!(passed, Err(mpsc::error::TrySendError::Closed(_)))
+        });
     }
 }
 
@@ -149,8 +154,7 @@ impl Acceptor {
         let svid = proven(stream.tls.common(), self.latest())?;
         timeout(HANDSHAKE_TIMEOUT, async {
             let renewal = read(&mut stream, svid).await?;
-            // Without workers the process is ending.
-            let _ending = self.renewals().0.send(Arc::new(renewal));
+            self.renewals().pass_on(renewal);
             stream.write_u8(TAKEN).await?;
             stream.shutdown().await
         })

@@ -211,7 +211,7 @@ pub mod discovery_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/leno.v1.Discovery/DeltaAggregatedResources",
             );
@@ -369,7 +369,7 @@ pub mod discovery_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeltaAggregatedResourcesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -559,7 +559,7 @@ pub mod identity_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/leno.v1.Identity/IssueCertificate",
             );
@@ -699,7 +699,7 @@ pub mod identity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = IssueCertificateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -887,7 +887,7 @@ pub mod limits_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static("/leno.v1.Limits/Lease");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("leno.v1.Limits", "Lease"));
@@ -1028,7 +1028,7 @@ pub mod limits_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

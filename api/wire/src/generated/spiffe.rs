@@ -185,7 +185,7 @@ pub mod spiffe_workload_api_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/SpiffeWorkloadAPI/FetchX509SVID",
             );
@@ -210,7 +210,7 @@ pub mod spiffe_workload_api_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/SpiffeWorkloadAPI/FetchX509Bundles",
             );
@@ -234,7 +234,7 @@ pub mod spiffe_workload_api_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/SpiffeWorkloadAPI/FetchJWTSVID",
             );
@@ -258,7 +258,7 @@ pub mod spiffe_workload_api_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/SpiffeWorkloadAPI/FetchJWTBundles",
             );
@@ -282,7 +282,7 @@ pub mod spiffe_workload_api_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallBuffers::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/SpiffeWorkloadAPI/ValidateJWTSVID",
             );
@@ -468,7 +468,7 @@ pub mod spiffe_workload_api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FetchX509SVIDSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -518,7 +518,7 @@ pub mod spiffe_workload_api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FetchX509BundlesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -564,7 +564,7 @@ pub mod spiffe_workload_api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FetchJWTSVIDSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -611,7 +611,7 @@ pub mod spiffe_workload_api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FetchJWTBundlesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -657,7 +657,7 @@ pub mod spiffe_workload_api_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ValidateJWTSVIDSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -1,0 +1,62 @@
+//! What a proxy keeps for its control plane while nothing changes: each workload of a node proxy has a client of its own. Bytes are
+//! counted, of the thread of clients alone.
+#![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use std::thread;
+use std::time::Duration;
+
+use leno_discovery::{Client, Settings};
+use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
+
+#[path = "../../../testkit/counting.rs"]
+#[expect(dead_code, reason = "bytes are counted, and not how often they are allocated")]
+mod counting;
+#[path = "control_plane/plane.rs"]
+#[expect(dead_code, reason = "this control plane is not edited")]
+mod plane;
+
+use counting::BYTES;
+use plane::{Plane, mesh};
+
+/// What one keeps at most, and its margin: tonic's buffers alone were 24 KiB.
+const MOST_BYTES: i64 = 96 * 1024;
+/// Bounds a wait; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Starts a client, waits until it has its certificate and its policy, and returns what it keeps from then on.
+async fn kept(settings: Settings) -> i64 {
+    let before = BYTES.get();
+    let (client, directory) = Client::new(settings);
+    let mut policy = directory.server_policy();
+    // Ends with the runtime.
+    tokio::spawn(client.run());
+    timeout(LIMIT, policy.wait_for(Option::is_some)).await.unwrap().unwrap();
+    let mut least = i64::MAX;
+    // Answers that are still on their way hold some more.
+    for _ in 0..20 {
+        sleep(Duration::from_millis(50)).await;
+        least = least.min(BYTES.get() - before);
+    }
+    assert!(directory.status().connected);
+    least
+}
+
+#[test]
+fn a_client_that_waits_keeps_little() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let plane = runtime.block_on(Plane::start(&mesh(&["10.89.0.7"])));
+    let settings = ["shop/web-0", "shop/web-0"].map(|instance| plane.settings(instance));
+    let clients = thread::spawn(|| {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let [first, second] = settings;
+        runtime.block_on(async {
+            // The first one makes what all have in common.
+            kept(first).await;
+            kept(second).await
+        })
+    });
+    let kept = clients.join().unwrap();
+    println!("{kept} bytes");
+    assert!(kept < MOST_BYTES, "{kept}");
+}
