@@ -25,7 +25,7 @@ meshes=("$lab-once" leno-up "$lab-identity" "$lab-nftables" "$lab-ebpf" "$lab-ot
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
-long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-corpus)
+long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-replay)
 
 run() { # job; nothing, if there is none of a kind
   [ -n "$1" ] || return 0

@@ -3,6 +3,7 @@
 
 mod abuse;
 mod connect;
+mod corpus;
 mod endings;
 mod exact;
 mod exchange;

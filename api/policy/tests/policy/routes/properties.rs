@@ -7,7 +7,7 @@ use leno_policy::{Choice, Request, RouteTable, Weights, sampled};
 use leno_types::routes::{PathMatch, Route, RouteRule};
 use proptest::prelude::*;
 
-use crate::support::{TestRequest, backend, goes, matched, route, rule, sent, table};
+use super::support::{TestRequest, backend, goes, matched, route, rule, sent, table};
 
 const WORDS: [&str; 18] = [
     "=/",

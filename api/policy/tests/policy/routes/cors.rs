@@ -3,7 +3,7 @@
 use leno_policy::cors::{actual, is_preflight, preflight};
 use leno_types::routes::Cors;
 
-use crate::support::{TestRequest, sent};
+use super::support::{TestRequest, sent};
 
 fn list(items: &[&str]) -> Vec<std::sync::Arc<str>> {
     items.iter().map(|item| (*item).into()).collect()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_policy::{RouteTable, StreamDecision, StreamTable};
 use leno_types::routes::{InvalidTarget, Route, RouteKind, RouteRule, RouteTarget};
 
-use crate::support::{backend, route, rule};
+use super::support::{backend, route, rule};
 
 fn tls(name: &str, hostnames: &[&str]) -> Route {
     let hostnames = hostnames.iter().map(|name| (*name).into()).collect();

@@ -1,6 +1,6 @@
 //! The matching cases of the Gateway API's conformance suite, named like the suite's tests.
 
-use crate::support::{goes, route, rule, table};
+use super::support::{goes, route, rule, table};
 
 #[track_caller]
 fn check(table: &leno_policy::RouteTable, cases: &[(&str, &str)]) {

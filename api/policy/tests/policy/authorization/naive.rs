@@ -8,7 +8,7 @@ use leno_types::authorization::{
     SegmentMatch,
 };
 
-use crate::Request;
+use super::Request;
 
 /// What the policies say.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ const PROTOCOLS: [(Protocol, &str); 3] =
 const HEAD: &str = "# What becomes of each client
 
 What the proxy of a workload in namespace `shop` does with a client, by mode of mTLS, protocol of the port and policy. Tested cell by cell in
-`proxy/inbound/tests/matrix`; this page is written by that test.
+`proxy/inbound/tests/inbound/matrix`; this page is written by that test.
 
 | policy | |
 |---|---|

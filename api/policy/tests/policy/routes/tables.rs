@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_policy::{Choice, IgnoredRoute, RouteTable};
 use leno_types::routes::{InvalidTarget, Route, RouteBackend, RouteRule, RouteTarget};
 
-use crate::support::{backend, goes, route, rule, sent, table};
+use super::support::{backend, goes, route, rule, sent, table};
 
 /// Conformance test MeshPorts.
 #[test]

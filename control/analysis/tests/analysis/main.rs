@@ -1,6 +1,10 @@
 //! Every kind of mistake with its position and its remedy, and documents without mistakes.
 
 mod authorization;
+mod authz;
+mod explain;
+mod explain_policies;
+mod suggest;
 
 use leno_analysis::{Finding, Severity, analyze};
 use leno_resources::parse;

@@ -1,7 +1,6 @@
 //! Round trips of arbitrary fields. Other implementations decode and encode the same sections:
 //! loona-hpack by itself, and the codec of the `h2` crate on an in-memory connection.
 
-#[path = "peers/h2_peer.rs"]
 mod h2_peer;
 
 use leno_hpack::{Block, Decoder, Encoder, Limits, Outcome};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_policy::{IgnoredRoute, RouteTable};
 use leno_types::routes::{PathMatch, Route, RouteKind, RouteMatch, RouteRule, TextMatch};
 
-use crate::support::{backend, goes, matched, route, rule, table};
+use super::support::{backend, goes, matched, route, rule, table};
 
 /// `Service/Method`, each of them `*` for any or `~pattern`; then headers.
 fn call(text: &str) -> RouteMatch {

@@ -1,0 +1,4 @@
+//! Routes and authorization, whole.
+
+mod authorization;
+mod routes;

@@ -1,0 +1,4 @@
+//! The load generator against servers.
+
+mod load;
+mod stream;

@@ -1,0 +1,5 @@
+//! `leno` on files, from the command line.
+
+mod analysis;
+mod inject;
+mod messages;

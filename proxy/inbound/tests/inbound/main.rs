@@ -1,0 +1,6 @@
+//! The whole inbound side.
+
+mod detection;
+mod hbone;
+mod matrix;
+mod mesh;

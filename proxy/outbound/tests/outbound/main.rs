@@ -1,0 +1,6 @@
+//! The whole outbound side.
+
+mod gone;
+mod hbone;
+mod http1_only;
+mod opaque;

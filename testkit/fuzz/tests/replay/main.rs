@@ -1,0 +1,4 @@
+//! What found a fault once, and what an adversary would send.
+
+mod adversary;
+mod corpus;
