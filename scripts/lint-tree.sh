@@ -101,6 +101,18 @@ mapfile -t files < <(git ls-files '*/src/*.rs' ':!testkit' ':!*tests*')
 panicking=$(awk 'FNR == 1 { tests = 0 } /^ *#\[cfg\(test\)\]/ { tests = 1 } !tests && /(^|[^a-z_])e?print(ln)?!/ && !/^ *\/\// { print FILENAME ":" FNR }' "${files[@]}")
 [ -z "$panicking" ] || fail "use note!, print_line! or print_text! of leno-program:"$'\n'"$panicking"
 
+# No comment has an example that rustdoc would compile: `make test` does not run rustdoc, which would find none (decision 210).
+examples=$(git ls-files -z '*.rs' | xargs -0 awk '
+  FNR == 1 { fenced = 0; before = "" }
+  !fenced && /^[ \t]*\/\/[\/!]     / && before ~ /^[ \t]*\/\/[\/!][ \t]*$/ { print FILENAME ":" FNR }
+  { before = $0 }
+  match($0, /^[ \t]*\/\/[\/!][ \t]*(```|~~~)/) {
+    if (!fenced && substr($0, RSTART + RLENGTH) !~ /^text/) print FILENAME ":" FNR
+    fenced = !fenced
+  }
+  /^[ \t]*\/\*[*!]/ { print FILENAME ":" FNR }')
+[ -z "$examples" ] || fail "a comment with an example that no test runs (a block of text begins with \`\`\`text): ${examples//$'\n'/ }"
+
 # Each concern's library stays where it belongs.
 only_in() { # what, pattern, folders...
   local what=$1 pattern=$2; shift 2

@@ -4,8 +4,8 @@
 # Tests that need root, the kernel's BPF or a Debian server say so and are skipped without it.
 # LENO_REQUIRE=root,bpf,... (CI sets it) turns such a skip into a failure.
 #
-# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, the documentation's tests and the command
-# in LENO_TEST_BESIDE (CI: clippy), uses only the time that the tests leave of the processors; etcd, the API server and
+# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, for the command in
+# LENO_TEST_BESIDE (CI: clippy), uses only the time that the tests leave of the processors; etcd, the API server and
 # Helm, for which tests of the control plane wait, come before that.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -96,7 +96,6 @@ step() { # name, command...
   kubernetes
   helm
   chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
-  step documentation cargo test --workspace --doc --no-fail-fast
   step images images
   [ -z "$beside" ] || step beside bash -c "$beside"
 ) &
@@ -107,7 +106,7 @@ code=${PIPESTATUS[0]}
 wait "$background"
 # It starts databases and compilers, which is for a machine that does nothing else.
 step stacks scripts/stacks-test.sh
-for name in documentation images stacks ${beside:+beside}; do
+for name in images stacks ${beside:+beside}; do
   cat "$queue/$name.step" | tee -a "$log"
   if [ "$(cat "$queue/$name.ended" 2>/dev/null)" != 0 ]; then
     # The sum below counts it also where it has no count of its own, or did not come so far.
