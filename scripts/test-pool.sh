@@ -4,12 +4,11 @@
 #
 #   scripts/test-pool.sh FOLDER
 #
-# Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
-# capture backend, once for what does not depend on it, and in part in node mode: three of these run at a time, since they
-# wait more than they compute (two at a time took 22 minutes on two processors, of which 1.2 were used). All others share
-# further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API
-# servers take much of the processors: they run one after another, in a lane of their own, or after the others where there
-# is one lane.
+# Each binary that starts meshes has a network and folders of its own (scripts/apart.sh). The lab runs once for each
+# capture backend, once for what does not depend on it, and in part in node mode; `leno up` runs in two parts. Four of these
+# run at a time, since they wait more than they compute: of two processors three at a time used 1.3. Those that start API
+# servers take much of the processors: they run one after another, as one of the four.
+# All others share further lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time.
 # The output of a binary is printed whole when it ends.
 set -uo pipefail
 
@@ -19,16 +18,15 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 lab=leno-testkit-lab
-meshes=("$lab-once" leno-up "$lab-identity" "$lab-nftables" "$lab-ebpf" "$lab-others" "$lab-node" "$lab-workload"
-  leno-bench leno-docs leno-capture-kernel leno-testkit-clients leno-testkit-grpc leno-testkit-h2spec
+meshes=("$lab-once" "$lab-nftables" "$lab-others" "$lab-ebpf" leno-bench leno-up leno-up-beside "$lab-identity" leno-docs
+  stacks leno-capture-kernel "$lab-node" leno-testkit-clients "$lab-workload" leno-testkit-grpc leno-testkit-h2spec
   leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
 long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-replay)
 
-run() { # job; nothing, if there is none of a kind
-  [ -n "$1" ] || return 0
+run() { # job
   local job=$1 began=$SECONDS code=0 name
   name=$(basename "${job%.job}") name=${name#*-}
   # What only this run has, once it is built: the API server, and Helm.
@@ -42,14 +40,13 @@ run() { # job; nothing, if there is none of a kind
       until [ -e "$queue/helm.done" ]; do sleep 0.2; done
       [ -s "$queue/helm.done" ] && export LENO_HELM=$(<"$queue/helm.done") ;;
   esac
-  sed -i '$ s/$/ --show-output/' "$job"
   local apart=()
   [[ $meshes_listed != *" $name "* ]] || apart=(scripts/apart.sh)
   # A shell's background ignores Ctrl-C, and what it starts inherits that.
   env --default-signal=INT,QUIT "${apart[@]}" bash "$job" >"${job%.job}.log" 2>&1 </dev/null || code=$?
   {
-    # A binary that ends without a result, whatever its exit code is, has failed.
-    if ! grep -q '^test result:' "${job%.job}.log"; then
+    # What ends without a result, whatever its exit code is, has failed.
+    if ! grep -qE '^(test result|--- (PASS|FAIL|SKIP)):' "${job%.job}.log"; then
       echo "--- FAIL: $name: ended with code $code and without a result" >>"${job%.job}.log"
       code=1
     fi
@@ -70,7 +67,13 @@ shown() { # log
     of_passed && test != "" && /^skipped: / {print "--- skip: " test ": " substr($0, 10); test = ""}
   ' "$1"
 }
-export -f run shown
+
+run_each() { # jobs, a line each: one after another; nothing, if there is none
+  local jobs job
+  mapfile -t jobs <<<"$1"
+  for job in "${jobs[@]}"; do [ -z "$job" ] || run "$job"; done
+}
+export -f run run_each shown
 
 listed() { # whether $1 is one of the names that follow
   local name=$1 one
@@ -106,6 +109,13 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   in_node_mode workload ebpf::encryption
   rm "$job"
 done
+# The second longest, in two parts.
+for job in "$queue"/[0-9]*-leno-up.job; do
+  [ -e "$job" ] || continue
+  beside=({mishaps,stat,flows,drill,completion,cron,daily}::)
+  part beside "${beside[@]}"
+  sed -i "\$ s/\$/ ${beside[*]/#/--skip=}/" "$job"
+done
 
 mapfile -t mesh_jobs < <(take "${meshes[@]}")
 mapfile -t api_jobs < <(take "${api_servers[@]}")
@@ -117,18 +127,14 @@ mapfile -t other_jobs < <(
   done
 )
 
-if [ "$lanes" -le 1 ]; then
-  other_jobs+=("${api_jobs[@]}") api_jobs=()
-fi
 if [ "$lanes" = 0 ]; then
-  for job in "${mesh_jobs[@]}" "${other_jobs[@]}"; do run "$job"; done
+  for job in "${mesh_jobs[@]}" "${api_jobs[@]}" "${other_jobs[@]}"; do run "$job"; done
 else
-  printf '%s\0' "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 3 bash -c 'run "$1"' bash &
-  first=$!
-  for job in "${api_jobs[@]}"; do run "$job"; done &
+  api_jobs=$(printf '%s\n' "${api_jobs[@]}")
+  printf '%s\0' "$api_jobs" "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 4 bash -c 'run_each "$1"' bash &
   # shellcheck disable=SC2064
-  trap "kill $first $! 2>/dev/null; exit 130" INT TERM
-  printf '%s\0' "${other_jobs[@]}" | xargs -0 -r -n 1 -P "$lanes" bash -c 'run "$1"' bash
+  trap "kill $! 2>/dev/null; exit 130" INT TERM
+  printf '%s\0' "${other_jobs[@]}" | xargs -0 -r -n 1 -P "$lanes" bash -c 'run_each "$1"' bash
   wait
 fi
 

@@ -9,6 +9,6 @@ job=$LENO_TEST_QUEUE/$(printf %03d "$number")-$CARGO_PKG_NAME-${name%-*}.job
 {
   export -p | grep -vE '^declare -x (LENO_TEST_QUEUE|CARGO_TARGET_[A-Z0-9_]*_RUNNER)='
   printf 'cd %q\nexec' "$PWD"
-  printf ' %q' "$@"
+  printf ' %q' "$@" --show-output
   echo
 } >"$job"
