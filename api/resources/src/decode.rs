@@ -217,12 +217,26 @@ impl<'de> NodeDeserializer<'de, '_> {
             TreeValue::List(_) => "a list".to_owned(),
             TreeValue::Map(_) => "a map".to_owned(),
         };
-        let scalar =
-            !matches!(self.node.value, TreeValue::Null | TreeValue::List(_) | TreeValue::Map(_));
-        let advice = if expected == "a text" && scalar { ": put it in quotes" } else { "" };
+        let advice = self.advice(expected);
         self.placed(Err(de::Error::custom(format_args!(
             "should be {expected} but is {found}{advice}"
         ))))
+    }
+
+    /// How to write a value of another form as the expected one; empty where that is not plain.
+    fn advice(&self, expected: &str) -> String {
+        match (expected, &self.node.value) {
+            ("a text", TreeValue::Null | TreeValue::List(_) | TreeValue::Map(_)) => String::new(),
+            ("a text", _) => ": put it in quotes".to_owned(),
+            ("a number", TreeValue::Text(text)) if text.parse::<f64>().is_ok() => {
+                ": remove the quotes".to_owned()
+            }
+            ("a list", TreeValue::Text(text)) if is_plain_words(text) => {
+                format!(": write [{}]", text.split(' ').collect::<Vec<_>>().join(", "))
+            }
+            ("a map", TreeValue::List(_)) => ": write KEY: VALUE, without '-'".to_owned(),
+            _ => String::new(),
+        }
     }
 
     /// A whole number within the bounds of its type.
@@ -451,6 +465,15 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
     fn size_hint(&self) -> Option<usize> {
         Some(self.items.len())
     }
+}
+
+/// Whether a text is words that need no quotes in a list.
+fn is_plain_words(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./ ".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')
+        && !text.contains("  ")
+        && !text.ends_with(' ')
+        && text.chars().all(plain)
 }
 
 struct EntryAccess<'de, 'a> {

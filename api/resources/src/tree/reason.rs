@@ -31,16 +31,41 @@ pub(super) fn reason(error: &Error) -> String {
         // Mistakes of YAML itself have a text of the parser for users.
         error => {
             let text = error.render_with_formatter(&UserMessageFormatter);
-            match error.location() {
-                Some(place) => {
-                    let place = format!(" at line {}, column {}", place.line(), place.column());
-                    text.strip_suffix(&place).unwrap_or(&text).to_owned()
-                }
-                None => text,
-            }
+            let place = error.location().map_or_else(String::new, |place| {
+                format!(" at line {}, column {}", place.line(), place.column())
+            });
+            let text = text.strip_suffix(&place).unwrap_or(&text);
+            plainer(text).map_or_else(|| text.to_owned(), str::to_owned)
         }
     }
 }
+
+/// What the parser's text means for the author of the document. `None` if the text says it already.
+fn plainer(text: &str) -> Option<&'static str> {
+    let (_, plain) = PLAINER.iter().find(|(part, _)| text.contains(part))?;
+    Some(plain)
+}
+
+/// Parts of the parser's texts, and what is said in their place.
+const PLAINER: [(&str, &str); 6] = [
+    (
+        "did not find expected key",
+        "this line fits no map above it: keys of one map begin in the same column, and only items \
+         of a list begin with '-'",
+    ),
+    (
+        "mapping values are not allowed",
+        "a ':' where no key can be: put a text with ': ' in it in quotes, and begin the keys of one \
+         map in the same column",
+    ),
+    ("simple key expected ':'", "a ':' is missing after the key"),
+    ("expected string scalar", "a key should be a text: put a text that begins with '{' in quotes"),
+    (
+        "illegal placement of ':'",
+        "a ':' where no key can be: is a '[' or '{' before it not closed?",
+    ),
+    ("misplaced bracket", "this bracket closes nothing: remove it, or open one before it"),
+];
 
 fn breached(breach: &BudgetBreach) -> String {
     match breach {

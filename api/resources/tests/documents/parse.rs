@@ -126,7 +126,7 @@ fn every_mistake_says_what_to_do() {
         ("  replicas: 1\n", "mesh.yaml:5:3: spec: command is missing"),
         (
             "  command: nginx\n",
-            "mesh.yaml:5:12: spec.command: should be a list but is the text \"nginx\"",
+            "mesh.yaml:5:12: spec.command: should be a list but is the text \"nginx\": write [nginx]",
         ),
         (
             "  command: [a]\n  env: {PORT: 80}\n",
@@ -593,6 +593,59 @@ fn a_tab_in_the_indentation_is_named() {
         problems("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  \tlabels: {}\n"),
         ["mesh.yaml:5:3: a tab indents this line: YAML takes spaces only"]
     );
+}
+
+#[test]
+fn a_value_of_another_form_is_shown_as_the_right_one() {
+    let spec = "  command: sh run.sh -v\n  replicas: '2'\n  env: [{name: A, value: b}]\n";
+    assert_eq!(
+        problems(&workload(spec)),
+        [
+            "mesh.yaml:5:12: spec.command: should be a list but is the text \"sh run.sh -v\": write [sh, \
+             run.sh, -v]",
+            "mesh.yaml:6:13: spec.replicas: should be a number but is the text \"2\": remove the quotes",
+            "mesh.yaml:7:8: spec.env: should be a map but is a list: write KEY: VALUE, without '-'",
+        ]
+    );
+    assert_eq!(
+        problems(&workload("  command: sh -c 'a b'\n")),
+        ["mesh.yaml:5:12: spec.command: should be a list but is the text \"sh -c 'a b'\""]
+    );
+}
+
+#[test]
+fn mistakes_of_yaml_itself_say_what_to_do() {
+    let fits = "this line fits no map above it: keys of one map begin in the same column, and only items \
+                of a list begin with '-'";
+    for (spec, expected) in [
+        ("  command: [a]\n   replicas: 1\n", format!("mesh.yaml:6:4: {fits}")),
+        ("  command: [a]\n replicas: 1\n", format!("mesh.yaml:6:2: {fits}")),
+        ("  command: [a]\n  - b\n", format!("mesh.yaml:6:5: {fits}")),
+        (
+            "  command: sh -c: a\n",
+            "mesh.yaml:5:17: a ':' where no key can be: put a text with ': ' in it in quotes, and begin \
+             the keys of one map in the same column"
+                .to_owned(),
+        ),
+        (
+            "  command: [a]\n  replicas 2\n",
+            "mesh.yaml:6:3: a ':' is missing after the key".to_owned(),
+        ),
+        (
+            "  command: [a]\n  env: {A: {{b}}}\n",
+            "mesh.yaml:6:13: a key should be a text: put a text that begins with '{' in quotes".to_owned(),
+        ),
+        (
+            "  command: [a\n  replicas: 2\n",
+            "mesh.yaml:6:11: a ':' where no key can be: is a '[' or '{' before it not closed?".to_owned(),
+        ),
+        (
+            "  command: [a]}\n",
+            "mesh.yaml:5:15: this bracket closes nothing: remove it, or open one before it".to_owned(),
+        ),
+    ] {
+        assert_eq!(problems(&workload(spec)), [expected], "{spec}");
+    }
 }
 
 #[test]
