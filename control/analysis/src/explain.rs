@@ -79,8 +79,17 @@ impl MeshModel {
         question: &ExplainQuestion,
     ) {
         let instances: Vec<(InstanceName, u16)> = match host {
-            HostMeaning::Workload(workload) => vec![(workload.name.clone(), question.port)],
+            HostMeaning::Workload(workload) => {
+                let protocol = declared(&workload.ports, question.port);
+                answer.destination = DestinationAnswer::workload(workload, question.port, protocol);
+                vec![(workload.name.clone(), question.port)]
+            }
             HostMeaning::Service(service) => {
+                answer.destination = DestinationAnswer::service(service, question.port);
+                // There its name has the addresses of endpoints for this client.
+                if self.dns_of_leno_up {
+                    answer.destination.addresses.clear();
+                }
                 let port = service.port(question.port).into_iter();
                 let endpoints = port.flat_map(|port| port.endpoints.iter());
                 let own = |endpoint: &Endpoint| endpoint.workload.clone().zip(Some(endpoint.port));

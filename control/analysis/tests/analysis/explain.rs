@@ -410,6 +410,14 @@ fn names_of_names_and_clients_without_a_proxy_are_told_of() {
         assert_eq!((outcome.kind, outcome.status), (kind, status), "{client} {url}: {said:?}");
         assert!(outcome.text.contains(text), "{client} {url}: {}", outcome.text);
     }
+    // A client without a proxy has the same destination as one with.
+    for (url, kind, name) in [
+        ("http://strict/", "service", "shop/strict"),
+        ("http://strict-0.strict/", "workload", "shop/strict-0"),
+    ] {
+        let said = mesh.explain(&question(Some("shop"), "plain", url)).expect("an answer");
+        assert_eq!((said.destination.kind, &*said.destination.name), (kind, name), "{url}");
+    }
     let mut said =
         mesh.explain(&question(Some("shop"), "web", "http://alias/")).expect("an answer");
     assert_eq!(
