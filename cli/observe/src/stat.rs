@@ -26,7 +26,7 @@ pub use routes::{RouteGrowth, RouteName, RouteReport};
 use proxy_counters::EdgeEnds;
 
 /// The name of a client without an identity.
-const UNMESHED: &str = "(unmeshed)";
+pub const UNMESHED: &str = "(unmeshed)";
 /// The name of a server that the mesh does not know.
 const OUTSIDE: &str = "(outside)";
 

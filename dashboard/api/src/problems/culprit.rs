@@ -209,7 +209,7 @@ fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: 
             (culprit, "leno analyze".to_owned())
         }
         CauseSubject::Plaintext => {
-            let culprit = format!("the client, which has no mTLS that {server} wants");
+            let culprit = format!("the client, which does not use mTLS, as {server} requires");
             (culprit, command("ps", &one.server))
         }
         CauseSubject::Timeout => {

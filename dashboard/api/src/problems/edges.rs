@@ -166,7 +166,7 @@ pub(super) fn broken(
         else {
             continue;
         };
-        let mut evidence = evidence(names, tally, server, fault);
+        let mut evidence = evidence(names, &ends.0, tally, server, fault);
         let (client, server) = ends;
         let of_server =
             |one: &&crate::api::Unready| (&one.namespace, &one.workload) == (&server.0, &server.1);

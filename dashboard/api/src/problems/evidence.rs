@@ -1,6 +1,6 @@
 //! What shows that an edge has a fault, a line each.
 
-use leno_observe::stat::DENIED;
+use leno_observe::stat::{DENIED, NamespacedName, UNMESHED};
 
 use super::MAX_EVIDENCE;
 use super::edges::EdgeFault;
@@ -14,6 +14,7 @@ const LEFT: [&str; 3] = ["closed", "broken", "cancel"];
 
 pub(super) fn evidence(
     names: &SeriesNumbers,
+    client: &NamespacedName,
     tally: &Tally,
     served: Option<&Tally>,
     fault: EdgeFault,
@@ -35,6 +36,8 @@ pub(super) fn evidence(
     for cause in causes {
         lines.push(format!("{} times {}", cause.count, cause.cause));
     }
+    // Without a proxy of the client, what the server's proxy has counted is in `causes` already.
+    let at_server = at_server.filter(|_| client.1 != UNMESHED);
     for cause in at_server.into_iter().flatten() {
         lines.push(format!("{} times {} at the proxy of the server", cause.count, cause.cause));
     }

@@ -43,7 +43,7 @@ pub(super) fn find(
                 logs(&name),
             ),
             SignKind::Lossy => (
-                format!("TCP segments between {own} and {} are lost", sign.subject),
+                format!("TCP segments from {own} to {} are sent again", sign.subject),
                 format!("the network between {own} and {}", sign.subject),
                 with_name("flows", &name),
             ),

@@ -4,6 +4,7 @@ use crate::history::{History, MarkKind};
 use crate::query;
 use crate::testing::{edge, growth, workload};
 use crate::visible_namespaces::VisibleNamespaces;
+use leno_observe::stat::UNMESHED;
 
 mod culprits;
 
@@ -91,6 +92,23 @@ fn an_edge_that_fails_is_named_with_its_causes_and_its_begin() {
             "5 times deadline at the proxy of the server",
         ]
     );
+}
+
+#[test]
+fn what_a_client_without_a_proxy_is_refused_is_evidence_once() {
+    let mut history = History::default();
+    for tick in 1..=4 {
+        let mut now = growth(5.0, vec![edge(UNMESHED, "cart", 0.0)]);
+        now.workloads = vec![workload("cart", (1, 1))];
+        let causes = [("plaintext-refused".to_owned(), 2.0)];
+        now.edges[0].client.0.clear();
+        now.edges[0].counts.causes = causes.clone().into();
+        now.workloads[0].counts.causes = causes.into();
+        history.push(tick * 5_000, &now);
+    }
+    let all = found(&history, None);
+    assert_eq!(titles(&all), ["8 connections from (unmeshed) to shop/cart failed"]);
+    assert_eq!(all[0].evidence, ["8 times plaintext-refused"]);
 }
 
 #[test]
