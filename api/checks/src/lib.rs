@@ -124,12 +124,15 @@ pub fn is_well(findings: &[CheckResult]) -> bool {
     findings.iter().all(|finding| finding.level.is_well())
 }
 
-/// A line for each finding: mark, subject, text and remedy. The subjects are padded to one width.
+/// A line for each finding: mark, subject, text and remedy. The subjects are padded to one width, and further
+/// lines of a text begin below its first.
 #[must_use]
 pub fn table(findings: &[CheckResult]) -> String {
     let width = findings.iter().map(|one| one.subject.chars().count()).max().unwrap_or_default();
+    let next_line = format!("\n{}", " ".repeat(width.saturating_add(7)));
     let row = |one: &CheckResult| {
-        format!("{} {:width$}  {}\n", one.level.mark(), one.subject, one.words())
+        let words = one.words().replace('\n', &next_line);
+        format!("{} {:width$}  {words}\n", one.level.mark(), one.subject)
     };
     findings.iter().map(row).collect()
 }
@@ -153,6 +156,10 @@ mod tests {
             "w".repeat(70)
         );
         assert_eq!(table(&findings), expected);
+        let of_two_lines =
+            [Check::new("ebpf", ASKS).bad("not usable:\nEPERM").remedy("run as root")];
+        let expected = "BAD  ebpf  not usable:\n           EPERM: run as root\n";
+        assert_eq!(table(&of_two_lines), expected);
         assert_eq!(findings.each_ref().map(|one| one.level.is_well()), [true, false, false]);
         assert!(!is_well(&findings) && is_well(&findings[..1]) && is_well(&[]));
         assert!(is_well(&[Check::new("web", ASKS).warning("slow")]));
