@@ -43,10 +43,12 @@ pub enum Error {
         owner: String,
     },
     /// No mesh of this name runs.
-    #[error("no mesh {mesh} here: {}", running_instead(.mesh, .running))]
+    #[error("no mesh {mesh} here: {}", running_instead(.mesh, *.was_killed, .running))]
     NotRunning {
         /// The name that the user gave.
         mesh: String,
+        /// A run of this name that was killed has left something.
+        was_killed: bool,
         /// The meshes that run.
         running: Vec<String>,
     },
@@ -113,8 +115,14 @@ impl Error {
     }
 }
 
-fn running_instead(mesh: &str, running: &[String]) -> String {
+fn running_instead(mesh: &str, was_killed: bool, running: &[String]) -> String {
     match running {
+        _ if was_killed => {
+            let cleanup = command(mesh, "cleanup");
+            format!(
+                "its last run was killed; `{cleanup}` removes what it left, and so does the next `leno up`"
+            )
+        }
         [] => format!("none runs; `{}` starts one", command(mesh, "up FILE")),
         [one] => format!("{one} runs"),
         [..] => format!("{} run", running.join(", ")),

@@ -304,8 +304,11 @@ impl MeshStatus {
     /// # Errors
     /// [`Error::NotRunning`] when no process owns it.
     pub fn read(layout: &Layout) -> Result<Self> {
-        let not_running =
-            || Error::NotRunning { mesh: layout.mesh().to_owned(), running: record::running() };
+        let not_running = || Error::NotRunning {
+            mesh: layout.mesh().to_owned(),
+            was_killed: layout.record().exists(),
+            running: record::running(),
+        };
         let path = layout.status();
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

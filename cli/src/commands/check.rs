@@ -73,7 +73,7 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     match (&found.mesh, &check.mesh.name) {
         (None, Some(_)) => {
             let running = leno_local::record::running();
-            return Err(Error::NotRunning { mesh: name, running }.into());
+            return Err(Error::NotRunning { mesh: name, was_killed: false, running }.into());
         }
         (None, None) if check.output == OutputForm::Table => {
             let up = command(&name, "up FILE");
