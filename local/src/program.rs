@@ -73,5 +73,8 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// The error for a program of Leno's that was not found.
 #[must_use]
 pub fn missing(name: &str) -> Error {
-    Error::Refused(format!("cannot find {name} beside leno or in PATH: build it with `make build`"))
+    Error::Refused(format!(
+        "cannot find {name} beside leno or in PATH: put it there, of the version of leno; `make build` makes \
+         both"
+    ))
 }

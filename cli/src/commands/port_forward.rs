@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use futures_util::future::join_all;
 use leno_local::forward::{self, ForwardTarget};
@@ -68,7 +68,12 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
         let mut serving = Vec::new();
         for Ports { here, there } in &port_forward.ports {
             let to = target(*there)?.instance;
-            let listener = forward::bind(SocketAddr::new(port_forward.address, *here)).await?;
+            let bound = forward::bind(SocketAddr::new(port_forward.address, *here)).await;
+            let listener = bound.with_context(|| {
+                format!(
+                    "port {there} is not forwarded; `:{there}` takes a free port of this machine"
+                )
+            })?;
             print(&format!("{} -> {to} port {there}\n", listener.local_addr()?))?;
             serving.push(forward::serve(listener, || target(*there), report));
         }

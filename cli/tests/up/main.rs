@@ -280,7 +280,7 @@ fn a_bad_edit_is_refused_with_its_line_and_changes_nothing() {
     assert_eq!(mesh.application("web-0"), before);
 
     mesh.edit(&two());
-    mesh.wait_for_line("| the files changed, but no object in them\n");
+    mesh.wait_for_line("| the files changed, but describe the same objects\n");
     assert!(!mesh.check().contains("refused"));
     assert_eq!(mesh.application("web-0"), before);
 }

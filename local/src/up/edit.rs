@@ -69,7 +69,7 @@ pub(super) fn changes(
         })
         .collect();
     if lines.is_empty() {
-        return vec!["the files changed, but no object in them".to_owned()];
+        return vec!["the files changed, but describe the same objects".to_owned()];
     }
     if lines.len() > MAX_NAMED {
         let more = lines.len() - MAX_NAMED;
@@ -207,7 +207,10 @@ mod tests {
             changes(&before, &workload, &affected(EditEffect::Moves, 0..1)),
             ["Workload uni/web changed; 1 instance goes to another proxy and runs on"]
         );
-        assert_eq!(changes(&before, &before, &[]), ["the files changed, but no object in them"]);
+        assert_eq!(
+            changes(&before, &before, &[]),
+            ["the files changed, but describe the same objects"]
+        );
     }
 
     #[test]

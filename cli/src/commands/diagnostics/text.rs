@@ -50,10 +50,13 @@ fn of_config(lines: &mut LabelledLines, config: &Value) {
         ),
     );
     let listening = list(&config["listening"]).map(text_of).collect::<Vec<_>>().join(", ");
-    lines.add("listening", &format!("{listening} with {} workers", config["workers"]));
+    lines.add(
+        "listening",
+        &format!("{listening} with {}", counted(&config["workers"], "worker", "workers")),
+    );
     let (connections, busy) = (&config["connections"], &config["busy"]);
-    lines
-        .add("load", &format!("{connections} connections, {busy} requests and relays in progress"));
+    let connections = counted(connections, "connection", "connections");
+    lines.add("load", &format!("{connections}; requests and relays in progress: {busy}"));
     let identity = &config["identity"];
     match identity["name"].as_str() {
         Some(name) => lines
@@ -66,8 +69,9 @@ fn of_config(lines: &mut LabelledLines, config: &Value) {
     lines.add(
         "discovery",
         &format!(
-            "{connected}, heard of {age} ago; {} connects, {} refused updates",
-            discovery["connects"], discovery["nacks"]
+            "{connected}, last message {age} ago; {}, {}",
+            counted(&discovery["connects"], "connection", "connections"),
+            counted(&discovery["nacks"], "refused update", "refused updates")
         ),
     );
     let policy = &config["policy"];
@@ -89,20 +93,25 @@ fn of_config(lines: &mut LabelledLines, config: &Value) {
         },
     );
     for service in list(&config["services"]) {
-        let (name, routes, policies) =
-            (text_of(&service["name"]), &service["routes"], &service["policies"]);
-        lines.add("service", &format!("{name}: {routes} routes, {policies} policies"));
+        let routes = counted(&service["routes"], "route", "routes");
+        let policies = counted(&service["policies"], "policy", "policies");
+        lines.add("service", &format!("{}: {routes}, {policies}", text_of(&service["name"])));
         for port in list(&service["ports"]) {
             of_port(lines, port);
         }
     }
 }
 
+fn counted(number: &Value, one: &str, several: &str) -> String {
+    let what = if number.as_u64() == Some(1) { one } else { several };
+    format!("{number} {what}")
+}
+
 fn of_port(lines: &mut LabelledLines, port: &Value) {
-    let (number, count) = (&port["port"], &port["endpoints"]);
+    let endpoints = counted(&port["endpoints"], "endpoint", "endpoints");
     lines.add(
         "service",
-        &format!("  port {number} {}: {count} endpoints", text_of(&port["protocol"])),
+        &format!("  port {} {}: {endpoints}", port["port"], text_of(&port["protocol"])),
     );
     let shown = list(&port["first_endpoints"]);
     for one in shown {
@@ -112,7 +121,7 @@ fn of_port(lines: &mut LabelledLines, port: &Value) {
             one["identity"].as_str().map_or("plaintext".to_owned(), |id| format!("mTLS, {id}"));
         lines.add("service", &format!("    {who} {addresses} port {} ({how})", one["port"]));
     }
-    let rest = count
+    let rest = port["endpoints"]
         .as_u64()
         .unwrap_or_default()
         .saturating_sub(list(&port["first_endpoints"]).count() as u64);
@@ -182,9 +191,9 @@ mod tests {
         for line in [
             "ready        draining\n",
             "identity     spiffe://a/ns/shop/sa/web, ENDED ",
-            "discovery    NOT CONNECTED, heard of 1.5 min ago; 1 connects, 0 refused updates\n",
+            "discovery    NOT CONNECTED, last message 1.5 min ago; 1 connection, 0 refused updates\n",
             "policy       mtls strict, egress allow; ports 80 http1\n",
-            "service      shop/cart: 1 routes, 2 policies\n               port 80 http1: 5 endpoints\n",
+            "service      shop/cart: 1 route, 2 policies\n               port 80 http1: 5 endpoints\n",
             "                 shop/cart-0 10.0.0.1 port 8080 (plaintext)\n                 and 4 more\n",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
