@@ -46,7 +46,7 @@ pub(crate) struct Analyze {
     #[arg(long)]
     strict: bool,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -81,7 +81,7 @@ pub(crate) struct Authz {
     #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
     certificate_left: Option<Duration>,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 

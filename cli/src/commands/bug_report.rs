@@ -12,8 +12,7 @@ use leno_operate::{ClusterTarget, ReportScope};
 
 use super::{AnyMesh, ChosenMesh, block_on, print};
 
-/// Gathers what a report of a defect needs from a mesh of `leno up` or of a cluster into one archive, without
-/// secrets
+/// Collects what a bug report needs, from a mesh of `leno up` or of a cluster, in one archive without secrets
 ///
 /// Versions, what was installed, Leno's objects and those attached to the mesh, events, the newest lines of the
 /// logs of the control plane, the agents and the proxies, and their metrics and configuration; of a cluster also what its

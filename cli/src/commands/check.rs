@@ -14,7 +14,7 @@ use leno_local::layout::{DEFAULT_MESH, Layout};
 
 use super::{Cluster, OutputForm, RunningMesh, block_on, print, print_json};
 
-/// Says what this machine, or a cluster, can do, and whether the mesh there is healthy
+/// Checks what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
 /// Exits 1 when traffic cannot be captured here, or something of the mesh is not well or could not be looked at.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub(crate) struct Check {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

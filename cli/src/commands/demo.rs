@@ -47,7 +47,7 @@ pub(crate) struct Demo {
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: CaptureChoice,
 
-    /// The form of output; JSON is one object at the end
+    /// The output format; JSON is one object at the end
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// Says what a part of the mesh believes
+/// Shows what one proxy works with, or how a pod is captured
 #[derive(Debug, Args)]
 pub(crate) struct Diagnostics {
     #[command(subcommand)]
@@ -30,7 +30,7 @@ enum DiagnosticsCommand {
     Capture(capture::Capture),
 }
 
-/// Says what one proxy believes: identity, policy, services and endpoints, and how old that is
+/// Shows what one proxy works with: identity, policy, services and endpoints, and how old that is
 ///
 /// Asks the proxy itself, of the mesh that runs here, or in a cluster as kubectl port-forward would. Exits 1
 /// where the proxy does not answer or is not ready.
@@ -50,7 +50,7 @@ pub(crate) struct Proxy {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -31,7 +31,7 @@ struct Status {
     #[command(flatten)]
     of: NodeOfCluster,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }
@@ -45,7 +45,7 @@ struct Programs {
     #[command(flatten)]
     of: NodeOfCluster,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }
@@ -57,7 +57,7 @@ struct Maps {
     #[command(flatten)]
     of: NodeOfCluster,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -12,7 +12,7 @@ use leno_operate::{ClusterObjects, ClusterTarget, Ejections, ObjectExtent, PodNa
 
 use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, print_json};
 
-/// Says what becomes of a request: service, route, rule, filters, backends, endpoints, and why the
+/// Explains what happens to a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
 ///
 /// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
@@ -47,7 +47,7 @@ pub(crate) struct Explain {
     /// with a service account (sa/web)
     client: String,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 

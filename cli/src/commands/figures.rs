@@ -33,29 +33,29 @@ pub(crate) struct Figures {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// What concerns this namespace only
+    /// Only what concerns this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// How long to look, from 100ms to 1h
+    /// How long to count, from 100ms to 1h
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
-    /// The time up to now instead of the time from now, from 5s to 24h
+    /// Counts this time up to now, from the history, instead of the time from now on; from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = since, conflicts_with_all = ["window", "watch"])]
     since: Option<Duration>,
 
     #[command(flatten)]
     recorded: Recorded,
 
-    /// Goes on until Ctrl-C, a report for each window
+    /// Prints a report for each window, until Ctrl-C
     #[arg(short, long)]
     watch: bool,
 
     #[command(flatten)]
     order: RowOrder,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
 }

@@ -92,7 +92,7 @@ pub(crate) struct Flows {
     #[arg(short, long, conflicts_with = "node")]
     follow: bool,
 
-    /// The form of output; with --follow, JSON is an object on each line
+    /// The output format; with --follow, JSON is an object on each line
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

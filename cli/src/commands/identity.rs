@@ -45,7 +45,7 @@ pub(crate) struct Identity {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }
@@ -84,7 +84,7 @@ struct RotateRoot {
     #[arg(long)]
     abort: bool,
 
-    /// Comes back when the rotation is over
+    /// Returns when the rotation is over
     #[arg(long)]
     wait: bool,
 

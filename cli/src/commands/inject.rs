@@ -21,7 +21,7 @@ use super::{Cluster, block_on, print_raw};
 /// Largest text read, in bytes: the manifests of a large cluster take a few MiB.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// Puts the proxy into the pods of a manifest, and prints it
+/// Adds the proxy to the pods of a manifest, and prints it
 ///
 /// Takes every kind that makes pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet,
 /// ReplicationController, Job, CronJob), lists of them, and texts of several documents, in YAML or JSON.
@@ -79,7 +79,7 @@ pub(crate) struct Inject {
     shape: Option<ShapeName>,
 }
 
-/// Takes the proxy out of the pods of a manifest, and prints it
+/// Removes the proxy from the pods of a manifest, and prints it
 ///
 /// The inverse of `leno inject`, for the same kinds and forms. What injection did not change passes as it
 /// is written.
@@ -97,7 +97,7 @@ struct Text {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// The form of output; without it, that of the input
+    /// The output format; without it, that of the input
     #[arg(short, long, value_enum)]
     output: Option<Form>,
 }

@@ -10,7 +10,7 @@ use leno_charts::{NAMESPACE, Values, render};
 
 use super::print;
 
-/// Prints what is installed in a Kubernetes cluster, as YAML for kubectl
+/// Prints what to install in a Kubernetes cluster, as YAML for kubectl
 ///
 /// Nothing is sent anywhere: read it, keep it in a repository, apply it. It is what the Helm chart
 /// (charts/leno) has, with the same values.

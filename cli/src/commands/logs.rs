@@ -39,11 +39,11 @@ pub(crate) struct Logs {
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// Goes on with new lines, until Ctrl-C or the end of the mesh
+    /// Prints new lines as they come, until Ctrl-C or the end of the mesh
     #[arg(short, long)]
     follow: bool,
 
-    /// The newest lines only
+    /// Only this many of the newest lines
     #[arg(long, value_name = "LINES", value_parser = lines, allow_negative_numbers = true)]
     tail: Option<usize>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Logs {
     #[arg(short, long)]
     timestamps: bool,
 
-    /// What their proxies have printed, instead
+    /// The lines of their proxies instead
     #[arg(long)]
     proxy: bool,
 }

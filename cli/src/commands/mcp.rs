@@ -29,7 +29,7 @@ use tools::TOOLS;
 const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. Begin with `why` for what is broken, \
      then `edges` and `routes` for figures, `explain` and `authz` for one request, and `tap` for live requests.";
 
-/// Serves what `leno` can tell of a mesh to programs that speak the Model Context Protocol (MCP), over stdin and stdout
+/// Serves the commands that read a mesh to programs that speak the Model Context Protocol (MCP), over stdin and stdout
 ///
 /// The tools are stat, edges, routes, why, explain, authz and tap. None of them changes anything. Each call runs the command
 /// of that name as the user who has started this, so that it reads what this user may read; a mesh of `leno up` needs root.

@@ -11,7 +11,7 @@ use leno_local::status::MeshStatus;
 
 use super::{RunningMesh, block_on, print};
 
-/// Leads ports of this machine into a workload of `leno up`, until Ctrl-C
+/// Forwards ports of this machine to a workload of `leno up`, until Ctrl-C
 ///
 /// Connections reach the application on its own loopback, past its proxy, as those of kubectl port-forward do.
 /// Needs root.

@@ -24,7 +24,7 @@ pub(crate) struct Ps {
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -19,8 +19,8 @@ use super::{AnyMesh, ChosenMesh};
 /// Where figures come from, if not from the mesh.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Recorded {
-    /// A Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], in place of these and of the history. It is not
-    /// asked who may read what
+    /// Takes the figures from a Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], instead of from the
+    /// proxies and the history. It does not check which namespaces you may read
     #[arg(long, value_name = "URL")]
     pub(crate) prometheus: Option<PrometheusUrl>,
 }

@@ -14,10 +14,10 @@ use super::{RunningMesh, block_on, print};
 /// How often it is looked how far the restart has come.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Starts workloads of a mesh of `leno up` again, one instance of a workload at a time
+/// Restarts workloads of a mesh of `leno up`, one instance of a workload at a time
 ///
-/// Each next instance ends once the one before takes traffic, so that a workload of several instances is never
-/// gone. Comes back when all of them take traffic. Needs root.
+/// An instance ends only once the one before it takes traffic again, so that a workload of several instances is never
+/// gone. Returns when all of them take traffic. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno restart web")]
 pub(crate) struct Restart {

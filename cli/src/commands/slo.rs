@@ -27,7 +27,7 @@ pub(crate) struct Slo {
     #[command(flatten)]
     wanted: ObjectiveFilter,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

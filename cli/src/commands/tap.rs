@@ -65,7 +65,7 @@ pub(crate) struct Tap {
     #[arg(long)]
     pub(super) headers: bool,
 
-    /// The form of output; json is an object a line
+    /// The output format; json is an object a line
     #[arg(short, long, value_enum, default_value_t)]
     pub(super) output: OutputForm,
 }

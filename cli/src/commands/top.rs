@@ -29,7 +29,7 @@ pub(crate) struct Top {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// What concerns this namespace only
+    /// Only what concerns this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -39,7 +39,7 @@ pub(crate) struct Top {
     #[command(flatten)]
     recorded: Recorded,
 
-    /// How long each look takes, from 100ms to 1h
+    /// How long each window is, from 100ms to 1h
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
@@ -51,7 +51,7 @@ pub(crate) struct Top {
     #[arg(long)]
     once: bool,
 
-    /// The form of output; JSON only with --once
+    /// The output format; JSON only with --once
     #[arg(short, long, value_enum, default_value_t, requires_if("json", "once"))]
     output: OutputForm,
 }

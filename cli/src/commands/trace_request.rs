@@ -45,7 +45,7 @@ pub(crate) struct TraceRequest {
     #[arg(long)]
     bodies: bool,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -10,7 +10,7 @@ use leno_operate::{MeshRemoval, RemovalReport};
 
 use super::{Cluster, block_on};
 
-/// Takes Leno out of a cluster, also out of the kernel of each node
+/// Removes Leno from a cluster, also from the kernel of each node
 ///
 /// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
 /// proxy serve on meanwhile, in plaintext, and bypass the proxy in the end; restart them to remove it. After an

@@ -51,7 +51,7 @@ pub(crate) struct Up {
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: CaptureChoice,
 
-    /// Where the metrics of connections are read, where documents do not say: sockets, packets, requests or off
+    /// What is counted of connections, unless documents say otherwise: sockets, packets, requests or off
     #[arg(long, default_value = "sockets", value_name = "SOURCE")]
     flow_metrics: FlowMetricsSource,
 
@@ -63,8 +63,8 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 4_096, value_name = "COUNT")]
     flow_ring_size: u32,
 
-    /// The most CPU time that accounting for connections may take in the kernel, of that of the machine; above it less
-    /// is accounted for. none: without a bound
+    /// The largest share of the machine's CPU time that the kernel may spend on counting connections; beyond it less is
+    /// counted. none: no bound
     #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = OptionalBudget::of)]
     flow_cpu_budget: OptionalBudget,
 
@@ -72,7 +72,7 @@ pub(crate) struct Up {
     #[arg(long, default_value = "sidecar", value_name = "MODE")]
     mode: ProxyMode,
 
-    /// In node mode, who shares a proxy's process: workload, service-account, namespace or node
+    /// In node mode, which instances share a proxy's process, those of one: workload, service-account, namespace or node
     #[arg(long, default_value = "service-account", value_name = "SHARE")]
     share: ProcessSharing,
 
@@ -90,20 +90,20 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     connection_rate: u32,
 
-    /// In node mode, whether what instances of one process send to each other goes from one to the other in memory, once they
-    /// have a connection of mTLS over the network, and not over that connection
+    /// In node mode, whether instances of one process send to each other through its memory, once they have an mTLS
+    /// connection over the network, instead of over that connection
     #[arg(long, value_name = "BOOLEAN", default_value_t = true, action = clap::ArgAction::Set)]
     one_pass: bool,
 
-    /// What workloads do with plaintext: strict, permissive or disabled
+    /// Which connections workloads accept: strict, mTLS alone; permissive, mTLS and plaintext; disabled, no mTLS
     #[arg(long, default_value = "permissive", value_name = "MODE")]
     mtls: MtlsMode,
 
-    /// Whether workloads may call what the mesh does not know: allow or deny
+    /// Whether workloads may call addresses that the mesh does not know: allow or deny
     #[arg(long, default_value = "allow", value_name = "EGRESS")]
     egress: Egress,
 
-    /// Lets workloads out of the machine, by its own routes and addresses; forwards IPv4 meanwhile
+    /// Lets workloads call addresses outside of the machine, through its routes and addresses; IPv4 forwarding is on meanwhile
     #[arg(long)]
     uplink: bool,
 
@@ -117,12 +117,12 @@ pub(crate) struct Up {
     #[arg(long, value_name = "RANGE")]
     service_range: Option<MeshRange>,
 
-    /// Who is asked for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to
-    /// three [default: those of /etc/resolv.conf]
+    /// Resolver for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to three
+    /// [default: those of /etc/resolv.conf]
     #[arg(long = "resolver", value_name = "ADDRESS", value_parser = resolver)]
     resolvers: Vec<SocketAddr>,
 
-    /// How long certificates hold, from 10s to 90d; they are renewed at 70 %
+    /// How long certificates are valid, from 10s to 90d; they are renewed after 70 % of it
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
     cert_lifetime: Duration,
 
@@ -149,8 +149,8 @@ pub(crate) struct Up {
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
 
-    /// How long an HTTP response may take to begin while no byte moves, where no TrafficPolicy says, up
-    /// to 1d; 0 for no such bound
+    /// How long an HTTP response may take to begin while no byte moves, unless a TrafficPolicy says otherwise,
+    /// up to 1d; 0 for no such bound
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = grace)]
     response_wait: Duration,
 
@@ -199,7 +199,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "PROFILE", default_value_t)]
     tls_profile: TlsProfile,
 
-    /// From which addresses of the network the metrics of proxies may be asked for, such as 10.0.0.0/8; from all without it
+    /// Addresses of the network from which the metrics of proxies can be read, such as 10.0.0.0/8 [default: all]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     scrape_from: Vec<Cidr>,
 
@@ -215,7 +215,7 @@ pub(crate) struct Up {
     #[arg(short, long)]
     detach: bool,
 
-    /// Runs in the background, and comes back when everything takes traffic
+    /// Runs in the background, and returns when everything takes traffic
     #[arg(long)]
     wait: bool,
 

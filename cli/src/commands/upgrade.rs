@@ -20,9 +20,9 @@ const TOLD: Duration = Duration::from_secs(10);
 /// Instances that are named while they are waited for; all of them are at the end.
 const MAX_NAMED: usize = 3;
 
-/// Prints what this version installs, with what the installation that is there was told
+/// Prints what this version installs, with the settings of the installation in the cluster
 ///
-/// Reads the cluster, changes nothing: apply what it prints. What is given here wins over what was told. With --proxies
+/// Reads the cluster, changes nothing: apply what it prints. Settings that are given here win. With --proxies
 /// it replaces the proxies of a mesh of `leno up` instead, while they run: each next process, of the program that is
 /// installed now, takes new connections, and the one before finishes what it has. That needs root.
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use super::figures::since;
 use super::history::MeshHistory;
 use super::{AnyMesh, OutputForm, block_on, print, print_json};
 
-/// Says what is broken in a mesh, since when, and what shows it
+/// Shows what is broken in a mesh, since when, and the evidence
 ///
 /// By fixed rules over what proxies and the kernel have counted, without a guess: edges that fail or are slow,
 /// instances without traffic, a control plane that is away, and what changed shortly before. Each problem has its
@@ -26,7 +26,7 @@ pub(crate) struct Why {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// What concerns this namespace only
+    /// Only what concerns this namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -34,7 +34,7 @@ pub(crate) struct Why {
     #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = since)]
     since: Duration,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -40,7 +40,7 @@ pub(crate) struct Suggest {
     /// The Audit policy [default: every one]
     policy: Option<String>,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }

@@ -15,7 +15,7 @@ use crate::commands::lines::LabelledLines;
 use crate::commands::table::width;
 use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// Says whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
+/// Shows whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
 ///
 /// Asks the agent of its node, in a cluster as kubectl port-forward would, and the proxy itself. With --node, of all
 /// pods of that node which have a proxy. Exits 1 where one of them is not captured, or that is not known.
@@ -39,7 +39,7 @@ pub(crate) struct Capture {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// The form of output
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputForm,
 }
