@@ -1,4 +1,4 @@
-//! Brokers of the pods in node mode, and the supervisor that they are handed to.
+//! Starts the brokers of pods in node mode, and hands them to the supervisor of node proxies.
 //!
 //! ```text
 //!  keeper ── serve, release ──► Brokers ── fork ──► leno-broker             (the pod's namespace and control group)
@@ -7,8 +7,8 @@
 //!                                  ▼  │                        │
 //!                               supervisor (DaemonSet leno-node) ──► leno-proxy --node
 //! ```
-//! A broker ends once no process holds the channel of its orders. This agent and the supervisor both hold it, so the
-//! pod's listeners outlive an update of either, and end with the pod.
+//! A broker ends once no process holds the channel over which it receives orders. This agent and the supervisor both
+//! hold it, so the pod's listeners outlive an update of either, and end with the pod.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,47 +33,48 @@ mod supervisors;
 
 use supervisors::{PodProgress, Supervisor, SupervisorEnding, SupervisorOrder, Supervisors};
 
-/// The supervisor's socket, below the agent's folder. The folder holds nothing else, so that the supervisor's pod mounts
-/// it and reaches no other socket.
+/// The supervisor's socket, below the agent's folder. The folder holds nothing else: the supervisor's pod mounts it,
+/// and so cannot reach any other socket of the agent.
 pub(crate) const SOCKET: &str = "node/supervisor.sock";
-/// Longest wait of a starting pod for the supervisor, which may be replaced at that time.
+/// Longest time that a starting pod waits for the supervisor, which may be in the middle of an update.
 const SERVED_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long running pods wait, after the start of this agent, for the supervisors that may hold their brokers already. There
-/// may be two, and the one that connects first may not have been told of all pods.
+/// For this long after the start of this agent no broker is started for a running pod: a supervisor may already hold
+/// one. There may be two supervisors, and the one that connects first may not serve all pods.
 const HELD_LIMIT: Duration = Duration::from_secs(3);
-/// Messages that wait for a supervisor: two for each pod of a node, which has some hundreds at most. One that falls
-/// behind is to connect again.
+/// Orders queued for one supervisor: two for each pod of a node, which has some hundreds at most. A supervisor whose
+/// queue is full is disconnected, and connects again.
 const MAX_TOLD: usize = 4096;
-/// Longest wait for a supervisor that does not read what it is told.
+/// Longest wait for a supervisor that does not read its orders.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Ends of brokers that wait to be handled. One that does not fit is found in the next round.
+/// Queued notices that a broker has ended. A notice that does not fit is dropped: the keeper's next round finds the
+/// pod.
 pub(crate) const MAX_ENDED: usize = 64;
 
 const UNSERVED: &str = "no supervisor of node proxies on this node serves it: look at the DaemonSet leno-node, or \
                         set leno.dev/mode: sidecar";
 
-/// See the module.
+/// The brokers of a node; see the module.
 #[derive(Debug)]
 pub(crate) struct Brokers {
     program: PathBuf,
     runtime: Handle,
     state: Mutex<State>,
-    /// Notified when a pod is served, and when it no longer is one of node mode.
+    /// Notified when a supervisor reports something, and when a pod is released.
     changed: Notify,
     started: Instant,
-    /// The uids of pods whose broker has ended, and may be started again.
+    /// The uids of pods whose broker has ended and may be started again.
     ended: mpsc::Sender<String>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     supervisors: Supervisors,
-    /// Supervisors that have connected.
+    /// How many supervisors have connected so far; numbers the connections.
     connected: u64,
     brokers: BTreeMap<String, Broker>,
-    /// By uid, the waits of brokers that ended by themselves. A pod has one until it is released.
+    /// By uid, the back-off for a pod's broker, which may end unexpectedly. An entry lasts until the pod is released.
     waits: BTreeMap<String, Backoff>,
     started: u64,
     ended: u64,
@@ -83,29 +84,29 @@ struct State {
 struct Broker {
     pod: PlacedPod,
     orders: Channel,
-    /// Tells it from an earlier one of the same pod.
+    /// Distinguishes it from an earlier broker of the same pod.
     number: u64,
-    /// Made for a new sandbox of the pod, so that an earlier one of the pod is of no use.
+    /// It was started for a new sandbox of the pod, so brokers of earlier sandboxes of the pod are useless.
     is_new: bool,
     watch: AbortHandle,
 }
 
-/// What a supervisor has reported before it is told anything.
+/// What a newly connected supervisor has reported, before it gets its first order.
 #[derive(Debug, Default)]
 struct Introduction {
-    /// The pods that it serves by the brokers that are used.
+    /// The pods that it serves through a broker that this agent accepts.
     holds: BTreeMap<String, PodProgress>,
-    /// Those that it serves by others.
+    /// The pods that it serves through any other broker.
     refused: Vec<String>,
     ending: SupervisorEnding,
 }
 
-/// What follows from a report.
+/// What to do after a report.
 enum ReportEffect {
     Nothing,
-    /// The supervisor is to be told; it began then.
+    /// The introduction is complete, and orders may be sent. The number is the time at which the supervisor started.
     Complete(u64),
-    /// The connection is of no use.
+    /// The connection must be closed.
     Lost,
 }
 
@@ -113,16 +114,17 @@ enum ReportEffect {
 #[derive(Debug)]
 pub(crate) struct PodSandbox<'a> {
     pub(crate) netns: &'a Path,
-    /// Of version 2; `None` if the node has none.
+    /// The control group of version 2; `None` if the node has none.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Of version 1, by which the runtime and the kubelet find processes of the pod. They are made if they do not exist.
+    /// The control groups of version 1, by which the runtime and the kubelet find the processes of the pod. Missing
+    /// ones are created.
     pub(crate) others: Vec<PathBuf>,
-    /// The pod's sandbox was just made, so that no supervisor holds a broker for it.
+    /// The pod's sandbox was just created, so no supervisor holds a broker for it.
     pub(crate) is_new: bool,
 }
 
 impl Brokers {
-    /// Starts brokers by this program. The receiver learns which pods need another one.
+    /// Brokers are started from `program`. The receiver gets the uids of pods that need a new broker.
     pub(crate) fn new(program: PathBuf, runtime: Handle) -> (Arc<Self>, mpsc::Receiver<String>) {
         let (ended, has_ended) = mpsc::channel(MAX_ENDED);
         let state = Mutex::default();
@@ -131,10 +133,10 @@ impl Brokers {
         (Arc::new(own), has_ended)
     }
 
-    /// Listens for the supervisor, on a thread that ends with the process.
+    /// Listens for supervisors, on a thread that ends with the process.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub(crate) fn listen(self: &Arc<Self>, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -163,8 +165,8 @@ impl Brokers {
         lock(&self.state).brokers.contains_key(uid)
     }
 
-    /// Has a captured pod served: starts its broker if there is none, and offers it to the supervisor. Just after the
-    /// start of this agent a running pod waits for the broker that a supervisor may hold.
+    /// Serves a captured pod: starts its broker if there is none, and offers it to the supervisor. Just after the start
+    /// of this agent nothing is started for a running pod, because a supervisor may hold its broker.
     ///
     /// # Errors
     /// The broker cannot be started.
@@ -182,7 +184,7 @@ impl Brokers {
         let orders = spawn::broker(&self.program, place)?;
         let uid = pod.uid.clone();
         self.insert(&mut state, pod, orders, place.is_new)?;
-        // What they have of the pod is of an earlier broker.
+        // What the supervisors hold of this pod belongs to an earlier broker.
         state.supervisors.lose(&uid);
         state.supervisors.settle(&uid);
         Ok(())
@@ -191,7 +193,7 @@ impl Brokers {
     /// Whether a supervisor serves the pod.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why none does.
     pub(crate) fn check_served(&self, uid: &str) -> Result<(), String> {
         match lock(&self.state).is_served(uid) {
             true => Ok(()),
@@ -202,7 +204,7 @@ impl Brokers {
     /// Waits until a supervisor serves the pod.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why none does.
     pub(crate) async fn until_served(&self, uid: &str) -> Result<(), String> {
         let served = async {
             loop {
@@ -221,7 +223,7 @@ impl Brokers {
         self.check_served(uid)
     }
 
-    /// Ends the broker of a pod, and its service. The supervisor may know a pod whose broker has ended.
+    /// Ends the broker of a pod, and has all supervisors release the pod, even if its broker has ended already.
     pub(crate) fn release(&self, uid: &str) {
         let mut state = lock(&self.state);
         state.waits.remove(uid);
@@ -232,12 +234,12 @@ impl Brokers {
         self.changed.notify_waiters();
     }
 
-    /// The uids of all pods with a broker, and of those whose broker has ended and is to be started again.
+    /// The uids of all pods that have a broker, or whose broker has ended and will be started again.
     pub(crate) fn uids(&self) -> Vec<String> {
         lock(&self.state).waits.keys().cloned().collect()
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// Appends the metrics, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         let state = lock(&self.state);
         let served = state.brokers.keys().filter(|uid| state.is_served(uid)).count();
@@ -275,7 +277,7 @@ impl Brokers {
         }
     }
 
-    /// Adds a broker, and watches it.
+    /// Adds a broker, and starts a task that notices its end.
     fn insert(
         self: &Arc<Self>,
         state: &mut State,
@@ -293,7 +295,7 @@ impl Brokers {
         let (brokers, watched) = (Arc::clone(self), orders.try_clone()?);
         let of = uid.clone();
         let watch = self.runtime.spawn(async move {
-            // A broker sends nothing, so that whatever is received is its end.
+            // A broker sends nothing, so whatever `receive` returns means that it has ended.
             if let Ok(watched) = AsyncChannel::new(watched) {
                 let _ended = watched.receive::<()>().await;
             }
@@ -318,11 +320,11 @@ impl Brokers {
         };
         tracing::warn!(uid, "the broker of a pod has ended; it is started again");
         tokio::time::sleep(wait).await;
-        // The next round finds it, too.
+        // If the queue is full, the keeper's next round finds the pod.
         let _full = self.ended.try_send(uid);
     }
 
-    /// A connection of a supervisor, until it ends.
+    /// Handles the connection of one supervisor, until it ends.
     async fn meet(self: Arc<Self>, channel: Channel) {
         let Ok(channel) = AsyncChannel::new(channel) else { return };
         let channel = Arc::new(channel);
@@ -357,7 +359,7 @@ impl Brokers {
                     };
                     lock(&self.state).supervise(supervisor, &refused);
                 }
-                // It connects again, and then names everything.
+                // The supervisor connects again, and then introduces itself completely.
                 ReportEffect::Lost => {
                     channel.shut_down();
                     break;
@@ -369,7 +371,7 @@ impl Brokers {
         self.changed.notify_waiters();
     }
 
-    /// Takes in what a supervisor reports before it is told anything.
+    /// Handles what a supervisor reports before it gets its first order.
     fn learn(
         self: &Arc<Self>,
         of: &mut Introduction,
@@ -380,7 +382,7 @@ impl Brokers {
             PlacementReport::Held { pod, serving } => {
                 let uid = pod.uid.clone();
                 let Ok([orders]) = <[_; 1]>::try_from(descriptors) else {
-                    // Without this pod it would be told to release it.
+                    // If this pod were missing from the introduction, the supervisor would be ordered to release it.
                     tracing::warn!(
                         uid,
                         "the broker of a pod was lost on its way from the supervisor: raise the limit of open files of \
@@ -403,7 +405,7 @@ impl Brokers {
             }
             PlacementReport::Ending { serves } => of.ending = SupervisorEnding::of(serves),
             PlacementReport::Complete { began_ms } => return ReportEffect::Complete(began_ms),
-            // Of what it was told by an earlier agent; its pods are named with what has become of them.
+            // These answer orders of an earlier agent. The supervisor reports the present state of its pods by `Held`.
             PlacementReport::Served { .. }
             | PlacementReport::Serving { .. }
             | PlacementReport::Unknown => {}
@@ -411,11 +413,12 @@ impl Brokers {
         ReportEffect::Nothing
     }
 
-    /// Takes the broker that a supervisor serves a pod by; false if that is of no use, so that the supervisor is to release
-    /// the pod. One that this agent has started for a running pod ends: two cannot have the same listeners.
+    /// Accepts the broker through which a supervisor serves a pod. False if that broker is useless: the supervisor must
+    /// release the pod. A broker that this agent has started for the running pod ends, because two brokers cannot own
+    /// the same listeners.
     ///
     /// # Errors
-    /// The system's reason: the broker is not held.
+    /// The system's reason. The broker was not accepted.
     fn take_over(
         self: &Arc<Self>,
         state: &mut State,
@@ -441,7 +444,7 @@ impl Brokers {
         self.insert(state, pod, orders, false).map(|()| true)
     }
 
-    /// Tells a supervisor what it is to do, in order, until there is another one.
+    /// Sends a supervisor its orders, one after the other, until its queue is closed.
     async fn tell(
         self: Arc<Self>,
         channel: Arc<AsyncChannel>,
@@ -469,15 +472,15 @@ impl Brokers {
                     tracing::error!(?told, %error, "a pod cannot be handed to its node proxy");
                 }
                 Err(error) => {
-                    // It connects again, and then gets everything.
-                    tracing::warn!(%error, "the supervisor of node proxies cannot be told");
+                    // The supervisor connects again, and then gets all orders.
+                    tracing::warn!(%error, "cannot send orders to the supervisor of node proxies");
                     return channel.shut_down();
                 }
             }
         }
     }
 
-    /// A pod and the orders for its broker, unless that has ended by now.
+    /// A pod and the channel to its broker, unless the broker has ended.
     fn offered(&self, uid: &str) -> Option<(PlacedPod, Channel)> {
         let state = lock(&self.state);
         let broker = state.brokers.get(uid)?;
@@ -493,13 +496,13 @@ impl State {
         self.brokers.contains_key(uid) && self.supervisors.is_served(uid)
     }
 
-    /// A supervisor has reported which brokers it holds; those that it is to release are `refused`.
+    /// Adds a supervisor that has introduced itself. It must release the pods in `refused`.
     fn supervise(&mut self, mut supervisor: Supervisor, refused: &[String]) {
         let number = supervisor.number;
         if supervisor.ending == SupervisorEnding::Finishes {
             supervisor.holds.clear();
         }
-        // Released since it was named.
+        // Pods that were released after the supervisor had reported them.
         let is_gone = |uid: &&String| !self.waits.contains_key(*uid);
         let gone: Vec<String> = supervisor.holds.keys().filter(is_gone).cloned().collect();
         self.supervisors.add(supervisor);
@@ -509,7 +512,7 @@ impl State {
         self.settle_all();
     }
 
-    /// A supervisor that is told reports something.
+    /// Handles a report of a supervisor that has introduced itself.
     fn hear(&mut self, number: u64, report: PlacementReport) -> ReportEffect {
         match report {
             PlacementReport::Served { uid } => {
@@ -525,7 +528,7 @@ impl State {
                 self.supervisors.end(number, SupervisorEnding::of(serves));
                 self.settle_all();
             }
-            // It has begun again on the same connection.
+            // It introduces itself a second time on the same connection.
             PlacementReport::Held { .. } | PlacementReport::Complete { .. } => {
                 return ReportEffect::Lost;
             }
@@ -534,7 +537,7 @@ impl State {
         ReportEffect::Nothing
     }
 
-    /// A supervisor has ended. Another one that is there serves its pods.
+    /// Removes a supervisor that has disconnected. If another one is connected, that one serves its pods.
     fn has_left(&mut self, number: u64) {
         let was_met = self.supervisors.remove(number);
         match self.supervisors.current() {
@@ -546,11 +549,11 @@ impl State {
             ),
             _ => {}
         }
-        // One that has ended before it had named all of its pods has left those that it named.
+        // A supervisor that disconnects in the middle of its introduction leaves pods that no other one serves.
         self.settle_all();
     }
 
-    /// After supervisors have come, gone, or been asked to end.
+    /// Must be called whenever a supervisor was added or removed, or was asked to end.
     fn settle_all(&mut self) {
         self.supervisors.tell_of_successors();
         self.brokers.keys().for_each(|uid| self.supervisors.settle(uid));

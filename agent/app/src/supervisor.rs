@@ -1,9 +1,9 @@
 //! The supervisor of node proxies (`leno-agent supervise`, DaemonSet `leno-node`): groups the pods that the agent hands
 //! over, and keeps a process running for each group (`leno_supervise::Group`).
 //!
-//! It runs beside the agent, so that an update of the agent ends no proxy. Its processes are its children, and end with
-//! it. It reads no traffic and has no right in the cluster; the token in its pod, by which certificates of the node's
-//! pods are requested, is read by the proxies.
+//! It runs in a pod of its own beside the agent's, so an update of the agent ends no proxy. The proxy processes are its
+//! children, and end with it. It handles no traffic and has no permissions in the cluster. The token in its pod, with
+//! which certificates of the node's pods are requested, is read by the proxies only.
 //!
 //! An update starts the next supervisor beside this one. The next one serves each pod with a process of its own, from the
 //! same listeners; then the agent releases the pod here, and this one's process finishes the pod's open streams.
@@ -57,19 +57,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the requests of a pod that ends are finished; its application has ended by then. The bound also applies to
 /// pods that this supervisor still serves when it ends.
 const LEAVE_BOUND: Duration = Duration::from_secs(5);
-/// How long this supervisor continues to serve when it is asked to end and there is no other supervisor. The DaemonSet
-/// starts the next one at once, for whatever reason this one ends. If there is another one, this one waits for it as long
-/// as the grace period permits: the other one may get no certificates while the controller is unavailable.
+/// How long this supervisor continues to serve after it was asked to end, if there is no other supervisor. The
+/// DaemonSet starts the next one at once, for whatever reason this one ends. If there is another one, this one waits
+/// for it as long as the grace period permits: the other one may get no certificates while the controller is
+/// unavailable.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// The same while no agent is connected: only the agent knows whether there is another supervisor, and the agent may be
 /// updated at the same time.
 const AGENT_WAIT: Duration = Duration::from_secs(120);
-/// A process finishes its streams within a bound of its own. If it has not done so this much later, they are cut.
+/// A proxy process has a bound of its own for finishing streams. If it exceeds that by this much, the streams are cut.
 const SLACK: Duration = Duration::from_secs(60);
 /// Longest wait for the agent to read that this supervisor ends. The wait takes time from the grace period.
 const ENDING_PATIENCE: Duration = Duration::from_secs(2);
-/// While a new pod is not served, this supervisor is not ready, but for at most this long: so a pod that gets no
-/// certificate cannot block an update.
+/// A supervisor with a new pod that is not served yet is not ready, but for at most this long, so that a pod that gets
+/// no certificate cannot block an update.
 const SERVING_PATIENCE: Duration = Duration::from_secs(30);
 /// Variables with this prefix are the proxies' settings.
 const PREFIX: &str = "LENO_";
@@ -129,7 +130,7 @@ enum OwnEnding {
     No,
     /// It serves its pods until another supervisor does.
     Serves,
-    /// It finishes what it has.
+    /// It finishes its open streams.
     Finishes,
 }
 
@@ -141,7 +142,8 @@ struct SupervisorHost {
 
 type SharedPods = Rc<RefCell<ServedPodTable>>;
 
-/// Runs until SIGTERM or SIGINT; its processes end then.
+/// Runs until SIGTERM or SIGINT, and then until [`finish`] returns or a second signal arrives. Its proxy processes end
+/// with it.
 pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
     let promotion = flags.promotion();
     let program = match flags.proxy_binary {
@@ -151,7 +153,7 @@ pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
     let handover = Duration::from_secs(flags.handover_timeout_s);
     let served = ServedPodTable::new(program, flags.token, (handover, promotion));
     let served = Rc::new(RefCell::new(served));
-    // On this thread alone: the processes are tied to the thread that starts them.
+    // A runtime of one thread: the proxy processes end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
@@ -181,10 +183,10 @@ pub(crate) fn run(flags: SuperviseFlags) -> anyhow::Result<()> {
     })
 }
 
-/// Has another supervisor take the pods over, then finishes what is under way, for as long as this pod's grace permits.
-/// The listeners stay with the brokers.
+/// Waits until another supervisor has taken over the pods, then until open streams have ended, for as long as the grace
+/// period permits. The brokers keep the listeners.
 async fn finish(served: &SharedPods) {
-    tracing::info!(pods = served.borrow().pods.len(), "is to end");
+    tracing::info!(pods = served.borrow().pods.len(), "was asked to end");
     announce(served, OwnEnding::Serves).await;
     let longest = served.borrow().longest_handover();
     tokio::select! {
@@ -224,7 +226,7 @@ async fn until_alone(served: &SharedPods) {
     }
 }
 
-/// Tells the agent that this supervisor ends. The next connection tells it as well.
+/// Tells the agent that this supervisor is ending. If that fails, it is told on the next connection.
 async fn announce(served: &SharedPods, ending: OwnEnding) {
     served.borrow_mut().ending = ending;
     let agent = served.borrow().agent.clone();
@@ -246,7 +248,7 @@ async fn until(served: &SharedPods, holds: impl Fn(&ServedPodTable) -> bool) {
     }
 }
 
-/// Follows the agent of the node, and each that comes after it.
+/// Connects to the agent of the node, and again after each agent has ended.
 async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
     let mut failing = false;
     loop {
@@ -264,10 +266,10 @@ async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
     }
 }
 
-/// One agent, until it ends.
+/// Obeys one agent, until the connection ends.
 async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Result<()> {
     let agent = Rc::new(AsyncChannel::new(channel)?);
-    // Pods come and go below alone, so that none is missed.
+    // Other tasks change the table only at an `await`, so the two values belong together.
     let (held, ending) = (served.borrow().held()?, served.borrow().ending);
     for (report, orders) in &held {
         agent.send_within(PATIENCE, report, &[orders.as_fd()]).await?;
@@ -278,7 +280,7 @@ async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Resul
     agent.send_within(PATIENCE, &PlacementReport::Complete { began_ms }, &[]).await?;
     served.borrow_mut().connect(Some(Rc::clone(&agent)));
     tracing::info!(pods = held.len(), "connected to the agent");
-    // From here on all changes are reported. Those from before, since the pods were read, are reported now.
+    // From here on other tasks report all changes. The changes since the table was read are reported now.
     let changes = served.borrow().changes_since(&held, ending);
     for report in changes {
         agent.send_within(PATIENCE, &report, &[]).await?;
@@ -303,16 +305,16 @@ async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Resul
     Ok(())
 }
 
-/// Has a process serve a pod, after the one of another supervisor if there is one.
+/// Has a proxy process serve a pod. `succeeds`: the process of another supervisor serves it until then.
 fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
     if served.borrow().ending == OwnEnding::Finishes {
-        // The agent gives it to another one when it learns that this one does not serve any more.
+        // The agent gives the pod to another supervisor once it learns that this one no longer serves.
         return;
     }
     let name = match InstanceName::new(&pod.namespace, &pod.name) {
         Ok(name) => name,
         Err(error) => {
-            tracing::error!(?pod, %error, "is no pod");
+            tracing::error!(?pod, %error, "the name of a pod is invalid");
             return;
         }
     };
@@ -323,7 +325,7 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
             return;
         }
     };
-    // A pod of a StatefulSet that comes back has the name of the one before it.
+    // A recreated pod of a StatefulSet has the name of its predecessor.
     let same_name = |held: &&ServedPod| held.name == name && held.pod.uid != pod.uid;
     let earlier = served.borrow().pods.values().find(same_name).map(|held| held.pod.uid.clone());
     if let Some(uid) = earlier {
@@ -338,7 +340,7 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
         let rules = promotion::rules(served.promotion, &pod);
         let (key, promotion) = match before {
             Some(mut before) => {
-                // Where it is to be is settled below.
+                // `settle` sets below whether the pod is promoted.
                 before.promotion.follow(rules, Instant::now());
                 (before.group, before.promotion)
             }
@@ -363,7 +365,7 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
     join(served, &uid, (&key, orders), (number, succeeds));
 }
 
-/// Has the process of a group serve a pod by this broker.
+/// Has the process of a group serve a pod, through this broker.
 fn join(
     served: &SharedPods,
     uid: &str,
@@ -392,7 +394,8 @@ fn join(
     tokio::task::spawn_local(report(Rc::clone(served), (uid.to_owned(), number), name, happened));
 }
 
-/// Tells the agent what happens to a pod that has joined with this number. Ends with the group's record of its broker.
+/// Tells the agent what happens to a pod that has joined with this number. Returns once the group has dropped the
+/// sender of the events.
 async fn report(
     served: SharedPods,
     (uid, number): (String, u64),
@@ -429,7 +432,7 @@ async fn report(
             if matches!(happened, MemberEvent::Lost(_)) {
                 served.counts.lost();
             }
-            // It may have left, or have another broker by now.
+            // The pod may have left since, or have another broker.
             let this = served.pods.get_mut(&uid).filter(|pod| pod.number == number);
             let Some(pod) = this else { continue };
             pod.serving = happened == MemberEvent::Serving;
@@ -447,14 +450,14 @@ async fn report(
         if let Some(agent) = agent
             && agent.send_within(PATIENCE, &report, &[]).await.is_err()
         {
-            // The next connection tells it.
+            // The next connection reports the new state.
             agent.shut_down();
         }
     }
 }
 
-/// Serves a pod no more: what is under way for it is finished, within a bound. `succeeded`: another process serves it; else it
-/// has ended, and so does what earlier processes finish for it.
+/// Stops serving a pod; its open streams are finished within a bound. With `succeeded`, another process serves the pod.
+/// Otherwise the pod has ended, and the streams that earlier processes still finish for it have to end soon, too.
 fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     if !succeeded {
         served.borrow().hurry(uid);
@@ -466,7 +469,7 @@ fn release(served: &SharedPods, uid: &str, succeeded: bool) {
     leave(served, (uid, name), (group, number), orders, succeeded);
 }
 
-/// Has the process of a group finish what is under way for a pod, within a bound.
+/// Has the process of a group finish the open streams of a pod, within a bound.
 fn leave(
     served: &SharedPods,
     (uid, name): (&str, InstanceName),
@@ -475,7 +478,7 @@ fn leave(
     succeeded: bool,
 ) {
     let Some(group) = served.borrow_mut().give_back(&group) else { return };
-    // At once: a pod of this name may join next.
+    // The order is sent at once: a pod of the same name may join next.
     let left = group.leave(&name, (number, succeeded));
     let bound = match succeeded {
         true => served.borrow().handover.saturating_add(SLACK),
@@ -485,7 +488,7 @@ fn leave(
     let leaving = LeavingPod { uid: uid.to_owned(), hurry: Rc::clone(&hurry) };
     served.borrow_mut().leaving.insert(number, leaving);
     let served = Rc::clone(served);
-    // Ends within the bound.
+    // The task ends within the bound.
     tokio::task::spawn_local(async move {
         let ended = {
             let mut left = pin!(left);
@@ -496,10 +499,10 @@ fn leave(
             }
         };
         if !ended {
-            tracing::warn!(%name, "what was under way for a pod was cut");
+            tracing::warn!(%name, "open streams of a pod were cut");
             served.borrow().counts.cut();
         }
-        // The broker ends when no channel to it is left.
+        // The broker ends when no handle of its channel is left.
         drop(orders);
         end(group).await;
         served.borrow_mut().leaving.remove(&number);
@@ -507,7 +510,7 @@ fn leave(
     });
 }
 
-/// Ends the process of a group that has no member. If another task still waits for a leaving member, that task ends it.
+/// Ends the process of a group without members. If another task still waits for a leaving member, that task ends it.
 async fn end(group: Rc<Group>) {
     if let Ok(group) = Rc::try_unwrap(group) {
         group.end(StopStage::All).await;
@@ -515,7 +518,7 @@ async fn end(group: Rc<Group>) {
 }
 
 impl OwnEnding {
-    /// What an agent is told of it.
+    /// The report to the agent.
     fn report(self) -> Option<PlacementReport> {
         match self {
             Self::No => None,
@@ -550,14 +553,15 @@ impl ServedPodTable {
         }
     }
 
-    /// Sets the connected agent, if any. It reports whether there is another supervisor when it knows that this one ends.
+    /// Sets the connected agent, if any. An agent reports whether there is another supervisor once it knows that this
+    /// one is ending.
     fn connect(&mut self, agent: Option<Rc<AsyncChannel>>) {
         self.agent = agent;
         self.has_successor = false;
         self.changed.notify_waiters();
     }
 
-    /// Whether there is an agent, and another supervisor.
+    /// Whether an agent is connected, and whether there is another supervisor.
     fn expects(&self) -> (bool, bool) {
         (self.agent.is_some(), self.has_successor)
     }
@@ -573,20 +577,21 @@ impl ServedPodTable {
         Some(wait.min(self.longest_handover()))
     }
 
-    /// How long this supervisor may serve its pods once it is asked to end, so that it still ends within its grace.
+    /// How long this supervisor may serve its pods after it was asked to end, so that it still ends within its grace
+    /// period.
     fn longest_handover(&self) -> Duration {
         let rest = self.handover.saturating_sub(LEAVE_BOUND);
         rest.saturating_sub(LEAVE_BOUND).max(rest.checked_div(2).unwrap_or_default())
     }
 
-    /// Ends the streams of a pod that has left within [`LEAVE_BOUND`].
+    /// The open streams of a pod that has left must end within [`LEAVE_BOUND`].
     fn hurry(&self, uid: &str) {
         for leaving in self.leaving.values().filter(|leaving| leaving.uid == uid) {
             leaving.hurry.notify_one();
         }
     }
 
-    /// What is reported of each pod to an agent, with the orders for its broker.
+    /// The report of each pod for a new agent, with the channel to its broker.
     fn held(&self) -> io::Result<Vec<(PlacementReport, Channel)>> {
         let report = |held: &ServedPod| {
             let (pod, serving) = (held.pod.clone(), held.serving);
@@ -595,7 +600,7 @@ impl ServedPodTable {
         self.pods.values().map(report).collect()
     }
 
-    /// The reports that an agent lacks that has received `held` and `ending`.
+    /// The reports that an agent needs after it received `held` and `ending`, because of changes since.
     fn changes_since(
         &self,
         held: &[(PlacementReport, Channel)],
@@ -615,7 +620,7 @@ impl ServedPodTable {
         changes
     }
 
-    /// A member of a group leaves it. The group has no key any more once the last one has.
+    /// Counts one member less in a group. When the last member has left, the key is free for a new group.
     fn give_back(&mut self, key: &str) -> Option<Rc<Group>> {
         let (group, members) = self.groups.get_mut(key)?;
         let group = Rc::clone(group);
@@ -626,8 +631,8 @@ impl ServedPodTable {
         Some(group)
     }
 
-    /// The key of the group that a pod of this share joins: a process has a bound of members, so that there may be
-    /// several groups of one name.
+    /// The key of the group that a pod joins, by the name of the group. A process serves a bounded number of members,
+    /// so there may be several groups of one name.
     fn enter(&mut self, name: &str) -> String {
         let mut number = 0_u32;
         loop {

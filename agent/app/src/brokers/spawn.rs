@@ -1,4 +1,4 @@
-//! Starts a broker inside of a pod.
+//! Starts a broker inside a pod.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -19,8 +19,8 @@ use super::PodSandbox;
 /// The broker's control group of version 2, below the pod's: a group with controllers holds no process itself.
 const GROUP: &str = "leno-broker";
 
-/// Starts it as the proxies' user, and returns the channel for its orders. It does not end with this process: it is in
-/// the pod's control groups, by which the kubelet ends what is left of a pod.
+/// Starts a broker as the proxies' user, and returns the channel for its orders. It does not end with this process: it
+/// belongs to the pod's control groups, by which the kubelet ends what is left of a pod.
 pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Channel> {
     let (near, far) = Channel::pair()?;
     let netns = File::open(place.netns)?;
@@ -40,7 +40,8 @@ pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Chann
             group.write_all(b"0")?;
         }
         for mut other in &others {
-            // A group of version 1 whose CPUs are not set takes no process. The one of version 2 decides the capture.
+            // A cpuset group of version 1 whose CPUs are not set accepts no process. That is ignored, because the
+            // capture depends on the group of version 2 only.
             let _full = other.write_all(b"0");
         }
         setns(&netns, CloneFlags::CLONE_NEWNET)?;
@@ -50,14 +51,14 @@ pub(super) fn broker(program: &Path, place: &PodSandbox<'_>) -> io::Result<Chann
     // takes a lock.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(|error| not_started(program, error))?;
-    // Its end is seen on the channel.
+    // This task only reaps the process; the channel shows that it has ended.
     tokio::spawn(async move {
         let _reaped = child.wait().await;
     });
     Ok(near)
 }
 
-/// Of a program that is not there, what to do about it.
+/// If the program is missing, adds what to do about it.
 fn not_started(program: &Path, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::NotFound || program.exists() {
         return error;
@@ -77,8 +78,8 @@ fn own_group(pod: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The entry of a group of version 1, which is made if it does not exist. A broker that cannot join it stays in the group of this
-/// agent's container, and ends with that.
+/// The entry file of a control group of version 1, which is created if it is missing. A broker that cannot join it
+/// stays in the group of this agent's container, and ends with that container.
 fn other_entry(group: &Path) -> Option<File> {
     let opened = fs::create_dir_all(group).and_then(|()| entry(group));
     let warn = |error: &io::Error| {

@@ -1,15 +1,16 @@
 //! The supervisors of node proxies that are connected: one, or two while one replaces the other.
 //!
 //! ```text
-//!                     no supervisor is told, or its broker has ended
+//!                     the pod is new, or its broker has ended       
 //!                              │ Serve
 //!          the current one is  ▼      Served        Serving
 //!                             Told ──────────► Joined ──────► Serving ──► all others: Release (succeeded)
 //! ```
-//! One of them is to serve all pods: the one that began last, of those that were not asked to end if there is one. Each
-//! pod is brought to that one ([`Supervisors::settle`]), and released by the others once that one accepts its connections.
-//! So should the current one end before, the earlier one still serves the pod; should it end after, the earlier one is the
-//! current one and is told to serve the pod again.
+//! One of them, the current one, should serve all pods: the one that started last among those that were not asked to
+//! end, or, if all were, among those that still serve. [`Supervisors::settle`] orders the current one to serve each
+//! pod, and the others to release it once the current one accepts its connections. So if the current one ends before
+//! that, the earlier one still serves the pod. If it ends later, the earlier one becomes the current one and is ordered
+//! to serve the pod again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,23 +18,23 @@ use std::sync::Arc;
 use leno_handover::AsyncChannel;
 use tokio::sync::mpsc;
 
-/// All of them.
+/// All connected supervisors.
 #[derive(Debug, Default)]
 pub(super) struct Supervisors(Vec<Supervisor>);
 
-/// One of them.
+/// One connected supervisor.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    /// Names the connection.
+    /// Identifies the connection.
     pub(super) number: u64,
-    /// When it began, as it reports that.
+    /// When it started, as it reports itself.
     pub(super) began_ms: u64,
     pub(super) ending: SupervisorEnding,
     pub(super) channel: Arc<AsyncChannel>,
     pub(super) told: mpsc::Sender<SupervisorOrder>,
-    /// The pods that it was told to serve, or serves already.
+    /// The pods that it serves or was ordered to serve.
     pub(super) holds: BTreeMap<String, PodProgress>,
-    /// What it was told last of another one that is to take over.
+    /// Whether another supervisor will take over, as it was last told.
     pub(super) successor: Option<bool>,
 }
 
@@ -42,26 +43,26 @@ pub(super) struct Supervisor {
 pub(super) enum SupervisorEnding {
     #[default]
     No,
-    /// It serves its pods until another one does.
+    /// It serves its pods until another supervisor does.
     Serves,
-    /// It finishes what it has, and is to serve no pod any more.
+    /// It finishes its open streams, and serves no pod.
     Finishes,
 }
 
-/// How far a supervisor has come with a pod.
+/// How far a supervisor is with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PodProgress {
-    /// The broker by which it serves it has ended.
+    /// The broker through which it served the pod has ended.
     Lost,
-    /// It was told to serve it.
+    /// It was ordered to serve the pod.
     Told,
-    /// It has told a process to serve it.
+    /// It has passed the order to a proxy process.
     Joined,
-    /// That process accepts its connections.
+    /// That process accepts the pod's connections.
     Serving,
 }
 
-/// What a supervisor is told next.
+/// An order for a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SupervisorOrder {
     Serve { uid: String, succeeds: bool },
@@ -70,7 +71,7 @@ pub(super) enum SupervisorOrder {
 }
 
 impl SupervisorEnding {
-    /// Of a supervisor that was asked to end, and serves its pods until another one does or not.
+    /// From a report of a supervisor that was asked to end: `serves` if it serves its pods until another one does.
     pub(super) fn of(serves: bool) -> Self {
         if serves { Self::Serves } else { Self::Finishes }
     }
@@ -89,26 +90,26 @@ impl Supervisors {
         self.0.push(supervisor);
     }
 
-    /// Removes one that has ended; whether there was such a one.
+    /// Removes the supervisor of a connection that has ended. False if there was none.
     pub(super) fn remove(&mut self, number: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|one| one.number != number);
         self.0.len() < before
     }
 
-    /// The one that is to serve all pods.
+    /// The supervisor that should serve all pods.
     pub(super) fn current(&self) -> Option<&Supervisor> {
         let may_serve = self.0.iter().filter(|one| one.ending != SupervisorEnding::Finishes);
         may_serve.max_by_key(|one| (one.ending == SupervisorEnding::No, one.began_ms, one.number))
     }
 
-    /// Whether a process serves a pod, or was told to.
+    /// Whether a proxy process serves the pod, or has been ordered to.
     pub(super) fn is_served(&self, uid: &str) -> bool {
         let mut all = self.0.iter();
         all.any(|one| one.holds.get(uid).is_some_and(|progress| *progress >= PodProgress::Joined))
     }
 
-    /// One was asked to end.
+    /// A supervisor reports that it was asked to end.
     pub(super) fn end(&mut self, number: u64, ending: SupervisorEnding) {
         if let Some(one) = self.get_mut(number) {
             one.ending = ending;
@@ -118,9 +119,9 @@ impl Supervisors {
         }
     }
 
-    /// Tells those that end whether another one is to take their pods over, if that has changed.
+    /// Tells the supervisors that are ending whether another one will take over their pods, if that has changed.
     pub(super) fn tell_of_successors(&mut self) {
-        // One that ends is not counted.
+        // A supervisor that is ending cannot take over.
         let is_there = self.0.iter().any(|one| one.ending == SupervisorEnding::No);
         for one in self.0.iter_mut().filter(|one| one.ending != SupervisorEnding::No) {
             if one.successor.replace(is_there) != Some(is_there) {
@@ -129,7 +130,8 @@ impl Supervisors {
         }
     }
 
-    /// One has come this far with a pod, unless it was told to release that.
+    /// Records the progress of a supervisor with a pod. Ignored if it was ordered to release the pod, or if the broker
+    /// has ended.
     pub(super) fn reach(&mut self, number: u64, uid: &str, progress: PodProgress) {
         if let Some(one) = self.get_mut(number)
             && let Some(before) = one.holds.get_mut(uid)
@@ -139,29 +141,29 @@ impl Supervisors {
         }
     }
 
-    /// Has one serve a pod no more.
+    /// Orders one supervisor to release a pod.
     pub(super) fn release(&mut self, number: u64, uid: &str, succeeded: bool) {
         if let Some(one) = self.get_mut(number) {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded });
         }
     }
 
-    /// Has none serve a pod any more. One may know a pod whose broker has ended, or finish what it has for it.
+    /// Orders all supervisors to release a pod, even those that do not hold it: they may still finish streams of it.
     pub(super) fn release_everywhere(&mut self, uid: &str) {
         for one in &mut self.0 {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
-    /// Has those that hold a pod release it: they serve it by a broker that is of no use any more.
+    /// Orders the supervisors that hold a pod to release it, because their broker for it is useless now.
     pub(super) fn release_held(&mut self, uid: &str) {
         for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
             one.tell(SupervisorOrder::Release { uid: uid.to_owned(), succeeded: false });
         }
     }
 
-    /// The broker of a pod has ended: the current supervisor is to go on with the next one, the others have nothing of the
-    /// pod.
+    /// The broker of a pod has ended. The current supervisor will get the next broker; the others are ordered to
+    /// release the pod.
     pub(super) fn lose(&mut self, uid: &str) {
         let current = self.current().map(|current| current.number);
         for one in &mut self.0 {
@@ -174,7 +176,8 @@ impl Supervisors {
         }
     }
 
-    /// Brings a pod that has a broker to the current supervisor, and has the others release it once that one serves it.
+    /// Orders the current supervisor to serve a pod that has a broker, and the others to release it once the current
+    /// one serves it.
     pub(super) fn settle(&mut self, uid: &str) {
         let Some(current) = self.current() else { return };
         let (number, progress) = (current.number, current.holds.get(uid).copied());
@@ -195,7 +198,7 @@ impl Supervisors {
                     other.tell(SupervisorOrder::Release { uid: uid.clone(), succeeded: true });
                 }
             }
-            // The others serve on.
+            // The others serve it until then.
             Some(PodProgress::Told | PodProgress::Joined) => {}
         }
     }
@@ -217,7 +220,7 @@ impl Supervisor {
             SupervisorOrder::Successor { .. } => {}
         }
         if self.told.try_send(told).is_err() {
-            // It connects again, and then gets everything.
+            // The supervisor connects again, and then gets all orders.
             self.channel.shut_down();
         }
     }

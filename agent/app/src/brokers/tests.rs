@@ -1,4 +1,4 @@
-//! What is said to a supervisor, which is the test.
+//! The tests play the supervisor, and check the orders that it gets.
 
 use leno_handover::KubeletProbes;
 
@@ -23,14 +23,14 @@ pub(crate) fn pod(uid: &str) -> PlacedPod {
     }
 }
 
-/// Gives a pod a broker of this agent; returns the broker's end.
+/// Gives a pod a broker that this agent has started; returns the broker's end of the channel.
 fn start(brokers: &Arc<Brokers>, pod: PlacedPod, is_new: bool) -> Channel {
     let (orders, far) = Channel::pair().unwrap();
     brokers.insert(&mut lock(&brokers.state), pod, orders, is_new).unwrap();
     far
 }
 
-/// A supervisor that is connected and has held no pod.
+/// Connects a supervisor that holds no pods.
 async fn supervisor(brokers: &Arc<Brokers>) -> AsyncChannel {
     supervisor_since(brokers, 0).await
 }
@@ -39,7 +39,7 @@ async fn supervisor_since(brokers: &Arc<Brokers>, began_ms: u64) -> AsyncChannel
     connect(brokers, began_ms, &[]).await
 }
 
-/// A supervisor that is connected and holds pods: whether it serves each, and the channel to its broker.
+/// Connects a supervisor that holds pods. Each pod comes with whether it is served, and with the channel to its broker.
 async fn connect(
     brokers: &Arc<Brokers>,
     began_ms: u64,
@@ -61,7 +61,7 @@ fn held(supervisor: &Channel, uid: &str, serving: bool, orders: &Channel) {
     supervisor.send(&report, &[orders.as_fd()]).unwrap();
 }
 
-/// Another owner of the channel for the orders of a pod's broker.
+/// Another handle of the channel for the orders of a pod's broker.
 fn orders(brokers: &Brokers, uid: &str) -> Channel {
     lock(&brokers.state).brokers[uid].orders.try_clone().unwrap()
 }
@@ -82,7 +82,7 @@ fn succeeded(uid: &str) -> Placement {
     Placement::Release { uid: uid.to_owned(), succeeded: true }
 }
 
-/// Fails if a supervisor was told something. What was reported is handled first.
+/// Fails if a supervisor has got an order. First all of its reports are handled.
 async fn is_told_nothing(brokers: &Brokers, supervisor: &AsyncChannel, number: u64) {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -114,7 +114,7 @@ fn serve(uid: &str, succeeds: bool) -> Placement {
 }
 
 #[tokio::test]
-async fn a_supervisor_is_told_of_a_pod_that_is_gone_after_its_broker() {
+async fn a_supervisor_releases_a_pod_that_is_deleted_after_its_broker_ended() {
     let brokers = brokers();
     drop(start(&brokers, pod("a"), true));
     until(&brokers, |state| !state.brokers.contains_key("a")).await;
@@ -126,7 +126,7 @@ async fn a_supervisor_is_told_of_a_pod_that_is_gone_after_its_broker() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_too_long_keeps_no_other_from_being_served() {
+async fn a_pod_whose_order_is_too_long_does_not_keep_other_pods_from_being_served() {
     let brokers = brokers();
     let mut long = pod("a");
     long.kubelet.probes = "x".repeat(20_000);
@@ -136,7 +136,7 @@ async fn a_pod_that_is_too_long_keeps_no_other_from_being_served() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_falls_behind_is_to_connect_again() {
+async fn a_supervisor_that_reads_too_slowly_is_disconnected() {
     let brokers = brokers();
     let supervisor = supervisor(&brokers).await;
     for _ in 0..=2 * MAX_TOLD {
@@ -147,7 +147,7 @@ async fn a_supervisor_that_falls_behind_is_to_connect_again() {
 }
 
 #[tokio::test]
-async fn the_broker_that_serves_a_pod_ends_another_one_but_not_that_of_a_new_sandbox() {
+async fn a_broker_that_a_supervisor_holds_replaces_that_of_the_agent_except_in_a_new_sandbox() {
     for (is_new, own_ends) in [(false, true), (true, false)] {
         let brokers = brokers();
         let own = start(&brokers, pod("a"), is_new);
@@ -172,7 +172,7 @@ async fn a_supervisor_whose_broker_is_lost_on_the_way_connects_again_and_keeps_i
     far.send(&PlacementReport::Held { pod: pod("a"), serving: true }, &[]).unwrap();
     far.send(&PlacementReport::Complete { began_ms: 0 }, &[]).unwrap();
     Arc::clone(&brokers).meet(near).await;
-    // Its end, or that it has sent what was not read.
+    // Either the end of the channel, or an error because the other end closed it with unread messages.
     assert!(!matches!(far.receive::<Placement>(), Ok(Some(_))), "it is told something");
     assert!(lock(&brokers.state).supervisors.is_empty());
     let supervisor = connect(&brokers, 0, &[("a", true, &held)]).await;
@@ -193,11 +193,11 @@ async fn a_running_pod_waits_for_the_broker_that_a_supervisor_may_hold() {
         Arc::get_mut(&mut brokers).unwrap().started = at;
         brokers
     };
-    // As if no time passed. That a broker is started is seen by its failure.
+    // The test cannot start a broker, so an error shows that it tried.
     let brokers = started(Instant::now() + Duration::from_secs(3600));
     serve(&brokers, true).unwrap_err();
     serve(&brokers, false).unwrap();
-    // Another one may hold it.
+    // With a supervisor connected the agent still waits: a second supervisor may hold the broker.
     let _supervisor = supervisor(&brokers).await;
     serve(&brokers, false).unwrap();
     let brokers = started(Instant::now().checked_sub(HELD_LIMIT).unwrap());
@@ -222,7 +222,7 @@ async fn a_later_supervisor_takes_the_pods_over_and_an_earlier_one_gets_them_bac
     assert_eq!(told(&first).await, succeeded("a"));
 
     drop(second);
-    // Not that it is to release it: it finishes what it has.
+    // It gets no `Release`: it still finishes streams of the pod.
     assert_eq!(told(&first).await, serve("a", false));
     report(&first, &served("a"));
     brokers.until_served("a").await.unwrap();
@@ -232,8 +232,7 @@ async fn a_later_supervisor_takes_the_pods_over_and_an_earlier_one_gets_them_bac
 }
 
 #[tokio::test]
-async fn an_earlier_supervisor_serves_until_the_later_one_does_whichever_a_new_agent_hears_of_first()
- {
+async fn the_earlier_supervisor_serves_until_the_later_one_does_in_whatever_order_they_connect() {
     for earlier_first in [true, false] {
         let brokers = brokers();
         let (orders, _broker) = Channel::pair().unwrap();
@@ -255,8 +254,7 @@ async fn an_earlier_supervisor_serves_until_the_later_one_does_whichever_a_new_a
 }
 
 #[tokio::test]
-async fn an_earlier_supervisor_that_a_new_agent_hears_of_late_is_released_if_the_later_one_serves()
-{
+async fn an_earlier_supervisor_that_connects_late_releases_pods_that_the_later_one_serves() {
     let brokers = brokers();
     let (orders, _broker) = Channel::pair().unwrap();
     let _later = connect(&brokers, 2, &[("a", true, &orders)]).await;
@@ -265,7 +263,7 @@ async fn an_earlier_supervisor_that_a_new_agent_hears_of_late_is_released_if_the
 }
 
 #[tokio::test]
-async fn a_pod_that_an_earlier_supervisor_alone_holds_goes_to_the_later_one_after_it() {
+async fn a_pod_that_only_the_earlier_supervisor_holds_moves_to_the_later_one() {
     let brokers = brokers();
     let later = supervisor_since(&brokers, 2).await;
     let (orders, _broker) = Channel::pair().unwrap();
@@ -278,7 +276,7 @@ async fn a_pod_that_an_earlier_supervisor_alone_holds_goes_to_the_later_one_afte
 #[tokio::test]
 async fn the_broker_that_a_supervisor_holds_replaces_another_one_for_all_supervisors() {
     let brokers = brokers();
-    // This agent has waited long enough, and started another one.
+    // The agent has waited its time for supervisors, and started a broker of its own.
     let _own = start(&brokers, pod("a"), false);
     let later = supervisor_since(&brokers, 2).await;
     assert_eq!(told(&later).await, serve("a", false));
@@ -298,7 +296,7 @@ async fn a_pod_with_another_broker_is_served_by_the_current_supervisor_alone() {
     let (orders, _broker) = Channel::pair().unwrap();
     let earlier = connect(&brokers, 1, &[("a", true, &orders)]).await;
     let later = connect(&brokers, 2, &[("a", false, &orders)]).await;
-    // Its broker ends, and another one is started.
+    // The pod's broker ends, and another one is started.
     let _other = start(&brokers, pod("a"), false);
     {
         let mut state = lock(&brokers.state);
@@ -310,10 +308,9 @@ async fn a_pod_with_another_broker_is_served_by_the_current_supervisor_alone() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_has_joined_by_a_broker_that_ended_goes_on_by_the_one_that_another_holds()
-{
+async fn a_supervisor_whose_broker_is_useless_gets_the_one_that_another_supervisor_holds() {
     let brokers = brokers();
-    // One that could not make the listeners, as another broker has them.
+    // This broker could not create the listeners, because the broker of the other supervisor has them.
     let own = start(&brokers, pod("a"), false);
     let later = supervisor_since(&brokers, 2).await;
     assert_eq!(told(&later).await, serve("a", false));
@@ -331,7 +328,7 @@ async fn a_supervisor_that_has_joined_by_a_broker_that_ended_goes_on_by_the_one_
 }
 
 #[tokio::test]
-async fn the_pods_of_a_supervisor_that_ends_while_it_names_them_go_to_the_current_one() {
+async fn pods_of_a_supervisor_that_disconnects_during_its_introduction_go_to_the_current_one() {
     let brokers = brokers();
     let later = supervisor_since(&brokers, 2).await;
     let (orders, _broker) = Channel::pair().unwrap();
@@ -343,7 +340,7 @@ async fn the_pods_of_a_supervisor_that_ends_while_it_names_them_go_to_the_curren
 }
 
 #[tokio::test]
-async fn a_supervisor_that_ends_serves_until_another_one_does_even_one_that_began_before_it() {
+async fn a_supervisor_that_ends_serves_until_another_one_does_even_if_that_one_is_older() {
     let brokers = brokers();
     let _broker = start(&brokers, pod("a"), true);
     let before = supervisor_since(&brokers, 1).await;
@@ -357,7 +354,8 @@ async fn a_supervisor_that_ends_serves_until_another_one_does_even_one_that_bega
     report(&before, &serving("a"));
     assert_eq!(told(&ends).await, succeeded("a"));
 
-    // The other one ends as well: one that ends serves better than none.
+    // The older one was asked to end as well, and disconnects. A supervisor that is ending still serves rather than
+    // none.
     drop(before);
     assert_eq!([told(&ends).await, told(&ends).await], [successor(false), serve("a", false)]);
     report(&ends, &served("a"));
@@ -365,14 +363,13 @@ async fn a_supervisor_that_ends_serves_until_another_one_does_even_one_that_bega
     report(&ends, &PlacementReport::Ending { serves: false });
     until(&brokers, |state| !state.is_served("a")).await;
     is_told_nothing(&brokers, &ends, 2).await;
-    // It learns of the end of a pod, for which it may finish something.
+    // It is ordered to release a pod that is deleted: it may still finish streams of it.
     brokers.release("a");
     assert_eq!(told(&ends).await, release("a"));
 }
 
 #[tokio::test]
-async fn a_supervisor_that_says_that_it_ends_when_it_connects_is_given_no_pod_that_another_one_has()
-{
+async fn a_supervisor_that_reports_its_end_when_it_connects_gets_no_pod_of_another_one() {
     let brokers = brokers();
     let _broker = start(&brokers, pod("a"), true);
     let (near, far) = Channel::pair().unwrap();

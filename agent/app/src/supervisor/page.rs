@@ -24,27 +24,27 @@ pub(super) struct SupervisorCounts {
 }
 
 impl SupervisorCounts {
-    /// A process is started.
+    /// A process was started.
     pub(super) fn started(&self) {
         self.started.set(self.started.get().wrapping_add(1));
     }
 
-    /// A process hangs, and is replaced.
+    /// A process hung, and was replaced.
     pub(super) fn hung(&self) {
         self.hung.count();
     }
 
-    /// A pod is served no more, although it should be.
+    /// A process stopped serving a pod that it should serve.
     pub(super) fn lost(&self) {
         self.lost.set(self.lost.get().wrapping_add(1));
     }
 
-    /// What was under way for a pod did not end within its bound.
+    /// The open streams of a pod did not end within their bound.
     pub(super) fn cut(&self) {
         self.cut.set(self.cut.get().wrapping_add(1));
     }
 
-    /// A busy pod shares its process although it is due for one of its own: as many have one as may.
+    /// A busy pod is due for a process of its own, but as many pods have one as the limits permit.
     pub(super) fn held_back(&self, full: Full) {
         let count = self.held_back_of(full);
         count.set(count.get().wrapping_add(1));
@@ -58,7 +58,7 @@ impl SupervisorCounts {
     }
 }
 
-/// Serves until it is dropped.
+/// Serves requests until the future is dropped.
 pub(super) async fn serve(listener: TcpListener, served: SharedPods) {
     let answer = |request: Request<Incoming>, _: SocketPair| {
         let served = Rc::clone(&served);
@@ -70,8 +70,9 @@ pub(super) async fn serve(listener: TcpListener, served: SharedPods) {
     leno_program::serve(listener, answer).await;
 }
 
-/// Why an update should wait for this supervisor, if it should. It never has to wait again: with `maxSurge` the DaemonSet
-/// deletes a pod that is not ready as soon as the next one exists, which serves nothing by then.
+/// Why an update should wait for this supervisor, if it should. Once it has been ready it stays ready: with `maxSurge`
+/// the DaemonSet deletes a pod that is not ready as soon as its successor exists, even if the successor serves nothing
+/// yet.
 pub(super) fn not_ready(served: &mut ServedPodTable) -> Option<&'static str> {
     let waits = |pod: &super::ServedPod| !pod.serving && pod.joined.elapsed() < SERVING_PATIENCE;
     if served.ending != OwnEnding::No {
@@ -117,7 +118,7 @@ fn put_pods(text: &mut String, served: &ServedPodTable) {
         ("pods_serving", "Those whose connections are accepted.", number(serving)),
         (
             "pods_leaving",
-            "Pods that are served no more, or by another supervisor, while what is under way for them is finished.",
+            "Pods that this supervisor no longer serves, but whose open streams it still finishes.",
             number(leaving),
         ),
     ] {
@@ -150,12 +151,12 @@ fn put_counts(text: &mut String, served: &ServedPodTable) {
         ("process_starts_total", "Node proxies that were started.", served.counts.started.get()),
         (
             "pods_lost_total",
-            "Times that a node proxy served a pod no more by itself. It is served again at once.",
+            "Times that a node proxy unexpectedly stopped serving a pod. The pod is served again at once.",
             served.counts.lost.get(),
         ),
         (
             "pods_cut_total",
-            "Pods for which something was under way at the end of the bound for that, and was cut.",
+            "Pods whose open streams were cut because they did not end within their bound.",
             served.counts.cut.get(),
         ),
     ] {

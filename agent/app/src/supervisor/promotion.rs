@@ -1,7 +1,7 @@
-//! A busy pod gets a process of its own, and goes back when it is quiet (`leno_supervise::Promotion`).
+//! A busy pod gets a proxy process of its own, and shares one again when it is quiet (`leno_supervise::Promotion`).
 //!
-//! The pod joins the next group, and leaves the one before once it is served there: the agent, which decides between
-//! supervisors, notices nothing of that.
+//! The pod joins the next group, and leaves the group before once the next one serves it. The agent is not involved: it
+//! only decides between supervisors.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,17 +11,18 @@ use leno_supervise::{ProcessSharing, Promotion, PromotionRules};
 
 use super::{OwnEnding, ServedPod, ServedPodTable, SharedPods, join, leave};
 
-/// Most pods of a node that have a process of their own because they are busy: each takes memory of the node's limit.
+/// Most pods of a node that have a process of their own because they are busy. Each process takes memory of the node's
+/// limit.
 pub(super) const MAX_PROMOTED: usize = 8;
-/// Most of them of one namespace: half, so that no tenant takes the places of all others.
+/// Most such pods of one namespace: half, so that one tenant cannot use up the limit of the node.
 pub(super) const MAX_PROMOTED_OF_NAMESPACE: usize = MAX_PROMOTED / 2;
 
 /// Why a busy pod shares its process although it is due for one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// As many pods of the node have one as may.
+    /// The limit of the node is reached.
     Node,
-    /// As many pods of its namespace have one as may.
+    /// The limit of its namespace is reached.
     Namespace,
 }
 
@@ -35,15 +36,15 @@ impl Full {
     }
 }
 
-/// The group that a pod goes to.
+/// The group that a pod is moving to.
 pub(super) struct NextGroup {
     key: String,
     number: u64,
 }
 
-/// The rules of a pod: those of its namespace, or else of the supervisor, or sooner as the pod itself sets it. A pod that keeps the
-/// process of others busy does not decide that it stays, and has no process for this where neither its namespace nor the supervisor
-/// is to give it one.
+/// The promotion rules of a pod: those of its namespace, or else those of the supervisor. The pod itself can only
+/// shorten the time after which it is promoted. It cannot prolong it, because a busy pod slows down the others in its
+/// process; and it cannot turn promotion on if its namespace or the supervisor turns it off.
 pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
     let after = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
     let own = pod.promote_after_ms.and_then(after);
@@ -52,7 +53,8 @@ pub(super) fn rules(all: PromotionRules, pod: &PlacedPod) -> PromotionRules {
     PromotionRules { after: of_all.map(sooner), ..all }
 }
 
-/// What the process that serves a pod has used for it. A pod that has its process for itself is not promoted, however busy.
+/// Takes the CPU time that a process has used for a pod. A pod that shares its process with no other is not promoted,
+/// however busy it is.
 pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     if judge(served, of, |promotion| promotion.used(Instant::now(), used)) {
         let (uid, percent) = (of.0, used.percent());
@@ -61,17 +63,21 @@ pub(super) fn has_used(served: &SharedPods, of: (&str, u64), used: CpuUse) {
     }
 }
 
-/// The thread of a pod's connections does not come round. A pod that makes that happen again is not left beside others.
+/// The thread that handles the pod's connections has stalled. A pod that causes that repeatedly gets a process of its
+/// own.
 pub(super) fn has_stalled(served: &SharedPods, of: (&str, u64)) {
     if judge(served, of, |promotion| promotion.has_stalled(Instant::now())) {
         let uid = of.0;
-        tracing::warn!(uid, "the thread of a pod stalls again: it gets a node proxy of its own");
+        tracing::warn!(
+            uid,
+            "the proxy thread of a pod stalls again: it gets a node proxy of its own"
+        );
         go(served, uid);
     }
 }
 
-/// Whether a pod that this membership is of is promoted now, since `is_due` says so, it shares its process, and there is room for
-/// one more. One for which there is no room begins again.
+/// Whether the pod with this membership is promoted now: `is_due` returns true, the pod shares its process, and the
+/// limits permit one more. If the limits do not, the pod's time starts again.
 fn judge(
     served: &SharedPods,
     (uid, number): (&str, u64),
@@ -85,7 +91,7 @@ fn judge(
         return is_due(&mut pod.promotion);
     }
     if groups.get(&pod.group).is_none_or(|(_, members)| *members <= 1) {
-        // What was before does not count once it can be promoted.
+        // Earlier CPU use must not count once the pod shares its process and so can be promoted.
         pod.promotion.has_joined(Instant::now());
         return false;
     }
@@ -99,7 +105,7 @@ fn judge(
             of = full.label(),
             MAX_PROMOTED,
             MAX_PROMOTED_OF_NAMESPACE,
-            "a busy pod stays: as many have a process of their own as may"
+            "a busy pod keeps sharing its process: the limit of pods with a process of their own is reached"
         );
         counts.held_back(full);
         pod.promotion.has_joined(Instant::now());
@@ -109,7 +115,7 @@ fn judge(
     is_promoted
 }
 
-/// Comes back when a pod that is promoted has been quiet for long. Cancel safe.
+/// Returns when a promoted pod has been quiet for long enough. Cancel safe.
 pub(super) async fn until_quiet(served: &SharedPods, (uid, number): (&str, u64)) {
     let at = {
         let served = served.borrow();
@@ -122,14 +128,14 @@ pub(super) async fn until_quiet(served: &SharedPods, (uid, number): (&str, u64))
     }
 }
 
-/// Has a pod share a process again.
+/// Ends the promotion of a pod, which then shares a process again.
 pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
     {
         let mut served = served.borrow_mut();
         let this = |pod: &&mut ServedPod| pod.number == number && pod.next.is_none();
         let Some(pod) = served.pods.get_mut(uid).filter(this) else { return };
         let now = tokio::time::Instant::now().into_std();
-        // It may have been busy since, or be served in another way.
+        // The pod may have been busy since, or its rules may have changed.
         if pod.promotion.goes_back_at().is_none_or(|at| at > now) {
             return;
         }
@@ -139,7 +145,7 @@ pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
     go(served, uid);
 }
 
-/// Has the process of the group that a pod is to be in serve it, after the one that does.
+/// Moves a pod to the group that it should be in now. The present group serves it until the next one does.
 fn go(served: &SharedPods, uid: &str) {
     stay(served, uid);
     let entered = {
@@ -150,16 +156,16 @@ fn go(served: &SharedPods, uid: &str) {
             true => pod.own_group(),
             false => pod.pod.group.clone(),
         };
-        // Its group serves it, and is not to be left for itself.
+        // The pod is in the right group already, or is not moved because this supervisor is ending.
         if ending != OwnEnding::No || is_of(&pod.group, &name) {
             pod.settle();
             return;
         }
         let broker = match pod.orders.try_clone() {
             Ok(broker) => broker,
-            // It is served where it is, and tried with the next change.
+            // The pod stays in its group, and is tried again at the next change.
             Err(error) => {
-                tracing::error!(uid, %error, "a pod stays where it is");
+                tracing::error!(uid, %error, "a pod cannot be moved to another process");
                 pod.settle();
                 return;
             }
@@ -176,7 +182,7 @@ fn go(served: &SharedPods, uid: &str) {
     join(served, uid, (&key, broker), (number, true));
 }
 
-/// A pod does not go to the group that it was to go to.
+/// Cancels the move of a pod to another group.
 pub(super) fn stay(served: &SharedPods, uid: &str) {
     let left = {
         let mut served = served.borrow_mut();
@@ -185,11 +191,12 @@ pub(super) fn stay(served: &SharedPods, uid: &str) {
         (pod.name.clone(), key, number, Rc::clone(&pod.orders))
     };
     let (name, key, number, orders) = left;
-    // The listeners are those of the group that serves it, too.
+    // `succeeded`, because the group that serves the pod uses the same listeners.
     leave(served, (uid, name), (key, number), orders, true);
 }
 
-/// Whether the pod is served by the group that it goes to, which is its group from now on. The one before finishes what it has.
+/// If this membership belongs to the group that the pod is moving to, that group becomes the pod's group, and the group
+/// before finishes its open streams. Otherwise returns false.
 pub(super) fn arrives(served: &SharedPods, uid: &str, number: u64) -> bool {
     let before = {
         let mut served = served.borrow_mut();
@@ -208,7 +215,7 @@ pub(super) fn arrives(served: &SharedPods, uid: &str, number: u64) -> bool {
 }
 
 impl ServedPodTable {
-    /// Why no more pods of this namespace may be promoted, if so.
+    /// The limit that keeps more pods of this namespace from being promoted, if one does.
     fn full(&self, namespace: &str) -> Option<Full> {
         let promoted = || self.pods.values().filter(|pod| pod.promotion.is_promoted());
         if promoted().count() >= MAX_PROMOTED {
@@ -220,12 +227,12 @@ impl ServedPodTable {
 }
 
 impl ServedPod {
-    /// The group that it has for itself while it is busy.
+    /// The group that the pod has for itself while it is promoted.
     fn own_group(&self) -> String {
         ProcessSharing::Workload.group(&self.name, "")
     }
 
-    /// Whether it is promoted is what its group is, from now on.
+    /// Sets whether the pod is promoted, according to the group that it is in.
     pub(super) fn settle(&mut self) {
         let own = self.own_group();
         let promoted = own != self.pod.group && is_of(&self.group, &own);
@@ -233,7 +240,7 @@ impl ServedPod {
     }
 }
 
-/// Whether the group of this key is one of this name (`ServedPodTable::enter`).
+/// Whether `key` is a key of the group `name` (see `ServedPodTable::enter`).
 fn is_of(key: &str, name: &str) -> bool {
     let Some(rest) = key.strip_prefix(name) else { return false };
     let number = rest.strip_prefix('.').and_then(|number| number.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! The agent is the test. No process can be started, so that what leaves has left at once.
+//! The tests play the agent. No process can be started, so that a pod that leaves has left at once.
 
 use futures_util::FutureExt as _;
 
@@ -22,7 +22,7 @@ fn serve_pod(served: &SharedPods, uid: &str) -> Channel {
     broker
 }
 
-/// Has a pod of no process, which could not be started.
+/// Adds a pod without a process.
 fn hold(served: &SharedPods, uid: &str, serving: bool) {
     let held = ServedPod {
         pod: pod(uid),
@@ -38,7 +38,7 @@ fn hold(served: &SharedPods, uid: &str, serving: bool) {
     served.borrow_mut().pods.insert(uid.to_owned(), held);
 }
 
-/// A pod for which an earlier process of this supervisor still finishes something.
+/// Adds a pod for which an earlier process of this supervisor still finishes streams.
 fn leaving(served: &SharedPods, uid: &str) -> Rc<Notify> {
     let mut served = served.borrow_mut();
     served.joined += 1;
@@ -51,7 +51,7 @@ fn has_to_hurry(hurry: &Notify) -> bool {
     hurry.notified().now_or_never().is_some()
 }
 
-/// Has the supervisor end.
+/// Asks the supervisor to end.
 fn ending(served: &SharedPods) -> tokio::task::JoinHandle<()> {
     let served = Rc::clone(served);
     tokio::task::spawn_local(async move { finish(&served).await })
@@ -70,7 +70,7 @@ async fn reported(agent: &AsyncChannel) -> PlacementReport {
     agent.receive().await.unwrap().unwrap().0
 }
 
-/// Runs a test whose clock moves on when nothing else happens.
+/// Runs a test whose paused clock advances when all tasks wait.
 async fn run(test: impl Future<Output = ()>) {
     LocalSet::new().run_until(test).await;
 }
@@ -86,7 +86,7 @@ async fn a_supervisor_that_was_ready_stays_so_until_it_ends() {
         assert!(not_ready(&mut served.borrow_mut()).is_some(), "while a pod is not served");
         served.borrow_mut().pods.get_mut("a").unwrap().serving = true;
         assert_eq!(not_ready(&mut served.borrow_mut()), None);
-        // Another pod that is not served yet, and an agent that is replaced.
+        // Another pod that is not served yet, while the agent is being replaced.
         let _broker = serve_pod(&served, "b");
         served.borrow_mut().agent = None;
         assert_eq!(not_ready(&mut served.borrow_mut()), None);
@@ -104,7 +104,7 @@ async fn a_pod_that_no_other_supervisor_serves_cuts_no_stream_of_another_pod() {
         let of_other = leaving(&served, "b");
         let end = ending(&served);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(served.borrow().pods.contains_key("a"), "another one is waited for");
+        assert!(served.borrow().pods.contains_key("a"), "it waits for another supervisor");
         tokio::time::sleep(AGENT_WAIT + LEAVE_BOUND + Duration::from_secs(1)).await;
         assert!(served.borrow().pods.is_empty());
         tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -140,7 +140,7 @@ async fn a_supervisor_that_ends_tells_the_agent_and_goes_on_until_its_pods_are_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_pod_is_that_of_what_earlier_processes_finish_for_it() {
+async fn when_a_pod_ends_earlier_processes_soon_cut_its_streams() {
     run(async {
         let served = shared();
         let [of_it, again, of_other] = ["a", "a", "b"].map(|uid| leaving(&served, uid));
@@ -153,7 +153,7 @@ async fn the_end_of_a_pod_is_that_of_what_earlier_processes_finish_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_learns_which_pods_are_served_also_of_those_that_come_to_be_while_it_is_told() {
+async fn an_agent_learns_which_pods_are_served_even_of_those_that_change_during_the_introduction() {
     run(async {
         let served = shared();
         hold(&served, "a", true);
@@ -189,7 +189,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
         assert_eq!(reported(&agent).await, PlacementReport::Ending { serves: true });
         agent.send(&Placement::Successor { is_there: true }, &[]).unwrap();
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert!(served.borrow().pods.contains_key("a"), "it lacks a certificate elsewhere");
+        assert!(served.borrow().pods.contains_key("a"), "the other one may lack a certificate");
         agent.send(&Placement::Successor { is_there: false }, &[]).unwrap();
         tokio::time::sleep(SUCCESSOR_WAIT / 2).await;
         assert!(served.borrow().pods.contains_key("a"), "the next one may come");
@@ -201,7 +201,7 @@ async fn a_supervisor_that_ends_serves_for_as_long_as_another_one_is_there_to_ta
 }
 
 #[test]
-fn a_supervisor_serves_on_within_its_grace() {
+fn a_supervisor_that_ends_serves_no_longer_than_its_grace_permits() {
     let served = |seconds| {
         let handover = Duration::from_secs(seconds);
         ServedPodTable::new(PathBuf::new(), PathBuf::new(), (handover, RULES))
@@ -234,7 +234,7 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
         let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
         let number = |uid: &str| served.borrow().pods[uid].number;
         let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
-        // Of an earlier process.
+        // A measurement of an earlier process is ignored.
         promotion::has_used(&served, ("a", 0), busy);
         assert!(served.borrow().pods["a"].next.is_none());
         promotion::has_used(&served, ("a", number("a")), busy);
@@ -244,13 +244,13 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
         assert!(promotion::arrives(&served, "a", next));
         assert_eq!(served.borrow().pods["a"].group, "workload.shop.web-a");
         assert!(served.borrow().pods["a"].serving);
-        // A pod that has its process for itself stays, however busy.
+        // A pod that shares its process with no other is not promoted, however busy.
         promotion::has_used(&served, ("b", number("b")), busy);
         assert!(served.borrow().pods["b"].next.is_none());
-        // Neither an earlier timer nor one of an earlier process.
+        // A timer that fires too early is ignored, and so is one of an earlier process.
         promotion::goes_back(&served, ("a", next));
         promotion::goes_back(&served, ("a", number("b")));
-        assert!(served.borrow().pods["a"].next.is_none(), "it was quiet for long");
+        assert!(served.borrow().pods["a"].next.is_none(), "it was not quiet for long enough");
         tokio::time::sleep(RULES.after.unwrap() * 6).await;
         assert!(served.borrow().pods["a"].next.is_some(), "it is quiet");
         assert!(promotion::arrives(&served, "a", next + 1));
@@ -263,7 +263,7 @@ async fn a_busy_pod_gets_a_process_of_its_own_and_goes_back_when_it_is_quiet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_ends_or_has_another_broker_goes_nowhere() {
+async fn a_pod_that_ends_or_gets_another_broker_is_not_moved() {
     run(async {
         let served = shared();
         let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
@@ -274,7 +274,7 @@ async fn a_pod_that_ends_or_has_another_broker_goes_nowhere() {
         let _next_broker = serve_pod(&served, "a");
         assert!(served.borrow().pods["a"].next.is_none());
         assert!(!served.borrow().groups.contains_key("workload.shop.web-a"));
-        // The group that it is in is not left for itself, however quiet it is.
+        // A pod that was not promoted does not leave its group, however quiet it is.
         assert!(!served.borrow().pods["a"].promotion.is_promoted());
         tokio::time::sleep(RULES.after.unwrap() * 12).await;
         served.borrow_mut().pods.get_mut("a").unwrap().promotion.is_in(true, Instant::now());
@@ -294,20 +294,21 @@ async fn a_pod_that_ends_or_has_another_broker_goes_nowhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_thread_stalls_again_is_not_left_beside_others() {
+async fn a_pod_whose_thread_stalls_twice_gets_a_process_of_its_own() {
     run(async {
         let served = shared();
         let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
         let number = served.borrow().pods["a"].number;
         promotion::has_stalled(&served, ("a", number));
-        assert!(served.borrow().pods["a"].next.is_none(), "once is left to the process");
+        assert!(served.borrow().pods["a"].next.is_none(), "a single stall does not move the pod");
         promotion::has_stalled(&served, ("a", number));
         assert!(served.borrow().pods["a"].next.is_some());
     })
     .await;
 }
 
-/// It would keep the process of its neighbours busy. Who may edit a namespace decides for its pods.
+/// A pod could otherwise keep the shared process of its neighbours busy. Users who may edit the namespace decide for
+/// its pods.
 #[test]
 fn a_pod_may_be_promoted_sooner_than_its_namespace_or_its_supervisor_says_but_not_later() {
     let after = |all: Option<u64>, namespace: Option<u64>, own: Option<u64>| {
