@@ -58,39 +58,38 @@ use crate::record::{MeshRecord, MeshResource};
 use crate::root;
 use crate::status::{ProcessSurroundings, ProxyProcess, Schedule};
 
-/// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
-/// its identity.
+/// How often a proxy that is not ready is polled: it is ready within milliseconds after it got its certificate.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// How long a proxy may take before a line says that it is not ready, and how often again.
+/// How long a proxy may take to become ready before a line is printed about it, and the interval of further lines.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest a proxy may take to finish what is under way once its application has ended, and
-/// with it every request it could still answer.
+/// Longest time for a proxy to finish its open requests after its application has ended: no application is left to
+/// answer others.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
-/// How long a proxy may finish what it has while another one serves the instance: its own bound (`--handover-timeout-s`), and a
-/// minute.
+/// How long a proxy may finish its open streams while another one serves the instance: its own bound
+/// (`--handover-timeout-s`), and a minute.
 const HANDOVER_BOUND: Duration = Duration::from_secs(24 * 3600 + 60);
-/// How long a process may take to close its listeners once another one serves. It is killed then: the kernel would go on to give it
-/// connections.
+/// How long a process may take to close its listeners once another one serves. Then it is killed, because the kernel
+/// would continue to give it connections.
 const CLOSE_BOUND: Duration = Duration::from_secs(10);
 
 /// What all instances of a mesh share.
 #[derive(Debug)]
 pub struct MeshContext {
-    /// Its paths.
+    /// The paths of the mesh.
     pub layout: Layout,
-    /// Everything made for it.
+    /// Everything that was created for the mesh.
     pub record: RefCell<MeshRecord>,
     /// The bridge.
     pub switch: Switch,
     /// Where cgroup2 is mounted.
     pub hierarchy: PathBuf,
-    /// Where lines go.
+    /// The output for lines of the mesh and its processes.
     pub output: LineOutput,
-    /// Where the proxies' access log goes, where that is not among the other lines.
+    /// The output for the access log of the proxies, if it differs from `output`.
     pub access_log: Option<LineOutput>,
-    /// What counts the connections of instances.
+    /// Counts the connections of instances.
     pub flows: Accounting,
-    /// How proxies are run.
+    /// The settings of proxies.
     pub proxy: proxy::MeshProxySettings,
     /// The node proxies.
     pub groups: NodeProxyGroups,
@@ -102,15 +101,15 @@ pub struct MeshContext {
     pub promotion: PromotionRules,
     /// How long an application may take to end.
     pub grace: Duration,
-    /// Where the variables of applications come from.
+    /// The source of the environment variables of applications.
     pub environment: Environment,
-    /// How many descriptors applications may have: as many as the process that started leno.
+    /// How many descriptors applications may have open: the limit with which `leno` was started.
     pub descriptors: DescriptorLimit,
-    /// Ends all processes if this one is killed.
+    /// Ends all processes if this process is killed.
     pub guard: MeshGuard,
-    /// How far the workloads have come, for those that wait for others.
+    /// How far the workloads have come, for workloads that depend on others.
     pub stages: watch::Sender<WorkloadStages>,
-    /// What instances report.
+    /// Carries the reports of instances.
     pub changes: mpsc::Sender<(InstanceName, InstanceChange)>,
 }
 
@@ -129,7 +128,8 @@ pub struct WorkloadStage {
 }
 
 impl WorkloadStage {
-    /// Whether they have come as far as that. What has completed was ready, if only for a moment.
+    /// Whether the workload satisfies the condition. A completed workload counts as ready, because it was, if only for
+    /// a moment.
     #[must_use]
     pub fn has_reached(self, condition: DependencyCondition) -> bool {
         match condition {
@@ -149,13 +149,13 @@ pub enum InstanceChange {
     Starting(String),
     /// Its application was started, as this process.
     Started(i32),
-    /// Its application takes traffic: its readiness probe says so, or it listens on all of its ports
+    /// Its application takes traffic: its readiness probe succeeds, or, without a probe, it listens on all of its ports
     /// or has had time to.
     Running,
-    /// Ports of it are open in one family alone, and no others are. Only of an instance without a proxy: a
-    /// proxy is reached in both families.
+    /// Whether ports of its application are open in one address family only. Only reported for an instance without a
+    /// proxy, because a proxy is reachable in both families.
     Families(OneFamily),
-    /// Its application runs, but takes no traffic: why.
+    /// Its application runs but takes no traffic, for this reason.
     NotReady(String),
     /// Its application ended in this way and is started again after a wait.
     Ended {
@@ -172,7 +172,7 @@ pub enum InstanceChange {
         how: String,
         /// The last line that it printed.
         last_line: String,
-        /// Whether it has done what it was for.
+        /// Whether it has completed its task.
         completed: bool,
     },
     /// What its schedule has done, and will do.
@@ -188,15 +188,15 @@ pub enum InstanceChange {
         /// How it ended the last time.
         ended: Option<String>,
     },
-    /// Its proxy runs there.
+    /// The process of its proxy.
     ProxyRuns(ProxyProcess),
-    /// Why the proxy that is to serve it next does not do so yet; `None` once it does, or none is to.
+    /// Why the next proxy process does not serve it yet; `None` once that serves, or if there is no next process.
     ProxyWaits(Option<String>),
-    /// It could not be set up: why. The reason has been printed, and it is tried again.
+    /// It could not be set up, for this reason. The reason was printed, and the set-up is tried again.
     Failed(String),
-    /// Its application has ended for good; its proxy still serves what is under way.
+    /// Its application has ended for good; its proxy still finishes open requests.
     ApplicationEnded,
-    /// Nothing of it is left.
+    /// The instance has been removed.
     Gone,
 }
 
@@ -205,24 +205,24 @@ struct InstanceTask {
     mesh: Rc<MeshContext>,
     instance: PlannedInstance,
     stop: watch::Receiver<StopStage>,
-    /// Which process is to be its proxy; it may change while the instance runs.
+    /// Which process should be its proxy; it may change while the instance runs.
     proxy: watch::Receiver<ProxySettings>,
     waits: Waits,
 }
 
-/// Which process is to be the proxy of an instance.
+/// Which process should be the proxy of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// The group whose node proxy is to serve it; `None`: it has a proxy of its own, or none.
+    /// The group whose node proxy should serve it; `None` if it has a proxy of its own, or none.
     pub group: Option<String>,
-    /// When it gets a process of its own although it is to share one.
+    /// When it gets a process of its own although its documents have it share one.
     pub promotion: PromotionRules,
-    /// Of the processes of proxies: one of an earlier revision is to leave the instance to the next one.
+    /// The wanted revision of proxy processes. A process of an earlier revision is replaced.
     pub revision: u64,
 }
 
 impl ProxySettings {
-    /// As the documents of an instance have it, or else the mesh.
+    /// From the documents of the instance; what they do not set comes from the mesh.
     #[must_use]
     pub fn of(mesh: &MeshContext, instance: &PlannedInstance) -> Self {
         let promotion = mesh.promotion.with_after(instance.promote_after);
@@ -239,39 +239,39 @@ struct InstanceResources {
     limited: ProcessLimits,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
-    /// What the application sees in their place, if it has a root file system of its own.
+    /// The files that the application sees instead, if it has a root file system of its own.
     own_files: Option<Vec<(PathBuf, PathBuf)>>,
     captured: RefCell<Option<Captured>>,
-    /// The capture knows its proxy by its user, as it has been in node mode.
+    /// The capture recognises the proxy by its user, because the instance is or was in node mode.
     proxy_by_user: Cell<bool>,
-    /// The node proxy that serves it first, where it has none of its own.
+    /// The node proxy that serves the instance first, if it starts in node mode.
     shared: RefCell<Option<Rc<NodeProxyGroup>>>,
-    /// The files with its token, by the numbers of the processes and memberships that have them. A new token is written to all of
-    /// them, as it voids the one before, and each renews its certificate by it.
+    /// The files with the instance's token, by the numbers of the processes and memberships that read them. A new token
+    /// is written to all of them, because it invalidates the one before, and all need one to renew their certificates.
     tokens: Rc<RefCell<BTreeMap<u64, PathBuf>>>,
-    /// The last number of a process of its own, or of a membership of a node proxy.
+    /// The last number that was given to a process or a membership of the instance.
     number: Cell<u64>,
-    /// Those that finish what they have.
+    /// The processes and memberships that finish their open streams.
     finishing: Rc<Finishing>,
-    /// Those that run in the control group of its proxy.
+    /// The processes that run in the control group of its proxy.
     processes: ProxyProcesses,
 }
 
 impl InstanceResources {
-    /// The files that are laid over those that the application would see.
+    /// The files that are mounted over those that the application would see.
     fn application_files(&self) -> &[(PathBuf, PathBuf)] {
         self.own_files.as_deref().unwrap_or(&self.files)
     }
 
-    /// A number that no process or membership of the instance had.
+    /// A number that no process or membership of the instance has had.
     fn next_number(&self) -> u64 {
         self.number.set(self.number.get() + 1);
         self.number.get()
     }
 }
 
-/// Runs an instance until `stop` says otherwise, then removes everything of it. `proxy` says which process
-/// is to be its proxy; another one takes over while the instance runs.
+/// Runs an instance until `stop` ends it, then removes it. `proxy` decides which process is its proxy; if it changes,
+/// another process takes over while the instance runs.
 pub async fn live(
     mesh: Rc<MeshContext>,
     instance: PlannedInstance,
@@ -300,7 +300,7 @@ pub async fn live(
 }
 
 impl InstanceTask {
-    /// Makes the place, again with waits while that fails; none when it is not wanted any more.
+    /// Sets the instance up. On an error it tries again after a wait; `None` if the instance is stopped meanwhile.
     async fn placed(&self) -> Option<InstanceResources> {
         let mut stop = self.stop.clone();
         let mut backoff = Backoff::patient(Instant::now());
@@ -312,7 +312,7 @@ impl InstanceTask {
             };
             self.complain(&error);
             self.report(InstanceChange::Failed(error.chain())).await;
-            // What was half made is in the way of the next attempt.
+            // Leftovers of the failed attempt would be in the way of the next one.
             if let Err(error) = self.remove().await {
                 self.complain(&error);
             }
@@ -320,13 +320,13 @@ impl InstanceTask {
             self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 _ = stop.wait_for(|now| *now >= StopStage::Applications) => return None,
             }
         }
     }
 
-    /// Makes everything that an instance's processes are put into.
+    /// Creates everything that the instance's processes need.
     async fn place(&self) -> Result<InstanceResources> {
         let Self { mesh, instance, .. } = self;
         self.check_user()?;
@@ -387,15 +387,17 @@ impl InstanceTask {
         Ok(place)
     }
 
-    /// Whether it may have a proxy: the capture takes a process of the proxies' user for one, but for that of a sidecar by kernel
-    /// programs, beside which it could listen, though (`SO_REUSEPORT`). A change of mode needs no other check.
+    /// Whether the instance may have a proxy. The capture recognises proxies by their user, so an application of that
+    /// user would bypass its proxy. Only the capture of a sidecar by kernel programs does not go by the user; but there
+    /// the application could listen on the ports of the proxy (`SO_REUSEPORT`). So the user is refused in both modes,
+    /// and a change of mode needs no further check.
     fn check_user(&self) -> Result<()> {
         let launch = &self.instance.launch;
         let is_of_proxies = || credentials::of(&launch.account).map(|of| of.uid() == PROXY_UID);
-        // A user that cannot be found is reported when the application starts.
+        // An unknown user is reported when the application starts.
         if launch.meshed && is_of_proxies().unwrap_or_default() {
             return Err(Error::Refused(format!(
-                "it would run as user {PROXY_UID}, which is that of proxies: use another, or leno.dev/inject: disabled"
+                "it would run as user {PROXY_UID}, which is the proxies': use another, or leno.dev/inject: disabled"
             )));
         }
         Ok(())
@@ -413,7 +415,7 @@ impl InstanceTask {
     async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
         let choice = match instance.launch.capture {
-            // Nothing else captures datagrams.
+            // Only kernel programs capture datagrams.
             CaptureChoice::Auto if instance.launch.datagrams.is_on() => {
                 CaptureChoice::Only(Backend::Ebpf)
             }
@@ -427,7 +429,7 @@ impl InstanceTask {
         joined(captured.await.map(|result| result.map_err(Error::from)))
     }
 
-    /// What is captured. The process of a node proxy is known by its user: it may be another one tomorrow.
+    /// Describes the capture. In node mode it recognises the proxy by its user, because the process may change.
     fn workload(
         &self,
         place: &InstanceResources,
@@ -447,7 +449,7 @@ impl InstanceTask {
         }
     }
 
-    /// Undoes the capture on a thread of its own: some backends run commands.
+    /// Undoes the capture, in a blocking task, because some backends run commands.
     async fn release(&self, mut captured: Captured) {
         let released = tokio::task::spawn_blocking(move || Ok(captured.release()?));
         if let Err(error) = joined(released.await) {
@@ -455,7 +457,7 @@ impl InstanceTask {
         }
     }
 
-    /// Proxy first, then the application; both until they are stopped.
+    /// Runs the proxy and, once that is ready, the application, until both are stopped.
     async fn run(&self, place: &InstanceResources) {
         if !self.instance.launch.meshed {
             self.application(place).await;
@@ -476,7 +478,7 @@ impl InstanceTask {
         tokio::join!(self.proxies(place, ready), application);
     }
 
-    /// Comes back when the proxy says that it serves; tells why it does not when that takes long.
+    /// Returns once the proxy is ready. If that takes long, prints why it is not.
     async fn until_ready(&self, place: &InstanceResources) {
         let admin = Admin::within(&place.netns);
         let mut told = Instant::now();
@@ -498,7 +500,7 @@ impl InstanceTask {
         }
     }
 
-    /// Removes everything of the instance.
+    /// Removes all resources of the instance.
     async fn remove(&self) -> Result<()> {
         let Self { mesh, instance, .. } = self;
         let limiting = self.limiting_groups();
@@ -532,7 +534,7 @@ impl InstanceTask {
         mesh.record.borrow_mut().remove(&made)
     }
 
-    /// The groups that limit its processes, as recorded.
+    /// The control groups that limit its processes, from the record.
     fn limiting_groups(&self) -> Vec<PathBuf> {
         let Self { mesh, instance, .. } = self;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name).join("app");
@@ -553,7 +555,7 @@ impl InstanceTask {
             root: self.instance.launch.root.clone(),
             volumes: self.instance.launch.volumes.clone(),
             account: self.instance.launch.account.clone(),
-            // A file that cannot be read, or a user that is gone, is reported when the application starts.
+            // A file that cannot be read, or a user that no longer exists, is reported when the application starts.
             environment: environment.of_instance(&self.instance, &credentials).unwrap_or_default(),
             directory: self.instance.launch.directory.clone(),
         }
@@ -564,7 +566,7 @@ impl InstanceTask {
     }
 
     async fn report(&self, change: InstanceChange) {
-        // The receiver is dropped once the mesh is gone.
+        // The receiver is dropped once the mesh has ended.
         let _ = self.mesh.changes.send((self.instance.name.clone(), change)).await;
     }
 
@@ -577,7 +579,7 @@ impl InstanceTask {
     }
 }
 
-/// The longest label of an instance's lines.
+/// The longest label among those of an instance's lines.
 pub(crate) fn longest_label(instance: &PlannedInstance) -> String {
     match instance.launch.meshed {
         true => proxy_label(instance),
@@ -589,7 +591,7 @@ fn proxy_label(instance: &PlannedInstance) -> String {
     format!("{} proxy", instance.label)
 }
 
-/// The result of work done on another thread; its panic goes on here.
+/// The result of a blocking task. A panic of the task is resumed here.
 fn joined<T>(result: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     match result {
         Ok(result) => result,

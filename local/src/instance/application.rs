@@ -19,14 +19,14 @@ use crate::isolation::Isolation;
 use crate::output::LineOrigin;
 use crate::process::{Event, ProcessCommand};
 
-/// What is known of the application's process while it runs.
+/// The state of the application's process while it runs.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationState {
-    /// The process that is to be ended because it does not live.
+    /// The process that must be ended because its liveness probe fails.
     pub(super) condemned: watch::Sender<Option<Condemned>>,
-    /// Why.
+    /// The failure of the liveness probe.
     pub(super) reason: RefCell<Option<String>>,
-    /// Processes that the kernel has killed because they were over the limit of memory.
+    /// Number of processes that the kernel has killed because they exceeded the memory limit.
     killed: Cell<u64>,
 }
 
@@ -51,8 +51,8 @@ impl InstanceTask {
         }
     }
 
-    /// Waits until the workloads that come first have come as far as is wanted; false when the
-    /// instance is stopped before.
+    /// Waits until the workloads that this one depends on satisfy its conditions; false if the instance is stopped
+    /// before that.
     async fn dependencies(&self) -> bool {
         let (mut stages, mut stop) = (self.mesh.stages.subscribe(), self.stop.clone());
         let wanted = &self.instance.launch.depends_on;
@@ -81,7 +81,7 @@ impl InstanceTask {
         }
     }
 
-    /// Runs an init command until it succeeds; false when the instance is stopped before.
+    /// Runs an init command until it succeeds; false if the instance is stopped before that.
     async fn initialise(
         &self,
         place: &InstanceResources,
@@ -145,7 +145,7 @@ impl InstanceTask {
         let (events, mut happened) = mpsc::unbounded_channel();
         let process = self.supervise((place, origin), command, rules, events);
         let reports = async {
-            // Follows the process that runs.
+            // Checks the health of the process that runs now.
             let mut following = idle();
             loop {
                 let event = tokio::select! {
@@ -164,12 +164,12 @@ impl InstanceTask {
             }
         };
         if tokio::join!(process, reports).0.is_some() {
-            // Its proxy serves its outbound connections no more, but what it was can be looked at.
+            // The instance stays for inspection, although its proxy no longer serves its outbound connections.
             self.stopped().await;
         }
     }
 
-    /// Keeps a process running as `rules` say and sends what happens to it. The channel ends with it.
+    /// Keeps a process running by `rules`, and sends its events. The channel ends with this future.
     async fn supervise(
         &self,
         (place, origin): (&InstanceResources, &LineOrigin),
@@ -179,7 +179,7 @@ impl InstanceTask {
     ) -> Option<ExitStatus> {
         let start = || self.task(place, command)?.start(&self.mesh.output, origin);
         let until = (self.stop.clone(), StopStage::Applications);
-        // The receiver is polled beside this and ends after it.
+        // The receiver is polled together with this future, and is dropped after it.
         keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 
@@ -234,7 +234,7 @@ impl InstanceTask {
         self.report(InstanceChange::Ended { how: error.chain(), last_line, wait }).await;
     }
 
-    /// A command that runs as the application does.
+    /// A command with the application's environment, user and isolation.
     pub(super) fn task(
         &self,
         place: &InstanceResources,
@@ -268,27 +268,27 @@ impl InstanceTask {
         })
     }
 
-    /// Comes back when the application is to end.
+    /// Returns when the application should end.
     async fn stopped(&self) {
         let mut stop = self.stop.clone();
-        // A sender that is gone is the end of the mesh.
+        // If the sender is dropped, the mesh has ended.
         let _ = stop.wait_for(|now| *now >= StopStage::Applications).await;
     }
 }
 
-/// What is followed while no process runs.
+/// The health check while no process runs: never completes.
 fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
     Box::pin(std::future::pending())
 }
 
-/// How the application ended, in words.
+/// Describes how the application ended.
 pub(super) fn how_it_ended(
     status: ExitStatus,
     place: &InstanceResources,
     watched: &ApplicationState,
 ) -> String {
     if let Some(reason) = watched.reason.take() {
-        // What it has started may hold its ports.
+        // Kills processes that it has started, which may hold its ports.
         place.app.signal(Signal::SIGKILL);
         return format!("was not alive ({reason})");
     }

@@ -1,4 +1,4 @@
-//! How many proxies finish what they have for an instance.
+//! Limits how many proxies finish open streams of an instance at a time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use leno_types::MAX_FINISHING;
 use tokio::sync::oneshot;
 
-/// How long one may finish what it has before it counts: most end within seconds, with their last requests.
+/// A proxy counts after this time: most finish within seconds, with their last requests.
 const UNCOUNTED: Duration = Duration::from_secs(60);
 
-/// What ends those that finish what they have, by their numbers: processes, and memberships of node proxies.
+/// Ends the proxies that finish streams, by the numbers of their processes or memberships.
 #[derive(Debug, Default)]
 pub(super) struct Finishing(RefCell<BTreeMap<u64, oneshot::Sender<()>>>);
 
 impl Finishing {
-    /// One finishes what it has, until the future is dropped. That comes back once it is to end with what it still has, as it is the
-    /// first of too many.
+    /// Registers a proxy that finishes streams, until the future is dropped. Returns if the proxy must end now with its
+    /// open streams, because there are too many such proxies and it is the oldest.
     pub(super) async fn is_first_of_too_many(&self, number: u64) {
         tokio::time::sleep(UNCOUNTED).await;
         if self.begin(number).await.is_err() {
-            // The sender is dropped with this one's.
+            // Another registration with the same number has replaced this one.
             std::future::pending().await
         }
     }
@@ -33,7 +33,7 @@ impl Finishing {
         if all.len() > MAX_FINISHING
             && let Some((_, first)) = all.pop_first()
         {
-            // It ends by itself meanwhile.
+            // The receiver may just have been dropped, because that proxy has finished.
             let _ended = first.send(());
         }
         ends
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_too_many_is_to_end_and_those_that_have_ended_do_not_count() {
+    fn the_oldest_of_too_many_must_end_and_finished_ones_do_not_count() {
         let finishing = Finishing::default();
         let mut all: Vec<_> = (0..MAX_FINISHING as u64).map(|n| finishing.begin(n)).collect();
         let is_to_end = |one: &mut oneshot::Receiver<()>| one.try_recv().is_ok();

@@ -1,4 +1,4 @@
-//! Whether an application takes traffic and lives: its ports and its probes.
+//! Whether an application takes traffic and whether it is alive, by its ports and its probes.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::listening::{self, OneFamily};
 use crate::plan::InstanceProbe;
 use crate::probe::Prober;
 
-/// How long an application without a readiness probe may take until it listens on the ports it
-/// declares: then traffic may as well find out by itself.
+/// How long to wait until an application without a readiness probe listens on its declared ports. After that, clients
+/// may see that it does not.
 const LISTEN_BOUND: Duration = Duration::from_secs(5);
-/// First wait between two readiness probes of an application that has not been ready yet; it doubles
-/// up to the period, so that a mesh starts as fast as its applications.
+/// First interval between readiness probes of an application that has not been ready yet. It doubles up to the probe's
+/// period, so that the mesh starts as fast as its applications.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// How often it is looked in which families an application without a proxy listens: it may bind the
-/// second one later.
+/// How often the address families in which an application without a proxy listens are checked: it may bind the second
+/// one later.
 const FAMILIES_POLL: Duration = Duration::from_secs(1);
-/// How long an application may take to become ready before a line says why it is not.
+/// How long an application may take to become ready before a line with the reason is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl InstanceTask {
-    /// Reports whether the process takes traffic, and condemns it when it does not live.
+    /// Reports whether the process takes traffic, and has it ended if its liveness probe fails.
     pub(super) async fn follow(
         &self,
         place: &InstanceResources,
@@ -50,7 +50,8 @@ impl InstanceTask {
         }
     }
 
-    /// Reports in which families ports are open, if those are not `known`, the last that were reported of this process.
+    /// Reports the address families in which ports are open, if they differ from `known`, which was last reported for
+    /// this process.
     async fn report_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         let now = listening::one_family(pid, &self.instance.listening);
         if known.replace(Some(now.clone())).as_ref() != Some(&now) {
@@ -58,7 +59,8 @@ impl InstanceTask {
         }
     }
 
-    /// Reports that it takes traffic, and first in which families, so that no client is sent elsewhere.
+    /// Reports that the application takes traffic. The address families are reported first, so that no client uses a
+    /// family that is closed.
     async fn running(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         if !self.instance.launch.meshed {
             self.report_families(pid, known).await;
@@ -163,8 +165,8 @@ impl InstanceTask {
         Prober { probe, target, pid, task }.ask().await
     }
 
-    /// Comes back when the application listens on the ports it declares, or takes so long that
-    /// traffic may as well find that out by itself.
+    /// Returns when the application listens on its declared ports, or has not done so for so long that clients may find
+    /// out themselves.
     async fn until_listening(&self, pid: i32) {
         let closed = listening::until(pid, &self.instance.listening, LISTEN_BOUND).await;
         if !closed.is_empty() {

@@ -1,5 +1,5 @@
-//! What a program leaves behind in the control group of an instance's proxy: processes that it has started, and that outlive it.
-//! Several processes run in the group while one takes over from another, so that it cannot be ended as a whole.
+//! Ends processes that a proxy has started and that outlive it. The control group cannot be killed as a whole, because
+//! several proxy processes run in it while one takes over from another.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,14 +9,14 @@ use leno_supervise::{Cgroup, LifeEvent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Most ancestors of a process that are looked at: none has as many.
+/// Most ancestors that are followed from a process. Real process trees are not as deep.
 const MAX_ANCESTORS: usize = 64;
 
-/// The processes of an instance's proxy, and of its broker, that were started and have not ended.
+/// The running processes of an instance's proxy and of its broker.
 #[derive(Debug, Default)]
 pub(super) struct ProxyProcesses(RefCell<BTreeSet<i32>>);
 
-/// One of them, from one start to the next.
+/// One of these processes, from one start to the next.
 #[derive(Debug)]
 pub(super) struct ProxyRun<'p> {
     all: &'p ProxyProcesses,
@@ -25,12 +25,12 @@ pub(super) struct ProxyRun<'p> {
 }
 
 impl ProxyProcesses {
-    /// A process that is to run in this control group.
+    /// Follows a process that will run in this control group.
     pub(super) fn run<'p>(&'p self, cgroup: &'p Cgroup) -> ProxyRun<'p> {
         ProxyRun { all: self, cgroup, pid: None }
     }
 
-    /// Those of the group that neither are one of them nor come from one.
+    /// The processes of the group that are neither proxies or brokers nor their descendants.
     fn left_behind(&self, cgroup: &Cgroup) -> Vec<Pid> {
         let known = self.0.borrow();
         let comes_from_one = |pid: &Pid| {
@@ -42,7 +42,7 @@ impl ProxyProcesses {
 }
 
 impl ProxyRun<'_> {
-    /// Takes in what happens to the process.
+    /// Handles an event of the process.
     pub(super) fn follow<E>(&mut self, event: &LifeEvent<E>) {
         match event {
             LifeEvent::Started(pid) => {
@@ -59,8 +59,8 @@ impl ProxyRun<'_> {
         }
     }
 
-    /// The process has ended: so does what it has left behind. What is started in this moment is ended with the next one, and
-    /// with the instance.
+    /// The process has ended: kills what it has left behind. A process that is forked at this moment may be missed; it
+    /// is killed when the next proxy process ends, or the instance.
     fn end(&mut self) {
         let Some(pid) = self.pid.take() else { return };
         self.all.0.borrow_mut().remove(&pid);
@@ -77,7 +77,7 @@ impl Drop for ProxyRun<'_> {
     }
 }
 
-/// The parent of a process; `None` if it has ended, or has none.
+/// The parent of a process; `None` if the process has ended or has no parent.
 fn parent(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
@@ -91,15 +91,15 @@ mod tests {
 
     use super::*;
 
-    /// Whether it has ended, waited for or not.
+    /// Whether the process has ended, even if it is not reaped.
     fn has_ended(pid: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/status"));
         status.map_or(true, |status| status.contains("State:\tZ"))
     }
 
-    /// A folder in place of a control group, which names processes.
+    /// The test uses a plain folder that lists processes like a control group.
     #[test]
-    fn what_a_process_leaves_behind_is_ended_and_what_others_have_is_not() {
+    fn processes_left_behind_by_a_proxy_are_killed_and_those_of_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let cgroup = Cgroup::at(folder.path().to_owned());
         let shell = |script: &str| {
@@ -126,7 +126,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(parent(of_running), Some(runs_id));
-        // One that is dropped has ended, too.
+        // Dropping a `ProxyRun` counts as the end of its process.
         drop(first);
         while !has_ended(of_running) {
             std::thread::yield_now();

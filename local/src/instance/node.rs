@@ -1,4 +1,4 @@
-//! An instance that a node proxy serves: its broker, and its membership of a group.
+//! An instance in node mode: its broker, and its membership of a group of instances that share a node proxy.
 //!
 //! ```text
 //!            Serve                      joins, is served            leaves, finishes what it has
@@ -38,13 +38,13 @@ use crate::process::Event;
 use crate::program::Program;
 use crate::proxy::broker_task;
 
-/// Between a group that could not be entered and the next attempt.
+/// The pause before another attempt to join a group.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What happened to the membership of this number.
+/// An event of the membership with this number.
 type MembershipEvent = (u64, MemberEvent);
 
-/// Of which group the instance is a member, and by which broker.
+/// The group that the instance is a member of, and the broker that it joined with.
 struct Membership<'l> {
     life: &'l InstanceTask,
     place: &'l InstanceResources,
@@ -52,24 +52,24 @@ struct Membership<'l> {
     events: mpsc::UnboundedSender<MembershipEvent>,
     /// The group whose process serves it; `None` once the instance has left it.
     group: RefCell<Option<Rc<NodeProxyGroup>>>,
-    /// The membership that counts.
+    /// The number of the current membership.
     current: Cell<u64>,
     /// The last membership whose connections are accepted; 0 without one.
     serving: watch::Sender<u64>,
-    /// Takes orders for the newest broker.
+    /// The channel to the newest broker.
     broker: watch::Sender<Option<Rc<Channel>>>,
-    /// Groups that finish what they have for the instance.
+    /// Tasks that wait for the groups that the instance has left, which still finish its streams.
     left: RefCell<Vec<JoinHandle<()>>>,
     /// Whether it is busy enough for a process of its own.
     promotion: RefCell<Promotion>,
-    /// Whether it is to have one, beside what its documents have it share.
+    /// Whether the instance should have a process of its own, instead of the shared one of its documents.
     promoted: watch::Sender<bool>,
-    /// When it goes back may have changed.
+    /// Notified when the promotion rules change, and with them the time at which the instance shares a process again.
     rules_changed: Notify,
 }
 
 impl InstanceTask {
-    /// Keeps the instance a member of the group that it is to be in, for the turn of node mode.
+    /// Keeps the instance a member of the right group, until the turn of node mode ends.
     pub(super) async fn node_proxy(
         &self,
         place: &InstanceResources,
@@ -100,7 +100,7 @@ impl InstanceTask {
             run.follow(&event);
             match event {
                 Event::Ended(status, wait) => {
-                    // The receiver ends with the instance.
+                    // The receiver is dropped with the instance.
                     let _ending =
                         events.send((membership.current.get(), MemberEvent::Lost(Loss::Released)));
                     let (label, how) = (&instance.label, describe(status));
@@ -115,10 +115,10 @@ impl InstanceTask {
         let rules = RestartRules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
         let retired = Rc::clone(&rules.retired);
         let broker = keep_running(start, rules, (stopped, StopStage::All), report);
-        // Connections out of the namespace need the broker, until what is under way has ended.
+        // The broker lasts until all streams have ended, because outbound connections need its sockets.
         let leaving = async {
             if membership.follow().await {
-                // The next one would listen.
+                // Another broker would listen again.
                 retired.set(true);
                 if !membership.pass_on().await {
                     stop_broker.send_replace(StopStage::Now);
@@ -131,7 +131,7 @@ impl InstanceTask {
         };
         tokio::select! {
             _ = async { tokio::join!(broker, leaving) } => {}
-            // It has an end of its own where nothing can happen any more.
+            // `watch_node` does not return before: it holds a sender of its own channel.
             () = self.watch_node(&membership, happened) => {}
         }
         membership.until_left().await;
@@ -147,12 +147,12 @@ impl InstanceTask {
         membership: &Membership<'_>,
         mut happened: mpsc::UnboundedReceiver<MembershipEvent>,
     ) {
-        // The memberships that the processes of their groups were told of.
+        // The memberships that a proxy process has been told of.
         let (mut joins, mut joined) = (0_u32, BTreeSet::new());
         let mut ended = None;
         loop {
             let turn = membership.turn;
-            // Until it serves another one may answer there.
+            // While this turn takes over, the admin server at this address may be that of another proxy.
             let asks = joined.contains(&membership.current.get())
                 && !turn.is_ready()
                 && !turn.succeeds.get();
@@ -220,7 +220,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// The instance has another broker: the current group goes on by that.
+    /// The broker was started (again): the current group is told to use it.
     fn has_broker(&self, near: Channel) -> Result<()> {
         let near = Rc::new(near);
         let group = self.group.borrow().clone();
@@ -233,13 +233,14 @@ impl<'l> Membership<'l> {
         Ok(())
     }
 
-    /// Has the groups finish what they have for the instance, which another proxy serves. False if its broker is to be killed,
-    /// as connections would wait in its listeners.
+    /// Another proxy serves the instance: its broker closes its listeners, and the groups finish its open streams.
+    /// False if the listeners cannot be closed. Then the broker must be killed, because connections would be stuck in
+    /// them.
     async fn pass_on(&self) -> bool {
         let mut stop = self.life.stop.clone();
         let broker = self.broker.borrow().clone();
         let closed = match &broker {
-            // The process accepts until then.
+            // The process accepts connections until the listeners are closed.
             Some(broker) => tokio::select! {
                 closed = close(broker) => closed,
                 _ = stop.wait_for(|stop| *stop >= StopStage::Now) => Ok(()),
@@ -261,11 +262,11 @@ impl<'l> Membership<'l> {
         true
     }
 
-    /// Has the groups finish what they have for the instance, which ends, each within the same bound.
+    /// The instance ends: the groups finish its open streams, all within the same bound.
     async fn end(&self) {
         let mut now = self.life.stop.clone();
         let group = self.group.borrow().clone();
-        // Its broker ends when this is dropped, and when it is told to.
+        // The broker ends when it is told to, and when this handle is dropped.
         let _orders = match group {
             Some(group) => tokio::select! {
                 left = group.leave(&self.life.instance.name, (self.current.get(), false)) => left,
@@ -278,7 +279,7 @@ impl<'l> Membership<'l> {
         self.until_left().await;
     }
 
-    /// Joins a group by this broker; returns the number of the membership.
+    /// Joins a group, with this broker; returns the number of the membership.
     fn join(&self, group: &Rc<NodeProxyGroup>, broker: &Channel, succeeds: bool) -> Result<u64> {
         let InstanceTask { mesh, instance, .. } = self.life;
         let broker = broker.try_clone().attempt(|| "cannot hold a broker".to_owned())?;
@@ -292,18 +293,18 @@ impl<'l> Membership<'l> {
         let (events, mut happened) = mpsc::unbounded_channel();
         group.join(instance, broker, events, (number, succeeds));
         let all = self.events.clone();
-        // Ends with the membership.
+        // The task ends with the membership.
         tokio::task::spawn_local(async move {
             while let Some(event) = happened.recv().await {
-                // The receiver ends with the instance.
+                // The receiver is dropped with the instance.
                 let _ending = all.send((number, event));
             }
         });
         Ok(number)
     }
 
-    /// Goes to the group that is wanted, each time that it changes, until the instance ends, or another proxy is to serve it: true
-    /// then.
+    /// Moves the instance to the wanted group each time that this changes. Returns false when the instance ends, and
+    /// true when a proxy of the other mode takes over.
     async fn follow(&self) -> bool {
         let mut leaves = self.turn.leaves.clone();
         let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.proxy.clone());
@@ -332,17 +333,17 @@ impl<'l> Membership<'l> {
             let mut serving = self.serving.subscribe();
             let is_served = async {
                 match &next {
-                    // The sender is this one's own.
+                    // `self` holds the sender, so the wait cannot fail.
                     Some((_, number)) => drop(serving.wait_for(|serving| serving == number).await),
                     None => std::future::pending().await,
                 }
             };
             let ends = tokio::select! {
                 biased;
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 _ = stop.wait_for(|stop| *stop >= StopStage::All) => Some(false),
                 _ = leaves.wait_for(|leaves| *leaves) => Some(true),
-                // Another broker: what it was told by the one before is of no use, that it is served included.
+                // The broker was replaced. The next group, which has joined with the earlier one, must join again.
                 _ = broker.changed() => None,
                 () = is_served => {
                     if let Some((group, number)) = next {
@@ -350,15 +351,15 @@ impl<'l> Membership<'l> {
                     }
                     continue;
                 }
-                // Another edit.
+                // The documents were changed.
                 _ = wanted.changed() => None,
-                // It is busy, or is quiet again.
+                // The instance was promoted, or shares a process again.
                 _ = promoted.changed() => None,
                 never = self.report_waits(waits) => match never {},
             };
             // The listeners are those of the current group, too.
             if let Some((group, number)) = next {
-                // A process that has never served it has nothing to finish.
+                // A process that has never served the instance has no streams to finish.
                 let is_served = *self.serving.borrow() == number;
                 self.leave(group, number, if is_served { HANDOVER_BOUND } else { CLOSE_BOUND });
             }
@@ -368,7 +369,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// Reports why the group that the instance goes to does not serve it yet, if it goes to one.
+    /// Reports why the next group does not serve the instance yet, if there is a next group.
     async fn report_waits(&self, group: Option<watch::Receiver<String>>) -> Infallible {
         let Some(mut group) = group else {
             self.life.proxy_waits(self.turn, None).await;
@@ -408,7 +409,7 @@ impl<'l> Membership<'l> {
         }
     }
 
-    /// What has happened to a membership. Events of an earlier one hide no later one that serves.
+    /// Records an event of a membership. Events of an earlier membership do not change that a later one serves.
     fn learn(&self, number: u64, event: MemberEvent) {
         self.serving.send_if_modified(|serving| {
             let next = next_serving(*serving, number, event);
@@ -416,14 +417,14 @@ impl<'l> Membership<'l> {
         });
     }
 
-    /// The instance is served by another group: the one before finishes what it has.
+    /// The next group serves the instance: it becomes the current one, and the group before finishes its open streams.
     async fn change(&self, group: Rc<NodeProxyGroup>, number: u64) {
         let instance = &self.life.instance;
         self.life.say(&format!("{} is served by node proxy {} now", instance.label, group.name()));
         let mut process = group.process();
         process.promoted = *self.promoted.borrow();
         let number_before = self.current.replace(number);
-        // What it did before it was the current one counts from here.
+        // Earlier events of this membership were ignored, because it was not the current one. So this one is repeated.
         let _ending = self.events.send((number, MemberEvent::Serving));
         if let Some(before) = self.group.replace(Some(group)) {
             self.leave(before, number_before, HANDOVER_BOUND);
@@ -431,30 +432,31 @@ impl<'l> Membership<'l> {
         self.life.proxy_runs(self.turn, process).await;
     }
 
-    /// Other rules say when it is promoted, and how long it is quiet before it goes back.
+    /// Applies changed promotion rules.
     fn follow_promotion(&self, rules: PromotionRules) {
         self.rules_changed.notify_one();
         if self.promotion.borrow_mut().follow(rules, Instant::now()) {
             let label = &self.life.instance.label;
             self.life.say(&format!(
-                "{label} is promoted no more, as its documents say: it shares a node proxy again"
+                "{label} is promoted no more, because its documents changed: it shares a node proxy again"
             ));
             self.promoted.send_replace(false);
         }
     }
 
-    /// The group that a busy instance has for itself.
+    /// The group that the instance has for itself while it is promoted.
     fn own_group(&self) -> String {
         let instance = &self.life.instance;
         ProcessSharing::Workload.group(&instance.name, &instance.launch.service_account)
     }
 
-    /// What its proxy has used of the CPU. An instance that has its process for itself is not promoted, however busy.
+    /// Takes the CPU time that the proxy has used for the instance. An instance that shares its process with no other
+    /// is not promoted, however busy it is.
     fn has_used(&self, used: CpuUse) {
         let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         let mut promotion = self.promotion.borrow_mut();
         if !promotion.is_promoted() && !is_shared {
-            // What was before does not count once others share it.
+            // Earlier CPU use must not count once other instances share the process.
             promotion.has_joined(Instant::now());
             return;
         }
@@ -468,19 +470,19 @@ impl<'l> Membership<'l> {
         self.promoted.send_replace(true);
     }
 
-    /// Its thread does not come round. An instance that makes that happen again is not left beside others.
+    /// The proxy thread of the instance has stalled. An instance that causes that repeatedly gets a process of its own.
     fn has_stalled(&self) {
         let is_shared = self.group.borrow().as_ref().is_some_and(|group| group.is_shared());
         if is_shared && self.promotion.borrow_mut().has_stalled(Instant::now()) {
             let label = &self.life.instance.label;
             self.life.say(&format!(
-                "the thread of {label} stalls again: it gets a node proxy of its own until it is quiet"
+                "the proxy thread of {label} stalls again: it gets a node proxy of its own until it is quiet"
             ));
             self.promoted.send_replace(true);
         }
     }
 
-    /// Comes back when an instance that is promoted has been quiet for long. Cancel safe.
+    /// Returns when a promoted instance has been quiet for long enough. Cancel safe.
     async fn until_quiet(&self) {
         let at = self.promotion.borrow().goes_back_at();
         match at {
@@ -491,7 +493,7 @@ impl<'l> Membership<'l> {
 
     fn goes_back(&self) {
         let now = Instant::now();
-        // Other rules may hold for it since.
+        // The rules may have changed since.
         if self.promotion.borrow().goes_back_at().is_none_or(|at| at > now) {
             return;
         }
@@ -501,7 +503,8 @@ impl<'l> Membership<'l> {
         self.promoted.send_replace(false);
     }
 
-    /// Has a group finish what it has for the instance, which another one serves, within a bound.
+    /// Leaves a group, because another one serves the instance. The group finishes the instance's open streams within a
+    /// bound.
     fn leave(&self, group: Rc<NodeProxyGroup>, number: u64, bound: Duration) {
         let InstanceTask { mesh, instance, .. } = self.life;
         let (mesh, instance, tokens) =
@@ -510,9 +513,9 @@ impl<'l> Membership<'l> {
         let left = group.leave(&name, (number, true));
         let finishing = Rc::clone(&self.place.finishing);
         let finish = async move {
-            // The end of the instance is that of what is under way for it, within the bound of the current group.
+            // When the instance ends, its streams have to end within the same bound as in its current group.
             let instance_ends = async {
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 drop(stop.wait_for(|stop| *stop >= StopStage::All).await);
                 tokio::select! {
                     () = tokio::time::sleep(DRAIN_BOUND) => {}
@@ -523,16 +526,17 @@ impl<'l> Membership<'l> {
                 _ = left => {}
                 () = instance_ends => {}
                 () = finishing.is_first_of_too_many(number) => mesh.output.say(&format!(
-                    "more than {MAX_FINISHING} proxies finish what they have for {}: the first of them ends with it",
+                    "more than {MAX_FINISHING} proxies finish what they have for {}: the oldest of them is ended, and its streams are cut",
                     instance.label
                 )),
-                // Its process has ended it before, unless that does not obey: it loses the broker with this future.
+                // An obedient process has finished before. A process that has not loses the broker when this future is
+                // dropped.
                 () = tokio::time::sleep(bound) => {}
             }
             let stop = *stop.borrow();
             group.forget(&name, number);
             tokens.borrow_mut().remove(&number);
-            // What that process has read is void.
+            // Issues a new token, which invalidates the one that the process has read.
             if stop < StopStage::All
                 && let Err(error) = grant(&mesh, &instance, &tokens)
             {
@@ -545,15 +549,15 @@ impl<'l> Membership<'l> {
         all.push(tokio::task::spawn_local(finish));
     }
 
-    /// Waits until no group that the instance has left finishes anything for it.
+    /// Waits until all groups that the instance has left have finished its streams.
     async fn until_left(&self) {
         for left in self.left.take() {
-            // A panic is printed by the runtime.
+            // The runtime prints a panic.
             let _ended = left.await;
         }
     }
 
-    /// The group that serves the instance last has its token no more.
+    /// Removes the instance's token from the group that served it last.
     fn forget_current(&self) {
         if let Some(group) = &*self.group.borrow() {
             group.forget(&self.life.instance.name, self.current.get());
@@ -561,13 +565,13 @@ impl<'l> Membership<'l> {
     }
 }
 
-/// Gives the processes that have an instance a token, the same for all.
+/// Writes one new token for all processes that serve an instance.
 pub(super) fn grant(
     mesh: &MeshContext,
     instance: &PlannedInstance,
     tokens: &RefCell<BTreeMap<u64, PathBuf>>,
 ) -> Result<()> {
-    // A process may have two memberships of it.
+    // One process may have two memberships of the instance, with the same path.
     let paths: BTreeSet<PathBuf> = tokens.borrow().values().cloned().collect();
     let paths: Vec<PathBuf> = paths.into_iter().collect();
     if paths.is_empty() {
@@ -576,7 +580,8 @@ pub(super) fn grant(
     mesh.proxy.tokens.issue_at(instance, &paths)
 }
 
-/// Has a broker close its listeners, for all that have them, and waits for that. One that has ended has none.
+/// Has a broker close its listeners for all processes that hold them, and waits for that. Succeeds if the broker has
+/// ended, because its listeners have then, too.
 async fn close(broker: &Channel) -> io::Result<()> {
     let broker = AsyncChannel::new(broker.try_clone()?)?;
     let closes = async {
@@ -593,7 +598,7 @@ async fn close(broker: &Channel) -> io::Result<()> {
     }
 }
 
-/// The last membership that serves, after an event of one.
+/// The last membership that serves, after an event of the membership `number`.
 fn next_serving(serving: u64, number: u64, event: MemberEvent) -> u64 {
     match event {
         MemberEvent::Serving => serving.max(number),
@@ -616,7 +621,7 @@ mod tests {
         let after = |events: &[(u64, MemberEvent)]| {
             events.iter().fold(0, |serving, (number, event)| next_serving(serving, *number, *event))
         };
-        // The process of the group before starts again meanwhile.
+        // Later the process of the group before starts again.
         assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (1, LOST), (1, Serving)]), 2);
         assert_eq!(after(&[(1, Serving), (2, Joined), (2, Serving), (2, LOST)]), 0);
         assert_eq!(after(&[(2, Serving), (2, LOST), (2, Serving)]), 2);

@@ -1,12 +1,11 @@
-//! What serves an instance: a proxy of its own, or a node proxy. Either takes over from the other while the instance runs, as its
-//! documents have it (`leno.dev/mode`).
+//! The proxy of an instance: one of its own (a sidecar), or a node proxy. When `leno.dev/mode` changes in its
+//! documents, the other kind takes over while the instance runs.
 //!
 //! ```text
 //! one turn       ─► serves ────────────► leaves, finishes what it has (24 h at most) ─► ends
 //! the next one         ─► waits for its certificate ─► serves ─► ...
-//! ```
-//! Both listen on the same ports once the next one serves. Then the one before closes its listeners, and the kernel gives the next one
-//! what waits in them (`net.ipv4.tcp_migrate_req`).
+//! Both listen on the same ports once the next one serves. Then the one before closes its listeners, and the kernel
+//! moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,20 +24,20 @@ use crate::error::{Error, Result};
 use crate::node::NodeProxyGroup;
 use crate::status::ProxyProcess;
 
-/// Between two attempts to begin with the other mode.
+/// The pause before another attempt to start a proxy of the other mode.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The turn of a proxy at an instance, as that proxy has it.
+/// The turn of a proxy at an instance, from the proxy's side.
 pub(super) struct ProxyTurn {
     ready: watch::Sender<bool>,
-    /// It is to leave the instance to another one.
+    /// The proxy must leave the instance to another one.
     pub(super) leaves: watch::Receiver<bool>,
-    /// Another one serves the instance until this one does.
+    /// Another proxy serves the instance until this one does.
     pub(super) succeeds: Cell<bool>,
     state: Rc<TurnState>,
 }
 
-/// A turn, as the instance has it.
+/// A turn, from the instance's side.
 struct TurnHandle {
     is_node: bool,
     ready: watch::Receiver<bool>,
@@ -46,13 +45,13 @@ struct TurnHandle {
     state: Rc<TurnState>,
 }
 
-/// What became of a turn's proxy. The instance reports the state of one turn, which counts.
+/// The state of a turn's proxy. The instance reports the state of one turn only, whose `counts` is set.
 #[derive(Default)]
 struct TurnState {
     counts: Cell<bool>,
     process: RefCell<Option<ProxyProcess>>,
     restarts: Cell<u32>,
-    /// Those of the turns before.
+    /// The restarts in all turns before.
     restarts_before: Cell<u32>,
     ended: RefCell<Option<String>>,
 }
@@ -66,20 +65,20 @@ impl ProxyTurn {
         (held, Self { ready, leaves, succeeds: Cell::new(succeeds), state })
     }
 
-    /// Whether it serves, as far as that was reported.
+    /// Whether the proxy was reported to serve.
     pub(super) fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 }
 
 impl TurnState {
-    /// Whether its proxy serves, for the status of the instance.
+    /// A report for the instance's status on whether the proxy serves.
     fn change(&self, ready: bool) -> InstanceChange {
         let restarts = self.restarts_before.get().saturating_add(self.restarts.get());
         InstanceChange::Proxy { ready, restarts, ended: self.ended.borrow().clone() }
     }
 
-    /// It counts in place of the one before.
+    /// This turn is reported from now on, in place of `before`.
     fn succeed(&self, before: &Self) {
         before.counts.set(false);
         self.counts.set(true);
@@ -92,7 +91,7 @@ impl TurnState {
 }
 
 impl InstanceTask {
-    /// Has the instance served by what its documents say, until it ends; `ready` follows whether it is.
+    /// Keeps a proxy of the wanted mode serving the instance until that ends; `ready` is set to whether one serves.
     pub(super) async fn proxies(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
         let mut wanted = self.proxy.clone();
         let first = place.shared.take();
@@ -100,7 +99,7 @@ impl InstanceTask {
         let (mut current, turn) = ProxyTurn::new(first.is_some(), false);
         turns.push(self.turn(place, first, turn));
         let mut next: Option<TurnHandle> = None;
-        // Why the other mode has not begun, as far as that was said.
+        // The last error that was printed about starting the other mode.
         let mut said = None;
         loop {
             let is_node = wanted.borrow_and_update().group.is_some();
@@ -138,7 +137,7 @@ impl InstanceTask {
                     Some(()) => {}
                     None => return,
                 },
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 Ok(()) = wanted.changed() => {}
                 Ok(()) = current.ready.changed() => {
                     ready.send_replace(*current.ready.borrow_and_update());
@@ -170,7 +169,7 @@ impl InstanceTask {
         })
     }
 
-    /// Another turn serves: the one before leaves.
+    /// The next turn serves: the one before has to leave.
     async fn pass_on(&self, before: TurnHandle, (next, is_ready): (&TurnHandle, bool)) {
         next.state.succeed(&before.state);
         before.leaves.send_replace(true);
@@ -184,11 +183,11 @@ impl InstanceTask {
         if let Some(process) = process {
             self.report(InstanceChange::ProxyRuns(process)).await;
         }
-        // The one before may have ended, and this one may have since it served.
+        // Reported here, because the state may have changed before this turn counted.
         self.report(next.state.change(is_ready)).await;
     }
 
-    /// What the other mode needs; the group that it is to be in, in node mode.
+    /// Prepares the other mode. Returns the group to join if that is node mode.
     async fn prepare(
         &self,
         place: &InstanceResources,
@@ -207,7 +206,7 @@ impl InstanceTask {
             let upgrade = move || -> Result<(Captured, Option<Error>)> {
                 let upgraded = match is_by_programs {
                     true => captured.upgrade(&workload),
-                    // Rules know the proxy by its user already.
+                    // Rules recognise the proxy by its user in both modes.
                     false => Ok(()),
                 };
                 Ok((captured, upgraded.err().map(Error::from)))
@@ -222,7 +221,7 @@ impl InstanceTask {
         NodeProxyGroup::enter(&self.mesh, &name, &self.instance.name).map(Some)
     }
 
-    /// Takes in whether a proxy serves, how often it was started, and how it ended the last time.
+    /// Records whether a proxy serves, how often it was started, and how it ended the last time.
     pub(super) async fn proxy_serves(
         &self,
         turn: &ProxyTurn,
@@ -240,14 +239,14 @@ impl InstanceTask {
         }
     }
 
-    /// Takes in why the next process of a proxy does not serve yet; `None`: it does, or there is none.
+    /// Records why the next process of a proxy does not serve yet; `None` if it does, or if there is none.
     pub(super) async fn proxy_waits(&self, turn: &ProxyTurn, why: Option<String>) {
         if turn.state.counts.get() {
             self.waits_for(Awaited::Process, why).await;
         }
     }
 
-    /// Takes in where a proxy runs.
+    /// Records the process of a proxy.
     pub(super) async fn proxy_runs(&self, turn: &ProxyTurn, process: ProxyProcess) {
         turn.state.process.replace(Some(process.clone()));
         if turn.state.counts.get() {
@@ -262,7 +261,7 @@ async fn until_ready(next: Option<&mut TurnHandle>) {
     {
         return;
     }
-    // None is under way, or it has ended with the instance.
+    // There is no next turn, or it has ended with the instance.
     std::future::pending().await
 }
 
@@ -275,7 +274,8 @@ mod tests {
         (ready, restarts, ended)
     }
 
-    /// The proxy before had ended, and its instance was taken for one without a proxy although the next one served.
+    /// Regression: an instance whose earlier proxy had ended was reported as having no proxy, although the next one
+    /// served.
     #[test]
     fn a_turn_that_takes_over_reports_itself_and_what_became_of_those_before() {
         let (before, _turn) = ProxyTurn::new(false, false);

@@ -23,30 +23,30 @@ use crate::plan::Timetable;
 use crate::process::Event;
 use crate::status::{Schedule, ScheduledRun};
 
-/// Longest wait before the clock is read again: it may be set, and it goes on while the machine sleeps.
+/// Longest wait before the clock is read again: it may be set, and it advances while the machine sleeps.
 const CLOCK: Duration = Duration::from_secs(10);
 /// Most runs of one instance at the same time: with `Allow`, runs that hang would fill the machine.
 const MAX_RUNS: usize = 10;
 
-/// The times of a schedule, each of which counts once.
+/// Decides which times of a schedule are due; each time counts once.
 struct ScheduleClock<'a> {
     timetable: &'a Timetable,
-    /// Times up to this one are over.
+    /// Times up to this one have been handled.
     over: Timestamp,
 }
 
-/// What is to be done about the time that came last.
+/// What to do about the latest time that has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledAction {
-    /// Nothing.
+    /// No time has passed.
     Nothing,
-    /// Its run begins.
+    /// A run begins.
     Begins(Timestamp),
-    /// Its run begins in place of those that are under way.
+    /// A run begins, and replaces those that are under way.
     Replaces(Timestamp),
-    /// Its run begins when the one that is under way has ended.
+    /// A run begins when the one that is under way has ended.
     Waits,
-    /// Its run is left out: why.
+    /// The run is skipped, for this reason.
     LeftOut(Timestamp, String),
 }
 
@@ -55,15 +55,15 @@ impl ScheduleClock<'_> {
         time.to_zoned(self.timetable.zone.clone())
     }
 
-    /// The first time after `now` that does not count yet.
+    /// The first time after `now` that is not handled yet.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let cron = &self.timetable.cron;
         let next = cron.schedule.after(&self.zoned(now.max(self.over)));
         next.filter(|_| !cron.suspend).map(|next| next.timestamp())
     }
 
-    /// What is to be done at `now`, with that many runs under way. Of several times that have passed, because
-    /// the machine slept, the last one alone counts.
+    /// What to do at `now` while `running` runs are under way. If several times have passed because the machine slept,
+    /// only the last one counts.
     fn due(&self, now: Timestamp, running: usize) -> ScheduledAction {
         let cron = &self.timetable.cron;
         let last = cron.schedule.until(&self.zoned(now)).map(|last| last.timestamp());
@@ -86,7 +86,7 @@ impl ScheduleClock<'_> {
         }
     }
 
-    /// A time, as people write it.
+    /// A time in the time zone of the schedule, for people.
     fn shown(&self, time: Timestamp) -> String {
         self.zoned(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
     }
@@ -106,14 +106,14 @@ impl<'a> ScheduledRuns<'a> {
         self.running.push(Box::pin(run));
     }
 
-    /// Comes back when one has ended.
+    /// Returns when one run has ended.
     async fn one_ended(&mut self) {
         if self.running.next().await.is_none() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Ends all of them, each within its grace, or at once when `stop` says so.
+    /// Ends all runs, each within its grace period, or at once if `stop` demands that.
     async fn end(&mut self, mut stop: watch::Receiver<StopStage>) {
         let mut level = StopStage::Applications;
         while !self.running.is_empty() {
@@ -122,7 +122,7 @@ impl<'a> ScheduledRuns<'a> {
             }
             tokio::select! {
                 () = self.one_ended() => {}
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 further = stop.wait_for(|now| *now > level) => {
                     level = further.map_or(StopStage::Now, |further| *further);
                 }
@@ -132,7 +132,7 @@ impl<'a> ScheduledRuns<'a> {
 }
 
 impl InstanceTask {
-    /// Starts a run at each of its times, until the instance is stopped and the runs have ended.
+    /// Starts runs by the schedule, until the instance is stopped and all runs have ended.
     pub(super) async fn keep_schedule(&self, place: &InstanceResources, timetable: &Timetable) {
         let label = &self.instance.label;
         let mut clock = ScheduleClock { timetable, over: Timestamp::now() };
@@ -175,7 +175,7 @@ impl InstanceTask {
         runs.end(stop).await;
     }
 
-    /// One run, until it has ended and is not started again, or `end` ends it.
+    /// One run with its restarts, until it has ended for good or `end` ends it.
     async fn one_run(
         &self,
         place: &InstanceResources,
@@ -183,7 +183,7 @@ impl InstanceTask {
         end: watch::Sender<StopStage>,
     ) {
         let (instance, label) = (&self.instance, &self.instance.label);
-        // Of its own, so that its last line is not that of another run.
+        // Each run has its own origin, so that its last line is not one of another run.
         let name = instance.name.to_string();
         let origin = self.mesh.output.origin(label, &name, &instance.workload);
         let started_unix_ms = Timestamp::now().as_millisecond();
@@ -207,7 +207,7 @@ impl InstanceTask {
                     self.complain(&error);
                     self.say(&format!("{label}: trying again {}", after(wait)));
                 }
-                // A run that cannot be started has failed.
+                // A run that cannot be started counts as failed.
                 Event::Failed(error, _) => {
                     how = Some(error.chain());
                     end.send_replace(StopStage::Applications);
@@ -215,7 +215,7 @@ impl InstanceTask {
                 Event::Started(_) | Event::Stopping | Event::Stopped => {}
             });
         let succeeded = ended.await.is_some_and(|status| status.success());
-        // Without it, it was replaced, or ended with the instance.
+        // `how` is missing if the run was replaced, or ended with the instance.
         let run = how.map(|how| ScheduledRun {
             started_unix_ms,
             ended_unix_ms: Timestamp::now().as_millisecond(),
@@ -236,7 +236,7 @@ impl InstanceTask {
     }
 }
 
-/// How long to wait for `next`.
+/// How long to wait until `next`.
 fn until(next: Option<Timestamp>) -> Duration {
     let left = next.map(|next| next.duration_since(Timestamp::now()));
     left.map_or(CLOCK, |left| Duration::try_from(left).unwrap_or_default().min(CLOCK))
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(due(&every, "00:05:00", "00:05:01", 0), ScheduledAction::Nothing);
         // The machine slept for hours.
         assert_eq!(due(&every, "00:05:00", "03:07:00", 0), ScheduledAction::Begins(at("03:05:00")));
-        // Its clock was set back.
+        // The clock was set back.
         assert_eq!(due(&every, "03:05:00", "01:07:00", 0), ScheduledAction::Nothing);
         let clock = ScheduleClock { timetable: &every, over: at("03:05:00") };
         assert_eq!(clock.next(at("01:07:00")), Some(at("03:10:00")));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_meet_as_the_policy_has_it() {
+    fn overlapping_runs_follow_the_policy() {
         let of = |policy, running| due(&timetable(policy, None), "00:01:00", "00:05:00", running);
         let time = at("00:05:00");
         assert_eq!(of(ConcurrencyPolicy::Allow, 1), ScheduledAction::Begins(time));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_suspended_never_comes() {
+    fn a_suspended_schedule_has_no_next_time() {
         let mut still = timetable(ConcurrencyPolicy::Allow, None);
         still.cron.suspend = true;
         assert_eq!(due(&still, "00:01:00", "00:05:00", 0), ScheduledAction::Nothing);

@@ -1,13 +1,13 @@
-//! An instance that has a proxy of its own, and the processes that take over from each other when proxies are updated
-//! (`leno upgrade --proxies`).
+//! A sidecar proxy of an instance. When proxies are updated (`leno upgrade --proxies`), a new process takes over from
+//! the present one.
 //!
 //! ```text
 //! process        ─► serves ──────────► leaves ─► closes its listeners, finishes what it has (24 h at most) ─► ends
 //! the next one        ─► waits for its certificate ─► serves ─► ...
 //! ```
-//! The next process listens on the same ports once it can serve. Then the one before closes its listeners, and the kernel
-//! gives the next one what waits in them (`net.ipv4.tcp_migrate_req`). One that does not close them in time is killed: the kernel
-//! would go on to give it connections.
+//! The next process listens on the same ports once it can serve. Then the one before closes its listeners, and the
+//! kernel moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`). A
+//! process that does not close them in time is killed, because the kernel would continue to give it connections.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -39,7 +39,7 @@ use crate::program::Program;
 use crate::record;
 use crate::status::ProxyProcess;
 
-/// The number of a process, and what happened to it.
+/// An event of the process with this number.
 type ProcessEvent = (u64, SidecarEvent);
 
 enum SidecarEvent {
@@ -87,7 +87,7 @@ struct Sidecar<'l> {
     events: mpsc::UnboundedSender<ProcessEvent>,
 }
 
-/// What is known of the process that serves.
+/// The state of the process that serves.
 #[derive(Default)]
 struct ProcessState {
     starts: u32,
@@ -126,7 +126,7 @@ impl InstanceTask {
                     Some(()) => continue,
                     None => return,
                 },
-                // A sender that is gone is the end of the mesh.
+                // If the sender is dropped, the mesh has ended.
                 Ok(()) = wanted.changed() => continue,
                 succession = self.mesh.successions.turn(), if is_due => {
                     let process =
@@ -165,7 +165,7 @@ impl InstanceTask {
                         self.proxy_waits(&turn, Some(why)).await;
                     }
                 }
-                // Until then the process of an earlier turn has served the instance.
+                // Until this report the process of an earlier turn served the instance.
                 SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
                     current.succeeds.set(false);
                     current.succession.take();
@@ -179,7 +179,7 @@ impl InstanceTask {
                     let process = self.sidecar_process(place, current.revision);
                     self.next_serves(&turn, process).await;
                 }
-                // The process that reported it has ended since, or was ordered to leave.
+                // The process that sent the report has ended since, or was ordered to leave.
                 SidecarEvent::Serves(_) => {}
             }
         }
@@ -207,7 +207,7 @@ impl InstanceTask {
         self.proxy_waits(turn, None).await;
     }
 
-    /// The process of a proxy of its own, for its status.
+    /// Describes the process of a sidecar, for the status.
     fn sidecar_process(&self, place: &InstanceResources, revision: u64) -> ProxyProcess {
         let cgroup = place.proxy.path().to_owned();
         ProxyProcess { group: None, cgroup, promoted: false, revision }
@@ -240,7 +240,7 @@ impl InstanceTask {
         }
     }
 
-    /// Says what happened to a process that does not serve yet, or not any more.
+    /// Prints an event of a process that does not serve yet, or no longer serves.
     fn tell_of(&self, event: &Event) {
         let label = &self.instance.label;
         match event {
@@ -251,11 +251,11 @@ impl InstanceTask {
                 ));
             }
             Event::Failed(error, _) => self.complain(error),
-            // One that has left, and had something under way.
+            // A process that was leaving and still had open streams.
             Event::Over(status) if !status.success() => {
                 let how = describe(*status);
                 self.say(&format!(
-                    "the process before of the proxy of {label} {how}: what it had under way is cut"
+                    "an earlier proxy process of {label} {how}: its open streams are cut"
                 ));
             }
             Event::Over(_) | Event::Started(_) | Event::Stopping | Event::Stopped => {}
@@ -263,7 +263,7 @@ impl InstanceTask {
     }
 }
 
-/// Why a next process does not serve yet, as far as this says it.
+/// Why the next process does not serve yet, if the event shows it.
 fn why_not(event: &Event) -> Option<String> {
     match event {
         Event::Ended(status, _) => {
@@ -288,12 +288,13 @@ impl SidecarProcess {
         Self { succession: RefCell::new(Some(turn)), ..self }
     }
 
-    /// Whether the process that runs has this channel. Another one may have been started in place of one that reported something.
+    /// Whether the process that runs now has this channel. A process that has sent a report may have been replaced
+    /// since.
     fn is_run_by(&self, channel: &Rc<AsyncChannel>) -> bool {
         self.orders.borrow().as_ref().is_some_and(|orders| Rc::ptr_eq(orders, channel))
     }
 
-    /// Another process serves in its place: it finishes what it has.
+    /// Another process serves in its place: orders it to finish its open streams.
     fn retire(&self) {
         if self.retired.replace(true) {
             return;
@@ -340,12 +341,12 @@ impl<'l> Sidecar<'l> {
                 if !matches!(event, Event::Started(_) | Event::Stopping) {
                     orders.borrow_mut().take();
                 }
-                // The receiver is polled beside this.
+                // The receiver is polled together with this future.
                 drop(self.events.send((number, SidecarEvent::Life(event))));
             };
             tokio::select! {
                 _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {}
-                // It is killed with the future.
+                // Dropping the other future kills the process.
                 () = self.overdue(number, &orders, stage.subscribe()) => {}
                 () = self.watch(number, &watchdog) => {}
             }
@@ -382,16 +383,16 @@ impl<'l> Sidecar<'l> {
             Err(_elapsed) => "does not close its listeners".to_owned(),
             Ok(()) => tokio::select! {
                 () = self.place.finishing.is_first_of_too_many(number) => {
-                    format!("is the first of more than {MAX_FINISHING} that finish what they have")
+                    format!("is the oldest of more than {MAX_FINISHING} that finish their open streams")
                 }
                 () = tokio::time::sleep(HANDOVER_BOUND) => {
-                    "has finished what it had for as long as it may".to_owned()
+                    "has reached the time limit for finishing open streams".to_owned()
                 }
             },
         };
         if orders.borrow().is_some() {
             let label = &self.life.instance.label;
-            self.life.say(&format!("a process before of the proxy of {label} {why}: it is killed"));
+            self.life.say(&format!("an earlier proxy process of {label} {why}: it is killed"));
         }
     }
 
@@ -411,7 +412,7 @@ impl<'l> Sidecar<'l> {
         let isolation =
             Isolation::new(&self.place.proxy, &self.place.netns, &files, &instance.name.name)?;
         let task = mesh.proxy.task(instance, (&program, &token), isolation, (far, succeeds));
-        // A proxy prints its access log alone on standard output.
+        // A proxy prints only its access log to standard output.
         let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
         let running = task.start_with(access, &mesh.output, &origin)?;
         Ok((running, Rc::new(AsyncChannel::new(near).attempt(what)?)))
@@ -434,7 +435,7 @@ impl<'l> Sidecar<'l> {
                 }
                 match report {
                     Ok(Some((MemberReport { state: MemberState::Serving, .. }, _))) => {
-                        // The receiver ends with the instance.
+                        // The receiver is dropped with the instance.
                         let serves = SidecarEvent::Serves(Rc::clone(&reports));
                         let _ending = events.send((number, serves));
                     }
@@ -443,7 +444,7 @@ impl<'l> Sidecar<'l> {
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => return,
-                    // A proxy of a later version may report more.
+                    // A proxy of a later version may send other reports.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                     Err(error) => {
                         return output
@@ -454,7 +455,7 @@ impl<'l> Sidecar<'l> {
         });
     }
 
-    /// The folder in which a process finds its token.
+    /// Creates the folder from which a process reads its token.
     fn folder(&self, number: u64) -> Result<PathBuf> {
         let InstanceTask { mesh, instance, .. } = self.life;
         let folder = mesh.layout.instance(&instance.name).join(format!("token-{number}"));
@@ -464,11 +465,11 @@ impl<'l> Sidecar<'l> {
         Ok(folder)
     }
 
-    /// A process has ended for good. What it has read proves nothing any more.
+    /// A process has ended for good. Issues a new token, which invalidates the one that it has read.
     fn forget(&self, number: u64) {
         let InstanceTask { mesh, instance, .. } = self.life;
         let token = self.place.tokens.borrow_mut().remove(&number);
-        // With the instance its token and all of its folders go.
+        // The token and all folders are removed with the instance.
         if *self.life.stop.borrow() >= StopStage::All {
             return;
         }
@@ -489,9 +490,10 @@ impl<'l> Sidecar<'l> {
 mod tests {
     use super::*;
 
-    /// With the second order the process took the first one for the time to end at once, with all that it had.
+    /// Regression: a process that got the order twice took the second one as an order to end at once, with all of its
+    /// open streams.
     #[tokio::test]
-    async fn a_process_is_told_once_to_leave_and_known_by_its_channel() {
+    async fn a_process_gets_the_order_to_leave_once_and_is_recognised_by_its_channel() {
         let process = SidecarProcess::new(1, 0, false);
         process.retire();
         let pair = || Channel::pair().unwrap();
@@ -506,6 +508,6 @@ mod tests {
         let order = far.receive::<ProxyOrder>().await.unwrap().map(|(order, _)| order);
         assert_eq!(order, Some(ProxyOrder::Leave { number: 0, succeeded: true }));
         drop((process, near));
-        assert!(far.receive::<ProxyOrder>().await.unwrap().is_none(), "it was the only one");
+        assert!(far.receive::<ProxyOrder>().await.unwrap().is_none(), "it got a second order");
     }
 }

@@ -1,10 +1,10 @@
-//! Why an instance is not served yet by the proxy that it is to have, for its status.
+//! Why the proxy that an instance should have does not serve it yet, for its status.
 
 use std::cell::RefCell;
 
 use super::{InstanceChange, InstanceTask};
 
-/// What is awaited, while another proxy serves the instance.
+/// What the instance waits for, while another proxy serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// A proxy of the other mode.
@@ -13,7 +13,7 @@ pub(super) enum Awaited {
     Process,
 }
 
-/// Why each is still awaited, as far as that was reported.
+/// The reason for each of the two, as last reported.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     mode: RefCell<Option<String>>,
@@ -21,7 +21,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// All reasons as they are with this one, if it is another one than before.
+    /// All reasons joined, with this one changed; `None` if this one has not changed.
     fn with(&self, awaited: Awaited, why: Option<&str>) -> Option<Option<String>> {
         if self.of(awaited).borrow().as_deref() == why {
             return None;
@@ -43,7 +43,8 @@ impl Waits {
 }
 
 impl InstanceTask {
-    /// Reports why something is awaited; `None`: it is not any more. Cancel safe: what was not reported is reported with the next call.
+    /// Reports why the instance waits, or with `None` that it does not wait any more. Cancel safe: a reason that was
+    /// not reported is reported by the next call.
     pub(super) async fn waits_for(&self, awaited: Awaited, why: Option<String>) {
         if let Some(all) = self.waits.with(awaited, why.as_deref()) {
             self.report(InstanceChange::ProxyWaits(all)).await;
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_awaited_is_reported_once_and_hides_nothing_else() {
+    fn a_reason_to_wait_is_reported_once_and_hides_no_other_reason() {
         let waits = Waits::default();
         assert_eq!(waits.with(Awaited::Process, None), None);
         let of_process = || Some("it exited with 9");
