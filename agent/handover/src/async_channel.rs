@@ -1,4 +1,4 @@
-//! A channel in a runtime of tokio.
+//! A [`Channel`] for the async runtime tokio.
 
 #![expect(unsafe_code, reason = "AsyncFd cannot check that a descriptor stays open")]
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::channel::Channel;
 
-/// The pause before a message is sent again to an end that has not read the last ones.
+/// The pause before another attempt to send, while the queue of the other end is full.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// A [`Channel`] that is read without blocking, in a runtime of tokio.
@@ -22,7 +22,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 pub struct AsyncChannel(AsyncFd<Channel>);
 
 impl AsyncChannel {
-    /// Makes the channel one that does not block; needs a runtime.
+    /// Makes the channel non-blocking. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// The system's reason.
@@ -32,24 +32,24 @@ impl AsyncChannel {
         Ok(Self(unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?))
     }
 
-    /// The channel again, for another runtime; it still does not block.
+    /// The plain channel, for example for another runtime; it stays non-blocking.
     #[must_use]
     pub fn into_channel(self) -> Channel {
         self.0.into_inner()
     }
 
-    /// As [`Channel::send`]. An end that reads nothing for long fails with `WouldBlock`.
+    /// Sends like [`Channel::send`]. Fails with `WouldBlock` if the queue of the other end is full.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Channel::send`].
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.0.get_ref().send(message, descriptors)
     }
 
-    /// As [`Self::send`], but waits for an end that reads more slowly than this one sends.
+    /// Sends like [`Self::send`], but waits while the queue of the other end is full.
     ///
     /// # Errors
-    /// As there; `WouldBlock` if it has read nothing within `longest`.
+    /// Those of [`Self::send`]; `WouldBlock` if the other end has read nothing within `longest`.
     pub async fn send_within(
         &self,
         longest: Duration,
@@ -75,10 +75,10 @@ impl AsyncChannel {
         self.0.get_ref().shut_down();
     }
 
-    /// As [`Channel::receive`], but waits. Cancelling it loses no message.
+    /// Waits for the next message, like [`Channel::receive`]. Cancelling it loses no message.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Channel::receive`].
     pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.0.async_io(Interest::READABLE, Channel::receive).await
     }
@@ -90,7 +90,7 @@ mod tests {
     use crate::channel::MAX_MESSAGE;
 
     #[tokio::test]
-    async fn a_message_waits_for_an_end_that_is_slow_and_ends_with_the_connection() {
+    async fn sending_waits_for_a_slow_receiver_until_the_connection_ends() {
         let (one, other) = Channel::pair().unwrap();
         let (one, other) = (AsyncChannel::new(one).unwrap(), AsyncChannel::new(other).unwrap());
         let (text, count) = ("x".repeat(MAX_MESSAGE / 2), 100);
@@ -112,6 +112,6 @@ mod tests {
         };
         let ((), received) = tokio::join!(send, receive);
         assert!(received > count, "{received}");
-        assert!(one.receive::<String>().await.unwrap().is_none(), "for both ends");
+        assert!(one.receive::<String>().await.unwrap().is_none(), "it ends for both ends");
     }
 }

@@ -22,56 +22,57 @@ use nix::sys::stat::fstat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most descriptors of one message; the kernel takes 253.
+/// Most descriptors in one message; the kernel's limit is 253.
 pub const MAX_DESCRIPTORS: usize = 32;
-/// Connections that may wait to be accepted: one is, from the next supervisor.
+/// The backlog of the listener. Usually one connection waits, that of the next supervisor.
 const WAITING: i32 = 4;
 /// Longest message in bytes: some addresses, or a path.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
 const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 
-/// One end of a connection. A message arrives whole. The kernel drops descriptors beyond the receiver's `RLIMIT_NOFILE`.
+/// One end of a connection that keeps messages apart. The kernel drops descriptors that exceed the receiver's
+/// `RLIMIT_NOFILE`.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
-/// Where processes of root connect a [`Channel`].
+/// A listener to which processes of root connect a [`Channel`].
 #[derive(Debug)]
 pub struct ChannelListener(OwnedFd);
 
 impl Channel {
-    /// Both ends of a new connection.
+    /// Creates a connection and returns both ends.
     ///
     /// # Errors
-    /// The system's reason, for example no descriptor left.
+    /// The system's reason, for example that no descriptor is left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self(one), Self(other)))
     }
 
-    /// A new connection to the process that listens at this path.
+    /// Connects to the process that listens at this path.
     ///
     /// # Errors
-    /// The system's reason: no process listens, or this one may not connect.
+    /// The system's reason, for example that no process listens, or that this process may not connect.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let own = unix_socket()?;
         connect(own.as_raw_fd(), &UnixAddr::new(path)?)?;
         Ok(Self(own))
     }
 
-    /// The same end of the connection, for another owner; it ends when both are dropped.
+    /// Another handle of the same end. The end is closed when all handles are dropped.
     ///
     /// # Errors
-    /// The system's reason, for example no descriptor left.
+    /// The system's reason, for example that no descriptor is left.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Sends a message with descriptors; the caller keeps its own.
+    /// Sends a message with copies of the descriptors.
     ///
     /// # Errors
-    /// `BrokenPipe` if the other end is closed; else the system's reason.
+    /// `BrokenPipe` if the other end is closed; otherwise the system's reason.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
@@ -80,18 +81,18 @@ impl Channel {
         send(self.0.as_fd(), &bytes, descriptors)
     }
 
-    /// The next message, with its descriptors; `None` once the other end is closed. The kernel drops descriptors beyond
-    /// this process' `RLIMIT_NOFILE`: the caller compares their number with what the message says.
+    /// Receives the next message with its descriptors; `None` once the other end is closed. The kernel drops
+    /// descriptors that exceed this process' `RLIMIT_NOFILE`, so the caller must compare their number with the message.
     ///
     /// # Errors
-    /// `InvalidData` if the message cannot be read; `WouldBlock` if there is none and the channel does not block;
-    /// else the system's reason.
+    /// `InvalidData` if the message cannot be parsed; `WouldBlock` if there is none and the channel is non-blocking;
+    /// otherwise the system's reason.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let Some((bytes, descriptors)) = receive(self.0.as_fd())? else { return Ok(None) };
         Ok(Some((serde_json::from_slice(&bytes)?, descriptors)))
     }
 
-    /// Whether the other is the same end of the same connection.
+    /// Whether both are handles of the same end.
     ///
     /// # Errors
     /// The system's reason.
@@ -110,13 +111,13 @@ impl Channel {
         Ok(asked.iter().any(|end| end.any().unwrap_or(true)))
     }
 
-    /// Ends the connection for both ends, however many owners they have.
+    /// Closes the connection for both ends, even if there are other handles.
     pub fn shut_down(&self) {
-        // One that is not connected has ended.
+        // It fails only if the connection has ended.
         let _ended = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 
-    /// Has this end fail with `WouldBlock` where it would wait, for all its owners.
+    /// Makes this end non-blocking, for all handles: instead of waiting it fails with `WouldBlock`.
     ///
     /// # Errors
     /// The system's reason.
@@ -128,7 +129,7 @@ impl Channel {
 }
 
 impl ChannelListener {
-    /// Listens at a path, in place of an earlier process. Only root may connect.
+    /// Listens at a path, and replaces the socket of an earlier process. Only root may connect.
     ///
     /// # Errors
     /// The system's reason.
@@ -147,7 +148,7 @@ impl ChannelListener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// The system's reason, for example no descriptor left.
+    /// The system's reason, for example that no descriptor is left.
     pub fn accept(&self) -> io::Result<Channel> {
         let accepted = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: the descriptor is new to this process and has no other owner.
@@ -245,7 +246,7 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
     }
     bytes.truncate(length);
-    // No message is empty.
+    // Senders never send an empty message, so no bytes mean that the other end is closed.
     Ok((length > 0).then_some((bytes, descriptors)))
 }
 
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_connected_by_its_path_and_lasts_as_long_as_one_of_its_owners() {
+    fn a_channel_is_connected_by_its_path_and_lasts_as_long_as_one_of_its_handles() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("supervisor.sock");
         let error = Channel::connect(&path).unwrap_err();
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_knows_itself_and_whether_the_other_one_is_closed() {
+    fn an_end_is_recognised_and_shows_whether_the_other_one_is_closed() {
         let (one, other) = Channel::pair().unwrap();
         assert!(one.is_same(&one.try_clone().unwrap()).unwrap());
         assert!(!one.is_same(&other).unwrap());
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn a_message_that_cannot_be_parsed_is_an_error() {
         let (one, other) = Channel::pair().unwrap();
         one.send(&SocketRequest { ipv6: false, udp: false, count: 1 }, &[]).unwrap();
         let error = other.receive::<MemberReport>().unwrap_err();

@@ -1,4 +1,4 @@
-//! How sockets of a network namespace reach a proxy outside of it.
+//! The messages by which a proxy outside of a network namespace gets sockets inside it.
 //!
 //! ```text
 //!                    orders: join, leave
@@ -7,18 +7,19 @@
 //!      ▼            listeners, sockets          │
 //!  broker of a workload ────────────────────────┘  one channel a workload
 //! ```
-//! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart, made by the supervisor and
-//! handed to both ends, so that no other process can connect. A broker runs in the workload's network
-//! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
-//! capability. [`ProxyOrder`], [`MemberReport`], [`BrokerOffer`] and [`SocketRequest`] are all that is said.
+//! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart. The supervisor creates it and hands
+//! it to both ends, so no other process can connect. A broker runs in the network namespace and the control group of
+//! its workload, and only offers sockets of these. Neither the broker nor the node proxy has a capability. All messages
+//! are [`ProxyOrder`], [`MemberReport`], [`ServeOrder`], [`ListenersClosed`], [`BrokerOffer`] and [`SocketRequest`].
 //!
-//! A workload goes from one process to another without a cut: its broker hands the same listeners to both, the first
-//! accepts until the second reports that it serves ([`MemberState::Serving`]), and then finishes what it has.
+//! A workload moves from one process to another without losing a connection: its broker hands the same listeners to
+//! both. The first process accepts connections until the second one reports that it serves ([`MemberState::Serving`]).
+//! Then the first one finishes its open streams.
 //!
-//! On Kubernetes the agent of a node starts brokers, and hands them to the supervisor over the one socket with a path
-//! ([`ChannelListener`]), which only root may open: [`Placement`], [`PlacementReport`].
+//! On Kubernetes the agent of a node starts the brokers, and hands them to the supervisor over the only socket that has
+//! a path ([`ChannelListener`]). Only root may connect to it. Its messages are [`Placement`] and [`PlacementReport`].
 //!
-//! This crate starts no process and makes no socket of traffic. A broker, which waits for nothing but messages, does without
+//! This crate starts no process and creates no socket for traffic. A broker needs no async runtime, and so does not use
 //! the feature `async`.
 
 #![cfg_attr(
@@ -31,7 +32,7 @@
     )
 )]
 
-/// Most workloads of one node proxy.
+/// Most workloads that one node proxy serves.
 pub const MAX_MEMBERS: u16 = 64;
 
 #[cfg(feature = "async")]

@@ -1,4 +1,4 @@
-//! What supervisor, broker and node proxy say to each other.
+//! The messages between supervisor, broker and node proxy.
 
 use std::net::IpAddr;
 use std::ops::Not;
@@ -6,28 +6,29 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Supervisor to node proxy.
+/// An order of the supervisor to the node proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub enum ProxyOrder {
     /// Serve a workload. Comes with one descriptor: the channel to its broker.
     Join {
-        /// Names the membership in later messages; no other one of the process has or had it.
+        /// Identifies the membership in later messages. Each membership of a process has its own number.
         number: u64,
         /// Another process serves the workload until this one does.
         succeeds: bool,
         /// The workload.
         member: Member,
-        /// The supervisor knows [`MemberState::Stalled`] and [`MemberState::Used`]. One of an earlier version does not.
+        /// The supervisor understands [`MemberState::Stalled`] and [`MemberState::Used`]. A supervisor of an earlier
+        /// version does not.
         #[serde(default)]
         reports: bool,
     },
-    /// Finish what is under way for a workload, then serve it no more.
+    /// Finish the open streams of a workload, and stop serving it.
     Leave {
-        /// Of the membership.
+        /// The membership to end.
         number: u64,
-        /// Another process takes the workload's new connections, of the same listeners. Long streams may then go on
-        /// for as long as the process permits.
+        /// Another process accepts the workload's new connections from the same listeners. Long streams may then
+        /// continue for as long as the process permits.
         succeeded: bool,
     },
 }
@@ -39,15 +40,15 @@ pub struct Member {
     pub namespace: String,
     /// The name of the instance.
     pub name: String,
-    /// The workload that the instance belongs to. Without it the instance is one of its own.
+    /// The workload that the instance belongs to. Without one the instance is a workload of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// The file with the token for its certificate.
+    /// The file with the token by which its certificate is requested.
     pub token: PathBuf,
-    /// The uid of its pod, where the token is that of the node's proxies. Without it the token is the workload's own.
+    /// The uid of its pod, if the token is that of the node's proxies. Without a uid the token is the workload's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// What a kubelet asks the workload, for which it has no certificate.
+    /// The HTTP probes that the kubelet, which has no certificate, sends to the workload.
     #[serde(default)]
     pub kubelet: KubeletProbes,
     /// Its datagrams of UDP are carried. The sockets for them come from its broker.
@@ -64,52 +65,53 @@ pub struct KubeletProbes {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Node proxy to supervisor: what has become of a membership.
+/// A report of the node proxy to the supervisor about a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// As the order to join has it.
+    /// The number in [`ProxyOrder::Join`].
     pub number: u64,
-    /// What it has become.
+    /// The new state.
     pub state: MemberState,
 }
 
 impl MemberReport {
-    /// That the process goes on: no membership has this number.
+    /// The process is alive. No membership has this number.
     pub const ALIVE: Self = Self { number: 0, state: MemberState::Alive };
 }
 
-/// What a membership can become.
+/// The states of a membership, and other reports about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberState {
     /// The workload has its identity, and its connections are accepted.
     Serving,
-    /// It is served no more, because it was to leave, or because its broker has ended.
+    /// The process no longer serves the workload: it was ordered to leave, or its broker has ended.
     Released,
-    /// It was to leave, as another process serves the workload, and has closed the listeners, which are its own. It finishes what
-    /// it has. Only a proxy of one workload reports it: others have no listeners of their own.
+    /// The process was ordered to leave because another process serves the workload, and has closed its own listeners.
+    /// It still finishes its open streams. Only a proxy of a single workload reports this; other proxies have the
+    /// listeners of brokers.
     Closed,
-    /// The thread of its connections does not come round, so that it serves no new ones. The membership goes on with what it
-    /// has, should that thread go on. Another one of the same workload may join at once.
+    /// The thread that handles its connections has stalled, so the process accepts no new ones. The membership keeps
+    /// its open streams, in case the thread recovers. The same workload may join again at once.
     Stalled,
-    /// What its threads have used of the CPU. Sent every few seconds, but not while it is next to nothing.
+    /// The CPU time that its threads have used. Sent every few seconds, unless they were idle.
     Used(CpuUse),
-    /// The process goes on. Sent each second, of no membership. A process of an earlier version does not send it, and a
-    /// supervisor of an earlier version passes it over.
+    /// The process is alive. Sent each second, for no membership. A process of an earlier version does not send it, and
+    /// a supervisor of an earlier version ignores it.
     Alive,
 }
 
-/// The CPU time that was used within a time.
+/// CPU time used during a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuUse {
     /// The CPU time.
     pub cpu_ms: u32,
-    /// The time in which it was used.
+    /// The length of the period.
     pub of_ms: u32,
 }
 
 impl CpuUse {
-    /// Of one CPU.
+    /// In percent of one CPU.
     #[must_use]
     pub fn percent(self) -> u32 {
         let percent = u64::from(self.cpu_ms).saturating_mul(100).checked_div(self.of_ms.into());
@@ -117,42 +119,42 @@ impl CpuUse {
     }
 }
 
-/// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, too. An earlier one
-/// still gets sockets until it ends.
+/// An order of the supervisor to the broker: serve one more node proxy, whose channel comes with it. Node proxies of
+/// earlier orders still get sockets until they end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServeOrder {
-    /// Comes without a channel: another process listens, so the listeners are to be closed, which [`ListenersClosed`] answers.
-    /// Node proxies still get sockets.
+    /// Close the listeners instead, because another process listens. Such an order has no channel, and
+    /// [`ListenersClosed`] answers it. Node proxies still get sockets.
     #[serde(default)]
     pub closes: bool,
 }
 
-/// Broker to supervisor: the listeners are closed, for all processes that had them.
+/// An answer of the broker to the supervisor: the listeners are closed, for all processes that have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenersClosed {}
 
-/// Broker to node proxy. The descriptors come with it.
+/// A message of the broker to a node proxy. The descriptors come with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "offer", rename_all = "lowercase")]
 pub enum BrokerOffer {
-    /// The first message: what a proxy needs once.
+    /// The first message, with everything that a proxy needs once.
     Namespace {
         /// What each descriptor is for, in their order.
         roles: Vec<SocketRole>,
         /// The addresses of the namespace's interfaces.
         addresses: Vec<IpAddr>,
-        /// It makes sockets of UDP, too. One of an earlier version does not.
+        /// The broker can also create sockets of UDP. A broker of an earlier version cannot.
         #[serde(default)]
         makes_udp: bool,
     },
     /// Unconnected sockets of one family.
     Sockets {
-        /// Of IPv6, else of IPv4.
+        /// They are of IPv6, otherwise of IPv4.
         ipv6: bool,
-        /// Of UDP, else of TCP.
+        /// They are of UDP, otherwise of TCP.
         #[serde(default, skip_serializing_if = "Not::not")]
         udp: bool,
-        /// Why there are fewer than were wanted: the kernel's number of the error.
+        /// Why there are fewer sockets than requested: the kernel's error number.
         errno: Option<i32>,
     },
 }
@@ -171,16 +173,17 @@ pub enum SocketRole {
     Diagnosis,
     /// A socket on which the kernel announces sockets of the namespace that it destroys.
     Announcements,
-    /// An unconnected socket to find out what the namespace offers.
+    /// An unconnected socket, used to find out which options the namespace supports.
     Probe,
 }
 
-/// Node proxy to broker: more sockets.
+/// A request of the node proxy to the broker for more sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketRequest {
-    /// Of IPv6, else of IPv4.
+    /// They should be of IPv6, otherwise of IPv4.
     pub ipv6: bool,
-    /// Of UDP, else of TCP. An earlier broker passes it over: see [`BrokerOffer::Namespace`].
+    /// They should be of UDP, otherwise of TCP. A broker of an earlier version ignores this: see
+    /// [`BrokerOffer::Namespace`].
     #[serde(default, skip_serializing_if = "Not::not")]
     pub udp: bool,
     /// How many.
@@ -195,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A broker runs for as long as its workload does, while its supervisor and the node proxies are updated.
+    /// Brokers run for as long as their workloads, while the supervisor and the node proxies are updated.
     #[test]
     fn a_broker_and_programs_of_other_versions_understand_each_other() {
         fn is_text<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, text: &str) {
@@ -238,7 +241,7 @@ mod tests {
             serde_json::from_str::<BrokerOffer>(earlier).unwrap(),
             BrokerOffer::Namespace { roles: vec![], addresses: vec![], makes_udp: false }
         );
-        // Of an earlier supervisor, and of a later one.
+        // The first is from an earlier supervisor, the second from a later one.
         for order in ["{}", r#"{"closes":false,"later":1}"#] {
             assert_eq!(
                 serde_json::from_str::<ServeOrder>(order).unwrap(),

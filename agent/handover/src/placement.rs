@@ -1,43 +1,43 @@
-//! What the agent of a Kubernetes node and the supervisor of its node proxies say to each other.
+//! The messages between the agent of a Kubernetes node and the supervisor of its node proxies.
 
 use crate::message::KubeletProbes;
 use serde::{Deserialize, Serialize};
 
-/// A pod that a node proxy serves.
+/// A pod that a node proxy should serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What made it, as users know it.
+    /// The workload that created the pod, as users know it.
     #[serde(default)]
     pub workload: Option<String>,
-    /// Its uid, as the API server knows it.
+    /// Its uid in Kubernetes.
     pub uid: String,
-    /// Pods of one group share a process.
+    /// The name of its group. Pods of one group share a process.
     pub group: String,
-    /// Its probes.
+    /// Its HTTP probes.
     #[serde(default)]
     pub kubelet: KubeletProbes,
     /// Its datagrams of UDP are carried.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub datagrams: bool,
-    /// How long it is busy before it gets a process of its own, in milliseconds, as it says itself; 0: it would get none. A supervisor
-    /// follows it only where it is sooner than what else holds.
+    /// How long the pod may be busy before it gets a process of its own, in milliseconds, by its own annotation; 0 if
+    /// it asks for none. A supervisor follows it only if it shortens the time that applies otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote_after_ms: Option<u64>,
-    /// The same as its namespace says it, which holds in place of the supervisor's settings; 0: it gets none.
+    /// The same by the annotation of its namespace, which replaces the setting of the supervisor; 0 turns it off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_promote_after_ms: Option<u64>,
 }
 
-/// Agent to supervisor.
+/// An order of the agent to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "placement", rename_all = "lowercase")]
 pub enum Placement {
-    /// Have a pod served. Comes with one descriptor: the channel for orders to its broker. A pod that is served already
-    /// goes on with the new broker.
+    /// Serve a pod. Comes with one descriptor: the channel for orders to its broker. A pod that is served already
+    /// continues with the new broker.
     Serve {
         /// The pod.
         #[serde(flatten)]
@@ -46,31 +46,31 @@ pub enum Placement {
         #[serde(default)]
         succeeds: bool,
     },
-    /// Have it served no more.
+    /// Stop serving a pod.
     Release {
         /// The pod's uid.
         uid: String,
-        /// Another supervisor serves it: what is under way may go on.
+        /// Another supervisor serves it, so open streams may continue.
         #[serde(default)]
         succeeded: bool,
     },
-    /// Whether another supervisor is there that was not asked to end, which is to take the pods over. Sent to one that has
-    /// reported [`PlacementReport::Ending`], and each time that it changes.
+    /// Whether there is another supervisor, which was not asked to end and will take over the pods. Sent to a
+    /// supervisor that has reported [`PlacementReport::Ending`], and again each time that it changes.
     Successor {
-        /// It is.
+        /// There is one.
         is_there: bool,
     },
-    /// What a later version sends.
+    /// An order of a later version.
     #[serde(other)]
     Unknown,
 }
 
-/// Supervisor to agent.
+/// A report of the supervisor to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
 pub enum PlacementReport {
-    /// Sent for each pod when the two have met: the supervisor serves it already. Comes with one descriptor: the channel
-    /// for orders to its broker.
+    /// The supervisor serves this pod already. Sent for each such pod after connecting. Comes with one descriptor: the
+    /// channel for orders to its broker.
     Held {
         /// The pod.
         #[serde(flatten)]
@@ -79,19 +79,19 @@ pub enum PlacementReport {
         #[serde(default)]
         serving: bool,
     },
-    /// The supervisor was asked to end: another one is to serve its pods. Sent before [`Self::Complete`] as well.
+    /// The supervisor was asked to end: another one should serve its pods. May also be sent before [`Self::Complete`].
     Ending {
-        /// It serves its pods until another one does, else it serves none any more.
+        /// It serves its pods until another one does; otherwise it serves none.
         serves: bool,
     },
-    /// All such pods have been sent.
+    /// All [`Self::Held`] pods have been sent.
     Complete {
-        /// When the supervisor began, in milliseconds since the machine was started: of two, the later one is to serve
-        /// the pods. Unlike the time of day, no program sets that clock.
+        /// When the supervisor started, in milliseconds since the machine was booted: of two supervisors, the later one
+        /// should serve the pods. Unlike the time of day, no program can set that clock.
         #[serde(default)]
         began_ms: u64,
     },
-    /// A process was told to serve a pod. Its listeners exist, so that what connects waits for it.
+    /// A process was ordered to serve a pod. Its listeners exist, so connections to the pod wait for the process.
     Served {
         /// The pod's uid.
         uid: String,
@@ -101,7 +101,7 @@ pub enum PlacementReport {
         /// The pod's uid.
         uid: String,
     },
-    /// What a later version sends.
+    /// A report of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_side_understands_an_earlier_version_and_what_a_later_one_sends_is_no_error() {
+    fn each_side_understands_an_earlier_version_and_ignores_unknown_messages_of_a_later_one() {
         let pod = r#""namespace":"shop","name":"web-0","uid":"1","group":"web""#;
         let report = |text: &str| serde_json::from_str::<PlacementReport>(text).unwrap();
         let PlacementReport::Held { serving, .. } =

@@ -2,33 +2,33 @@
 
 use std::time::{Duration, Instant};
 
-/// First wait of an application: as Kubernetes restarts containers, but from one second.
+/// First wait before an application is restarted: as Kubernetes restarts containers, but from one second.
 const FIRST: Duration = Duration::from_secs(1);
-/// First wait of a part of the mesh that ended again: traffic waits for it, and a start costs some
-/// ten milliseconds of a CPU, so that one that cannot live costs little more.
+/// First wait before a part of the mesh is started a third time: traffic depends on it, and a start costs only some ten
+/// milliseconds of CPU time, even if the process fails each time.
 const FIRST_EAGER: Duration = Duration::from_millis(10);
-/// Longest wait: once the cause is repaired, the process starts again after this time at most.
+/// Longest wait: once the cause is repaired, the process is running again after this time at the latest.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A process that ran this long is well again.
+/// A process that has run for this long counts as healthy again.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The waits of one process.
+/// The waits between the starts of one process.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    /// Whether the first restart is at once.
+    /// Whether the first restart happens at once.
     eager: bool,
     failures: u32,
     started: Instant,
 }
 
 impl Backoff {
-    /// For an application: every restart waits.
+    /// For an application: there is a wait before each restart.
     #[must_use]
     pub fn patient(now: Instant) -> Self {
         Self { eager: false, failures: 0, started: now }
     }
 
-    /// For a part of the mesh: the first restart is at once, those after it soon.
+    /// For a part of the mesh: the first restart happens at once, further ones after short waits.
     #[must_use]
     pub fn eager(now: Instant) -> Self {
         Self { eager: true, ..Self::patient(now) }
@@ -39,7 +39,7 @@ impl Backoff {
         self.started = now;
     }
 
-    /// The process ended: how long to wait.
+    /// The process has ended. Returns how long to wait before it is started again.
     pub fn ended(&mut self, now: Instant) -> Duration {
         if now.duration_since(self.started) >= STEADY {
             self.failures = 0;
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_makes_up_for_it() {
+    fn a_long_run_resets_the_wait() {
         let now = Instant::now();
         assert_eq!(waits(Backoff::patient(now), now, 60, 3), [1000, 1000, 1000]);
         assert_eq!(waits(Backoff::eager(now), now, 60, 3), [0, 0, 0]);

@@ -1,5 +1,5 @@
-//! The control groups (v2) of workloads: where capture attaches, and how all of a workload's
-//! processes are found and ended.
+//! The control groups (v2) of workloads: capture is attached to them, and through them all processes of a workload are
+//! found and killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 
-/// How long processes may take to vanish after SIGKILL. They go within milliseconds; one that
-/// hangs in the kernel for longer is reported instead of waited for.
+/// How long processes may take to vanish after SIGKILL. They take milliseconds. A process that hangs in the kernel for
+/// longer is reported.
 const KILL_BOUND: Duration = Duration::from_secs(5);
-/// How often an emptying group is looked at.
+/// How often a group is checked while it empties.
 const POLL: Duration = Duration::from_millis(5);
-/// Deepest group that is walked: workloads may make groups of their own, but not without end.
+/// Deepest level of groups that is searched: workloads may create groups of their own, but there must be an end.
 const MAX_DEPTH: usize = 32;
 
 /// One control group.
@@ -25,10 +25,10 @@ const MAX_DEPTH: usize = 32;
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// The group at `path`, made if missing (with its parents).
+    /// The group at `path`, which is created if it is missing, with its parents.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// When the directory cannot be created.
     pub fn create(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path)
             .map_err(Error::os(|| format!("cannot create {}", path.display())))?;
@@ -47,7 +47,7 @@ impl Cgroup {
         &self.0
     }
 
-    /// The kernel's number for it, which eBPF programs compare: the inode of its directory.
+    /// The number of the group in the kernel, which eBPF programs compare: the inode of its directory.
     ///
     /// # Errors
     /// When the group is gone.
@@ -57,7 +57,7 @@ impl Cgroup {
         Ok(metadata.ino())
     }
 
-    /// The file a process writes `0` to in order to join.
+    /// The file to which a process writes `0` in order to join the group.
     ///
     /// # Errors
     /// When the group is gone.
@@ -93,14 +93,15 @@ impl Cgroup {
         }
     }
 
-    /// Ends every process in it and below it at once and waits until they are gone.
+    /// Kills every process in the group and below it, and waits until they are gone.
     ///
     /// # Errors
     /// When one is still there after [`KILL_BOUND`].
     pub fn kill(&self) -> Result<()> {
         let deadline = Instant::now() + KILL_BOUND;
         while self.0.exists() {
-            // Kernels before 5.14 have no cgroup.kill; there the list is worked off repeatedly.
+            // Kernels before 5.14 have no cgroup.kill. There each listed process gets a signal, in every round of this
+            // loop.
             if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
                 self.signal(Signal::SIGKILL);
             }
@@ -120,11 +121,10 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Removes it and what is below it; no process may be left in it. That it is gone already is
-    /// not an error.
+    /// Removes the group and those below it; no process may be left in it. Succeeds if it does not exist.
     ///
     /// # Errors
-    /// When the kernel keeps it busy for longer than [`KILL_BOUND`].
+    /// When the kernel reports it as busy for longer than [`KILL_BOUND`].
     pub fn remove(&self) -> Result<()> {
         let deadline = Instant::now() + KILL_BOUND;
         for directory in self.descendants().into_iter().rev() {
@@ -132,7 +132,7 @@ impl Cgroup {
                 match fs::remove_dir(&directory) {
                     Ok(()) => break,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                    // A killed process leaves its group a moment after it left the list.
+                    // A killed process leaves its group a moment after it vanishes from the list.
                     Err(error)
                         if error.raw_os_error() == Some(libc::EBUSY)
                             && Instant::now() < deadline =>
@@ -149,7 +149,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Itself first, then every group below, parents before children.
+    /// The group itself, then every group below it, parents before children.
     fn descendants(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut pending = vec![(self.0.clone(), 0)];

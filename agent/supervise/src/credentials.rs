@@ -11,7 +11,7 @@ use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setuid};
 
 use crate::descriptors::DescriptorLimit;
 
-/// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
+/// An upper bound of the kernel's capability numbers, which begin at 0 and fit into a set of 64 bits.
 const CAPABILITIES: libc::c_ulong = 64;
 
 /// The user that a process runs as, and what it may do.
@@ -23,8 +23,8 @@ pub struct ProcessCredentials {
     pub gid: Gid,
     /// All of its groups.
     pub groups: Vec<Gid>,
-    /// A process of the mesh's own: no capability can ever be gained, not by a set-user-ID program
-    /// either, and as many descriptors as the system permits.
+    /// For a process of the mesh: it can never gain a capability, not even through a set-user-ID program, and may open
+    /// as many descriptors as the system permits.
     pub confined: bool,
     /// Home directory, for the environment.
     pub home: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct ProcessCredentials {
 }
 
 impl ProcessCredentials {
-    /// Those of the caller of `leno`: the user behind sudo, or the user of this process.
+    /// The user who called `leno`: the user behind sudo, or the user of this process.
     #[must_use]
     pub fn invoking() -> Self {
         let number = |name: &str| std::env::var(name).ok()?.parse().ok();
@@ -52,7 +52,7 @@ impl ProcessCredentials {
         }
     }
 
-    /// A user of the mesh's own, with no group but its own and no way to any privilege.
+    /// A user for processes of the mesh: it has no group but its own, and cannot gain any privilege.
     #[must_use]
     pub fn confined(id: u32) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl ProcessCredentials {
         }
     }
 
-    /// Root, which owns the mesh's files, without any of root's capabilities.
+    /// Root, which owns the mesh's files, but without root's capabilities.
     #[must_use]
     pub fn powerless_root() -> Self {
         Self::confined(0)
@@ -83,7 +83,7 @@ impl ProcessCredentials {
         self.gid.as_raw()
     }
 
-    /// What the environment says about the user, where it differs from this process's.
+    /// The variables that describe the user, if it is not the user of this process.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
         let home = self.home.as_deref().map(|home| ("HOME", home.as_os_str()));
         let name = self.name.as_deref().map(OsStr::new);
@@ -92,7 +92,7 @@ impl ProcessCredentials {
         [home, user, logname].into_iter().flatten()
     }
 
-    /// Those of a user of this machine, who need not exist.
+    /// The credentials of a user of this machine, which may be missing in its database.
     #[must_use]
     pub fn of_user(uid: Uid, gid: Gid) -> Self {
         let user = User::from_uid(uid).ok().flatten();
@@ -119,7 +119,8 @@ impl ProcessCredentials {
             DescriptorLimit::raise()?;
             drop_capabilities();
         }
-        // A process that is not root keeps what it has; leno up refuses that case before.
+        // A process that is not root keeps its credentials. `leno up` refuses to run as such a user before it gets
+        // here.
         if nix::unistd::geteuid().is_root() {
             setgroups(&self.groups)?;
             setgid(self.gid)?;

@@ -1,15 +1,15 @@
-//! How many descriptors a process may have open.
+//! How many descriptors a process may open.
 
 use std::fs;
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// What a process of the mesh's own gets: as many as Linux allows a process unless told otherwise
-/// (`fs.nr_open`). A proxy holds two for every connection, `leno up` some ten for every instance.
+/// The limit for processes of the mesh: the default of `fs.nr_open`, the most that Linux permits. A proxy uses two for
+/// every connection, `leno up` some ten for every instance.
 const WANTED: u64 = 1 << 20;
 
-/// A limit, as it was given to a process.
+/// The limit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorLimit {
     soft: u64,
@@ -17,23 +17,22 @@ pub struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Raises the limit of this process to what the system permits; the answer is what it was.
-    /// Programs of others are to keep that: some walk through all numbers. Safe between fork and
-    /// exec.
+    /// Raises the limit of this process to what the system permits, and returns the limit before. Applications must get
+    /// that one back, because some programs loop over all possible descriptors. Safe between fork and exec.
     ///
     /// # Errors
     /// The system's reason.
     pub fn raise() -> io::Result<Self> {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         let wanted = hard.max(WANTED);
-        // Beyond what it was given only as root, and only up to fs.nr_open.
+        // Only root may exceed the hard limit, and only up to `fs.nr_open`.
         if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
             setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
         }
         Ok(Self { soft, hard })
     }
 
-    /// That of another process.
+    /// The limit of another process.
     ///
     /// # Errors
     /// The process has ended, or its limit cannot be read.
@@ -42,26 +41,26 @@ impl DescriptorLimit {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// From `/proc/PID/limits`.
+    /// Parses `/proc/PID/limits`.
     fn read(limits: &str) -> Option<Self> {
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
         let mut words = line.split_whitespace().map(str::parse);
         Some(Self { soft: words.next()?.ok()?, hard: words.next()?.ok()? })
     }
 
-    /// How many the process may have open.
+    /// The soft limit: how many the process may open.
     #[must_use]
     pub fn soft(self) -> u64 {
         self.soft
     }
 
-    /// How many it may permit itself.
+    /// The hard limit: how far the process may raise its soft limit.
     #[must_use]
     pub fn hard(self) -> u64 {
         self.hard
     }
 
-    /// Makes it the limit of this process. Safe between fork and exec.
+    /// Sets this limit for the calling process. Safe between fork and exec.
     ///
     /// # Errors
     /// The system's reason.

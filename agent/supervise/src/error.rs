@@ -1,8 +1,8 @@
-//! What can go wrong with a process and its control group.
+//! The errors of processes and control groups.
 
 use std::io;
 
-/// Why a process or a control group is not as it should be. `Display` has what was attempted, `source()` the
+/// Why an operation on a process or a control group failed. `Display` prints what was attempted, `source()` is the
 /// system's reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
-    /// Processes do not end.
+    /// Processes that survive SIGKILL.
     #[error("{0}")]
     Survive(String),
 }
@@ -23,7 +23,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Adds what was attempted, which reads like "cannot create /sys/fs/cgroup/leno", to the system's reason.
+    /// Adds to the system's reason what was attempted, for example "cannot create /sys/fs/cgroup/leno".
     pub(crate) fn os<E: Into<io::Error>>(what: impl FnOnce() -> String) -> impl FnOnce(E) -> Self {
         move |source| Self::Os { what: what(), source: source.into() }
     }

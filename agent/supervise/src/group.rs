@@ -33,33 +33,33 @@ use crate::process::{RunningProcess, after, describe};
 use crate::turns::{SuccessionTurn, SuccessionTurns};
 use crate::watchdog::Watchdog;
 
-/// The longest a process may take to end. It has no members by then.
+/// Longest time for a process to end. It has no members at that time.
 const END_BOUND: Duration = Duration::from_secs(5);
-/// Between an order that could not be given, although process and broker live, and the next attempt.
+/// The pause before an order is given again that failed although process and broker are running.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest time between a thread that stalls and the next one of the same member.
+/// Longest pause before a member whose thread stalls repeatedly is served again.
 const STALL_PAUSE: Duration = Duration::from_secs(300);
-/// Shortest time between two reports of what a member uses: processes report half as often.
+/// Reports of a member's CPU use that follow sooner than this are dropped. A process sends them half as often.
 const USED: Duration = Duration::from_secs(1);
-/// How long the process may finish what it has for a member that joins again while it has its earlier broker. That one
-/// has ended, as a rule, and all connections by it.
+/// How long the process may finish the open streams of a member that joins again with a new broker. The earlier broker
+/// has usually ended, and all connections through it.
 const REPLACED_BOUND: Duration = Duration::from_secs(60);
 
-/// Where the process of a group runs, and what is printed of it.
+/// Starts the process of a group, and prints its messages.
 pub trait NodeProxyHost: 'static {
-    /// Why the process cannot be started.
+    /// The reason why the process cannot be started.
     type Error: std::error::Error + From<Error> + 'static;
 
-    /// Starts the process, which takes orders from this channel.
+    /// Starts the process, which receives orders through this channel.
     ///
     /// # Errors
-    /// It cannot be started; that is tried again.
+    /// The process cannot be started; the caller tries again.
     fn start(&self, orders: Channel) -> Result<RunningProcess, Self::Error>;
 
-    /// Prints what an operator should see.
+    /// Prints a line for the operator.
     fn say(&self, text: &str);
 
-    /// Counts a process that hangs, and is replaced.
+    /// Counts a hung process, which is replaced.
     fn has_hung(&self);
 }
 
@@ -71,25 +71,25 @@ pub struct Group {
     task: JoinHandle<()>,
 }
 
-/// What a member learns of the process that serves it.
+/// What happens to a member, for the workload that has joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It was told to serve the member.
+    /// The process was ordered to serve the member.
     Joined,
-    /// It accepts the member's connections.
+    /// The process accepts the member's connections.
     Serving,
-    /// It does so no more.
+    /// The process no longer serves the member.
     Lost(Loss),
-    /// That was so because the member's thread does not come round. Sent after [`Self::Lost`].
+    /// The loss was due to the member's thread, which has stalled. Sent after [`Self::Lost`].
     Stalled,
-    /// What its threads have used of the CPU. Not sent while that is next to nothing.
+    /// The CPU time that its threads have used. Not sent while they are idle.
     Used(CpuUse),
 }
 
-/// Why a process serves a member no more.
+/// Why a process no longer serves a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The process has said so, or has ended.
+    /// The process has reported it, or has ended.
     Released,
     /// The process hung, and was replaced.
     Hung(Hang),
@@ -98,32 +98,32 @@ pub enum Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Released => f.write_str("served it no more"),
+            Self::Released => f.write_str("stopped serving it"),
             Self::Hung(how) => write!(f, "{how} and was replaced"),
         }
     }
 }
 
-/// A member as its group knows it.
+/// A member that joins a group.
 #[derive(Debug)]
 pub struct JoiningMember {
-    /// What its proxy is told.
+    /// What the proxy must know about it.
     pub member: Member,
-    /// Takes the orders for its broker.
+    /// The channel for orders to its broker.
     pub broker: Channel,
-    /// Where it learns what happens to it.
+    /// Receives what happens to it.
     pub events: mpsc::UnboundedSender<MemberEvent>,
-    /// Tells it from an earlier one of the same name.
+    /// Distinguishes it from an earlier member of the same name.
     pub number: u64,
     /// Another process serves the workload until this one does, so that it waits for its turn.
     pub succeeds: bool,
 }
 
-/// A member, and how the process knows it.
+/// A member and its state in the process.
 #[derive(Debug)]
 struct ServedMember {
     joining: JoiningMember,
-    /// Its membership of the process that runs, if that was told of it.
+    /// Its membership in the running process, if the process was told of it.
     membership: Option<Membership>,
     turn: MemberTurn,
     /// How often its thread has stalled, each time soon after the one before, and when it did last.
@@ -145,29 +145,29 @@ enum MemberTurn {
 /// What a process was told of a member.
 #[derive(Debug)]
 struct Membership {
-    /// What the process calls it.
+    /// The number of the membership in the process.
     number: u64,
-    /// The process' end of the channel between its broker and the process. Both lose the other when it is shut down.
+    /// The process' end of the channel between the broker and the process. Shutting it down disconnects both.
     link: Channel,
-    /// It is reported that it accepts connections, which counts once: a process decides how often it reports.
+    /// Whether the process has reported that it accepts connections. Repeated reports are ignored.
     serving: bool,
-    /// When it was last reported what it uses of the CPU, which counts once a [`USED`].
+    /// When the CPU use was last reported; see [`USED`].
     used: Option<Instant>,
 }
 
-/// A member that leaves.
+/// A member that is leaving.
 #[derive(Debug)]
 struct LeavingMember {
     joining: JoiningMember,
     link: Channel,
     succeeded: bool,
-    /// The process has the order; else that is given again.
+    /// Whether the process has got the order to leave; if not, the order is repeated.
     is_told: bool,
-    /// For the caller that waits for the end; it is closed once that one waits no more.
+    /// Informs the caller that waits for the end; it is closed if that caller stops waiting.
     answer: oneshot::Sender<JoiningMember>,
 }
 
-/// What members want of their group.
+/// An order to the task of a group.
 #[derive(Debug)]
 enum MemberOrder {
     Join(InstanceName, JoiningMember),
@@ -175,14 +175,14 @@ enum MemberOrder {
     Turn(InstanceName, u64, SuccessionTurn),
     /// Try again for the member that joined with this number, if it is still the same.
     Again(InstanceName, u64),
-    /// Tell the process again that this membership leaves.
+    /// Repeat the order to leave for this membership.
     LeaveAgain(u64),
-    /// A caller waits no more for a member that leaves.
+    /// A caller has stopped waiting for a member that leaves.
     Revoke,
-    /// The answer comes when nothing of the member is under way.
+    /// A member leaves. The answer is sent when none of its streams is left.
     Leave {
         name: InstanceName,
-        /// Of [`JoiningMember`]; one that has joined since stays.
+        /// [`JoiningMember::number`]; a member of the same name that has joined since stays.
         number: u64,
         succeeded: bool,
         answer: oneshot::Sender<JoiningMember>,
@@ -212,16 +212,17 @@ impl Group {
         Self { orders, stop, task }
     }
 
-    /// Has the process serve a workload, in place of an earlier one of the same name.
+    /// Has the process serve a workload. It replaces an earlier member of the same name.
     pub fn join(&self, name: &InstanceName, joining: JoiningMember) {
-        // The task ends after the last member.
+        // Sending cannot fail: the task ends after the last member.
         let _ended = self.orders.send(MemberOrder::Join(name.clone(), joining));
     }
 
-    /// Has the process finish what is under way for a workload that joined with this number; the future waits for that, for hours where another process
-    /// serves the workload (`succeeded`). It yields the channel to its broker, which ends with it. The order is given at
-    /// once, so that a later [`Self::join`] of this name stays. Should the future be dropped before, the process loses
-    /// the broker: one that does not obey gets no more sockets of the workload. It has those that it was handed.
+    /// Has the process finish the open streams of the workload that joined with this number, and returns the channel to
+    /// its broker when they have ended. That may take hours if another process serves the workload (`succeeded`). The
+    /// order is given at once, so a later [`Self::join`] with this name is not affected. If the future is dropped
+    /// early, the process is disconnected from the broker, so a process that does not obey gets no more sockets of the
+    /// workload. It keeps the sockets that it has.
     pub fn leave(
         &self,
         name: &InstanceName,
@@ -232,9 +233,9 @@ impl Group {
         let _ended = self.orders.send(order);
         let revoke = RevokeOnDrop(self.orders.clone());
         async move {
-            // A sender that is dropped is an answer, too: it was no member.
+            // If the sender is dropped, the workload was not a member.
             let left = answered.await.ok().map(|joining| joining.broker);
-            // Without effect: what has left is not waited for.
+            // The member has left, so this revocation has no effect.
             drop(revoke);
             left
         }
@@ -243,17 +244,17 @@ impl Group {
     /// Ends the process, and waits for that.
     pub async fn end(self, stop: StopStage) {
         self.stop.send_replace(stop.max(StopStage::All));
-        // A panic is printed by the runtime.
+        // The runtime prints a panic.
         let _ended = self.task.await;
     }
 }
 
-/// Revokes what callers wait for no more.
+/// Tells the task of a group that a caller has stopped waiting.
 struct RevokeOnDrop(mpsc::UnboundedSender<MemberOrder>);
 
 impl Drop for RevokeOnDrop {
     fn drop(&mut self) {
-        // The task has ended with its process.
+        // It fails if the task has ended, together with its process.
         let _ended = self.0.send(MemberOrder::Revoke);
     }
 }
@@ -267,12 +268,12 @@ struct NodeProxyTask<H> {
     /// Starts the process, once there is a member for it.
     wanted: Rc<Notify>,
     members: BTreeMap<InstanceName, ServedMember>,
-    /// Members until what is under way for them has ended, by the numbers of their memberships: connections out of their
-    /// namespaces still need brokers.
+    /// Members whose open streams have not ended, by the numbers of their memberships. Their brokers are kept, because
+    /// outbound connections need them.
     leaving: BTreeMap<u64, LeavingMember>,
-    /// Memberships that processes were told of.
+    /// The last number of a membership.
     told: u64,
-    /// Takes orders while the process runs.
+    /// The channel to the process, while that runs.
     process: Option<Rc<AsyncChannel>>,
     watchdog: Watchdog,
 }
@@ -299,7 +300,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let mut looks = Watchdog::looks();
         let (wanted, mut ends) = (Rc::clone(&self.wanted), stop.clone());
         let process = async {
-            // The receiver is polled beside the process and ends after it.
+            // The receiver is polled together with the process, and is dropped after it.
             let report = |event| drop(events.send(event));
             tokio::select! {
                 () = wanted.notified() => {
@@ -331,7 +332,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         tokio::join!(process, work);
     }
 
-    /// Has a process that hangs killed: what is under way in it waits for nothing.
+    /// Has the process killed if it hangs.
     fn look(&mut self) {
         let Some((pid, how)) = self.watchdog.look() else { return };
         self.host.has_hung();
@@ -341,7 +342,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         ));
     }
 
-    /// A new process serves all members.
+    /// Tells a new process of all members.
     fn serve_all(&mut self, process: Option<Rc<AsyncChannel>>) {
         self.process = process;
         let members: Vec<InstanceName> = self.members.keys().cloned().collect();
@@ -370,17 +371,18 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         match connected {
             Ok(link) => {
                 served.membership = Some(Membership { number, link, serving: false, used: None });
-                // The workload has an end of its own.
+                // The receiver of the workload may be gone.
                 let _ending = served.joining.events.send(MemberEvent::Joined);
             }
-            // So many joined at once that the process has yet to read of them.
+            // The queue is full, because many members joined at once.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let again = MemberOrder::Again(name.clone(), served.joining.number);
                 self.again(again);
             }
             Err(error) => {
                 self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
-                // Else either the process or the broker has ended, and is started again.
+                // With these two errors either the process or the broker has ended; it is started again, and the member
+                // is served then.
                 if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
                     let again = MemberOrder::Again(name.clone(), served.joining.number);
                     self.again(again);
@@ -419,7 +421,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
             }
             MemberOrder::Again(name, number) => {
-                // Another process may serve it by now.
+                // The member may be served by now.
                 let waits = |member: &ServedMember| {
                     member.joining.number == number && member.membership.is_none()
                 };
@@ -428,7 +430,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 }
             }
             MemberOrder::Leave { name, number, succeeded, answer } => {
-                // The one that has joined in its place has had it leave.
+                // A member that replaced another one of the same name has made that leave already.
                 let is_same = |member: &ServedMember| member.joining.number == number;
                 if !self.members.get(&name).is_some_and(is_same) {
                     return;
@@ -447,7 +449,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
     }
 
-    /// Has the process finish what it has for a member. The answer comes at once if it has nothing.
+    /// Has the process finish the open streams of a member. The answer is sent at once if the process does not serve
+    /// it.
     fn leave(
         &mut self,
         member: ServedMember,
@@ -463,7 +466,7 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.tell_to_leave(number);
     }
 
-    /// Gives the process the order to leave, unless it has it.
+    /// Sends the order to leave to the process, unless it has got the order.
     fn tell_to_leave(&mut self, number: u64) {
         let Some(member) = self.leaving.get_mut(&number).filter(|member| !member.is_told) else {
             return;
@@ -471,11 +474,11 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         let order = leno_handover::ProxyOrder::Leave { number, succeeded: member.succeeded };
         match self.process.as_ref().map(|process| process.send(&order, &[])) {
             Some(Ok(())) => member.is_told = true,
-            // It has yet to read other orders, and accepts connections until then.
+            // The queue of the process is full. It accepts connections until it reads the order.
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
                 self.again(MemberOrder::LeaveAgain(number));
             }
-            // It has ended, or does so now, and nothing is under way in it.
+            // The process has ended, or is ending, and all streams with it.
             _ => {
                 if let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number) {
                     has_left(joining, answer);
@@ -484,10 +487,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         }
     }
 
-    /// What has become of a membership; `None`: the process cannot be heard.
+    /// Handles a report about a membership; `None` means that no report can be received any more.
     fn heard(&mut self, report: Option<MemberReport>) {
         let Some(MemberReport { number, state }) = report else {
-            // It has ended, or does so now.
+            // The process has ended, or is ending.
             self.process = None;
             return;
         };
@@ -509,18 +512,19 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 if known == Some(true) {
                     return;
                 }
-                // Should the process end, the next one succeeds none.
+                // From here on a process that is started again replaces no other process.
                 member.joining.succeeds = false;
                 member.turn = MemberTurn::Over;
                 MemberEvent::Serving
             }
             MemberState::Released | MemberState::Stalled => MemberEvent::Lost(Loss::Released),
-            // It has no listeners of its own, and what is of the whole process was taken in before.
+            // A node proxy does not report `Closed`, because it has no listeners of its own. `Alive` was handled
+            // before.
             MemberState::Closed | MemberState::Alive => return,
             MemberState::Used(used) => {
                 let Some(of) = member.membership.as_mut() else { return };
                 let now = Instant::now();
-                // A process decides how often it reports.
+                // A process could report more often than it should.
                 if of.used.is_some_and(|last| now.duration_since(last) < USED) {
                     return;
                 }
@@ -544,10 +548,10 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             let pause = pause(member.stalls);
             member.stalls = member.stalls.saturating_add(1);
             self.host.say(&format!(
-                "the thread of {name} in the proxy of group {} does not come round; another one takes its new connections",
+                "the thread of {name} in the proxy of group {} has stalled; another thread takes its new connections",
                 self.name
             ));
-            // Its connections wait, and the process can serve it.
+            // The process can serve the member with another thread, and new connections are waiting.
             let Some(pause) = pause else { return self.serve(&name) };
             return self.again_after(MemberOrder::Again(name, number), pause);
         }
@@ -611,19 +615,19 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
 }
 
 fn has_left(member: JoiningMember, answer: oneshot::Sender<JoiningMember>) {
-    // The workload may have waited long enough.
+    // The caller may have stopped waiting.
     let _left = answer.send(member);
 }
 
-/// How long a member whose thread stalls waits for the next one, after so many stalls before: each may take a CPU, and what
-/// made it stall is tried again by its clients.
+/// How long a member waits until it is served again after this many stalls: each stalled thread may use a whole CPU,
+/// and clients are likely to repeat what caused the stall.
 fn pause(stalls: u32) -> Option<Duration> {
     let times = 1_u32.checked_shl(stalls.checked_sub(1)?).unwrap_or(u32::MAX);
     Some(AGAIN.saturating_mul(times).min(STALL_PAUSE))
 }
 
-/// What the process reports next; `None` if it reports nothing any more. Waits for ever without a process. What a process of
-/// a later version says beside, is nothing to this one.
+/// The next report of the process; `None` if there will be no more. Without a process it waits forever. Reports that
+/// only later versions send are skipped.
 async fn hear(process: Option<&AsyncChannel>) -> Option<MemberReport> {
     let Some(process) = process else { return std::future::pending().await };
     loop {

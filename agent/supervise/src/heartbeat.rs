@@ -1,21 +1,21 @@
-//! Whether the process of a group as a whole goes on, as its supervisor finds out.
+//! Detects that the process of a group hangs as a whole.
 //!
 //! ```text
-//!  process ── alive, each second ──► supervisor, which looks each second whether anything was reported
+//!  process ── alive, each second ──► supervisor, which checks each second whether anything was reported
 //! ```
-//! What counts are looks and not the time that passes. So a process is not taken for one that hangs if the supervisor stood
-//! still with it: on a machine that was suspended, in a container that was frozen, where all threads wait for a CPU.
+//! The supervisor counts checks instead of measuring time. So it does not mistake a process for hung when the
+//! supervisor itself stood still: the machine was suspended, the container was frozen, or all threads waited for a CPU.
 
 use std::fmt;
 use std::fs;
 use std::time::Duration;
 
-/// How often the supervisor looks: each time wakes its thread.
+/// How often the supervisor checks: each check wakes its thread.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// After so many looks a process that was stopped by a signal is replaced. One that is continued at once is left alone.
+/// A process that a signal has stopped is replaced after this many checks, so one that is continued soon is left alone.
 const STOPPED_LOOKS: u32 = 3;
-/// After so many looks without a report a process is replaced. Its first thread does little, and gets a CPU within less on a
-/// machine that is in use.
+/// A process is replaced after this many checks without a report. Its first thread has little work, and gets a CPU much
+/// sooner even on a busy machine.
 const SILENT_LOOKS: u32 = 10;
 
 /// How a process hangs.
@@ -27,22 +27,24 @@ pub enum Hang {
     Silent,
 }
 
-/// What a supervisor has seen of a process.
+/// What a supervisor knows about the liveness of a process.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     pid: i32,
-    /// The process reports that it goes on. One of an earlier version does not.
+    /// Whether the process sends [`MemberState::Alive`](leno_handover::MemberState::Alive). A process of an earlier
+    /// version does not.
     reports: bool,
-    /// Looks in a row that found no report, and that found the process stopped.
+    /// The number of checks in a row without a report, and of checks that found the process stopped.
     silent: u32,
     stopped: u32,
 }
 
-/// What the kernel says of a process.
+/// The state of a process in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ProcessState {
     is_stopped: bool,
-    /// A debugger has it, or the reader of what it prints is slow: either may hold it up for as long as it likes.
+    /// Whether a debugger is attached, or the process waits for the reader of its output. Either may hold it up for any
+    /// time.
     is_held: bool,
 }
 
@@ -61,13 +63,13 @@ impl Heartbeat {
         self.pid
     }
 
-    /// The process has reported something; `is_beat`: that it goes on.
+    /// The process has sent a report; `is_beat` if it is the report that it is alive.
     pub(crate) fn heard(&mut self, is_beat: bool) {
         self.reports |= is_beat;
         self.silent = 0;
     }
 
-    /// Looks at the process; how it hangs, if it does.
+    /// Checks the process. Returns how it hangs, if it does.
     pub(crate) fn look(&mut self) -> Option<Hang> {
         let state = ProcessState::of(self.pid);
         let how = self.judge(state);
@@ -94,14 +96,15 @@ impl Heartbeat {
 }
 
 impl ProcessState {
-    /// Of a process that was not waited for. What cannot be read is taken for a process that runs: it still reports.
+    /// The state of a process that was not reaped. If it cannot be read, the process counts as running: a missing
+    /// report is noticed anyway.
     fn of(pid: i32) -> Self {
         let read =
             |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         Self::read(&read("status"), &read("syscall"))
     }
 
-    /// From the files of these names in `/proc/PID`.
+    /// Parses the files with these names in `/proc/PID`.
     fn read(status: &str, syscall: &str) -> Self {
         let field = |name: &str| {
             let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
@@ -153,7 +156,7 @@ mod tests {
     const STOPPED: ProcessState = ProcessState { is_stopped: true, is_held: false };
 
     #[test]
-    fn a_process_hangs_once_it_has_reported_nothing_for_as_many_looks() {
+    fn a_process_hangs_once_it_has_reported_nothing_for_ten_checks() {
         let mut beat = Heartbeat::of(1);
         beat.heard(true);
         for _ in 0..2 {
@@ -161,7 +164,7 @@ mod tests {
             beat.heard(false);
         }
         assert!((1..SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
-        // A debugger had it meanwhile.
+        // A debugger was attached for a moment, which resets the count.
         assert_eq!(beat.judge(ProcessState { is_stopped: true, is_held: true }), None);
         assert!((1..SILENT_LOOKS).all(|_| beat.judge(RUNS).is_none()));
         assert_eq!(beat.judge(RUNS), Some(Hang::Silent));
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_stopped_is_seen() {
+    fn a_stopped_process_is_detected() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let id = i32::try_from(child.id()).unwrap();
         assert_eq!(ProcessState::of(id), RUNS);
@@ -220,6 +223,6 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(ProcessState::of(id), RUNS, "nothing is known of it");
+        assert_eq!(ProcessState::of(id), RUNS, "a process that does not exist counts as running");
     }
 }

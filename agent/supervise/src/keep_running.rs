@@ -13,13 +13,13 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::process::RunningProcess;
 
-/// How far the end of a mesh or an instance has come. It only ever grows.
+/// How far the shutdown of a mesh or an instance has come. It only ever grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopStage {
-    /// Not at all.
+    /// There is no shutdown.
     #[default]
     No,
-    /// Applications are asked to end; proxies still serve what is under way.
+    /// Applications are asked to end; proxies still finish open requests.
     Applications,
     /// Proxies drain and end as well.
     All,
@@ -32,15 +32,15 @@ pub enum StopStage {
 pub enum LifeEvent<E> {
     /// It was started, with this process id.
     Started(i32),
-    /// It ended by itself and will be started again after this time.
+    /// It ended unexpectedly and will be started again after this time.
     Ended(ExitStatus, Duration),
-    /// It ended by itself and is not started again.
+    /// It ended unexpectedly and is not started again.
     Over(ExitStatus),
     /// It could not be started or waited for, and will be started again after this time.
     Failed(E, Duration),
-    /// It was asked to end.
+    /// The caller has asked it to end.
     Stopping,
-    /// It has ended as it was asked to, or was not running.
+    /// It has ended after it was asked to, or was not running.
     Stopped,
 }
 
@@ -51,27 +51,27 @@ pub struct RestartRules {
     pub backoff: Backoff,
     /// When it is started again.
     pub restart: RestartPolicy,
-    /// What asks it to end.
+    /// The signal that asks it to end.
     pub signal: Signal,
     /// How long it may take to end.
     pub grace: Duration,
-    /// The process that is to be ended and started again, although nothing is wrong with its end.
+    /// The process that must be ended and started again, even if it exits successfully.
     pub condemned: watch::Receiver<Option<Condemned>>,
     /// Once it is set, the process is not started again when it ends: another one has taken over from it.
     pub retired: Rc<Cell<bool>>,
 }
 
-/// A process that is to be ended and started again.
+/// A process that must be ended and started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condemned {
     /// Its process id.
     pub pid: i32,
-    /// It is killed: it would not obey a signal that it can catch.
+    /// It hangs, so it is killed: it would not react to a signal that it can catch.
     pub hangs: bool,
 }
 
 impl RestartRules {
-    /// For a part of the mesh: started again whenever it ends.
+    /// For a part of the mesh: it is started again whenever it ends.
     #[must_use]
     pub fn always(backoff: Backoff, grace: Duration) -> Self {
         let condemned = watch::channel(None).1;
@@ -89,9 +89,9 @@ impl RestartRules {
     }
 }
 
-/// Starts a process with `start`, and again with waits whenever it ends, until `stop` reaches
-/// `until`; then asks it to end and gives it its grace. [`StopStage::Now`] kills it. Returns how it ended
-/// where the rules have it not started again, before `stop` was reached.
+/// Starts a process with `start`, and again after waits whenever it ends, until `stop` reaches `until`. Then it asks
+/// the process to end and waits for the grace period; [`StopStage::Now`] kills it. Returns how the process ended if it
+/// ended before `stop` and the rules do not permit another start.
 pub async fn keep_running<E: From<Error>>(
     mut start: impl FnMut() -> Result<RunningProcess, E>,
     mut rules: RestartRules,
@@ -101,7 +101,7 @@ pub async fn keep_running<E: From<Error>>(
     let reached = |level: StopStage| {
         let mut stop = stop.clone();
         async move {
-            // A sender that is gone is the end of the mesh.
+            // If the sender is dropped, the mesh has ended.
             let _ = stop.wait_for(|now| *now >= level).await;
         }
     };
@@ -130,17 +130,17 @@ pub async fn keep_running<E: From<Error>>(
                     () = reached(until) => {
                         report(LifeEvent::Stopping);
                         tokio::select! {
-                            // Either way it is over; a process that is left is killed by the drop.
+                            // In both cases the process ends: if it still runs, dropping it kills it.
                             _ = process.end(signal, grace) => {}
                             () = reached(StopStage::Now) => {}
                         }
                         break;
                     }
                 };
-                // What is reported has the last line.
+                // The event is sent after the last line of the output was printed.
                 process.printed().await;
                 if let Ok(status) = ended
-                    // A process that was ended because it did not live has failed, whatever it says.
+                    // A condemned process counts as failed, whatever its exit code.
                     && (rules.restart == RestartPolicy::Never || !condemned)
                     && rules.is_over(status)
                 {
@@ -164,12 +164,12 @@ pub async fn keep_running<E: From<Error>>(
     None
 }
 
-/// Comes back when the process is condemned; whether it hangs.
+/// Returns when the process is condemned, with whether it hangs.
 async fn is_condemned(condemned: &mut watch::Receiver<Option<Condemned>>, pid: i32) -> bool {
     let is_this = |condemned: &Option<Condemned>| condemned.is_some_and(|one| one.pid == pid);
     if let Ok(this) = condemned.wait_for(is_this).await {
         return this.is_some_and(|condemned| condemned.hangs);
     }
-    // Without a sender no process is.
+    // Without a sender no process is ever condemned.
     std::future::pending().await
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 
-/// How long the output of a process that has ended may take to be printed.
+/// How long to wait until the output of an ended process is printed.
 const PRINTED: Duration = Duration::from_millis(250);
 
 /// A running process. Killed when dropped.
@@ -27,26 +27,27 @@ pub struct RunningProcess {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// How a process ends with its parent.
+/// Ends a process together with its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tether(Pid);
 
 impl RunningProcess {
-    /// Starts a process in a process group of its own; `prepare` runs in it between fork and exec. Must be called by a
-    /// thread that lives as long as the process may, where `prepare` ties the two ([`Tether`]).
+    /// Starts a process in a process group of its own; `prepare` runs in it between fork and exec. If `prepare` ties
+    /// the process to its parent ([`Tether`]), the calling thread must live as long as the process.
     ///
     /// # Safety
-    /// `prepare` makes system calls on what was made before the fork; it neither allocates nor takes a lock.
+    /// `prepare` must only make system calls on objects that were created before the fork. It must not allocate or take
+    /// a lock.
     ///
     /// # Errors
-    /// The system's reason, that of `prepare` included.
+    /// The system's reason, or the error of `prepare`.
     pub unsafe fn spawn(
         mut command: Command,
         prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        // Ctrl-C in the terminal is for this process, which ends its children in order.
+        // Ctrl-C in the terminal must only reach this process, which ends its children in order.
         command.process_group(0).kill_on_drop(true);
-        // SAFETY: the caller promises it.
+        // SAFETY: guaranteed by the caller.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn()?;
         let id = child.id().and_then(|id| id.try_into().ok());
@@ -59,7 +60,7 @@ impl RunningProcess {
         self.child.stdout.take()
     }
 
-    /// Its standard error, likewise.
+    /// Its standard error, if that is a pipe and was not taken before.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
@@ -84,17 +85,17 @@ impl RunningProcess {
         self.child.wait().await.map_err(Error::os(|| format!("cannot wait for process {pid}")))
     }
 
-    /// After its end: waits until its last lines are printed. Those of a child that it left in the
-    /// background are printed all the same.
+    /// To be called after its end: waits until its last lines are printed. Lines of a child that it left in the
+    /// background are printed later.
     pub(crate) async fn printed(&mut self) {
         self.read_out(PRINTED).await;
     }
 
-    /// After its end: waits until its output is read, up to `limit`, because a child that it left in the
-    /// background may hold the pipes open. Returns the tasks that still read.
+    /// To be called after its end: waits up to `limit` until its output is read, because a child that it left in the
+    /// background may keep the pipes open. Returns the tasks that still read.
     pub async fn read_out(&mut self, limit: Duration) -> Vec<JoinHandle<()>> {
         let mut readers = std::mem::take(&mut self.readers);
-        // A reader's own error is the end of the runtime, or a panic that is logged.
+        // A reader fails only if the runtime ends, or by a panic, which is logged.
         let _ = tokio::time::timeout(limit, join_all(&mut readers)).await;
         readers.retain(|reader| !reader.is_finished());
         readers
@@ -106,7 +107,7 @@ impl RunningProcess {
     /// When the system cannot wait for it.
     pub async fn end(&mut self, signal: Signal, grace: Duration) -> Result<ExitStatus> {
         if self.child.id().is_some() {
-            // It is not reaped yet, so the number is still its own.
+            // The process is not reaped, so no other process can have its number.
             let _ = kill(self.pid, signal);
         }
         if let Ok(status) = tokio::time::timeout(grace, self.ended()).await {
@@ -119,7 +120,7 @@ impl RunningProcess {
 }
 
 impl Tether {
-    /// To the calling process; take it before the fork.
+    /// Ties to the calling process; must be called before the fork.
     #[must_use]
     pub fn to_this_process() -> Self {
         Self(nix::unistd::getpid())
@@ -137,7 +138,7 @@ impl Tether {
     }
 }
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 #[must_use]
 pub fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;
@@ -152,7 +153,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// When a process is started again, in words.
+/// Describes when a process is started again.
 #[must_use]
 pub fn after(wait: Duration) -> String {
     match wait.as_secs() {

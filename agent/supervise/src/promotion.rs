@@ -1,37 +1,40 @@
-//! When a workload that is busy gets a process of its own, and when it goes back.
+//! Decides when a busy workload gets a process of its own, and when it shares one again.
 //!
 //! ```text
 //!  shares ── over the bound for `after` ──► promoted
 //!    ▲                                         │
 //!    └──── under half of it for five times ────┘
 //! ```
-//! It takes much longer to go back than to be promoted, and less load, so that one whose load comes and goes stays. One that is
-//! promoted again soon after it went back takes twice as long the next time: each change leaves a process that finishes streams.
+//! A workload needs to be quiet for much longer, and at a lower load, than it was busy before, so that a varying load
+//! does not move it back and forth. A workload that is promoted again soon after it went back stays twice as long the
+//! next time, because each move leaves a process that finishes streams.
 
 use std::time::{Duration, Instant};
 
 use leno_handover::CpuUse;
 
-/// How many times as long a workload is quiet before it goes back.
+/// A workload goes back after it was quiet for this many times [`PromotionRules::after`].
 const QUIET_TIMES: u32 = 5;
-/// Most times that the time is doubled for a workload that is promoted again and again: from five minutes to less than three hours.
+/// Limits how often that time is doubled for a workload that is promoted repeatedly: from five minutes to less than
+/// three hours.
 const MAX_DOUBLINGS: u32 = 5;
-/// So many stalls of a workload's thread are not left to a process that others share.
+/// After this many stalls of its thread a workload no longer shares a process.
 const MAX_STALLS: u32 = 2;
-/// Shortest time between two changes of one workload: each is a process, a certificate and connections that drain.
+/// Shortest time between two moves of one workload: each costs a process, a certificate and connections that must
+/// drain.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// What a workload may use before it gets a process of its own.
+/// How much CPU a workload may use before it gets a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromotionRules {
-    /// How long it may use more than [`Self::above_percent`]; `None`: it is never promoted.
+    /// How long its CPU use may exceed [`Self::above_percent`]; `None`: it is never promoted.
     pub after: Option<Duration>,
-    /// Of one CPU, which is what one workload can use at most: it has one thread for its connections.
+    /// In percent of one CPU. A workload cannot use more than one CPU, because one thread handles its connections.
     pub above_percent: u32,
 }
 
 impl PromotionRules {
-    /// The same, but for the time that a workload's settings have.
+    /// The same rules with the time that the workload's settings have, if they have one.
     #[must_use]
     pub fn with_after(self, after: Option<Option<Duration>>) -> Self {
         Self { after: after.unwrap_or(self.after), ..self }
@@ -44,29 +47,29 @@ impl Default for PromotionRules {
     }
 }
 
-/// One workload, which shares a process or is promoted.
+/// The promotion state of one workload.
 #[derive(Clone, Debug)]
 pub struct Promotion {
     rules: PromotionRules,
     promoted: bool,
-    /// Since when it is busy, while it shares a process; since when it is quiet, while it is promoted.
+    /// While it shares a process: since when it has been busy. While it is promoted: since when it has been quiet.
     since: Option<Instant>,
-    /// How often its thread has stalled while it shares a process.
+    /// How often its thread has stalled since it began to share a process.
     stalls: u32,
-    /// When it went back last.
+    /// When it last went back to a shared process.
     returned: Option<Instant>,
-    /// How often it was promoted again soon after it went back.
+    /// How often in a row it was promoted soon after it had gone back.
     in_a_row: u32,
 }
 
 impl Promotion {
-    /// Of one that shares a process.
+    /// The state of a workload that shares a process.
     #[must_use]
     pub fn new(rules: PromotionRules) -> Self {
         Self { rules, promoted: false, since: None, stalls: 0, returned: None, in_a_row: 0 }
     }
 
-    /// Other rules hold for it from now on; true if it goes back by that, since it is to be promoted no more.
+    /// Applies changed rules. Returns true if the workload must go back because promotion is turned off now.
     pub fn follow(&mut self, rules: PromotionRules, now: Instant) -> bool {
         if self.rules == rules {
             return false;
@@ -86,7 +89,7 @@ impl Promotion {
         self.promoted
     }
 
-    /// Takes in what it has used until now; true if it is promoted by that.
+    /// Takes a measurement of its CPU use. Returns true if the workload is promoted now.
     pub fn used(&mut self, now: Instant, used: CpuUse) -> bool {
         let Some(after) = self.rules.after else { return false };
         let percent = used.percent();
@@ -108,8 +111,8 @@ impl Promotion {
         is_due
     }
 
-    /// Its thread has stalled while it shares a process; true if it is promoted by that: with its own traffic it would
-    /// do so again, beside the others.
+    /// Its thread has stalled in a shared process. Returns true if the workload is promoted now: its traffic is likely
+    /// to cause the next stall too, which should not affect others.
     pub fn has_stalled(&mut self, now: Instant) -> bool {
         if self.promoted || self.rules.after.is_none() {
             return false;
@@ -128,31 +131,31 @@ impl Promotion {
         (self.promoted, self.since) = (true, None);
     }
 
-    /// How long it is quiet before it goes back.
+    /// How long it must be quiet before it goes back.
     fn quiet(&self) -> Duration {
         let after = self.rules.after.unwrap_or(LEAST).max(LEAST);
         let doubled = 2_u32.saturating_pow(self.in_a_row.min(MAX_DOUBLINGS));
         after.saturating_mul(QUIET_TIMES.saturating_mul(doubled))
     }
 
-    /// It is served by a process of its own, or by one that it shares, whatever was to be. What was seen of it counts no more.
+    /// Sets whether it has a process of its own, and resets the measurements.
     pub fn is_in(&mut self, own: bool, now: Instant) {
         self.promoted = own;
         self.has_joined(now);
     }
 
-    /// Its threads are others from now on: what was seen of them counts no more. A process that starts is quiet.
+    /// New threads serve it: resets the measurements. A process that starts is quiet.
     pub fn has_joined(&mut self, now: Instant) {
         self.since = self.promoted.then_some(now);
     }
 
-    /// When it goes back, unless it is busy before.
+    /// When it goes back, unless it becomes busy before.
     #[must_use]
     pub fn goes_back_at(&self) -> Option<Instant> {
         self.since.filter(|_| self.promoted)?.checked_add(self.quiet())
     }
 
-    /// Takes in that the time is reached.
+    /// It goes back now.
     pub fn goes_back(&mut self, now: Instant) {
         (self.promoted, self.since, self.stalls) = (false, None, 0);
         self.returned = Some(now);
@@ -174,11 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_promoted_once_it_was_busy_for_long_without_a_pause() {
+    fn a_workload_is_promoted_after_it_was_busy_for_long_without_a_pause() {
         let (mut promotion, begun) = (Promotion::new(rules(10)), Instant::now());
         let mut at =
             |seconds: u32, percent| promotion.used(begun + SECOND * seconds, used(percent));
-        assert!(!at(2, 99) && !at(4, 99) && !at(6, 49) && !at(8, 50), "the pause counts");
+        assert!(!at(2, 99) && !at(4, 99) && !at(6, 49) && !at(8, 50), "the pause resets the time");
         assert!(!at(10, 70) && !at(14, 70));
         assert!(at(16, 70), "ten seconds, of which the first two were before the report");
         assert!(!at(18, 99), "once");
@@ -189,7 +192,7 @@ mod tests {
         let (mut promotion, begun) = (Promotion::new(rules(2)), Instant::now());
         assert!(promotion.used(begun, used(90)) && promotion.is_promoted());
         assert_eq!(promotion.goes_back_at(), None);
-        // The process of its own reports nothing while it is idle.
+        // A process sends no reports while it is idle.
         promotion.has_joined(begun);
         assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 10));
         promotion.used(begun + SECOND * 4, used(30));
@@ -220,18 +223,18 @@ mod tests {
     }
 
     #[test]
-    fn no_workload_is_promoted_where_none_is_to_be() {
+    fn no_workload_is_promoted_if_promotion_is_off() {
         let none = PromotionRules { after: None, ..PromotionRules::default() };
         assert!(!Promotion::new(none).used(Instant::now(), used(100)));
     }
 
     #[test]
-    fn a_workload_whose_thread_stalls_again_is_promoted() {
+    fn a_workload_whose_thread_stalls_twice_is_promoted() {
         let (mut promotion, now) = (Promotion::new(rules(10)), Instant::now());
         assert!(!promotion.has_stalled(now));
         assert!(promotion.has_stalled(now) && promotion.is_promoted());
         assert!(!promotion.has_stalled(now), "once");
-        // It could not go.
+        // The supervisor could not move it.
         promotion.is_in(false, now);
         assert!(!promotion.is_promoted() && promotion.has_stalled(now));
         let none = PromotionRules { after: None, ..PromotionRules::default() };
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_follows_other_rules_and_goes_back_where_it_is_promoted_no_more() {
+    fn a_workload_follows_changed_rules_and_goes_back_if_promotion_is_turned_off() {
         let (mut promotion, begun) = (Promotion::new(rules(2)), Instant::now());
         assert!(promotion.used(begun, used(90)));
         assert!(!promotion.follow(rules(2), begun) && !promotion.follow(rules(4), begun));
@@ -248,12 +251,12 @@ mod tests {
         let off = rules(4).with_after(Some(None));
         assert!(promotion.follow(off, begun) && !promotion.is_promoted());
         assert!(!promotion.used(begun + SECOND * 60, used(100)));
-        // It is still served by its own process, as its supervisor finds.
+        // It is still served by its own process, as its supervisor reports.
         promotion.is_in(true, begun);
         promotion.used(begun + SECOND, used(0));
         assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 5));
         promotion.goes_back(begun + SECOND * 5);
-        assert!(!promotion.follow(off.with_after(None), begun), "nothing is said");
+        assert!(!promotion.follow(off.with_after(None), begun), "the rules have not changed");
         assert!(!promotion.follow(off.with_after(Some(Some(SECOND * 2))), begun));
         assert!(promotion.used(begun + SECOND, used(100)));
     }

@@ -7,14 +7,14 @@ use leno_types::InstanceName;
 /// Which instances share the process of a node proxy: the value of `leno.dev/share`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessSharing {
-    /// None.
+    /// No instances: each has a process of its own.
     Workload,
-    /// Those of one identity, so that no process holds keys of two.
+    /// The instances of one service account, so that no process holds the keys of two identities.
     #[default]
     ServiceAccount,
-    /// Those of a namespace.
+    /// The instances of one namespace that have this value.
     Namespace,
-    /// All that say so.
+    /// All instances of the node that have this value.
     Node,
 }
 
@@ -33,7 +33,7 @@ impl FromStr for ProcessSharing {
 }
 
 impl ProcessSharing {
-    /// The name of an instance's group.
+    /// The name of the group that an instance belongs to.
     #[must_use]
     pub fn group(self, instance: &InstanceName, service_account: &str) -> String {
         let InstanceName { namespace, name, .. } = instance;

@@ -1,8 +1,8 @@
-//! What a broker hands to node proxies, and when.
+//! Hands listeners and sockets to node proxies.
 //!
-//! It is started inside of the workload's network namespace, runs as the proxy's user with no capability and confined as a
-//! proxy is, and passes no traffic. Its listeners outlive the node proxy: what connects while that one is started again
-//! waits.
+//! The broker is started inside the workload's network namespace. It runs as the proxies' user without capabilities, is
+//! confined like a proxy, and handles no traffic. Its listeners outlive the node proxy: connections wait in them while
+//! that is started again.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -31,7 +31,7 @@ use crate::report;
 
 const UNSPECIFIED_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// Where the listeners of proxies are, which a workload is captured for.
+/// The addresses of the proxy's listeners, to which the capture redirects connections of the workload.
 const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
     (SocketRole::Outbound, IpAddr::V4(Ipv4Addr::LOCALHOST), ports::OUTBOUND),
     (SocketRole::Outbound, IpAddr::V6(Ipv6Addr::LOCALHOST), ports::OUTBOUND),
@@ -40,27 +40,27 @@ const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
 ];
 const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
-/// What is handed over to each node proxy.
+/// What each node proxy gets.
 struct Namespace {
     listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
-    /// When the listeners are closed, as another process has its own.
+    /// When the listeners are closed, because another process has its own.
     closes_at: Option<Instant>,
 }
 
-/// Most node proxies that are served at once: the newest, and earlier ones that finish what they have. Beyond it the
-/// oldest is served no more, which ends what it has for the workload.
+/// Most node proxies that are served at once: the newest one, and earlier ones that finish open streams. If there are
+/// more, the oldest is disconnected, which cuts its streams of the workload.
 const MAX_PROXIES: usize = 32;
 
-/// Runs until the supervisor's end of standard input is closed. No node proxy ends it or keeps it from the others: one that
-/// does not read, or sends what cannot be read, is served no more.
+/// Runs until the supervisor closes its end of standard input. No node proxy can end the broker or keep it from serving
+/// others: one that does not read, or that sends invalid messages, is disconnected.
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
     let mut namespace = Namespace::prepare(flags)?;
     for unenforced in confine(&[])? {
         match unenforced {
-            // Of most kernels, and the log of each proxy has it.
+            // True of most kernels. The log of each proxy reports it.
             Unenforced::PartOfLandlock => {}
             Unenforced::Landlock | Unenforced::Seccomp => report(format_args!("{unenforced}")),
         }
@@ -70,14 +70,15 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether there are orders, and which node proxies want something or have ended.
+/// Waits for orders and messages. Returns whether there are orders, and which node proxies have sent a message or have
+/// ended.
 fn wait(
     orders: &Channel,
     proxies: &VecDeque<Channel>,
     until: Option<Instant>,
 ) -> anyhow::Result<(bool, Vec<bool>)> {
     let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_millis();
-    // A time that is not over in whole milliseconds is no reason to turn in a circle.
+    // Rounded up by a millisecond: otherwise the loop would spin until a fraction of a millisecond is over.
     let left = until.map_or(PollTimeout::NONE, |until| {
         PollTimeout::try_from(left(until).saturating_add(1)).unwrap_or(PollTimeout::MAX)
     });
@@ -86,7 +87,7 @@ fn wait(
     waiting.extend(proxies.iter().map(|proxy| of(proxy.as_fd())));
     match poll(&mut waiting, left) {
         Ok(_) => {}
-        // What was polled says nothing then.
+        // The results of `poll` are undefined in this case.
         Err(Errno::EINTR) => return Ok((false, Vec::new())),
         Err(error) => return Err(error).context("waiting for orders"),
     }
@@ -94,16 +95,16 @@ fn wait(
     Ok((ready.next().unwrap_or(false), ready.collect()))
 }
 
-/// Brings a node proxy what it wants. False if it is to be served no more.
+/// Answers a request of a node proxy. False if the proxy must be disconnected.
 fn bring(proxy: &Channel) -> bool {
     is_served(answer(proxy), "bringing sockets")
 }
 
-/// Whether a node proxy is served on.
+/// Whether to keep serving a node proxy after this result.
 fn is_served(brought: io::Result<bool>, what: &str) -> bool {
     match brought {
         Ok(is_there) => is_there,
-        // It was killed.
+        // The node proxy was killed.
         Err(error)
             if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
         {
@@ -137,7 +138,8 @@ fn answer(proxy: &Channel) -> io::Result<bool> {
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     match proxy.send(&BrokerOffer::Sockets { ipv6, udp: of_udp, errno }, &sockets) {
-        // Other processes of this user have not received as many descriptors as one may have open (unix(7)).
+        // The kernel limits the descriptors that processes of this user have sent and that were not received yet
+        // (unix(7)).
         Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             let errno = error.raw_os_error();
             proxy.send(&BrokerOffer::Sockets { ipv6, udp: of_udp, errno }, &[])?;
@@ -155,7 +157,8 @@ impl Namespace {
         let mut listeners = vec![(SocketRole::Admin, admin)];
         for (role, ip, port) in LISTENERS {
             let address = SocketAddr::new(ip, port);
-            // Where another proxy serves the workload, the process that is to take over begins to listen.
+            // While another proxy serves the workload, the port is only bound. The process that takes over starts to
+            // listen.
             let made = match flags.succeeds {
                 true => leno_sockets::bound(address),
                 false => leno_sockets::listener(address),
@@ -171,14 +174,14 @@ impl Namespace {
         Ok(Self { listeners, addresses: interface_addresses()?, closes_at: None })
     }
 
-    /// Waits for orders and node proxies, and does what they want; false once there are no more orders.
+    /// Waits for one round of orders and requests, and handles them; false once the supervisor has closed its end.
     fn turn(&mut self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
         if self.closes_at.is_some_and(|at| at <= Instant::now()) {
             self.closes_at = None;
             self.close();
             orders
                 .send(&ListenersClosed {}, &[])
-                .context("telling that the listeners are closed")?;
+                .context("reporting that the listeners are closed")?;
             return Ok(true);
         }
         let (ordered, wanting) = wait(orders, proxies, self.closes_at)?;
@@ -194,7 +197,7 @@ impl Namespace {
             return Ok(true);
         }
         let Ok([channel]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-            // That node proxy notices it, and its supervisor tries again.
+            // That node proxy notices that its channel is closed, and the supervisor tries again.
             report(format_args!(
                 "the channel of a node proxy has not arrived: raise the limit of open files of brokers"
             ));
@@ -213,26 +216,28 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Has new clients go to the listeners of another process, and this one's be closed once the handshakes are over that have begun:
-    /// the kernel resets those that are completed in the moment in which a listener is closed.
+    /// Steers new connections to the listeners of another process. This one's are closed a little later, once pending
+    /// handshakes have completed, because the kernel resets a handshake that completes at the moment in which a
+    /// listener is closed.
     fn pass_on(&mut self) {
         for (role, listener) in &self.listeners {
-            // There is one listener of a port here, and so the other process' is the next one.
+            // The kernel gives the listeners of a port numbers. This process has one of them, number 0, so the other
+            // process has number 1.
             if let Err(error) = steer(listener, 1) {
                 report(format_args!(
-                    "connections may be lost that come while a listener is closed ({role:?}): {error}"
+                    "connections that arrive while a listener is closed may be lost ({role:?}): {error}"
                 ));
             }
         }
         self.closes_at = Instant::now().checked_add(LAST_HANDSHAKES);
     }
 
-    /// Ends the listeners for all processes that have them: the kernel gives no connection to one that a thread holds which does
-    /// not come round.
+    /// Closes the listeners for all processes that have them. With `shutdown` the kernel gives no connections to a
+    /// listener even if a stalled thread of a proxy still holds its descriptor.
     fn close(&mut self) {
         for (role, listener) in self.listeners.drain(..) {
             match shutdown(listener.as_raw_fd(), Shutdown::Both) {
-                // It does not listen yet.
+                // The listener is only bound so far.
                 Ok(()) | Err(Errno::ENOTCONN) => {}
                 Err(error) => {
                     report(format_args!("a listener is not closed ({role:?}): {error}"));
@@ -241,14 +246,14 @@ impl Namespace {
         }
     }
 
-    /// Hands everything over.
+    /// Sends the listeners and sockets to a node proxy.
     fn offer(&self, proxy: &Channel) -> io::Result<bool> {
         proxy.set_nonblocking()?;
-        // Of no use to a second one, which may come while the first still finishes what it has: each would read answers that
-        // the kernel has sent to the other.
+        // Each node proxy gets its own sockets of these kinds: a second one may come while the first still finishes
+        // streams, and each would read answers that the kernel has sent to the other.
         let mut own =
             vec![(SocketRole::Probe, tcp(false)?), (SocketRole::Diagnosis, diagnosis()?.into())];
-        // The node proxy does without them, and reports it.
+        // If there is no such socket, the node proxy works without it and reports that.
         own.extend(announcements().ok().map(|socket| (SocketRole::Announcements, socket.into())));
         let all = || self.listeners.iter().chain(&own);
         let roles = all().map(|(role, _)| *role).collect();
@@ -259,8 +264,9 @@ impl Namespace {
     }
 }
 
-/// The listener of the admin server, for both families where the machine has IPv6. Unless another proxy of the workload may share
-/// its port, it alone cannot be made twice: should another broker live here, this one takes no connection from it.
+/// The listener of the admin server, for IPv4 and IPv6 if the machine has both. Only this port can be bound just once,
+/// unless another proxy of the workload may share it. So a second broker fails here, and takes no connection from this
+/// one.
 fn admin(address: SocketAddr, flags: Flags) -> io::Result<OwnedFd> {
     let bind = |address: SocketAddr| -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -289,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_proxies_have_the_listeners_in_common_and_no_socket_that_they_read_from() {
+    fn node_proxies_share_the_listeners_but_no_socket_that_they_read_from() {
         let namespace = namespace();
         let offered = || {
             let (near, far) = Channel::pair().unwrap();
@@ -307,7 +313,7 @@ mod tests {
         assert_eq!(first[0].unwrap(), second[0].unwrap());
         assert_ne!(first[1].unwrap(), second[1].unwrap());
         assert_ne!(first[2].unwrap(), second[2].unwrap());
-        // The kernel may have none, and permit its filter to no user without a capability.
+        // The kernel may not support this socket, or may not permit its filter to users without capabilities.
         assert!(first[3].is_none() || first[3] != second[3]);
     }
 
@@ -320,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Has a broker serve one more node proxy, whose end is returned.
+    /// Has a broker serve one more node proxy; returns the proxy's end of the channel.
     fn serve(
         namespace: &mut Namespace,
         (supervisor, orders): &(Channel, Channel),
@@ -335,7 +341,7 @@ mod tests {
 
     const WANT: SocketRequest = SocketRequest { ipv6: false, udp: false, count: 4 };
 
-    /// Whether a node proxy gets the sockets that it wants.
+    /// Whether a node proxy gets the sockets that it requests.
     fn is_brought(proxy: &Channel, turn: &mut impl FnMut()) -> bool {
         proxy.send(&WANT, &[]).unwrap();
         turn();
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_proxy_that_reads_nothing_or_sends_nonsense_keeps_the_broker_from_no_other() {
+    fn a_node_proxy_that_reads_nothing_or_sends_invalid_messages_does_not_disturb_others() {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let silent = serve(&mut namespace, &orders, &mut proxies);
@@ -353,20 +359,20 @@ mod tests {
         assert_eq!(proxies.len(), 3);
         let mut turn = || assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
         babbler.send(&"nonsense", &[]).unwrap();
-        // It takes sockets until none fit in its queue.
+        // This proxy requests sockets until its queue is full.
         silent.set_nonblocking().unwrap();
         while silent.send(&WANT, &[]).is_ok() {
             turn();
         }
-        // The kernel bounds what users without a capability have on its way.
+        // Drops the descriptors in the queue: the kernel limits those of users without capabilities.
         drop(silent);
         assert!(is_brought(&good, &mut turn));
-        assert_eq!(proxies.len(), 1, "the others are served no more");
+        assert_eq!(proxies.len(), 1, "the others are disconnected");
         while babbler.receive::<BrokerOffer>().unwrap().is_some() {}
     }
 
     #[test]
-    fn a_broker_goes_on_without_the_channel_that_was_lost_on_the_way_and_ends_with_its_orders() {
+    fn a_broker_survives_an_order_without_its_channel_and_ends_when_its_orders_are_closed() {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let good = serve(&mut namespace, &orders, &mut proxies);
@@ -381,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_that_are_to_be_closed_are_so_for_node_proxies_that_hold_them() {
+    fn listeners_are_closed_even_for_node_proxies_that_hold_them() {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let holds = serve(&mut namespace, &orders, &mut proxies);
@@ -390,7 +396,7 @@ mod tests {
         orders.0.send(&ServeOrder { closes: true }, &[]).unwrap();
         orders.0.set_nonblocking().unwrap();
         assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
-        // It brings sockets meanwhile.
+        // Node proxies still get sockets meanwhile.
         holds.send(&WANT, &[]).unwrap();
         while orders.0.receive::<ListenersClosed>().is_err() {
             assert!(namespace.turn(&orders.1, &mut proxies).unwrap());
@@ -403,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_node_proxies_the_earliest_is_served_no_more() {
+    fn the_oldest_of_too_many_node_proxies_is_disconnected() {
         let (mut namespace, orders) = (namespace(), Channel::pair().unwrap());
         let mut proxies = VecDeque::new();
         let first = serve(&mut namespace, &orders, &mut proxies);

@@ -1,4 +1,4 @@
-//! What the broker is told by its command line.
+//! The command line of the broker.
 
 use std::ffi::OsString;
 
@@ -17,13 +17,13 @@ Options:
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Another proxy of the workload may come to listen on the same ports.
+    /// Another proxy of the workload may listen on the same ports later.
     pub(crate) supervised: bool,
-    /// Another proxy serves the workload until the node proxy does that the listeners are handed to.
+    /// Another proxy serves the workload until the node proxy that gets the listeners does.
     pub(crate) succeeds: bool,
 }
 
-/// What the broker is to do.
+/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Run(Flags),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_taken_and_unknown_ones_are_refused() {
+    fn options_are_parsed_and_unknown_ones_are_rejected() {
         let parse = |line: &str| Command::parse(line.split_whitespace().map(OsString::from));
         let run = |supervised, succeeds| Ok(Command::Run(Flags { supervised, succeeds }));
         assert_eq!(parse(""), run(false, false));

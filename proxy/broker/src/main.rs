@@ -1,9 +1,9 @@
-//! `leno-broker`: makes sockets in the network namespace and control group of one workload, for a node proxy that runs
-//! outside of them (`leno_handover`).
+//! `leno-broker`: creates sockets in the network namespace and control group of one workload, for a node proxy that
+//! runs outside of them (`leno_handover`).
 //!
-//! Each workload in node mode has one, so that it is small: it has no async runtime, no TLS, no log and no configuration. `leno
-//! up` and the agent of a Kubernetes node start it, with the channel for its orders as standard input. What it has to report
-//! goes to standard error.
+//! Each workload in node mode has a broker, so it is small: it has no async runtime, no TLS, no logger and no
+//! configuration. `leno up` and the agent of a Kubernetes node start it, with the channel for its orders as standard
+//! input. It writes its messages to standard error.
 
 #![cfg_attr(
     not(test),
@@ -26,7 +26,7 @@ use anyhow::Context as _;
 
 use flags::{Command, Flags, USAGE};
 
-/// The exit codes of all of Leno's programs (`leno_program`).
+/// The exit codes that all programs of Leno use (`leno_program`).
 const ERROR: u8 = 2;
 const WRONG_USAGE: u8 = 64;
 
@@ -61,6 +61,7 @@ fn show(what: fmt::Arguments<'_>) {
 
 /// Writes a line for the operator.
 fn report(what: fmt::Arguments<'_>) {
-    // The program that started it and reads its lines may be gone, as an agent that was replaced. The broker goes on.
+    // The reader of standard error may be gone, for example an agent that was replaced. The broker continues without
+    // it.
     let _unread = writeln!(io::stderr(), "leno-broker: {what}");
 }

@@ -1,4 +1,4 @@
-//! Orders and reports of one process, which is the test.
+//! The tests play the process: they receive its orders and send its reports.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::keep_running::Condemned;
 
-/// A machine on which no process can be started.
+/// A host that cannot start a process.
 struct FullMachine;
 
 impl NodeProxyHost for FullMachine {
@@ -40,7 +40,7 @@ fn joining(number: u64) -> (JoiningMember, Channel, mpsc::UnboundedReceiver<Memb
     (JoiningMember { member, broker, events, number, succeeds: true }, far, happened)
 }
 
-/// A group with a process, whose end is returned.
+/// A group with a process; also returns the process' end of the channel.
 fn task() -> (NodeProxyTask<FullMachine>, AsyncChannel) {
     let (process, far) = Channel::pair().unwrap();
     let (orders, _received) = mpsc::unbounded_channel();
@@ -71,7 +71,7 @@ async fn ordered(process: &AsyncChannel) -> ProcessOrder {
     process.receive().await.unwrap().unwrap().0
 }
 
-/// Whether the other end of a channel is closed, after this many messages.
+/// Whether the other end of a channel is closed after this many messages.
 async fn is_closed(channel: Channel, messages: usize) -> bool {
     let channel = AsyncChannel::new(channel).unwrap();
     for _ in 0..messages {
@@ -106,7 +106,7 @@ async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
         let broker = left.await.unwrap();
         broker.send(&ServeOrder::default(), &[]).unwrap();
         assert!(first_far.receive::<ServeOrder>().unwrap().is_some(), "the first one has left");
-        // An order that was given after both is obeyed after them.
+        // An order that is given after both is obeyed after them.
         let other = InstanceName::new("shop", "web-1").unwrap();
         assert!(group.leave(&other, (1, false)).await.is_none());
         let gone = mpsc::error::TryRecvError::Disconnected;
@@ -136,10 +136,13 @@ async fn a_member_that_leaves_keeps_its_broker_until_its_own_end_is_reported() {
         task.heard(report(again, MemberState::Released));
         assert_eq!(happened.recv().await, Some(MemberEvent::Lost(Loss::Released)));
         let broker = AsyncChannel::new(first_far).unwrap();
-        assert!(broker.receive::<ServeOrder>().await.unwrap().is_some(), "it lives on");
+        assert!(broker.receive::<ServeOrder>().await.unwrap().is_some(), "it still runs");
         task.heard(report(number, MemberState::Released));
         drop(waited_for.await.unwrap());
-        assert!(broker.receive::<ServeOrder>().await.unwrap().is_none(), "and is let go");
+        assert!(
+            broker.receive::<ServeOrder>().await.unwrap().is_none(),
+            "then its channel is closed"
+        );
         assert_eq!(first_happened.recv().await, Some(MemberEvent::Joined));
         assert_eq!(first_happened.recv().await, None, "a member that leaves is not lost");
     };
@@ -191,7 +194,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
             };
             assert_eq!(told, succeeds);
             numbers.push(number);
-            // The second process comes to serve it.
+            // The second process serves the member.
             if numbers.len() == 2 {
                 task.heard(report(number, MemberState::Serving));
             }
@@ -205,7 +208,7 @@ async fn only_the_first_process_that_serves_a_member_succeeds_another_one() {
         }
         let [joined, lost] = [MemberEvent::Joined, MemberEvent::Lost(Loss::Released)];
         assert_eq!(all, [joined, lost, joined, MemberEvent::Serving, lost, joined, lost, joined]);
-        // Of an earlier process.
+        // A report about a membership of an earlier process.
         task.heard(report(numbers[0], MemberState::Released));
         assert!(happened.try_recv().is_err());
     };
@@ -223,13 +226,13 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
         let full = (0..).find(|_| near.send(&(), &[]).is_err()).unwrap();
         let (left, mut waited_for) = leave((1, true));
         task.obey(left);
-        assert!(waited_for.try_recv().is_err(), "it has left");
+        assert!(waited_for.try_recv().is_err(), "it cannot have left yet");
         for _ in 0..full {
             process.receive::<()>().await.unwrap();
         }
         task.obey(MemberOrder::LeaveAgain(number));
         assert_eq!(ordered(&process).await, ProcessOrder::Leave { number, succeeded: true });
-        // Once is enough.
+        // A second order is not sent.
         task.obey(MemberOrder::LeaveAgain(number));
         near.send(&(), &[]).unwrap();
         process.receive::<()>().await.unwrap();
@@ -240,7 +243,7 @@ async fn an_order_to_leave_that_the_process_has_no_room_for_is_given_again() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
+async fn a_process_that_does_not_release_a_member_is_disconnected_from_its_broker() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, orders, _happened) = joining(1);
@@ -257,7 +260,7 @@ async fn a_process_that_does_not_let_a_member_go_loses_its_broker() {
         task.obey(MemberOrder::Revoke);
         assert!(is_closed(link.into(), 0).await, "the process has it");
         assert!(is_closed(of_broker.into(), 0).await, "the broker has it");
-        assert!(is_closed(orders, 0).await, "the orders of its broker are held");
+        assert!(is_closed(orders, 0).await, "the channel for orders to its broker is still open");
     };
     LocalSet::new().run_until(of_group).await;
 }
@@ -278,7 +281,7 @@ async fn a_member_is_not_served_twice_by_one_process() {
 }
 
 #[tokio::test]
-async fn a_process_that_reports_the_same_without_end_is_heard_once() {
+async fn repeated_reports_of_a_process_count_once() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
@@ -295,7 +298,7 @@ async fn a_process_that_reports_the_same_without_end_is_heard_once() {
 }
 
 #[tokio::test]
-async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at_once() {
+async fn a_member_whose_thread_stalls_is_served_by_another_thread_at_once() {
     let of_group = async {
         let (mut task, process) = task();
         let (member, _far, mut happened) = joining(1);
@@ -307,11 +310,11 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
             panic!()
         };
         assert!(next != number && !succeeds);
-        // The one that stalled goes on and ends, which is nothing to the one that serves.
+        // The end of the stalled membership does not affect the one that serves.
         task.heard(report(number, MemberState::Released));
         let used = leno_handover::CpuUse { cpu_ms: 900, of_ms: 1000 };
         task.heard(report(number, MemberState::Used(used)));
-        // As often as it may.
+        // The process reports far more often than it should.
         for _ in 0..1000 {
             task.heard(report(next, MemberState::Used(used)));
         }
@@ -325,7 +328,7 @@ async fn a_member_whose_thread_stalls_is_served_by_another_one_of_the_process_at
     LocalSet::new().run_until(of_group).await;
 }
 
-/// Its broker would be held for as long as the thread stands still.
+/// The broker would otherwise be kept for as long as the thread stalls.
 #[tokio::test]
 async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
     let of_group = async {
@@ -341,9 +344,9 @@ async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
     LocalSet::new().run_until(of_group).await;
 }
 
-/// The order to leave was for the one before it, by the same name and in the same group.
+/// Regression: the order to leave reached an earlier membership of the same name in the same group.
 #[tokio::test]
-async fn an_order_to_leave_is_for_the_membership_of_its_number_alone() {
+async fn an_order_to_leave_affects_only_the_membership_of_its_number() {
     let of_group = async {
         let (mut task, process) = task();
         let ((first, _far, _), (second, _second_far, _happened)) = (joining(1), joining(2));
@@ -361,7 +364,7 @@ async fn an_order_to_leave_is_for_the_membership_of_its_number_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_thread_stalls_again_and_again_joins_ever_later() {
+async fn a_member_whose_thread_stalls_repeatedly_is_served_again_after_longer_pauses() {
     let of_group = async {
         let (mut task, process) = task();
         let (orders, mut received) = mpsc::unbounded_channel();
@@ -428,7 +431,7 @@ async fn members_that_other_processes_serve_join_in_turns_and_others_at_once() {
 }
 
 #[tokio::test]
-async fn a_report_that_this_version_does_not_know_is_passed_over() {
+async fn an_unknown_report_is_ignored() {
     let (near, far) = Channel::pair().unwrap();
     near.send(&("later", 7), &[]).unwrap();
     near.send(&MemberReport { number: 2, state: MemberState::Serving }, &[]).unwrap();
